@@ -1,0 +1,1 @@
+"""Decide: values become a plan that can be printed. Pure, like reading."""

@@ -1,0 +1,156 @@
+"""Problems and exceptions: what went wrong, where, why, and how to fix it.
+
+Every message a user sees about something wrong is a `Problem`. Exceptions carry problems upwards; the
+command line alone turns them into text, JSON and an exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command; stable, documented in the README."""
+
+    OK = 0
+    BUILD_FAILED = 1
+    USAGE = 2
+    INCOMPATIBLE = 3
+    VERIFICATION = 4
+    NOT_REPRODUCIBLE = 5
+    ENGINE = 6
+    NETWORK = 7
+    RESOURCES = 8
+    LOCKED = 9
+    INTERNAL = 70
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+# With several results in one call the first of these that occurred wins.
+_PRECEDENCE = (130, 143, 70, 6, 9, 8, 7, 1, 4, 2, 3, 5)
+
+
+def combined_exit_code(codes: Iterable[int]) -> int:
+    """Return the one exit code for several results; 0 when there are none."""
+    seen = {int(code) for code in codes}
+    return next((code for code in _PRECEDENCE if code in seen), 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong: a stable kebab-case code, what and why, and what to do about it.
+
+    `line` and `column` count from 1. `field` is the dotted path in the profile (`gpus[1]`).
+    """
+
+    code: str
+    message: str
+    fix: str = ""
+    severity: str = "error"
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    field: str | None = None
+
+    @property
+    def where(self) -> str:
+        """`file:line:column`, as far as known; empty when nothing is."""
+        return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        fix = f"\n  fix: {self.fix}" if self.fix else ""
+        return f"{place}{self.message} [{self.code}]{fix}"
+
+
+class TfdockError(Exception):
+    """Base of every error this program raises on purpose."""
+
+    exit_code = ExitCode.INTERNAL
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+class ProfileError(TfdockError):
+    """A profile, settings file or argument that cannot be read."""
+
+    exit_code = ExitCode.USAGE
+
+
+class Incompatible(TfdockError):
+    """A combination that cannot be built, or that nobody knows to work."""
+
+    exit_code = ExitCode.INCOMPATIBLE
+
+
+class BuildFailed(TfdockError):
+    """A step of the build itself failed: an image step, configure, Bazel, the wheel."""
+
+    exit_code = ExitCode.BUILD_FAILED
+
+
+class WheelRefused(TfdockError):
+    """The build ended, but what it left is not a wheel that may be published."""
+
+    exit_code = ExitCode.VERIFICATION
+
+
+class EngineError(TfdockError):
+    """The container engine refused or failed a request for a reason of its own."""
+
+    exit_code = ExitCode.ENGINE
+
+
+class EngineUnavailable(EngineError):
+    """No engine answers, or the caller may not talk to it."""
+
+
+class EngineLost(EngineError):
+    """The engine stopped answering in the middle of something."""
+
+
+class EngineHung(EngineError):
+    """The engine keeps the connection but answers nothing, not even a ping."""
+
+
+class NetworkError(TfdockError):
+    """A registry or source server could not be reached, or refused."""
+
+    exit_code = ExitCode.NETWORK
+
+
+class OutOfMemory(TfdockError):
+    """The kernel killed something of ours for memory."""
+
+    exit_code = ExitCode.RESOURCES
+
+
+class DiskFull(TfdockError):
+    """A file system ran, or would run, out of room."""
+
+    exit_code = ExitCode.RESOURCES
+
+
+class TimeLimit(TfdockError):
+    """The build was stopped because its time was up."""
+
+    exit_code = ExitCode.RESOURCES
+
+
+class Locked(TfdockError):
+    """Another run holds what this one needs."""
+
+    exit_code = ExitCode.LOCKED
+
+
+class Interrupted(TfdockError):
+    """The user (SIGINT) or the system (SIGTERM) asked to stop."""
+
+    def __init__(self, *problems: Problem, terminated: bool = False) -> None:
+        super().__init__(*problems)
+        self.exit_code = ExitCode.TERMINATED if terminated else ExitCode.INTERRUPTED

@@ -1,0 +1,1 @@
+"""Inspect: bytes become facts, facts become verdicts. Pure, like reading."""

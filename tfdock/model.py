@@ -1,0 +1,201 @@
+"""The vocabulary between the stages: versions, capabilities, images, and the frozen records of a plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import total_ordering
+from typing import NewType
+
+BuildId = NewType("BuildId", str)
+"""The one name of a build: selector, image tag, log folder, CI job (`tf2.18.0-py3.11-cpu-x86_64`)."""
+
+Digest = NewType("Digest", str)
+"""`sha256:` and 64 hexadecimal digits."""
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A dotted version that compares by numbers (`12.10` > `12.9`) and prints as it was written.
+
+    Trailing zeros count: `12.5` is a prefix of `12.5.0`, not equal to it; see `matches`.
+    """
+
+    text: str
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The leading numeric components; a suffix such as `-rc1` is left out."""
+        match = re.match(r"\d+(\.\d+)*", self.text)
+        return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+    @property
+    def minor(self) -> Version:
+        """The first two components: `2.18` of `2.18.0`."""
+        return Version(".".join(str(part) for part in self.parts[:2]))
+
+    def matches(self, prefix: Version) -> bool:
+        """Whether this is `prefix` or a more exact version of it: 12.5.1 matches 12.5 and 12."""
+        return self.parts[: len(prefix.parts)] == prefix.parts
+
+    def __lt__(self, other: object) -> bool:
+        return self.parts < other.parts if isinstance(other, Version) else NotImplemented
+
+    def __str__(self) -> str:
+        return self.text
+
+
+_CAPABILITY = re.compile(r"(sm|compute)_(\d{1,2})(\d)([af]?)\Z")
+_DOTTED = re.compile(r"(\d{1,2})\.(\d)\Z")
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """A compute capability to compile for.
+
+    `sm_86` asks for SASS only; `compute_86` asks for SASS and PTX (TensorFlow's own meaning, from
+    cuda_configure.bzl: "'compute_xy' refers to both PTX and SASS, 'sm_xy' refers to SASS only").
+    """
+
+    major: int
+    minor: int
+    suffix: str = ""
+    ptx: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Capability:
+        """Read `sm_86`, `compute_90`, `sm_90a` or `sm_120`; raises ValueError for anything else."""
+        match = _CAPABILITY.match(text)
+        if not match:
+            raise ValueError(f"not a compute capability: {text!r}")
+        kind, major, minor, suffix = match.groups()
+        return cls(int(major), int(minor), suffix, kind == "compute")
+
+    @classmethod
+    def of_gpu(cls, dotted: str) -> Capability:
+        """SASS for a GPU of that compute capability, written as NVIDIA does: `8.6`, `12.0`."""
+        match = _DOTTED.match(dotted)
+        if not match:
+            raise ValueError(f"not a dotted compute capability: {dotted!r}")
+        return cls(int(match[1]), int(match[2]))
+
+    @property
+    def number(self) -> str:
+        """`86`, `90a`, `120`: what stands behind `sm_`."""
+        return f"{self.major}{self.minor}{self.suffix}"
+
+    @property
+    def dotted(self) -> str:
+        """`8.6`, the form of releases before 2.3."""
+        return f"{self.major}.{self.minor}"
+
+    def __str__(self) -> str:
+        return f"{'compute' if self.ptx else 'sm'}_{self.number}"
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, Capability):
+            return NotImplemented
+        # Numbers, never text: "12.0" sorts before "8.6" as text and TensorFlow itself fell into that hole.
+        return (self.major, self.minor, self.suffix, self.ptx) < (
+            other.major,
+            other.minor,
+            other.suffix,
+            other.ptx,
+        )
+
+
+_REFERENCE = re.compile(
+    r"(?:(?P<registry>[a-zA-Z0-9.-]+(?::\d+)?|localhost)/)?"
+    r"(?P<repository>[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?"
+    r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?\Z"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRef:
+    """A container image's name (grammar: OCI distribution specification).
+
+    The registry is `docker.io` when none is written; a first component counts as a registry only if it holds a dot
+    or a colon or is `localhost`, as Docker reads it.
+    """
+
+    repository: str
+    registry: str = "docker.io"
+    tag: str | None = None
+    digest: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> ImageRef:
+        """Read `tensorflow/build:2.18-python3.11`, with or without registry and digest; ValueError otherwise."""
+        match = _REFERENCE.match(text)
+        if not match:
+            raise ValueError(f"not an image reference: {text!r}")
+        registry, repository = match["registry"], match["repository"]
+        if registry and not ("." in registry or ":" in registry or registry == "localhost"):
+            registry, repository = None, f"{registry}/{repository}"
+        return cls(repository, registry or "docker.io", match["tag"], match["digest"])
+
+    def at(self, registry: str) -> ImageRef:
+        """The same image served by another registry (a mirror)."""
+        return ImageRef(self.repository, registry, self.tag, self.digest)
+
+    def __str__(self) -> str:
+        registry = "" if self.registry == "docker.io" else f"{self.registry}/"
+        tag = f":{self.tag}" if self.tag else ""
+        digest = f"@{self.digest}" if self.digest else ""
+        return f"{registry}{self.repository}{tag}{digest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder a container sees. `kind` is `bind` (source is a path) or `volume` (source is its name)."""
+
+    source: str
+    target: str
+    read_only: bool = False
+    kind: str = "bind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One resolved value: what, which value, who said so (`profile`, `default`, a knowledge row), and why."""
+
+    field: str
+    value: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where TensorFlow's source comes from, and the identity that the fingerprint sees.
+
+    `kind` is `git` (`location` is the URL, `refs` the candidates in order, `commit` when known), `archive`
+    (`location` is the URL, `sha256` pins it) or `path` (`location` is a folder, `sha256` its tree hash).
+    """
+
+    kind: str
+    location: str
+    refs: tuple[str, ...] = ()
+    commit: str | None = None
+    sha256: str | None = None
+    patches: Mapping[str, bytes] = field(default_factory=dict)
+    official: bool = False
+    """True for the release's own tag, unpatched: only then may the wheel carry the release's plain name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Facts about the machine the engine runs on; the command line gathers them and hands them in.
+
+    `memory` and the disk figures in bytes. `gpus` are names as `nvidia-smi` prints them.
+    """
+
+    cpus: int
+    memory: int
+    gpus: tuple[str, ...] = ()
+    driver: str | None = None

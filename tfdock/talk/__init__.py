@@ -1,0 +1,1 @@
+"""Talk: the only ring that prints and exits."""
