@@ -1,0 +1,304 @@
+"""Knowledge rows: what is known about releases, toolkits, compilers, GPUs, images and accelerators.
+
+Knowledge is data: YAML tables in `tfdock/knowledge/`, each row with its source, checked when it is loaded. Folders
+of further rows (overlays) are merged over the shipped ones: a row with the same key replaces the shipped row;
+images of an overlay are looked at first, its variables and flags come last, where they win. Adding a release, a toolkit, a GPU or an
+accelerator is adding rows; no code knows a version number.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from tfdock.errors import Problem, ProfileError
+from tfdock.model import Version
+from tfdock.read import yamldoc
+
+_RANGE = re.compile(r"(?P<first>\d+\.\d+)(?P<open>\.\.(?P<last>\d+\.\d+)?)?\Z")
+
+
+def _placeholders(text: str) -> str:
+    """Only plain names in braces: a row may not reach into objects (`{x.__class__}`)."""
+    for _, name, spec, conversion in string.Formatter().parse(text):
+        if name is not None and (not re.fullmatch(r"[a-z][a-z0-9_]*", name) or spec or conversion):
+            raise ValueError(f"placeholder {{{name}}} is not a plain name")
+    return text
+
+
+def _release_range(text: str) -> str:
+    if not _RANGE.match(text):
+        raise ValueError(f"{text!r} is not a release or range (`2.18`, `2.3..2.17`, `2.18..`)")
+    return text
+
+
+Template = Annotated[str, AfterValidator(_placeholders)]
+ReleaseRange = Annotated[str, AfterValidator(_release_range)]
+
+
+def in_range(release: str, span: str) -> bool:
+    """Whether minor release `2.18` lies in `2.18`, `2.3..2.20` or `2.18..`."""
+    match = _RANGE.match(span)
+    assert match, span
+    first, wanted = Version(match["first"]), Version(release)
+    if not match["open"]:
+        return wanted.parts == first.parts
+    last = Version(match["last"]) if match["last"] else None
+    return first <= wanted and (last is None or wanted <= last)
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Row(_Record):
+    """What every row carries."""
+
+    source: tuple[str, ...] | str
+    note: str | None = None
+    unverified: bool | str = False
+
+
+class Support(_Record):
+    """Which versions of a component (CUDA, cuDNN, ROCm) a release takes.
+
+    `closed`: nothing outside `accepted` can work (Bazel's hermetic lists). `uncertain` versions appeared about
+    when the release was cut.
+    """
+
+    tested: str | None = None
+    accepted: tuple[str, ...] = ()
+    uncertain: tuple[str, ...] = ()
+    closed: bool = False
+
+
+class Wheel(_Record):
+    """How the release makes a wheel: a Bazel target that is the wheel, or a script to run after the build.
+
+    `folder` is where the target leaves it, relative to the source; `command` the script's words, with `{output}`
+    for the folder to write to.
+    """
+
+    target: str
+    folder: str | None = None
+    command: tuple[Template, ...] = ()
+
+
+class Cost(_Record):
+    """What a build needs, to size jobs and refuse early. Mebibytes a compile job, gibibytes of disk in all."""
+
+    memory_per_job_mib: int
+    disk_gib: int
+
+
+class Release(Row):
+    """A minor release of TensorFlow. `like` names the release whose contract rows it follows."""
+
+    release: str
+    like: str | None = None
+    patches: tuple[str, ...] = ()
+    repository: str = "https://github.com/tensorflow/tensorflow.git"
+    tag: Template = "v{version}"
+    commits: dict[str, str] = Field(default_factory=dict)
+    pythons: tuple[str, ...]
+    bazel: str
+    gpu_compiler: str | None = None
+    clang: str | None = None
+    gcc: str | None = None
+    components: dict[str, Support] = Field(default_factory=dict)
+    capability_pattern: str | None = None
+    capability_format: str = "named"
+    official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    wheel: Wheel
+    cost: Cost
+
+
+class Variable(Row):
+    """A variable the release reads. `channel`: `environment` (exported for configure and Bazel) or `repo_env`.
+
+    `when` maps facts (`accelerator`, `gpu_compiler`, `xla`, …) to the value, or values, for which the row holds.
+    """
+
+    variable: str
+    releases: ReleaseRange
+    value: Template
+    channel: str = "environment"
+    when: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
+
+
+class Flag(Row):
+    """A Bazel flag of a release, in the order of the rows: where two flags meet, Bazel takes the later one."""
+
+    flag: Template
+    releases: ReleaseRange
+    when: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
+
+
+class Toolkit(Row):
+    """A minor version of an accelerator's toolkit (CUDA 12.5, ROCm 6.2) and the targets it compiles for."""
+
+    toolkit: str
+    version: str
+    patches: tuple[str, ...] = ()
+    targets: tuple[str, ...]
+    ptx: str | None = None
+    host_gcc_max: int | None = None
+    driver_linux: str | None = None
+
+
+class Compiler(Row):
+    """A compiler that can compile GPU code itself: its targets and its newest PTX ISA."""
+
+    compiler: str
+    version: str
+    targets: tuple[str, ...]
+    ptx: str | None = None
+    toolkit_max: str | None = None
+
+
+class Gpu(Row):
+    """A product. `target` is the compute capability (`8.6`) or gfx target; `names` as the driver prints them."""
+
+    gpu: str
+    accelerator: str
+    target: str
+    names: tuple[str, ...] = ()
+    memory_gib: float | None = None
+
+
+class Image(Row):
+    """A base image. The first row that fits a release, Python and accelerator is used.
+
+    `template` names `dockerfiles/base/<template>.j2`; `paths` where its tools are (`python`, `clang`, `gcc`,
+    `cuda`, `rocm`); `packages` are installed on top.
+    """
+
+    image: Template
+    releases: ReleaseRange
+    pythons: tuple[str, ...] = ()
+    accelerators: tuple[str, ...] = ()
+    components: dict[str, str] = Field(default_factory=dict)
+    template: str
+    bazel: str = "bazelisk"
+    paths: dict[str, Template] = Field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+
+
+class Accelerator(Row):
+    """A family of devices: its toolkit, what is chosen with it, and how its targets are written.
+
+    `components` come into the build id in this order; `target_pattern` is a whole-match expression; `template`
+    names `dockerfiles/accelerator/<template>.j2`.
+    """
+
+    accelerator: str
+    toolkit: str | None = None
+    components: tuple[str, ...] = ()
+    target_pattern: str | None = None
+    target_prefix: str = ""
+    template: str | None = None
+    runtime: str | None = None
+
+
+_R = TypeVar("_R", bound=Row)
+
+
+class KnowledgeBase:
+    """All tables, each read when it is first asked for.
+
+    `texts` maps a table's name to its (file name, YAML text) pairs, the shipped one first, overlays after it.
+    """
+
+    def __init__(self, texts: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+        self._texts = texts
+
+    @cached_property
+    def releases(self) -> dict[str, Release]:
+        """Minor release -> row."""
+        return self._keyed("releases", Release, "release")
+
+    @cached_property
+    def variables(self) -> tuple[Variable, ...]:
+        """The variables of the contract, in order."""
+        return self._rows("variables", Variable)
+
+    @cached_property
+    def flags(self) -> tuple[Flag, ...]:
+        """The Bazel flags of the contract, in order; overlay rows come last, so that they win."""
+        return self._rows("flags", Flag)
+
+    @cached_property
+    def toolkits(self) -> dict[tuple[str, str], Toolkit]:
+        """(toolkit, minor version) -> row."""
+        return {(row.toolkit, row.version): row for row in self._rows("toolkits", Toolkit)}
+
+    @cached_property
+    def compilers(self) -> dict[tuple[str, str], Compiler]:
+        """(compiler, version) -> row."""
+        return {(row.compiler, row.version): row for row in self._rows("compilers", Compiler)}
+
+    @cached_property
+    def gpus(self) -> dict[str, Gpu]:
+        """Canonical short name -> row."""
+        return self._keyed("gpus", Gpu, "gpu")
+
+    @cached_property
+    def images(self) -> tuple[Image, ...]:
+        """Base images in order of preference: overlay rows first."""
+        return self._rows("images", Image, newest_file_first=True)
+
+    @cached_property
+    def accelerators(self) -> dict[str, Accelerator]:
+        """Name -> row."""
+        return self._keyed("accelerators", Accelerator, "accelerator")
+
+    def _keyed(self, table: str, kind: type[_R], key: str) -> dict[str, _R]:
+        return {getattr(row, key): row for row in self._rows(table, kind)}
+
+    def _rows(self, table: str, kind: type[_R], *, newest_file_first: bool = False) -> tuple[_R, ...]:
+        files = list(self._texts.get(table, ()))
+        if newest_file_first:
+            files.reverse()
+        return tuple(row for file, text in files for row in self._file_rows(file, text, kind))
+
+    @staticmethod
+    def _file_rows(file: str, text: str, kind: type[_R]) -> list[_R]:
+        node = yamldoc.parse(text, file)
+        rows = node.entries.get("rows")
+        if rows is None or rows.kind != "list":
+            raise ProfileError(
+                Problem(
+                    code="knowledge-table",
+                    message="a knowledge table needs a list `rows:`",
+                    fix="compare with the shipped table of the same name",
+                    file=file,
+                    line=node.line,
+                    column=node.column,
+                )
+            )
+        return [_row(file, item, kind) for item in rows.items]
+
+
+def _row(file: str, node: yamldoc.Node, kind: type[_R]) -> _R:
+    # Strict lists become tuples here because YAML has no tuples and frozen rows want them.
+    try:
+        return kind.model_validate(node.value, strict=False)
+    except ValidationError as error:
+        raise ProfileError(
+            *(
+                Problem(
+                    code="knowledge-row",
+                    message=f"{'.'.join(str(part) for part in item['loc']) or 'row'}: {item['msg']}",
+                    fix=f"a row of this table has: {', '.join(kind.model_fields)}; versions are quoted text",
+                    file=file,
+                    line=node.at(item["loc"]).line,
+                    column=node.at(item["loc"]).column,
+                )
+                for item in error.errors(include_url=False)
+            )
+        ) from error

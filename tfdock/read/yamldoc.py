@@ -1,0 +1,253 @@
+"""YAML text -> nodes that know where they stand.
+
+Numbers, dates and booleans keep their raw text: `python: 3.10` is the number 3.1 to YAML, and only the raw text
+lets the error message print the fix. Everything that PyYAML accepts in silence and people regret (equal keys,
+aliases, tags, several documents, endless nesting) is refused here, each with its own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from tfdock.errors import Problem, ProfileError
+
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 32
+MAX_NODES = 50_000
+
+_LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SCALARS = {
+    "tag:yaml.org,2002:str": "text",
+    "tag:yaml.org,2002:int": "number",
+    "tag:yaml.org,2002:float": "number",
+    "tag:yaml.org,2002:bool": "boolean",
+    "tag:yaml.org,2002:null": "null",
+    "tag:yaml.org,2002:timestamp": "date",
+}
+_TRUE = {"true", "yes", "on", "y"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One value of a document and its place; `line` and `column` count from 1.
+
+    `kind` is `map`, `list`, or for scalars `text`, `number`, `boolean`, `null`, `date`; `raw` is a scalar's text
+    as written, without quotes. `keys` holds the place of each key of a map.
+    """
+
+    kind: str
+    line: int
+    column: int
+    raw: str = ""
+    items: tuple[Node, ...] = ()
+    entries: dict[str, Node] = field(default_factory=dict)
+    keys: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def value(self) -> object:
+        """Plain Python data. Numbers and dates that are not plain decimal integers stay text: see `raw`."""
+        match self.kind:
+            case "map":
+                return {key: child.value for key, child in self.entries.items()}
+            case "list":
+                return [child.value for child in self.items]
+            case "boolean":
+                return self.raw.lower() in _TRUE
+            case "null":
+                return None
+            case "number":
+                return _number(self.raw)
+        return self.raw
+
+    def at(self, path: tuple[str | int, ...]) -> Node:
+        """The deepest node along a path that exists (the map itself where a key is missing)."""
+        node = self
+        for part in path:
+            child = node.entries.get(part) if isinstance(part, str) else None
+            if isinstance(part, int) and part < len(node.items):
+                child = node.items[part]
+            if child is None:
+                return node
+            node = child
+        return node
+
+
+def _number(raw: str) -> int | float | str:
+    try:
+        return int(raw)
+    except ValueError:
+        try:
+            return float(raw)
+        except ValueError:
+            return raw
+
+
+def parse(text: str, file: str) -> Node:
+    """Read one document; raises ProfileError with the file, line and column of what is wrong."""
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise ProfileError(
+            Problem(
+                code="yaml-too-large",
+                message=f"the file is larger than {MAX_BYTES // 1024} KiB",
+                fix="a profile is a few dozen lines; is this the right file?",
+                file=file,
+            )
+        )
+    try:
+        return _Reader(file).document(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ProfileError(
+            Problem(
+                code="yaml-syntax",
+                message=f"not valid YAML: {error.problem or error.context}",
+                fix="correct the line; strings with `:` or `#` in them need quotes",
+                file=file,
+                line=mark.line + 1 if mark else None,
+                column=mark.column + 1 if mark else None,
+            )
+        ) from error
+    except yaml.YAMLError as error:
+        raise ProfileError(
+            Problem(
+                code="yaml-syntax",
+                message=f"not valid YAML: {' '.join(str(error).split())}",
+                fix="save the file as plain UTF-8 text without control characters",
+                file=file,
+            )
+        ) from error
+    except RecursionError as error:
+        raise ProfileError(_too_deep(file)) from error
+
+
+def _too_deep(file: str, line: int | None = None, column: int | None = None) -> Problem:
+    return Problem(
+        code="yaml-too-deep",
+        message=f"nested deeper than {MAX_DEPTH} levels",
+        fix="a profile needs at most four levels",
+        file=file,
+        line=line,
+        column=column,
+    )
+
+
+class _Reader:
+    """Builds nodes straight from parser events, so that a bomb is refused before anything is composed."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._nodes = 0
+        # Equal keys do not stop the reading: all of them are reported at once.
+        self._duplicates: list[Problem] = []
+
+    def document(self, text: str) -> Node:
+        events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
+        root: Node | None = None
+        documents = 0
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    self._refuse(
+                        event,
+                        "yaml-several-documents",
+                        "the file holds several YAML documents (`---`)",
+                        "keep one document per file",
+                    )
+            elif isinstance(event, yaml.NodeEvent):
+                root = self._node(event, events, 0)
+        if self._duplicates:
+            raise ProfileError(*self._duplicates)
+        if root is None:
+            raise ProfileError(
+                Problem(
+                    code="yaml-empty",
+                    message="the file is empty",
+                    fix='start with `schema: 1` and `tensorflow: "2.18.0"`',
+                    file=self._file,
+                    line=1,
+                    column=1,
+                )
+            )
+        return root
+
+    def _refuse(self, event: yaml.Event, code: str, message: str, fix: str) -> None:
+        mark = event.start_mark
+        raise ProfileError(
+            Problem(code=code, message=message, fix=fix, file=self._file, line=mark.line + 1, column=mark.column + 1)
+        )
+
+    def _node(self, event: yaml.NodeEvent, events: Iterator[Any], depth: int) -> Node:
+        line, column = event.start_mark.line + 1, event.start_mark.column + 1
+        self._nodes += 1
+        if depth > MAX_DEPTH:
+            raise ProfileError(_too_deep(self._file, line, column))
+        if self._nodes > MAX_NODES:
+            self._refuse(event, "yaml-too-large", f"more than {MAX_NODES} values", "is this the right file?")
+        if isinstance(event, yaml.AliasEvent) or event.anchor:
+            self._refuse(
+                event,
+                "yaml-alias",
+                "anchors (`&`) and aliases (`*`) are not read",
+                "write the value out, or put what profiles share into a file named by `extends:`",
+            )
+        if isinstance(event, yaml.SequenceStartEvent):
+            self._check_tag(event, "tag:yaml.org,2002:seq")
+            return Node(kind="list", line=line, column=column, items=tuple(self._items(events, depth)))
+        if isinstance(event, yaml.MappingStartEvent):
+            self._check_tag(event, "tag:yaml.org,2002:map")
+            return self._map(line, column, events, depth)
+        assert isinstance(event, yaml.ScalarEvent)
+        return Node(kind=self._scalar_kind(event), line=line, column=column, raw=event.value)
+
+    def _items(self, events: Iterator[Any], depth: int) -> Iterator[Node]:
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            yield self._node(event, events, depth + 1)
+
+    def _map(self, line: int, column: int, events: Iterator[Any], depth: int) -> Node:
+        entries: dict[str, Node] = {}
+        keys: dict[str, tuple[int, int]] = {}
+        while not isinstance(event := next(events), yaml.MappingEndEvent):
+            key = self._node(event, events, depth + 1)
+            child = self._node(next(events), events, depth + 1)
+            if key.kind in ("map", "list") or key.raw == "<<":
+                self._refuse(event, "yaml-key", "a key must be plain text", "write a name before the `:`")
+            if key.raw in entries:
+                first_line, _ = keys[key.raw]
+                self._duplicates.append(
+                    Problem(
+                        code="yaml-duplicate-key",
+                        message=f"`{key.raw}` is given twice, first in line {first_line}",
+                        fix="keep one of them: YAML would silently use the last",
+                        file=self._file,
+                        line=key.line,
+                        column=key.column,
+                        field=key.raw,
+                    )
+                )
+                continue
+            entries[key.raw] = child
+            keys[key.raw] = (key.line, key.column)
+        return Node(kind="map", line=line, column=column, entries=entries, keys=keys)
+
+    def _check_tag(self, event: yaml.CollectionStartEvent | yaml.ScalarEvent, expected: str) -> None:
+        if event.tag not in (None, "!", expected):
+            self._refuse(event, "yaml-tag", f"the tag `{event.tag}` is not read", "remove the tag")
+
+    def _scalar_kind(self, event: yaml.ScalarEvent) -> str:
+        if event.tag is not None and event.tag != "!" and event.tag not in _SCALARS:
+            self._refuse(event, "yaml-tag", f"the tag `{event.tag}` is not read", "remove the tag")
+        if event.tag in _SCALARS:
+            return _SCALARS[event.tag]
+        if not event.implicit[0]:
+            return "text"
+        # The resolver is what a loader would ask: plain `3.10` is a float to YAML 1.1, `no` a boolean.
+        tag = _RESOLVER.resolve(yaml.ScalarNode, event.value, (True, False))
+        return _SCALARS.get(tag, "text")
+
+
+_RESOLVER: Any = yaml.SafeLoader("")
