@@ -2,8 +2,8 @@
 
 Knowledge is data: YAML tables in `tfdock/knowledge/`, each row with its source, checked when it is loaded. Folders
 of further rows (overlays) are merged over the shipped ones: a row with the same key replaces the shipped row;
-images of an overlay are looked at first, its variables and flags come last, where they win. Adding a release, a toolkit, a GPU or an
-accelerator is adding rows; no code knows a version number.
+images of an overlay are looked at first, its variables and flags come last, where they win. Adding a release, a
+toolkit, a GPU or an accelerator is adding rows; no code knows a version number.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ class Node:
     kind: str
     line: int
     column: int
+    file: str = ""
     raw: str = ""
     items: tuple[Node, ...] = ()
     entries: dict[str, Node] = field(default_factory=dict)
@@ -175,13 +176,13 @@ class _Reader:
             )
         return root
 
-    def _refuse(self, event: yaml.Event, code: str, message: str, fix: str) -> None:
+    def _refuse(self, event: Any, code: str, message: str, fix: str) -> None:
         mark = event.start_mark
         raise ProfileError(
             Problem(code=code, message=message, fix=fix, file=self._file, line=mark.line + 1, column=mark.column + 1)
         )
 
-    def _node(self, event: yaml.NodeEvent, events: Iterator[Any], depth: int) -> Node:
+    def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
         self._nodes += 1
         if depth > MAX_DEPTH:
@@ -197,12 +198,13 @@ class _Reader:
             )
         if isinstance(event, yaml.SequenceStartEvent):
             self._check_tag(event, "tag:yaml.org,2002:seq")
-            return Node(kind="list", line=line, column=column, items=tuple(self._items(events, depth)))
+            return Node(
+                kind="list", file=self._file, line=line, column=column, items=tuple(self._items(events, depth))
+            )
         if isinstance(event, yaml.MappingStartEvent):
             self._check_tag(event, "tag:yaml.org,2002:map")
             return self._map(line, column, events, depth)
-        assert isinstance(event, yaml.ScalarEvent)
-        return Node(kind=self._scalar_kind(event), line=line, column=column, raw=event.value)
+        return Node(kind=self._scalar_kind(event), file=self._file, line=line, column=column, raw=event.value)
 
     def _items(self, events: Iterator[Any], depth: int) -> Iterator[Node]:
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
@@ -232,7 +234,7 @@ class _Reader:
                 continue
             entries[key.raw] = child
             keys[key.raw] = (key.line, key.column)
-        return Node(kind="map", line=line, column=column, entries=entries, keys=keys)
+        return Node(kind="map", file=self._file, line=line, column=column, entries=entries, keys=keys)
 
     def _check_tag(self, event: yaml.CollectionStartEvent | yaml.ScalarEvent, expected: str) -> None:
         if event.tag not in (None, "!", expected):
