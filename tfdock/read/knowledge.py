@@ -139,6 +139,18 @@ class Flag(Row):
     when: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
 
 
+class BazelOption(Row):
+    """How a Bazel version is told something: `purpose` is what for, `since` and `until` are Bazel versions.
+
+    Placeholders: `{path}`, `{jobs}`, `{cpus}`, `{memory_mib}`. Several rows of one purpose make several options.
+    """
+
+    purpose: str
+    option: Template
+    since: str | None = None
+    until: str | None = None
+
+
 class Toolkit(Row):
     """A minor version of an accelerator's toolkit (CUDA 12.5, ROCm 6.2) and the targets it compiles for."""
 
@@ -231,6 +243,11 @@ class KnowledgeBase:
     def flags(self) -> tuple[Flag, ...]:
         """The Bazel flags of the contract, in order; overlay rows come last, so that they win."""
         return self._rows("flags", Flag)
+
+    @cached_property
+    def bazel_options(self) -> tuple[BazelOption, ...]:
+        """Options of Bazel itself, by purpose and version."""
+        return self._rows("bazel", BazelOption)
 
     @cached_property
     def toolkits(self) -> dict[tuple[str, str], Toolkit]:

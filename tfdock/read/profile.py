@@ -388,7 +388,7 @@ def _kinds(annotation: Any) -> tuple[list[type[BaseModel]], bool, bool]:
 
 
 def _problem(item: Any, document: yamldoc.Node, file: str) -> Problem:
-    path = tuple(part for part in item["loc"] if _is_in(document, item["loc"], part))
+    path = tuple(part for part in item["loc"] if isinstance(part, int) or not _UNION_ARM.search(part))
     kind = item["type"]
     node = document.at(path)
     line, column, where = node.line, node.column, node.file or file
@@ -431,9 +431,8 @@ def _problem(item: Any, document: yamldoc.Node, file: str) -> Problem:
     )
 
 
-def _is_in(document: yamldoc.Node, loc: tuple[str | int, ...], part: str | int) -> bool:
-    """Drop what pydantic adds to a path for the arms of a union (`TensorFlow`, `list[…]`)."""
-    return isinstance(part, int) or not re.search(r"[\[\]()A-Z-]|^(str|int|bool|float)$", part)
+# What pydantic adds to a path for the arms of a union: `TensorFlow`, `list[constrained-str]`, `literal['auto']`.
+_UNION_ARM = re.compile(r"[\[\]()A-Z-]|^(str|int|bool|float)$")
 
 
 def _fix(item: Any, node: yamldoc.Node, path: tuple[str | int, ...]) -> str:

@@ -1,0 +1,27 @@
+#!/bin/bash
+# toolchain.sh BAZEL_VERSION [TOOL…]: make Bazel ready for offline use by any user, and write down what compiles.
+set -euo pipefail
+
+wanted=$1
+shift
+export HOME=/opt/tfdock/home USER=tfdock LC_ALL=C
+mkdir -p "$HOME"
+
+# Bazel unpacks itself on first use (bazelisk: downloads itself). Done once here, every container starts at once.
+found=$(cd / && bazel --batch --output_user_root=/opt/tfdock/bazel/user --install_base=/opt/tfdock/bazel/install version |
+  sed -n 's/^Build label: *\([0-9.]*[0-9]\).*/\1/p')
+if [ "$found" != "$wanted" ]; then
+  echo "tfdock: Bazel $wanted is wanted, the base image has ${found:-none}" >&2
+  exit 64
+fi
+rm -rf "$HOME" /opt/tfdock/bazel/user
+chmod -R a+rX /opt/tfdock
+
+# The toolchain's identity: the same on every machine that has the same tools, whatever the image's id.
+{
+  echo "bazel $found"
+  dpkg-query -W -f 'package ${Package} ${Version} ${Architecture}\n' | sort
+  for tool in "$@"; do
+    [ ! -f "$tool" ] || echo "tool $tool $(sha256sum <"$(readlink -f "$tool")" | cut -d' ' -f1)"
+  done
+} >/opt/tfdock/toolchain

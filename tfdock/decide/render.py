@@ -1,0 +1,145 @@
+"""`Resolution` -> `BuildContext`: the Dockerfile and the files it copies, the same bytes every time.
+
+Templates lay out, this module decides. Values reach a template only as narrow types and through quoting filters;
+`finalize` refuses whatever could end a line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jinja2 import DictLoader, StrictUndefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from tfdock.decide.resolve import Resolution
+
+# Debian policy 5.6.1, with an optional `=version`.
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?\Z")
+_BAZEL_RELEASES = "https://github.com/bazelbuild/bazel/releases/download"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildContext:
+    """A build context: path -> bytes, and the local checkout that belongs under `source/`, if any."""
+
+    files: Mapping[str, bytes]
+    source_tree: str | None = None
+
+    def executable(self, path: str) -> bool:
+        """Whether a file of the context is a program."""
+        return path.endswith(".sh")
+
+
+def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext:
+    """Make the context. `templates` maps names below `dockerfiles/` to their text."""
+    environment = _environment(templates)
+    dockerfile = environment.get_template("Dockerfile.j2").render(_values(resolution))
+    files = {
+        "Dockerfile": _tidy(dockerfile).encode(),
+        "tfdock/environment": _environment_file(resolution.environment),
+    }
+    needed = ["toolchain.sh", "phase.sh", "configure.sh"]
+    if resolution.source.kind != "path":
+        needed.append("source.sh")
+    if resolution.source.patches:
+        needed.append("patch.sh")
+    files |= {f"tfdock/{name}": templates[f"scripts/{name}"].encode() for name in needed}
+    for number, (name, patch) in enumerate(resolution.source.patches.items(), start=1):
+        files[f"tfdock/patches/{number:02}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"] = patch
+    tree = resolution.source.location if resolution.source.kind == "path" else None
+    return BuildContext(files=dict(sorted(files.items())), source_tree=tree)
+
+
+def _values(resolution: Resolution) -> dict[str, object]:
+    image, source = resolution.image, resolution.source
+    paths = {
+        name: path.format_map({"python": resolution.python, **_minors(resolution)})
+        for name, path in image.paths.items()
+    }
+    return {
+        "build_id": resolution.build_id,
+        "base": resolution.base,
+        "template": image.template,
+        "accelerator_template": resolution.accelerator.template,
+        "packages": image.packages,
+        "bazel": resolution.bazel,
+        "bazel_url": f"{_BAZEL_RELEASES}/{resolution.bazel}/bazel-{resolution.bazel}-installer-linux-x86_64.sh",
+        "tools": _tools(resolution.paths),
+        "cuda_path": resolution.paths.get("cuda", ""),
+        "rocm_path": resolution.paths.get("rocm", ""),
+        "source_kind": source.kind,
+        "source_location": source.location,
+        "source_sha256": source.sha256 or "",
+        "source_ref": source.refs[0] if source.refs else "",
+        "source_commit": source.commit or "",
+        "patches": bool(source.patches),
+    }
+
+
+def _tools(paths: Mapping[str, str]) -> list[str]:
+    """The programs whose bytes are part of the toolchain's identity."""
+    tools = [path for name, path in paths.items() if name in ("clang", "gcc", "python")]
+    cuda = paths.get("cuda")
+    if cuda:
+        tools += [f"{cuda}/bin/{name}" for name in ("nvcc", "ptxas", "fatbinary")] + [f"{cuda}/nvvm/bin/cicc"]
+    return sorted(tools)
+
+
+def _environment_file(environment: Mapping[str, str]) -> bytes:
+    lines = [f"{name}={_one_line(value)}\n" for name, value in sorted(environment.items())]
+    return "".join(lines).encode()
+
+
+# --- Jinja --------------------------------------------------------------------------------------------------------
+
+
+def _environment(templates: Mapping[str, str]) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        loader=DictLoader(dict(templates)),
+        undefined=StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_finalize,
+    )
+    environment.filters |= {
+        "json_words": _json_words,
+        "shell_word": lambda text: shlex.quote(_one_line(str(text))),
+        "package_words": _package_words,
+    }
+    return environment
+
+
+def _finalize(value: object) -> object:
+    if value is None:
+        raise ValueError("a template printed nothing where a value belongs")
+    # Includes arrive here as markup blocks of their own lines; everything else is one line.
+    return value if isinstance(value, bool | int) else _one_line(str(value))
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"a value holds a control character: {text!r}")
+    return text
+
+
+def _json_words(words: Sequence[str]) -> str:
+    """Words of an exec-form instruction, without the brackets: no shell reads them."""
+    return ", ".join(json.dumps(_one_line(word)) for word in words)
+
+
+def _package_words(packages: Sequence[str]) -> str:
+    for package in packages:
+        if not _PACKAGE.match(package):
+            raise ValueError(f"not a Debian package: {package!r}")
+    return " ".join(sorted(packages))
+
+
+def _tidy(text: str) -> str:
+    """At most one blank line in a row, none at the end."""
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"

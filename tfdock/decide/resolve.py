@@ -1,0 +1,875 @@
+"""Profile x knowledge -> `Resolution`: every value of a build, each with who chose it and why.
+
+Nothing here knows a version, a vendor or a release: it matches the profile against rows. What cannot work, or what
+nobody is known to have tested, is refused with all reasons at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tfdock.errors import Incompatible, Problem
+from tfdock.model import BuildId, Capability, Choice, ImageRef, Source, Version
+from tfdock.read.knowledge import Accelerator, Gpu, Image, KnowledgeBase, Release, Support, in_range
+from tfdock.read.profile import Debug, HostCompiler, Profile
+from tfdock.read.yamldoc import Node
+
+MAX_TARGETS_IN_NAME = 8
+"""Longer lists of targets are hashed in names: a file name holds 255 bytes, an image tag 128."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSource:
+    """What the command line read from disk: the tree hash of `path`, and the patches' bytes by name."""
+
+    tree: str | None = None
+    patches: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """Everything that is decided about a build before it is planned."""
+
+    version: Version
+    release: Release
+    python: str
+    accelerator: Accelerator
+    components: Mapping[str, str]
+    targets: tuple[str, ...]
+    gpu_compiler: str
+    host_compiler: str
+    xla: bool
+    optimize: tuple[str, ...]
+    debug: Debug | None
+    base: ImageRef
+    image: Image
+    paths: Mapping[str, str]
+    bazel: str
+    source: Source
+    environment: Mapping[str, str]
+    flags: tuple[str, ...]
+    startup: tuple[str, ...]
+    package: tuple[str, ...]
+    wheel_name: str
+    local_version: str | None
+    build_id: BuildId
+    choices: tuple[Choice, ...]
+    untested: tuple[Problem, ...]
+
+
+def resolve(
+    profile: Profile,
+    document: Node,
+    knowledge: KnowledgeBase,
+    *,
+    file: str,
+    local: LocalSource | None = None,
+    local_gpus: Sequence[str] = (),
+    machine: str = "x86_64",
+) -> Resolution:
+    """Decide everything; raises Incompatible with every problem found.
+
+    `document` gives each problem its line. `local_gpus` are the names of this machine's GPUs, for `gpus: local`.
+    """
+    resolver = _Resolver(profile, document, knowledge, file, local or LocalSource(), local_gpus, machine)
+    return resolver.resolution()
+
+
+class _Resolver:
+    """One resolution in the making: each step reads earlier ones and adds choices or problems."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        document: Node,
+        knowledge: KnowledgeBase,
+        file: str,
+        local: LocalSource,
+        local_gpus: Sequence[str],
+        machine: str,
+    ) -> None:
+        self.profile = profile
+        self.document = document
+        self.knowledge = knowledge
+        self.file = file
+        self.local = local
+        self.local_gpus = local_gpus
+        self.machine = machine
+        self.choices: list[Choice] = []
+        self.problems: list[Problem] = []
+        self.untested: list[Problem] = []
+
+    # --- saying so ----------------------------------------
+
+    def choose(self, name: str, value: object, source: str, reason: str) -> None:
+        self.choices.append(Choice(field=name, value=str(value), source=source, reason=reason))
+
+    def refuse(self, code: str, path: str, message: str, fix: str) -> None:
+        self.problems.append(self._problem(code, path, message, fix))
+
+    def doubt(self, code: str, path: str, message: str, fix: str) -> None:
+        """Untested is refused as well, unless the profile says that it is meant."""
+        problem = self._problem(code, path, message, f"{fix}, or say `allow_untested: true` to try it")
+        (self.untested if self.profile.allow_untested else self.problems).append(problem)
+
+    def _problem(self, code: str, path: str, message: str, fix: str) -> Problem:
+        parts = tuple(int(part) if part.isdigit() else part for part in re.findall(r"\w+", path))
+        while parts and isinstance(parts[0], str) and parts[0] not in self.document.entries:
+            parts = ()
+        node = self.document.at(parts)
+        return Problem(
+            code=code,
+            message=message,
+            fix=fix,
+            file=node.file or self.file,
+            line=node.line,
+            column=node.column,
+            field=path,
+        )
+
+    def stop_if_refused(self) -> None:
+        if self.problems:
+            raise Incompatible(*sorted(self.problems, key=lambda item: (item.line or 0, item.column or 0)))
+
+    # --- the whole ----------------------------------------
+
+    def resolution(self) -> Resolution:
+        release, version = self._release()
+        python = self._python(release)
+        accelerator = self._accelerator()
+        self.stop_if_refused()
+        components = self._components(release, accelerator)
+        targets = self._targets(release, accelerator, components)
+        self.stop_if_refused()
+        gpu_compiler = self._gpu_compiler(release, accelerator, targets)
+        host_compiler = self._host_compiler(release)
+        image = self._image(release, accelerator, python, components)
+        self.stop_if_refused()
+        assert image is not None
+        base = self._base(image, python, version, components)
+        bazel = self._bazel(release)
+        source = self._source(release, version)
+        wheel_name = self.profile.wheel.name or "tensorflow"
+        optimize = self._optimize()
+        debug = self.profile.debugging
+        paths = self._paths(image, version, python, components)
+        facts = self._facts(
+            release, version, python, accelerator, components, targets, gpu_compiler, host_compiler, paths, optimize
+        )
+        local_version = self._local_version(accelerator, components, targets, source)
+        environment = self._environment(release, facts)
+        flags = self._flags(release, facts, debug)
+        self.stop_if_refused()
+        return Resolution(
+            version=version,
+            release=release,
+            python=python,
+            accelerator=accelerator,
+            components=components,
+            targets=targets,
+            gpu_compiler=gpu_compiler,
+            host_compiler=host_compiler,
+            xla=self.profile.xla,
+            optimize=optimize,
+            debug=debug,
+            base=base,
+            image=image,
+            paths=paths,
+            bazel=bazel,
+            source=source,
+            environment=environment,
+            flags=flags,
+            startup=tuple(self.profile.bazel.startup),
+            package=tuple(word.format_map(facts) for word in release.wheel.command),
+            wheel_name=wheel_name,
+            local_version=local_version,
+            build_id=self._build_id(release, version, python, accelerator, components, targets, gpu_compiler, source),
+            choices=tuple(self.choices),
+            untested=tuple(self.untested),
+        )
+
+    # --- release and Python ----------------------------------------
+
+    def _release(self) -> tuple[Release, Version]:
+        source = self.profile.source
+        asked = Version(source.release)
+        path = "tensorflow.release" if "release" in self.document.at(("tensorflow",)).entries else "tensorflow"
+        release = self.knowledge.releases.get(str(asked.minor))
+        if release is None:
+            known = sorted(self.knowledge.releases, key=Version)
+            near = difflib.get_close_matches(str(asked.minor), known, n=1) or known[-1:]
+            self.refuse(
+                "release-unknown",
+                path,
+                f"TensorFlow {asked} is not known; known releases: {known[0]} to {known[-1]}",
+                f"use a known release such as `{near[0]}`, or add a row to a folder given by `--knowledge`",
+            )
+            self.stop_if_refused()
+        assert release is not None
+        official = not (source.git or source.archive or source.path or source.ref)
+        if len(asked.parts) < 3 and release.patches:
+            version = Version(release.patches[-1])
+            self.choose(
+                "tensorflow", version, f"releases.yaml {release.release}", "newest patch release of the minor"
+            )
+            return release, version
+        if official and release.patches and str(asked) not in release.patches:
+            self.refuse(
+                "release-unknown",
+                path,
+                f"TensorFlow {asked} was never released; {release.release} has {', '.join(release.patches)}",
+                f'use one of them, or name the source: `tensorflow: {{release: "{release.patches[-1]}", ref: …}}`',
+            )
+        self.choose("tensorflow", asked, "profile", "as asked")
+        return release, asked
+
+    def _python(self, release: Release) -> str:
+        asked = self.profile.python
+        if asked is None:
+            newest = max(release.pythons, key=Version)
+            self.choose(
+                "python", newest, f"releases.yaml {release.release}", "newest Python the release is built for"
+            )
+            return newest
+        if asked not in release.pythons:
+            self.doubt(
+                "python-unsupported",
+                "python",
+                f"TensorFlow {release.release} is not built for Python {asked}, but for {', '.join(release.pythons)}",
+                f'use `python: "{max(release.pythons, key=Version)}"`',
+            )
+        self.choose("python", asked, "profile", "as asked")
+        return asked
+
+    # --- accelerator, its components and targets ----------------------------------------
+
+    def _asked_components(self) -> dict[str, str]:
+        fields = {name: getattr(self.profile, name, None) for name in ("cuda", "cudnn", "rocm")}
+        return {**{name: value for name, value in fields.items() if value}, **self.profile.components}
+
+    def _accelerator(self) -> Accelerator:
+        known = self.knowledge.accelerators
+        evidence = dict(self._accelerator_evidence())
+        asked = self.profile.accelerator
+        if asked is not None and asked not in known:
+            near = difflib.get_close_matches(asked, known, n=1)
+            self.refuse(
+                "accelerator-unknown",
+                "accelerator",
+                f"the accelerator `{asked}` is not known",
+                f"did you mean `{near[0]}`?" if near else f"known: {', '.join(sorted(known))}",
+            )
+            self.stop_if_refused()
+        names = {asked} if asked else set(evidence.values())
+        for path, name in evidence.items():
+            if asked and name != asked:
+                self.refuse(
+                    "accelerator-conflict",
+                    path,
+                    f"`{path}` speaks of {name}, but `accelerator:` says {asked}",
+                    f"remove `{path}`, or write `accelerator: {name}`",
+                )
+        if len(names) > 1:
+            self.refuse(
+                "accelerator-conflict",
+                next(iter(evidence)),
+                f"the profile mixes accelerators: {', '.join(f'{path} ({name})' for path, name in evidence.items())}",
+                "one wheel serves one accelerator: make two profiles",
+            )
+        name = next(iter(sorted(names)), "cpu")
+        where = "profile" if asked or evidence else "default"
+        reason = (
+            "as asked" if asked else f"`{next(iter(evidence))}` asks for it" if evidence else "no GPU is asked for"
+        )
+        self.choose("accelerator", name, where, reason)
+        return known[name]
+
+    def _accelerator_evidence(self) -> Iterable[tuple[str, str]]:
+        """(field, accelerator) for each field of the profile that implies one."""
+        accelerators = self.knowledge.accelerators.values()
+        for name in self._asked_components():
+            for row in accelerators:
+                if name in row.components:
+                    yield (name if hasattr(self.profile, name) else f"components.{name}"), row.accelerator
+        for path, target in self._asked_targets():
+            for row in accelerators:
+                if row.target_pattern and re.fullmatch(row.target_pattern, target):
+                    yield path, row.accelerator
+        for path, name in self._asked_gpus():
+            gpu = self._gpu(name)
+            if gpu is not None:
+                yield path, gpu.accelerator
+
+    def _asked_targets(self) -> list[tuple[str, str]]:
+        for name in ("compute_capabilities", "amdgpu_targets", "targets"):
+            values = getattr(self.profile, name)
+            if values is not None:
+                return [(f"{name}[{index}]", value) for index, value in enumerate(values)]
+        return []
+
+    def _asked_gpus(self) -> list[tuple[str, str]]:
+        gpus = self.profile.gpus
+        if gpus == "local":
+            return [("gpus", name) for name in self.local_gpus]
+        return [(f"gpus[{index}]", name) for index, name in enumerate(gpus or [])]
+
+    def _gpu(self, name: str) -> Gpu | None:
+        return find_gpu(self.knowledge, name)
+
+    def _components(self, release: Release, accelerator: Accelerator) -> dict[str, str]:
+        asked = self._asked_components()
+        for name in asked:
+            if name not in accelerator.components:
+                self.refuse(
+                    "component-unused",
+                    name if hasattr(self.profile, name) else f"components.{name}",
+                    f"`{name}` means nothing to a {accelerator.accelerator} build",
+                    f"remove it; {accelerator.accelerator} takes {', '.join(accelerator.components) or 'none'}",
+                )
+        if accelerator.components and not any(name in release.components for name in accelerator.components):
+            self.doubt(
+                "accelerator-untested",
+                "accelerator",
+                f"nothing is known of TensorFlow {release.release} with {accelerator.accelerator}",
+                "take a release that is known to work with it",
+            )
+        return {
+            name: self._component(release, accelerator, name, asked.get(name))
+            for name in accelerator.components
+            if name in asked or name in release.components
+        }
+
+    def _component(self, release: Release, accelerator: Accelerator, name: str, asked: str | None) -> str:
+        support = release.components.get(name, Support())
+        row = f"releases.yaml {release.release}"
+        if asked is None:
+            if support.tested is None:
+                self.refuse(
+                    "component-missing",
+                    name,
+                    f"no {name} version is known to be tested with TensorFlow {release.release}",
+                    f"say which: `{name}: …`" + _either(support.accepted),
+                )
+                return ""
+            value = self._full_version(accelerator, name, support.tested, support)
+            self.choose(name, value, row, "the version the release was tested with")
+            return value
+        value = self._full_version(accelerator, name, asked, support)
+        known = {*support.accepted, *support.uncertain, *((support.tested,) if support.tested else ())}
+        if support.closed and value not in known:
+            near = [version for version in support.accepted if Version(version).matches(Version(asked))]
+            self.refuse(
+                "component-not-accepted",
+                name,
+                f"TensorFlow {release.release} downloads {name} itself and takes exact versions only; "
+                f"{asked} is not among {', '.join(support.accepted)}",
+                f'use `{name}: "{near[-1] if near else support.tested}"`',
+            )
+        elif support.closed and value in support.uncertain:
+            self.doubt(
+                "component-untested",
+                name,
+                f"{name} {value} was added to TensorFlow {release.release} about when it was cut",
+                f'use `{name}: "{support.tested}"`',
+            )
+        elif known and not support.closed and not any(_same_minor(value, version) for version in known):
+            self.doubt(
+                "component-untested",
+                name,
+                f"{name} {value} with TensorFlow {release.release} is untested; tested: {support.tested}",
+                f'use `{name}: "{support.tested}"`',
+            )
+        reason = "as asked" if value == asked else f"newest known version of {asked}"
+        self.choose(name, value, "profile", reason)
+        return value
+
+    def _full_version(self, accelerator: Accelerator, name: str, asked: str, support: Support) -> str:
+        """An exact version for `12.2`: closed lists are exact already, a toolkit's row knows its patch releases."""
+        if support.closed or name != accelerator.toolkit or len(Version(asked).parts) > 2:
+            return asked
+        toolkit = self.knowledge.toolkits.get((accelerator.toolkit, str(Version(asked).minor)))
+        return toolkit.patches[-1] if toolkit and toolkit.patches else asked
+
+    def _targets(self, release: Release, accelerator: Accelerator, components: Mapping[str, str]) -> tuple[str, ...]:
+        if accelerator.target_pattern is None:
+            return ()
+        wanted = [*self._asked_targets(), *self._targets_of_gpus(release, accelerator)]
+        if self.profile.gpus == "local" and not self.local_gpus:
+            self.refuse(
+                "gpu-local-none",
+                "gpus",
+                "`gpus: local` found no GPU on this machine",
+                "name them: `gpus: [rtx3080]` (`nvidia-smi` or `rocminfo` must work for `local`)",
+            )
+        elif not wanted:
+            official = release.official_targets.get(accelerator.accelerator, ())
+            if not official:
+                self.refuse(
+                    "targets-missing",
+                    "accelerator",
+                    f"it is not known for which GPUs TensorFlow {release.release} is officially built",
+                    "say for which: `gpus: [rtx3080]`",
+                )
+            self.choose(
+                "targets", ", ".join(official), f"releases.yaml {release.release}", "the official wheel's list"
+            )
+            return official
+        for path, target in wanted:
+            self._check_target(release, accelerator, components, path, target)
+        self.stop_if_refused()
+        targets = sorted_targets(target for _, target in wanted)
+        self.choose("targets", ", ".join(targets), "profile", self._target_reason(wanted))
+        return targets
+
+    def _target_reason(self, wanted: Sequence[tuple[str, str]]) -> str:
+        if self.profile.gpus is None:
+            return "as asked"
+        names = self.local_gpus if self.profile.gpus == "local" else self.profile.gpus
+        return f"what {', '.join(names)} run{'s' if len(wanted) == 1 else ''} natively"
+
+    def _targets_of_gpus(self, release: Release, accelerator: Accelerator) -> list[tuple[str, str]]:
+        found = []
+        for path, name in self._asked_gpus():
+            gpu = self._gpu(name)
+            if gpu is None:
+                near = difflib.get_close_matches(_gpu_key(name), self.knowledge.gpus, n=3, cutoff=0.5)
+                self.refuse(
+                    "gpu-unknown",
+                    path,
+                    f"the GPU `{name}` is not known",
+                    (f"did you mean {' or '.join(f'`{one}`' for one in near)}? " if near else "")
+                    + "Otherwise give its capability: `compute_capabilities: [sm_86]`",
+                )
+                continue
+            if gpu.accelerator != accelerator.accelerator:
+                continue  # said as accelerator-conflict
+            if not accelerator.target_prefix:
+                found.append((path, gpu.target))
+                continue
+            capability = Capability.of_gpu(gpu.target)
+            # Before 2.3 a release knows only `x.y`, which means SASS and PTX: nothing narrower can be asked of it.
+            ptx = release.capability_format == "dotted"
+            found.append((path, str(Capability(capability.major, capability.minor, ptx=ptx))))
+        return found
+
+    def _check_target(
+        self, release: Release, accelerator: Accelerator, components: Mapping[str, str], path: str, target: str
+    ) -> None:
+        if not re.fullmatch(accelerator.target_pattern or "", target):
+            self.refuse(
+                "target-syntax",
+                path,
+                f"`{target}` is not a target of {accelerator.accelerator}",
+                "write `sm_86` for SASS, `compute_86` for SASS and PTX"
+                if accelerator.target_prefix
+                else f"targets look like {accelerator.target_pattern}",
+            )
+            return
+        if accelerator.target_prefix and release.capability_format == "dotted" and not Capability.parse(target).ptx:
+            self.refuse(
+                "capability-needs-ptx",
+                path,
+                f"TensorFlow {release.release} takes capabilities only as `x.y`, which means SASS and PTX",
+                f"write `{str(target).replace('sm_', 'compute_')}`",
+            )
+        elif release.capability_pattern and not re.fullmatch(
+            release.capability_pattern, self._written(release, target)
+        ):
+            self.doubt(
+                "capability-syntax",
+                path,
+                f"TensorFlow {release.release} is not known to take the capability `{target}`",
+                f"take a release that knows it{self._releases_taking(target)}",
+            )
+        toolkit = accelerator.toolkit and components.get(accelerator.toolkit)
+        row = toolkit and self.knowledge.toolkits.get((accelerator.toolkit or "", str(Version(toolkit).minor)))
+        if toolkit and not row:
+            self.doubt(
+                "toolkit-unknown",
+                accelerator.toolkit or "",
+                f"{accelerator.toolkit} {toolkit} is not known",
+                "use a known version",
+            )
+        elif row and _target_number(target) not in row.targets:
+            self._refuse_target(accelerator, path, target, str(toolkit))
+
+    def _refuse_target(self, accelerator: Accelerator, path: str, target: str, toolkit: str) -> None:
+        name = accelerator.toolkit or ""
+        able = sorted(
+            Version(row.version)
+            for row in self.knowledge.toolkits.values()
+            if row.toolkit == name and _target_number(target) in row.targets
+        )
+        newer = [version for version in able if version > Version(toolkit)]
+        ways = []
+        if able:
+            way = newer[0] if newer else able[-1]
+            ways.append(f'{name} {way} {"or newer " if newer else ""}compiles it: `{name}: "{way}"`')
+        ways.append("or compile for another GPU")
+        self.refuse("target-not-in-toolkit", path, f"{name} {toolkit} cannot compile for `{target}`", ", ".join(ways))
+
+    def _releases_taking(self, target: str) -> str:
+        able = [
+            name
+            for name, row in self.knowledge.releases.items()
+            if row.capability_pattern and re.fullmatch(row.capability_pattern, self._written(row, target))
+        ]
+        return f", {min(able, key=Version)} or newer" if able else ""
+
+    @staticmethod
+    def _written(release: Release, target: str) -> str:
+        return Capability.parse(target).dotted if release.capability_format == "dotted" else target
+
+    # --- compilers ----------------------------------------
+
+    def _gpu_compiler(self, release: Release, accelerator: Accelerator, targets: Sequence[str]) -> str:
+        if release.gpu_compiler is None or not accelerator.target_prefix:
+            return ""
+        asked = self.profile.compiler
+        default = release.gpu_compiler
+        cannot = self._cannot_compile(default, release, targets)
+        if asked is None and not cannot:
+            self.choose("compiler", default, f"releases.yaml {release.release}", "the release's own GPU compiler")
+            return default
+        if asked is None:
+            self.choose("compiler", "nvcc", "compilers.yaml", cannot)
+            return "nvcc"
+        reason = self._cannot_compile(asked, release, targets)
+        if reason:
+            self.refuse("compiler-cannot-emit", "compiler", reason, "use `compiler: nvcc`")
+        self.choose("compiler", asked, "profile", "as asked")
+        return asked
+
+    def _cannot_compile(self, compiler: str, release: Release, targets: Sequence[str]) -> str:
+        row = self.knowledge.compilers.get((compiler, release.clang or ""))
+        missing = [target for target in targets if row and _target_number(target) not in row.targets]
+        return f"{compiler} {release.clang} cannot emit {', '.join(missing)}" if missing else ""
+
+    def _host_compiler(self, release: Release) -> str:
+        asked = self.profile.host_compiler
+        if asked is not None:
+            name = asked if isinstance(asked, str) else asked.name
+            self.choose("host_compiler", name, "profile", "as asked")
+            return name
+        name = "clang" if release.clang else "gcc"
+        self.choose("host_compiler", name, f"releases.yaml {release.release}", "what the release is built with")
+        return name
+
+    # --- base image, Bazel, source ----------------------------------------
+
+    def _image(
+        self, release: Release, accelerator: Accelerator, python: str, components: Mapping[str, str]
+    ) -> Image | None:
+        for row in self.knowledge.images:
+            if (
+                _applies(release, row.releases)
+                and (not row.pythons or python in row.pythons)
+                and (not row.accelerators or accelerator.accelerator in row.accelerators)
+                and all(
+                    Version(components.get(name, "")).matches(Version(want)) for name, want in row.components.items()
+                )
+            ):
+                return row
+        self.refuse(
+            "image-unknown",
+            "base",
+            f"no base image is known for TensorFlow {release.release}, Python {python}, {accelerator.accelerator}"
+            + "".join(f", {name} {value}" for name, value in components.items()),
+            "use a Python or toolkit version that has one, or add a row to `images.yaml` in a `--knowledge` folder",
+        )
+        return None
+
+    def _base(self, image: Image, python: str, version: Version, components: Mapping[str, str]) -> ImageRef:
+        if self.profile.base:
+            self.choose("base", self.profile.base, "profile", "as asked")
+            return ImageRef.parse(self.profile.base)
+        facts = _version_facts({"python": python, "version": str(version), **components})
+        reference = ImageRef.parse(image.image.format_map(facts))
+        doubt = "; nobody has checked that it exists" if image.unverified else ""
+        self.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
+        return reference
+
+    def _paths(self, image: Image, version: Version, python: str, components: Mapping[str, str]) -> dict[str, str]:
+        """Where the tools stand in the base image."""
+        facts = _version_facts({"python": python, "version": str(version), **components})
+        paths = {name: path.format_map(facts) for name, path in image.paths.items()}
+        host = self.profile.host_compiler
+        return paths | ({host.name: host.path} if isinstance(host, HostCompiler) and host.path else {})
+
+    def _bazel(self, release: Release) -> str:
+        asked = self.profile.bazel.version
+        if asked:
+            self.choose("bazel", asked, "profile", "as asked")
+            return asked
+        self.choose("bazel", release.bazel, f"releases.yaml {release.release}", "the version the release pins")
+        return release.bazel
+
+    def _source(self, release: Release, version: Version) -> Source:
+        asked = self.profile.source
+        patches = dict(self.local.patches)
+        if asked.archive:
+            self.choose("source", asked.archive, "profile", "archive, pinned by its sha256")
+            return Source(kind="archive", location=asked.archive, sha256=asked.sha256, patches=patches)
+        if asked.path:
+            self.choose("source", asked.path, "profile", "local checkout, identified by the hash of its tree")
+            return Source(kind="path", location=asked.path, sha256=self.local.tree, patches=patches)
+        tag = release.tag.format_map({"version": str(version)})
+        refs = (asked.ref or tag, *asked.fallback)
+        location = asked.git or release.repository
+        commit = release.commits.get(str(version)) if refs == (tag,) and not asked.git else None
+        self.choose(
+            "source",
+            f"{location} {' then '.join(refs)}",
+            "profile" if asked.git or asked.ref or asked.fallback else f"releases.yaml {release.release}",
+            f"commit {commit[:12]}" if commit else "the tag may move: only a commit is a fixed source",
+        )
+        return Source(
+            kind="git",
+            location=location,
+            refs=refs,
+            commit=commit,
+            patches=patches,
+            official=not asked.git and refs[0] == tag,
+        )
+
+    # --- the contract ----------------------------------------
+
+    def _optimize(self) -> tuple[str, ...]:
+        optimize = self.profile.optimize
+        if optimize == "portable":
+            self.choose("optimize", "portable", "default", "runs on every x86-64 CPU the release supports")
+            return ()
+        flags = ("-march=native",) if optimize == "native" else tuple(f"-m{name}" for name in optimize)
+        self.choose("optimize", " ".join(flags), "profile", "as asked")
+        return flags
+
+    def _facts(
+        self,
+        release: Release,
+        version: Version,
+        python: str,
+        accelerator: Accelerator,
+        components: Mapping[str, str],
+        targets: Sequence[str],
+        gpu_compiler: str,
+        host_compiler: str,
+        paths: Mapping[str, str],
+        optimize: Sequence[str],
+    ) -> dict[str, str]:
+        """What conditions (`when:`) and placeholders of the contract's rows may speak of."""
+        facts = {
+            **_version_facts({"python": python, "version": str(version), **components}),
+            "release": release.release,
+            "accelerator": accelerator.accelerator,
+            "gpu_compiler": gpu_compiler,
+            "host_compiler": host_compiler,
+            "xla": str(self.profile.xla).lower(),
+            "xla_digit": str(int(self.profile.xla)),
+            "optimize": self.profile.optimize if isinstance(self.profile.optimize, str) else "custom",
+            "optimize_flags": " ".join(optimize),
+            "debug": str(self.profile.debugging is not None).lower(),
+            "wheel_name": self.profile.wheel.name or "tensorflow",
+            "targets": ",".join(targets),
+            "amdgpu_targets": ",".join(targets),
+            "output": "/tf/staging/raw",
+        }
+        if accelerator.target_prefix:
+            facts["capabilities"] = ",".join(self._written(release, target) for target in targets)
+        return facts | {f"{name}_path": path for name, path in paths.items()}
+
+    def _environment(self, release: Release, facts: Mapping[str, str]) -> dict[str, str]:
+        environment: dict[str, str] = {}
+        for row in self.knowledge.variables:
+            if row.channel == "environment" and _applies(release, row.releases) and _holds(row.when, facts):
+                environment[row.variable] = self._filled(row.value, facts, f"variables.yaml {row.variable}")
+        return environment
+
+    def _flags(self, release: Release, facts: Mapping[str, str], debug: Debug | None) -> tuple[str, ...]:
+        flags = [
+            self._filled(row.flag, facts, f"flags.yaml {row.flag}")
+            for row in self.knowledge.flags
+            if _applies(release, row.releases) and _holds(row.when, facts)
+        ]
+        # After the configs: what a config sets loses against a later --repo_env of the same name.
+        repo_env = {
+            row.variable: self._filled(row.value, facts, f"variables.yaml {row.variable}")
+            for row in self.knowledge.variables
+            if row.channel == "repo_env" and _applies(release, row.releases) and _holds(row.when, facts)
+        }
+        flags += [f"--repo_env={name}={value}" for name, value in repo_env.items()]
+        if debug:
+            flags += [f"--compilation_mode={debug.mode}"]
+            flags += ["--strip=never", "--copt=-g"] if debug.symbols else []
+            flags += [f"--per_file_copt={rule.files}@{','.join(rule.copts)}" for rule in debug.per_file]
+            self.choose("debug", debug.mode, "profile", "as asked")
+        bazel = self.profile.bazel
+        flags += [f"--config={name}" for name in bazel.configs]
+        flags += [f"--copt={option}" for option in bazel.copts]
+        flags += bazel.flags
+        return tuple(dict.fromkeys(flags))
+
+    def _filled(self, template: str, facts: Mapping[str, str], row: str) -> str:
+        try:
+            return template.format_map(facts).strip()
+        except KeyError as error:
+            self.refuse(
+                "knowledge-placeholder",
+                "tensorflow",
+                f"the knowledge row `{row}` asks for {error}, which this build does not have",
+                "add the path or component to the image's or release's row, or a `when:` to this one",
+            )
+            return ""
+
+    # --- names ----------------------------------------
+
+    def _source_suffix(self, source: Source) -> str:
+        """`src1a2b3c4d` for anything but the release's own tag."""
+        return "" if source.official else f"src{_short_hash(source_identity(source))}"
+
+    def _variant(self, source: Source) -> list[str]:
+        parts = []
+        if self.profile.optimize == "native":
+            parts.append("native")
+        elif isinstance(self.profile.optimize, list):
+            parts += [re.sub(r"[^a-z0-9]", "", name) for name in self.profile.optimize]
+        parts += ["dbg"] if self.profile.debugging else []
+        parts += [] if self.profile.xla else ["noxla"]
+        if source.patches:
+            parts.append(f"p{_short_hash(b''.join(source.patches.values()))}")
+        return parts
+
+    def _build_id(
+        self,
+        release: Release,
+        version: Version,
+        python: str,
+        accelerator: Accelerator,
+        components: Mapping[str, str],
+        targets: Sequence[str],
+        gpu_compiler: str,
+        source: Source,
+    ) -> BuildId:
+        suffix = self._source_suffix(source)
+        parts = [f"tf{version}{'.' + suffix if suffix else ''}", f"py{python}"]
+        parts += [f"{name}{value}" for name, value in components.items()] or [accelerator.accelerator]
+        parts += _target_words(targets)
+        parts += [gpu_compiler] if gpu_compiler != (release.gpu_compiler or "") else []
+        return BuildId("-".join([*parts, *self._variant(source), self.machine]))
+
+    def _local_version(
+        self,
+        accelerator: Accelerator,
+        components: Mapping[str, str],
+        targets: Sequence[str],
+        source: Source,
+    ) -> str | None:
+        """What tells this wheel from the official one of that version; None where nothing does."""
+        asked = self.profile.wheel.local_version
+        if asked:
+            self.choose("wheel.local_version", asked, "profile", "as asked")
+            return asked
+        toolkit = accelerator.toolkit
+        parts = [f"{toolkit}{Version(components[toolkit]).minor}"] if toolkit and toolkit in components else []
+        parts += [*_target_words(targets), *self._variant(source)]
+        suffix = self._source_suffix(source)
+        parts += [suffix] if suffix else []
+        local = ".".join(parts) or None
+        self.choose("wheel.local_version", local or "none", "default", "tells the wheel from the official one")
+        return local
+
+
+# --- pure helpers ----------------------------------------
+
+
+def find_gpu(knowledge: KnowledgeBase, name: str) -> Gpu | None:
+    """The row of a GPU by short name (`rtx3080`) or by the name its driver prints; None if unknown."""
+    row = knowledge.gpus.get(_gpu_key(name))
+    if row is not None:
+        return row
+    plain = name.removeprefix("NVIDIA ").lower()
+    return next(
+        (
+            gpu
+            for gpu in knowledge.gpus.values()
+            if plain in (one.removeprefix("NVIDIA ").lower() for one in gpu.names)
+        ),
+        None,
+    )
+
+
+def sorted_targets(targets: Iterable[str]) -> tuple[str, ...]:
+    """Without repetition, and in numerical order; `compute_86` makes `sm_86` superfluous."""
+    unique = set(targets)
+    try:
+        capabilities = {Capability.parse(target) for target in unique}
+    except ValueError:
+        return tuple(sorted(unique))
+    with_ptx = {(one.major, one.minor, one.suffix) for one in capabilities if one.ptx}
+    return tuple(
+        str(one) for one in sorted(capabilities) if one.ptx or (one.major, one.minor, one.suffix) not in with_ptx
+    )
+
+
+def source_identity(source: Source) -> bytes:
+    """What makes a source that source, for fingerprints and names; patches are apart."""
+    parts = (source.kind, source.sha256 or "", source.commit or "", *(() if source.sha256 else (source.location,)))
+    refs = () if source.commit else source.refs
+    return "\n".join((*parts, *refs)).encode()
+
+
+def _gpu_key(name: str) -> str:
+    return re.sub(r"[^a-z0-9-]", "", name.lower())
+
+
+def _short_hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:8]
+
+
+def _target_number(target: str) -> str:
+    """`86` of `sm_86` and `compute_86`; a gfx target is its own number."""
+    return target.partition("_")[2] or target
+
+
+def _target_words(targets: Sequence[str]) -> list[str]:
+    """`sm80`, `sm86`, `ptx86` for [sm_80, compute_86]; one hash for long lists."""
+    words: list[str] = []
+    for target in targets:
+        kind, _, number = target.partition("_")
+        words += [f"sm{number}", f"ptx{number}"] if kind == "compute" else [f"{kind}{number}"]
+    if len(words) > MAX_TARGETS_IN_NAME:
+        return [f"x{len(words)}", _short_hash(" ".join(words).encode())]
+    return words
+
+
+def _same_minor(one: str, other: str) -> bool:
+    length = min(2, len(Version(one).parts), len(Version(other).parts))
+    return Version(one).parts[:length] == Version(other).parts[:length]
+
+
+def _either(versions: Sequence[str]) -> str:
+    return f" ({', '.join(versions)})" if versions else ""
+
+
+def _version_facts(versions: Mapping[str, str]) -> dict[str, str]:
+    """`cuda`, `cuda_minor` and `cuda_major` for each version."""
+    facts: dict[str, str] = {}
+    for name, text in versions.items():
+        version = Version(text)
+        facts |= {name: text, f"{name}_minor": str(version.minor), f"{name}_major": str((version.parts or ("",))[0])}
+    return facts
+
+
+def _applies(release: Release, span: str) -> bool:
+    """A row holds for a release by its own number, or by that of the release it is like."""
+    return span == release.release or in_range(release.like or release.release, span)
+
+
+def _holds(when: Mapping[str, str | tuple[str, ...]], facts: Mapping[str, str]) -> bool:
+    return all(
+        facts.get(name, "") == wanted if isinstance(wanted, str) else facts.get(name, "") in wanted
+        for name, wanted in when.items()
+    )
