@@ -89,9 +89,16 @@ class Incompatible(TfdockError):
 
 
 class BuildFailed(TfdockError):
-    """A step of the build itself failed: an image step, configure, Bazel, the wheel."""
+    """A step of the build itself failed: an image step, configure, Bazel, the wheel.
+
+    `status` is the exit status of the step that failed, where there was one.
+    """
 
     exit_code = ExitCode.BUILD_FAILED
+
+    def __init__(self, *problems: Problem, status: int | None = None) -> None:
+        super().__init__(*problems)
+        self.status = status
 
 
 class WheelRefused(TfdockError):

@@ -1,0 +1,489 @@
+"""Carrying out a plan: image, fetch, compile, seal. What is visible at the end is whole, or is not there."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfdock import __version__
+from tfdock.decide.plan import BuildPlan, Phase, as_json, toolchain_key
+from tfdock.do import events, journal, seal
+from tfdock.do.engine import RUN_LABEL, Cancel, ContainerSpec, Engine, ImageBuild
+from tfdock.do.failures import Failures, gib, make_folder
+from tfdock.do.machine import free_disk
+from tfdock.do.settings import Settings
+from tfdock.do.source import context_archive
+from tfdock.do.watch import Lines, watched
+from tfdock.do.workspace import RECORD_SCHEMA, WheelFile, Wheelhouse
+from tfdock.errors import (
+    BuildFailed,
+    DiskFull,
+    EngineLost,
+    Interrupted,
+    NetworkError,
+    Problem,
+    TfdockError,
+    TimeLimit,
+)
+from tfdock.inspect import bazel
+from tfdock.inspect.wheel import deflate_backend
+from tfdock.model import Machine, Mount
+
+STOP_GRACE_SECONDS = 60.0
+"""How long Bazel may take to stop cleanly before the container is killed."""
+_TAIL = 200
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class Stop:
+    """Requests to stop, counted by a signal handler that does nothing else: once cleanly, twice at once."""
+
+    requests: int = 0
+    terminated: bool = False
+
+    def check(self) -> None:
+        """Raise Interrupted if a stop was asked for."""
+        if self.requests:
+            raise Interrupted(
+                Problem(
+                    code="interrupted",
+                    message="stopped on request; everything that Bazel had finished is in the cache",
+                    fix="run the same command again to go on",
+                ),
+                terminated=self.terminated,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult:
+    """A wheel that is in the wheelhouse, and how it came there. `status` is `built` or `up-to-date`."""
+
+    status: str
+    record: Mapping[str, Any]
+    record_path: Path
+    log_path: Path
+    wheels: tuple[Path, ...]
+
+
+@dataclass
+class _Run:
+    """What one run accumulates."""
+
+    name: str
+    log: Any
+    output: Path
+    staging: Path
+    started: float = field(default_factory=time.time)
+    seconds: dict[str, float] = field(default_factory=dict)
+    attempts: int = 1
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
+    errors: list[str] = field(default_factory=list)
+    toolchain: str = ""
+    base_digest: str | None = None
+    source_ref: str | None = None
+    source_found: str = ""
+
+
+@dataclass
+class Builder:
+    """Builds plans on one engine. `listen` hears events; `clock` is monotonic seconds."""
+
+    engine: Engine
+    settings: Settings
+    listen: events.Listener
+    stop: Stop = field(default_factory=Stop)
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def wheelhouse(self) -> Wheelhouse:
+        """Where finished wheels go."""
+        return Wheelhouse(self.settings.wheelhouse.absolute())
+
+    # --- the whole --------------------------------------------------------------------------------------------
+
+    def up_to_date(self, plan: BuildPlan) -> BuildResult | None:
+        """The finished build of that very plan, if it is in the wheelhouse; asks no engine."""
+        record = self.wheelhouse.finished(plan.build_id, plan.fingerprint)
+        return self._result(plan, "up-to-date", record) if record else None
+
+    def build(self, plan: BuildPlan, machine: Machine, tree: Path | None, *, force: bool = False) -> BuildResult:
+        """Build a plan, or find that it is built. `tree` is the local checkout, if that is the source.
+
+        Raises a TfdockError whose problems name the phase, the log and what to do next.
+        """
+        make_folder(self.wheelhouse.root)
+        with self.wheelhouse.locked(plan.build_id):
+            done = None if force else self.up_to_date(plan)
+            return done or self._build(plan, machine, tree, fresh=force)
+
+    def _build(self, plan: BuildPlan, machine: Machine, tree: Path | None, *, fresh: bool) -> BuildResult:
+        self._clean_leftovers()
+        self._check_disk(plan)
+        name = journal.new_run_id()
+        output, staging = self.settings.cache_dir.absolute() / "output" / name, self.wheelhouse.staging(name)
+        entry = journal.RunEntry(run=name, build_id=plan.build_id, staging=str(staging), output=str(output))
+        log_path = self._log_path(plan)
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with journal.running(self.settings.state_dir, entry), log_path.open("wb") as log:
+            run = _Run(name=name, log=log, output=output, staging=staging)
+            try:
+                self._image_and_fetch(plan, run, tree, fresh=fresh)
+                self._compile(plan, run)
+                record = self._seal(plan, run, machine)
+            except BaseException:
+                # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
+                with suppress(TfdockError, OSError):
+                    journal.clean(self.settings.state_dir, entry, self.engine)
+                raise
+            journal.clean(self.settings.state_dir, entry, self.engine)
+        return self._result(plan, "built", record)
+
+    def _result(self, plan: BuildPlan, status: str, record: Mapping[str, Any]) -> BuildResult:
+        folder = self.wheelhouse.record_folder(plan.build_id, plan.fingerprint)
+        return BuildResult(
+            status=status,
+            record=record,
+            record_path=folder / "record.json",
+            log_path=folder / "build.log",
+            wheels=tuple(self.wheelhouse.root / wheel["file"] for wheel in record["wheels"]),
+        )
+
+    def _log_path(self, plan: BuildPlan) -> Path:
+        return self.wheelhouse.record_folder(plan.build_id, plan.fingerprint) / "build.log"
+
+    # --- before -------------------------------------------------------------------------------------------------
+
+    def _clean_leftovers(self) -> None:
+        for entry in journal.leftovers(self.settings.state_dir):
+            journal.clean(self.settings.state_dir, entry, self.engine)
+            self.listen(events.Notice(text=f"cleaned up after run {entry.run}, which had not ended well"))
+
+    def _check_disk(self, plan: BuildPlan) -> None:
+        """Refuse before hours of work what would die of a full disk."""
+        for what, folder, share in (
+            ("the cache", self.settings.cache_dir, 0.5),
+            ("the wheelhouse", self.wheelhouse.root, 0.05),
+        ):
+            free, needed = free_disk(folder.absolute()), int(plan.resources.disk * share)
+            if free is not None and free < needed:
+                raise DiskFull(
+                    Problem(
+                        code="disk-too-small",
+                        message=f"{what} ({folder}) has {gib(free)} free, this build needs about {gib(needed)}",
+                        fix="make room, choose another folder (`--cache-dir`, `--wheelhouse`), or set "
+                        "`resources: {disk: …}` if you know better",
+                    )
+                )
+
+    # --- image and fetch ----------------------------------------------------------------------------------------
+
+    def _image_and_fetch(self, plan: BuildPlan, run: _Run, tree: Path | None, *, fresh: bool) -> None:
+        """Build the image and fetch for the first source ref that can be had, configured and analysed."""
+        refs = plan.source_refs
+        for number, ref in enumerate(refs, start=1):
+            run.source_ref, run.attempts = ref, number
+            try:
+                self._timed(plan, run, "image", lambda: self._image(plan, run, tree, fresh=fresh))
+                self._timed(plan, run, "fetch", lambda: self._container(plan, run, plan.phases[0]))
+                return
+            except (BuildFailed, NetworkError) as error:
+                if number == len(refs):
+                    raise
+                said = error.problems[0].message if error.problems else str(error)
+                self.listen(events.Notice(text=f"source {ref} does not work ({said}); trying {refs[number]}"))
+
+    def _image(self, plan: BuildPlan, run: _Run, tree: Path | None, *, fresh: bool) -> None:
+        base = self.settings.mirrored(plan.resolution.base)
+        info = self.engine.image(str(base)) or self.engine.pull(str(base))
+        run.base_digest = next((digest.rpartition("@")[2] for digest in info.digests), None)
+        name = plan.image_name if run.attempts == 1 else f"{plan.image_name}-{run.attempts}"
+        if fresh or self.engine.image(name) is None:
+            arguments = {"BASE_IMAGE": info.id}
+            arguments |= {"SOURCE_REF": run.source_ref} if run.source_ref else {}
+            arguments |= {"SOURCE_FRESH": run.name} if fresh and plan.resolution.source.kind != "path" else {}
+            request = ImageBuild(
+                context=lambda: context_archive(plan.context, tree),
+                build_args=arguments,
+                network=self.settings.network,
+            )
+            cancel = Cancel()
+            image = self._watch(
+                plan, run, "image", lambda output: self.engine.build(request, output, cancel), on_stop=cancel.set
+            )
+            self.engine.tag(image, name)
+        self._read_toolchain(run, name)
+
+    def _read_toolchain(self, run: _Run, image: str) -> None:
+        """The toolchain's identity, as the image wrote it down; the container is never started."""
+        container = self.engine.create(
+            ContainerSpec(
+                name=f"tfdock-{run.name}-look", image=image, command=("true",), labels={RUN_LABEL: run.name}
+            )
+        )
+        try:
+            toolchain = self.engine.read_file(container, "/opt/tfdock/toolchain")
+            found = self.engine.read_file(container, "/opt/tfdock/source")
+        finally:
+            self.engine.remove(container)
+        if toolchain is None:
+            raise BuildFailed(
+                Problem(
+                    code="image-incomplete",
+                    message=f"the image {image} holds no /opt/tfdock/toolchain",
+                    fix="remove the image and build again",
+                )
+            )
+        run.toolchain = toolchain_key(run.base_digest, toolchain)
+        run.source_found = (found or b"").decode("ascii", "replace").strip()
+
+    # --- containers ---------------------------------------------------------------------------------------------
+
+    def container_spec(self, plan: BuildPlan, phase: Phase, *, run: str, toolchain: str, user: str) -> ContainerSpec:
+        """The container of a phase, folders made and filled in."""
+        folders = {
+            "{cache}": str(self.settings.cache_dir.absolute()),
+            "{output}": str(self.settings.cache_dir.absolute() / "output" / run),
+            "{staging}": str(self.wheelhouse.staging(run)),
+            "{toolchain}": toolchain,
+        }
+        mounts = tuple(_filled(mount, folders) for mount in phase.mounts)
+        for mount in mounts:
+            make_folder(Path(mount.source))
+        return ContainerSpec(
+            name=f"tfdock-{run}-{phase.name}",
+            image=plan.image_name,
+            command=phase.command,
+            environment={**plan.container_environment, **plan.environment, "TFDOCK_RUN": run},
+            mounts=mounts,
+            labels={RUN_LABEL: run, **plan.labels},
+            user=user,
+            workdir="/tf/tensorflow",
+            network=self.settings.network if phase.network else "none",
+            memory=plan.resources.memory,
+            cpus=float(plan.resources.cpus),
+            pids=plan.resources.pids,
+        )
+
+    def _container(self, plan: BuildPlan, run: _Run, phase: Phase) -> None:
+        """Run one phase to its end; return only if it ended well."""
+        spec = self.container_spec(plan, phase, run=run.name, toolchain=run.toolchain, user=_caller())
+        if run.attempts > 1:
+            spec = _with_image(spec, f"{plan.image_name}-{run.attempts}")
+        container = self.engine.create(spec)
+        self.engine.start(container)
+        deadline = self.clock() + plan.resources.time_limit if plan.resources.time_limit else None
+        state = self._watch(
+            plan,
+            run,
+            phase.name,
+            lambda output: self._follow(container, output),
+            on_stop=lambda: self.engine.signal(container, "INT"),
+            on_kill=lambda: self.engine.signal(container, "KILL"),
+            deadline=deadline,
+        )
+        memory = state.oom_killed or self.engine.memory_killed(RUN_LABEL, run.name, run.started)
+        if state.exit_code != 0 or memory:
+            self.stop.check()
+            raise self._failures(plan, run, phase.name).of_container(state.exit_code, memory=memory)
+        self.engine.remove(container)
+
+    def _follow(self, container: str, output: Callable[[bytes], None]) -> Any:
+        """Hand on a container's output until it has really ended: a stream that ends says nothing (trust nobody)."""
+        seen = 0
+        while True:
+            for chunk in self.engine.follow(container, seen):
+                seen += len(chunk)
+                output(chunk)
+            state = self.engine.state(container)
+            if state is None:
+                raise EngineLost(
+                    Problem(
+                        code="container-gone",
+                        message="the build container was removed while it ran",
+                        fix="run the same command again: the cache is kept",
+                    )
+                )
+            if not state.running:
+                return state
+            time.sleep(0.2)
+
+    def _watch(
+        self,
+        plan: BuildPlan,
+        run: _Run,
+        phase: str,
+        produce: Callable[[Callable[[bytes], None]], _T],
+        *,
+        on_stop: Callable[[], None],
+        on_kill: Callable[[], None] = lambda: None,
+        deadline: float | None = None,
+    ) -> _T:
+        """Watch something to its end: log, lines, progress; pass a stop on, first gently, then not."""
+        run.log.write(f"=== tfdock: {phase} of {plan.build_id} ===\n".encode())
+        lines = Lines(lambda text: self._line(run, text))
+        stopping: list[float] = []
+        killed: list[bool] = []
+        late: list[bool] = []
+
+        def output(data: bytes) -> None:
+            run.log.write(data)
+            lines.feed(data)
+
+        def tick(silent: float) -> None:
+            self.listen(events.Tick(silent=silent))
+            now = self.clock()
+            if deadline is not None and now > deadline and not late:
+                late.append(True)
+            if (self.stop.requests or late) and not stopping:
+                stopping.append(now)
+                self.listen(events.Notice(text="stopping Bazel, the cache is kept; Ctrl-C again kills it"))
+                on_stop()
+            if stopping and not killed and (self.stop.requests > 1 or now - stopping[0] > STOP_GRACE_SECONDS):
+                killed.append(True)
+                on_kill()
+
+        try:
+            result = watched(produce, output, tick, self.engine, self.clock)
+        except Interrupted:
+            self.stop.check()
+            raise
+        finally:
+            lines.close()
+            run.log.flush()
+        if late:
+            raise TimeLimit(
+                Problem(
+                    code="time-limit",
+                    message=f"the time limit of {plan.resources.time_limit} s was reached in phase {phase}; "
+                    "Bazel was stopped, the cache is kept",
+                    fix="run the same command again to go on",
+                )
+            )
+        return result
+
+    def _line(self, run: _Run, text: str) -> None:
+        run.tail.append(text)
+        if bazel.is_error(text) and len(run.errors) < 50:
+            run.errors.append(text)
+        done = bazel.progress(text)
+        if done:
+            self.listen(events.Progress(done=done[0], total=done[1]))
+        self.listen(events.Line(text=text))
+
+    def _timed(self, plan: BuildPlan, run: _Run, phase: str, do: Callable[[], _T]) -> _T:
+        """One phase: announced, measured, and its errors completed with phase, log and next command."""
+        self.stop.check()
+        run.tail.clear()
+        run.errors.clear()
+        self.listen(events.PhaseStarted(build_id=plan.build_id, phase=phase, expected=self._expected(plan, phase)))
+        started = self.clock()
+        ok = False
+        try:
+            result = do()
+            ok = True
+        except BuildFailed as error:
+            raise self._failures(plan, run, phase).of_step(error) from error
+        except OSError as error:
+            raise self._failures(plan, run, phase).of_file(error) from error
+        finally:
+            run.seconds[phase] = round(self.clock() - started, 3)
+            self.listen(events.PhaseEnded(build_id=plan.build_id, phase=phase, seconds=run.seconds[phase], ok=ok))
+        return result
+
+    def _failures(self, plan: BuildPlan, run: _Run, phase: str) -> Failures:
+        return Failures(
+            phase=phase,
+            resources=plan.resources,
+            log=self._log_path(plan),
+            tail=tuple(run.tail),
+            errors=tuple(run.errors),
+            folders={"the cache": self.settings.cache_dir.absolute(), "the wheelhouse": self.wheelhouse.root},
+        )
+
+    def _expected(self, plan: BuildPlan, phase: str) -> float | None:
+        """What the phase took the last time, by the newest record of this build id."""
+        times = [
+            (record.get("finished", ""), record.get("seconds", {}).get(phase))
+            for record in self.wheelhouse.records()
+            if record.get("build_id") == plan.build_id
+        ]
+        return max(times)[1] if times else None
+
+    # --- compile and seal ---------------------------------------------------------------------------------------
+
+    def _compile(self, plan: BuildPlan, run: _Run) -> None:
+        self._timed(plan, run, "compile", lambda: self._container(plan, run, plan.phases[1]))
+
+    def _seal(self, plan: BuildPlan, run: _Run, machine: Machine) -> dict[str, Any]:
+        return self._timed(plan, run, "seal", lambda: self._sealed(plan, run, machine))
+
+    def _sealed(self, plan: BuildPlan, run: _Run, machine: Machine) -> dict[str, Any]:
+        """From what the container left to wheels in the wheelhouse."""
+        sealed = seal.sealed_wheels(plan, run.staging, run.name)
+        record = self._record(plan, run, machine, sealed)
+        self.wheelhouse.publish(plan.build_id, record, sealed)
+        return record
+
+    def _record(
+        self, plan: BuildPlan, run: _Run, machine: Machine, sealed: Mapping[Path, WheelFile]
+    ) -> dict[str, Any]:
+        """The build record: no secret, no path of this machine."""
+        info = self.engine.info()
+        figures = _figures(run.staging / "events.json")
+        return {
+            "schema": RECORD_SCHEMA,
+            "build_id": plan.build_id,
+            "fingerprint": plan.fingerprint,
+            "tfdock": __version__,
+            "wheels": [asdict(wheel) for wheel in sealed.values()],
+            "plan": as_json(plan),
+            "toolchain_key": run.toolchain,
+            "base_digest": run.base_digest,
+            "source": {"ref": run.source_ref, "found": run.source_found},
+            "bazel": asdict(figures) if figures else None,
+            "seconds": dict(run.seconds),
+            "attempts": run.attempts,
+            "machine": {"cpus": machine.cpus, "memory": machine.memory},
+            "engine": {"name": info.name, "version": info.version},
+            "untested": [problem.message for problem in plan.resolution.untested],
+            "deflate": deflate_backend(),
+            "started": _utc(run.started),
+            "finished": _utc(time.time()),
+        }
+
+
+def _caller() -> str:
+    return f"{os.getuid()}:{os.getgid()}"
+
+
+def _with_image(spec: ContainerSpec, image: str) -> ContainerSpec:
+    return replace(spec, image=image)
+
+
+def _filled(mount: Mount, folders: Mapping[str, str]) -> Mount:
+    source = mount.source
+    for name, value in folders.items():
+        source = source.replace(name, value)
+    return Mount(source=source, target=mount.target, read_only=mount.read_only, kind=mount.kind)
+
+
+def _figures(path: Path) -> bazel.Figures | None:
+    """Bazel's figures, if this Bazel could write them."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            return bazel.figures(lines)
+    except FileNotFoundError:
+        return None
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,68 @@
+"""What the doing tells the talking: phases, progress, lines, notices. Frozen values, no text layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tfdock.model import BuildId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStarted:
+    """A phase of a build begins. `expected` seconds, when an earlier record knows."""
+
+    build_id: BuildId
+    phase: str
+    detail: str = ""
+    expected: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseEnded:
+    """A phase is done, well or not."""
+
+    build_id: BuildId
+    phase: str
+    seconds: float
+    ok: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Bazel's own count of actions, `[done / total]`."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of output, without control characters, cut to a sensible length."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time passes: a sign of life for whoever shows one."""
+
+    silent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something the user should know that is not an error."""
+
+    text: str
+
+
+Event = PhaseStarted | PhaseEnded | Progress | Line | Tick | Notice
+
+
+class Listener(Protocol):
+    """Whoever wants to hear."""
+
+    def __call__(self, event: Event) -> None:
+        """Take one event; must not raise."""

@@ -1,0 +1,150 @@
+"""What went wrong in a phase, in one error: the phase, the log, the first line that matters, the next command."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdock.decide.plan import Resources
+from tfdock.do.machine import free_disk
+from tfdock.errors import (
+    BuildFailed,
+    DiskFull,
+    EngineLost,
+    Incompatible,
+    NetworkError,
+    OutOfMemory,
+    Problem,
+    TfdockError,
+)
+from tfdock.inspect import bazel
+
+# Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
+_MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 65, 66, 68
+_BAZEL_OUT_OF_MEMORY = 33
+_KILLED = 137
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Turns what one phase left into the error to show. `tail` are its last lines, `errors` those that look like one."""
+
+    phase: str
+    resources: Resources
+    log: Path
+    tail: tuple[str, ...]
+    errors: tuple[str, ...]
+    folders: Mapping[str, Path]
+
+    def of_container(self, status: int | None, *, memory: bool) -> TfdockError:
+        """The error for a container that did not end well; `memory`: something in it was killed for memory."""
+        if memory or status == _BAZEL_OUT_OF_MEMORY:
+            return OutOfMemory(
+                Problem(
+                    code="out-of-memory",
+                    message=f"the kernel killed a process of phase {self.phase} for memory: "
+                    f"{self.resources.jobs} jobs in {gib(self.resources.memory)}{self._see_log}",
+                    fix=f"set `resources: {{jobs: {max(1, self.resources.jobs // 2)}}}`, or give more memory; "
+                    "then run the same command again, it goes on from the cache",
+                )
+            )
+        if status == _KILLED:
+            return EngineLost(
+                Problem(
+                    code="container-killed",
+                    message=f"the container of phase {self.phase} was killed from outside, "
+                    f"and not for memory{self._see_log}",
+                    fix="was the engine restarted? Run the same command again: it goes on from the cache",
+                )
+            )
+        if bazel.speaks_of_full_disk(self.tail):
+            return self._full_disk()
+        if self.phase == "fetch" and bazel.speaks_of_network(self.tail):
+            return NetworkError(
+                Problem(
+                    code="download-failed",
+                    message=f"phase fetch could not download what the build needs{self._first_error}{self._see_log}",
+                    fix="check the network and proxies, then run the same command again: what arrived is kept",
+                )
+            )
+        what = "the build made no wheel" if status == _NO_WHEEL else f"Bazel failed (exit status {status})"
+        return BuildFailed(
+            Problem(
+                code=f"{self.phase}-failed",
+                message=f"{what} in phase {self.phase}{self._first_error}{self._see_log}",
+                fix="read the log from its first error on; `tfdock shell PROFILE` opens the same image to try things",
+            ),
+            status=status,
+        )
+
+    def of_step(self, error: BuildFailed) -> TfdockError:
+        """The error for a failed step of the image build, told apart by the exit statuses of our own scripts."""
+        if self.phase != "image":
+            return error
+        problem = error.problems[0]
+        message = f"phase image: {problem.message}{self._first_error}{self._see_log}"
+        if error.status == _MOVED_PIN:
+            fix = "pin the commit or sha256 you mean, or remove the pin"
+            return Incompatible(Problem(code="pin-moved", message=message, fix=fix))
+        if error.status == _NO_SOURCE:
+            fix = "check the network, or name another source: `tensorflow: {release: …, git: …}` or `path:`"
+            return NetworkError(Problem(code="source-unreachable", message=message, fix=fix))
+        if bazel.speaks_of_full_disk(self.tail):
+            return self._full_disk()
+        return BuildFailed(Problem(code=problem.code, message=message, fix=problem.fix), status=error.status)
+
+    def of_file(self, error: OSError) -> TfdockError:
+        """The error for a file of ours that could not be written or read."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return self._full_disk()
+        fix = "check the folder's owner and mode"
+        return BuildFailed(Problem(code="file-error", message=f"phase {self.phase}: {error}", fix=fix))
+
+    def _full_disk(self) -> DiskFull:
+        free = {name: free_disk(path) for name, path in self.folders.items()}
+        left, fullest = min((size, name) for name, size in free.items() if size is not None)
+        return DiskFull(
+            Problem(
+                code="disk-full",
+                message=f"a disk ran full in phase {self.phase}; {fullest} ({self.folders[fullest]}) has "
+                f"{gib(left)} left{self._see_log}",
+                fix="make room there or in the engine's data root (`docker system prune`), then run again",
+            )
+        )
+
+    @property
+    def _first_error(self) -> str:
+        said = [line for line in self.tail if line.strip()]
+        first = self.errors[0] if self.errors else said[-1] if said else ""
+        return f": {first.strip()[:300]}" if first else ""
+
+    @property
+    def _see_log(self) -> str:
+        return f"\n  log: {self.log}"
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder that can be written to, or say in one sentence why it cannot be used."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".tfdock-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            problem = Problem(code="disk-full", message=f"no room in {path}: {error.strerror}", fix="make room there")
+            raise DiskFull(problem) from error
+        raise BuildFailed(
+            Problem(
+                code="folder-not-writable",
+                message=f"cannot write to {path}: {error.strerror}",
+                fix="give another folder (`--wheelhouse`, `--cache-dir`), or correct its owner",
+            )
+        ) from error
+
+
+def gib(size: int) -> str:
+    """Bytes for people."""
+    return f"{size / (1 << 30):.1f} GiB"

@@ -1,0 +1,93 @@
+"""The journal of runs: what a run that was killed left behind, and how the next one cleans it up.
+
+    <state>/runs/<run id>/{run.json, lock}
+
+A run holds its lock while it lives; the kernel frees it when the process dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import filelock
+
+from tfdock.do.engine import RUN_LABEL, Engine
+from tfdock.do.workspace import remove_folder, write_atomically
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry:
+    """A run and the folders it owns; its containers carry the run id as a label."""
+
+    run: str
+    build_id: str
+    staging: str
+    output: str
+
+    @classmethod
+    def read(cls, folder: Path) -> RunEntry | None:
+        """The entry in a folder of the journal, or None if it was never completely written."""
+        try:
+            return cls(**json.loads((folder / "run.json").read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def new_run_id() -> str:
+    """A name for a run that sorts by time: `20261121-104600-3fa9c1`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+
+
+@contextmanager
+def running(state: Path, entry: RunEntry) -> Iterator[None]:
+    """Write the entry and hold its lock. `clean` removes it; when that could not be done, a later run does."""
+    folder = state / "runs" / entry.run
+    with _scan_lock(state):
+        folder.mkdir(parents=True)
+        lock = filelock.FileLock(folder / "lock")
+        lock.acquire()
+        write_atomically(folder / "run.json", json.dumps(asdict(entry)).encode())
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def leftovers(state: Path) -> list[RunEntry]:
+    """Runs that are over but did not clean up: killed, or their machine went down."""
+    with _scan_lock(state):
+        return [entry for folder in sorted((state / "runs").glob("*/")) if (entry := _abandoned(folder))]
+
+
+def _abandoned(folder: Path) -> RunEntry | None:
+    lock = filelock.FileLock(folder / "lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        return None
+    lock.release()
+    entry = RunEntry.read(folder)
+    if entry is None:
+        remove_folder(folder)
+    return entry
+
+
+def _scan_lock(state: Path) -> filelock.BaseFileLock:
+    """Held while entries are made or looked through, so that nobody takes a half made one for abandoned."""
+    (state / "runs").mkdir(parents=True, exist_ok=True)
+    return filelock.FileLock(state / "runs.lock")
+
+
+def clean(state: Path, entry: RunEntry, engine: Engine) -> None:
+    """Remove what a run left: its containers, its output base, its staging folder, its entry."""
+    for container in engine.containers(RUN_LABEL, entry.run):
+        engine.remove(container.id)
+    remove_folder(Path(entry.output))
+    remove_folder(Path(entry.staging))
+    remove_folder(state / "runs" / entry.run)

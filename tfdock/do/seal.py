@@ -1,0 +1,78 @@
+"""Sealing: from what the compile container left to wheels that may be published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tfdock.decide.plan import EPOCH, BuildPlan
+from tfdock.do.workspace import WheelFile, file_sha256
+from tfdock.errors import BuildFailed, Problem, WheelRefused
+from tfdock.inspect import wheel as wheels
+
+
+def sealed_wheels(plan: BuildPlan, staging: Path, run: str) -> dict[Path, WheelFile]:
+    """Check the marker and the sums, normalise each wheel, and check it against its own RECORD.
+
+    Returns where each sealed wheel lies, still in the staging folder. Raises BuildFailed without a marker of this
+    run, and WheelRefused for a wheel that is not sound or not the one asked for.
+    """
+    if _text(staging / "done").strip() != run:
+        raise BuildFailed(
+            Problem(
+                code="build-unfinished",
+                message="the compile container ended without its last word, the marker file",
+                fix="run the same command again: it goes on from the cache",
+            )
+        )
+    sealed = {}
+    for line in _text(staging / "SHA256SUMS").splitlines():
+        digest, _, name = line.partition("  ")
+        raw = staging / "raw" / name
+        if file_sha256(raw) != digest:
+            problem = Problem(code="wheel-changed", message=f"{name} changed after it was built", fix="build again")
+            raise WheelRefused(problem)
+        path, wheel = _sealed(plan, raw, staging / "sealed")
+        sealed[path] = wheel
+    return sealed
+
+
+def _sealed(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFile]:
+    folder.mkdir(exist_ok=True)
+    target = folder / "wheel"
+    try:
+        name = _normalized(plan, raw, target)
+        with target.open("rb") as file:
+            facts = wheels.read_wheel(file, name)
+    except wheels.WheelError as error:
+        raise WheelRefused(Problem(code=error.code, message=f"{raw.name}: {error.message}", fix=error.fix)) from error
+    _check(plan, name, facts)
+    return target.rename(folder / name), WheelFile(file=name, sha256=facts.sha256, size=facts.size)
+
+
+def _normalized(plan: BuildPlan, raw: Path, target: Path) -> str:
+    """Write the wheel anew, byte for byte repeatable, with its local version; returns its name."""
+    local = plan.resolution.local_version
+    with raw.open("rb") as source, target.open("w+b") as sink:
+        version = wheels.read_wheel(source, raw.name).version.partition("+")[0]
+        return wheels.normalize(source, raw.name, sink, epoch=EPOCH, version=f"{version}+{local}" if local else None)
+
+
+def _check(plan: BuildPlan, name: str, facts: wheels.WheelFacts) -> None:
+    python = plan.resolution.python
+    tags = facts.python_tag.split(".")
+    if f"cp{python.replace('.', '')}" not in tags and not any(tag in ("py3", "py2") for tag in tags):
+        raise WheelRefused(
+            Problem(
+                code="wheel-wrong-python",
+                message=f"{name} is for {facts.python_tag}, the profile asks for Python {python}",
+                fix="the release chooses its Python in another way: report this with the plan and the log",
+            )
+        )
+    if not facts.record_ok:
+        first = facts.record_problems[0]
+        message = f"{name}: {first.path}: {first.message}"
+        raise WheelRefused(Problem(code=first.code, message=message, fix="build again; if it stays, report it"))
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8") if path.is_file() else ""

@@ -1,0 +1,129 @@
+"""Settings: what belongs to a machine and its user, never to a profile or a repository.
+
+Flag > `TFDOCK_*` variable > configuration file (`tfdock/config.yaml` in the user's configuration folder) > default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import platformdirs
+
+from tfdock.errors import Problem, ProfileError
+from tfdock.model import ImageRef
+from tfdock.read import yamldoc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One machine's settings. `mirrors` maps a registry to the one asked instead of it."""
+
+    wheelhouse: Path = Path("wheelhouse")
+    cache_dir: Path = field(default_factory=lambda: Path(platformdirs.user_cache_dir("tfdock")))
+    state_dir: Path = field(default_factory=lambda: Path(platformdirs.user_state_dir("tfdock")))
+    knowledge: tuple[Path, ...] = ()
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    network: str | None = None
+    """The engine's network for image builds and the fetch phase; None is the engine's default."""
+    keep_output: bool = False
+    """Keep Bazel's output base of a failed run for a look inside."""
+
+    def mirrored(self, reference: ImageRef) -> ImageRef:
+        """Where an image is really asked for; its name in plans and fingerprints stays as it is."""
+        registry = self.mirrors.get(reference.registry)
+        return reference.at(registry) if registry else reference
+
+
+_VARIABLES = {
+    "wheelhouse": "TFDOCK_WHEELHOUSE",
+    "cache_dir": "TFDOCK_CACHE_DIR",
+    "state_dir": "TFDOCK_STATE_DIR",
+    "knowledge": "TFDOCK_KNOWLEDGE",
+    "mirrors": "TFDOCK_REGISTRY_MIRROR",
+    "network": "TFDOCK_NETWORK",
+    "keep_output": "TFDOCK_KEEP_OUTPUT",
+}
+
+
+def configuration_file() -> Path:
+    """The user's configuration file, which need not exist."""
+    return Path(platformdirs.user_config_dir("tfdock")) / "config.yaml"
+
+
+def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Settings:
+    """Combine flags (None means not given), environment and configuration file."""
+    environment = os.environ if environment is None else environment
+    values: dict[str, object] = dict(_from_file(configuration_file()))
+    for name, variable in _VARIABLES.items():
+        text = environment.get(variable)
+        if text:
+            values[name] = _parsed(name, text, variable)
+    values |= {name: value for name, value in flags.items() if value is not None and value != ()}
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+def _from_file(file: Path) -> dict[str, object]:
+    try:
+        text = file.read_text("utf-8")
+    except FileNotFoundError:
+        return {}
+    node = yamldoc.parse(text, str(file))
+    known = {item.name for item in fields(Settings)}
+    unknown = [key for key in node.entries if key not in known]
+    if unknown or node.kind != "map":
+        line, column = node.keys.get(unknown[0], (1, 1)) if unknown else (1, 1)
+        raise ProfileError(
+            Problem(
+                code="settings-unknown-key",
+                message=f"unknown setting `{unknown[0]}`" if unknown else "settings are `name: value` lines",
+                fix=f"known: {', '.join(sorted(known))}",
+                file=str(file),
+                line=line,
+                column=column,
+            )
+        )
+    return {key: _from_node(key, child, str(file)) for key, child in node.entries.items()}
+
+
+def _from_node(name: str, node: yamldoc.Node, file: str) -> object:
+    if name == "mirrors" and node.kind == "map":
+        return {registry: child.raw for registry, child in node.entries.items()}
+    if name == "knowledge" and node.kind == "list":
+        return tuple(Path(item.raw).expanduser() for item in node.items)
+    if node.kind in ("map", "list"):
+        raise ProfileError(
+            Problem(
+                code="settings-bad-value",
+                message=f"`{name}` cannot be a {node.kind}",
+                fix=f"write `{name}: value`",
+                file=file,
+                line=node.line,
+                column=node.column,
+            )
+        )
+    return _parsed(name, node.raw, file)
+
+
+def _parsed(name: str, text: str, where: str) -> object:
+    if name in ("wheelhouse", "cache_dir", "state_dir"):
+        return Path(text).expanduser()
+    if name == "knowledge":
+        return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
+    if name == "keep_output":
+        return text.lower() in ("1", "true", "yes", "on")
+    if name == "mirrors":
+        pairs = [part.partition("=") for part in text.split(",") if part]
+        if not all(registry and mirror for registry, _, mirror in pairs):
+            raise ProfileError(
+                Problem(
+                    code="settings-bad-value",
+                    message=f"`{text}` is not a list of mirrors",
+                    fix="write `docker.io=registry.example:5000`, several with commas",
+                    file=where,
+                )
+            )
+        return {registry: mirror for registry, _, mirror in pairs}
+    return text

@@ -1,0 +1,121 @@
+"""This process's terminal, joined to a container's: raw mode, window size, and both put back on every way out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from tfdock.errors import Interrupted
+
+Resize = Callable[[int, int], None]
+"""Called with rows and columns."""
+
+_END_OF_INPUT = b"\x04"
+
+
+def converse(connection: socket.socket, resize: Resize) -> None:
+    """Carry standard input to the container and its output to standard output, until the container ends."""
+    source, sink = sys.stdin.fileno(), sys.stdout.fileno()
+    with _killed_orderly(), _raw(source), _window(sink, resize) as resized:
+        _carry(connection, source, sink, resized)
+
+
+def _carry(connection: socket.socket, source: int, sink: int, resized: int) -> None:
+    waiting: list[int] = [connection.fileno(), source, resized]
+    while True:
+        ready, _, _ = select.select(waiting, [], [])
+        if connection.fileno() in ready and not _take(connection, sink):
+            return
+        if source in ready and not _give(source, connection):
+            waiting.remove(source)
+        if resized in ready:
+            os.read(resized, 4096)
+
+
+def _take(connection: socket.socket, sink: int) -> bool:
+    """One piece of output; False at its end."""
+    try:
+        data = connection.recv(1 << 16)
+    except ConnectionError:  # the engine died: whoever asks for the exit code will see
+        return False
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(sink, rest) :]
+    return bool(data)
+
+
+def _give(source: int, connection: socket.socket) -> bool:
+    """One piece of input; False at its end."""
+    data = os.read(source, 1 << 12)
+    with contextlib.suppress(ConnectionError):
+        # The engine does not hand the end of a piped input on to a terminal, so it is typed as Ctrl-D: the first
+        # ends a line that was begun, the second ends the input.
+        connection.sendall(data or _END_OF_INPUT * 2)
+    return bool(data)
+
+
+@contextlib.contextmanager
+def _raw(source: int) -> Iterator[None]:
+    """Every key goes to the container, Ctrl-C too. Nothing to do when the input is a pipe or a file."""
+    if not os.isatty(source):
+        yield
+        return
+    before = termios.tcgetattr(source)
+    try:
+        tty.setraw(source)
+        yield
+    finally:
+        termios.tcsetattr(source, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def _window(sink: int, resize: Resize) -> Iterator[int]:
+    """Tell the container the window's size now and whenever it changes; yields what to read from on a change."""
+    inward, outward = os.pipe()
+
+    def changed(_signal: int = 0, _frame: FrameType | None = None) -> None:
+        # Asked of the engine from the handler: the main thread waits in select, within no other request.
+        with contextlib.suppress(OSError):
+            columns, rows = os.get_terminal_size(sink)
+            resize(rows, columns)
+        os.write(outward, b".")
+
+    try:
+        with _handling(signal.SIGWINCH, changed):
+            changed()
+            yield inward
+    finally:
+        os.close(inward)
+        os.close(outward)
+
+
+@contextlib.contextmanager
+def _killed_orderly() -> Iterator[None]:
+    """SIGTERM and SIGHUP would end Python without its `finally`s, and leave the terminal raw."""
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise Interrupted(terminated=True)
+
+    with _handling(signal.SIGTERM, stop), _handling(signal.SIGHUP, stop):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # Python sets handlers only there
+        yield
+        return
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

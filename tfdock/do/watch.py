@@ -1,0 +1,116 @@
+"""Watching something long: its output as it comes, a tick now and then, and a stop that is never missed.
+
+The stream is read in a thread of its own, so that the main thread can tick, notice an engine that answers nothing,
+and act on Ctrl-C, while a read that never returns harms nobody.
+"""
+
+from __future__ import annotations
+
+import codecs
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tfdock.do.engine import Engine, Output
+from tfdock.errors import EngineHung, Problem
+
+TICK_SECONDS = 0.5
+HANG_AFTER_SECONDS = 60.0
+"""Silence after which the engine is asked whether it is still there."""
+MAX_LINE = 4096
+
+_T = TypeVar("_T")
+_DONE = object()
+
+
+def watched(
+    produce: Callable[[Output], _T],
+    on_output: Output,
+    on_tick: Callable[[float], None],
+    engine: Engine,
+    clock: Callable[[], float] = time.monotonic,
+) -> _T:
+    """Run `produce(output)` in a thread; hand its output on and tick in this one; return its result.
+
+    `on_tick` gets the seconds of silence, and may raise to give up. Raises EngineHung when there is neither output
+    nor an answer to a ping.
+    """
+    events: queue.Queue[object] = queue.Queue()
+    result: list[_T] = []
+
+    def run() -> None:
+        try:
+            result.append(produce(events.put))
+            events.put(_DONE)
+        except BaseException as error:
+            events.put(error)
+
+    threading.Thread(target=run, name="tfdock-watch", daemon=True).start()
+    last_output = last_ping = clock()
+    while True:
+        try:
+            event = events.get(timeout=TICK_SECONDS)
+        except queue.Empty:
+            event = b""
+        now = clock()
+        if event is _DONE:
+            return result[0]
+        if isinstance(event, BaseException):
+            raise event
+        if event:
+            assert isinstance(event, bytes)
+            last_output = now
+            on_output(event)
+        elif now - last_output > HANG_AFTER_SECONDS and now - last_ping > HANG_AFTER_SECONDS:
+            _ping_or_give_up(engine, now - last_output)
+            last_ping = clock()
+        on_tick(now - last_output)
+
+
+def _ping_or_give_up(engine: Engine, silent: float) -> None:
+    if engine.ping():
+        return
+    raise EngineHung(
+        Problem(
+            code="engine-hung",
+            message=f"the engine has said nothing for {silent:.0f} s and does not answer a ping",
+            fix="restart the engine, then run the same command again: the cache is kept",
+        )
+    )
+
+
+# --- output -------------------------------------------------------------------------------------------------------
+
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Lines:
+    """Bytes as they come -> whole lines fit for a terminal: decoded, no control characters, cut if very long."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
+        # An engine cuts characters at its chunk borders: decode across them.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+
+    def feed(self, data: bytes) -> None:
+        """Take some bytes."""
+        *lines, rest = re.split(r"\r?\n|\r", self._rest + self._decoder.decode(data))
+        for line in lines:
+            self._on_line(plain(line))
+        # A line without end is cut here, not collected: one of 60 MB was seen.
+        self._rest = rest[:MAX_LINE]
+
+    def close(self) -> None:
+        """Hand on what stands in an unfinished last line."""
+        if self._rest:
+            self._on_line(plain(self._rest))
+            self._rest = ""
+
+
+def plain(text: str) -> str:
+    """Text without terminal control, at most `MAX_LINE` long."""
+    return _CONTROL.sub("", text[:MAX_LINE])

@@ -1,0 +1,173 @@
+"""The wheelhouse: wheels flat in a folder, records and logs beside them, and nothing ever half visible.
+
+wheelhouse/
+  tensorflow-2.18.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl
+  .tfdock/<build id>/<fingerprint 12>/{record.json, build.log}
+  .tfdock/staging/<run id>/                                     what a container may write to
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from tfdock.errors import Locked, Problem, WheelRefused
+from tfdock.model import BuildId
+
+RECORD_SCHEMA = "tfdock.record/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelFile:
+    """A wheel in the wheelhouse: file name, sha256 (64 hexadecimal digits), size in bytes."""
+
+    file: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wheelhouse:
+    """A folder of wheels, shared by any number of runs."""
+
+    root: Path
+
+    @property
+    def _private(self) -> Path:
+        return self.root / ".tfdock"
+
+    def record_folder(self, build_id: BuildId, fingerprint: str) -> Path:
+        """Where the record and the log of a build lie."""
+        return self._private / build_id / fingerprint[:12]
+
+    def staging(self, run: str) -> Path:
+        """Where a run's containers write, on the wheelhouse's own file system so that the last move is atomic."""
+        return self._private / "staging" / run
+
+    @contextmanager
+    def locked(self, build_id: BuildId) -> Iterator[None]:
+        """Hold a build id; raises Locked at once when another run has it. The kernel frees it if we die."""
+        folder = self._private / build_id
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(folder / "lock")
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout as error:
+            raise Locked(
+                Problem(
+                    code="build-locked",
+                    message=f"another run is building {build_id} into {self.root}",
+                    fix="wait for it to end, or give another `--wheelhouse`",
+                )
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def finished(self, build_id: BuildId, fingerprint: str) -> dict[str, Any] | None:
+        """The record of that very build if its wheels are all here, byte for byte; None otherwise."""
+        record = _read_json(self.record_folder(build_id, fingerprint) / "record.json")
+        if record is None or record.get("fingerprint") != fingerprint:
+            return None
+        for wheel in record.get("wheels", ()):
+            path = self.root / wheel["file"]
+            if not path.is_file() or path.stat().st_size != wheel["size"] or file_sha256(path) != wheel["sha256"]:
+                return None
+        return record
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Every record of the wheelhouse."""
+        for file in sorted(self._private.glob("*/*/record.json")):
+            record = _read_json(file)
+            if record is not None:
+                yield record
+
+    def check_free(self, build_id: BuildId, wheel: WheelFile) -> None:
+        """Refuse to replace a wheel of that name that does not come from this build id."""
+        path = self.root / wheel.file
+        if not path.exists():
+            return
+        found = file_sha256(path)
+        owners = {
+            record["build_id"]
+            for record in self.records()
+            for one in record["wheels"]
+            if (one["file"], one["sha256"]) == (wheel.file, found)
+        }
+        if found == wheel.sha256 or build_id in owners:
+            return
+        whose = f"belongs to {', '.join(sorted(owners))}" if owners else "was not built here"
+        raise WheelRefused(
+            Problem(
+                code="wheel-name-taken",
+                message=f"{path} {whose}, and holds other bytes",
+                fix="move it away, use another `--wheelhouse`, or give the profile a `wheel: {local_version: …}`",
+            )
+        )
+
+    def publish(self, build_id: BuildId, record: Mapping[str, Any], sealed: Mapping[Path, WheelFile]) -> None:
+        """Make wheels visible: the record first, then each wheel in one atomic move.
+
+        A run killed between the two leaves a record whose wheel is missing: not finished, and built again.
+        """
+        for wheel in sealed.values():
+            self.check_free(build_id, wheel)
+        folder = self.record_folder(build_id, record["fingerprint"])
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "record.json", json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
+        for path, wheel in sealed.items():
+            _sync(path)
+            path.replace(self.root / wheel.file)
+        _sync(self.root)
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file: 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that is either the old one or the new one, whatever happens."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    _sync(temporary)
+    temporary.replace(path)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder of ours with everything in it; Bazel leaves folders without write permission."""
+
+    def allow(function: Any, name: str, _: object) -> None:
+        Path(name).parent.chmod(0o700)
+        Path(name).chmod(0o700)
+        function(name)
+
+    if path.exists():
+        shutil.rmtree(path, onerror=allow)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
