@@ -1,15 +1,17 @@
 """Read, check and normalise wheels.
 
-Pure functions over open binary files: no environment, no clock, no process, no network. The archive is read and written
-here rather than with `zipfile` for two reasons: `zipfile` forgives what an attacker needs (it takes the last of two equal
-names, trusts the central directory, skips over bytes nobody accounts for), and the headers it writes differ a little
-between Python versions, while a normalised wheel must be the same bytes everywhere.
+Pure functions over open binary files: no environment, no clock, no process, no network. The archive is read
+and written here rather than with `zipfile` for two reasons: `zipfile` forgives what an attacker needs (it
+takes the last of two equal names, trusts the central directory, skips over bytes nobody accounts for), and
+the headers it writes differ a little between Python versions, while a normalised wheel must be the same
+bytes everywhere.
 
-Contents stream in blocks of 1 MiB. Besides one block, only the archive's directory and the wheel's own documents
-(RECORD, METADATA, WHEEL) are held in memory: some 20 MiB for a TensorFlow wheel with 20,000 members.
+Contents stream in blocks of 1 MiB. Besides one block, only the archive's directory and the wheel's own
+documents (RECORD, METADATA, WHEEL) are held in memory: some 20 MiB for a TensorFlow wheel with 20,000
+members.
 
-Every file handed in must be seekable; it is left open, at no particular position. What makes a file not a wheel raises
-`WheelError`; what its RECORD gets wrong is collected, all of it, as `RecordProblem` values.
+Every file handed in must be seekable; it is left open, at no particular position. What makes a file not a
+wheel raises `WheelError`; what its RECORD gets wrong is collected, all of it, as `RecordProblem` values.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ __all__ = [
 
 EARLIEST_EPOCH = 315532800  # 1980-01-01T00:00:00Z, where zip's calendar starts
 LATEST_EPOCH = 4354819198  # 2107-12-31T23:59:58Z, where it ends; zip counts seconds in twos
-DEFLATE_LEVEL = 6  # 196 MB of shared libraries: level 1 72 MB, level 6 64 MB, level 9 63 MB in four times the time of 6
+DEFLATE_LEVEL = (
+    6  # 196 MB of shared libraries: level 1 72 MB, level 6 64 MB, level 9 63 MB in four times the time of 6
+)
 
 MAX_MEMBERS = 100_000
 MAX_DIRECTORY_BYTES = 64 << 20
@@ -61,35 +65,35 @@ RATIO_FREE_BYTES = 1 << 30  # below this an archive hurts nobody, whatever its r
 MAX_RATIO = 200  # whole archive; wheels with debug information stay below 20
 
 _BLOCK = 1 << 20
-_PACKED_BLOCK = 1 << 16  # deflate expands up to 1032 times: small bites keep the unread tail, which is copied, small
+_PACKED_BLOCK = 1 << 16  # small: after each MiB of output zlib copies the input it has not read
 _U16 = 0xFFFF
 _U32 = 0xFFFF_FFFF
 
 FIXES: Mapping[str, str] = {
     "wheel-bad-compression": "Build the wheel again with stored or deflated members only.",
     "wheel-bad-metadata": "Build the wheel again with a current setuptools or wheel package.",
-    "wheel-bad-name": "Give the file the name the build gave it: NAME-VERSION(-BUILD)-PYTHON-ABI-PLATFORM.whl.",
-    "wheel-bad-rewrite": "Give a PEP 440 version, a valid distribution name, and a platform tag such as linux_x86_64.",
+    "wheel-bad-name": "Name the file NAME-VERSION(-BUILD)-PYTHON-ABI-PLATFORM.whl, as the build did.",
+    "wheel-bad-rewrite": "Give a PEP 440 version, a distribution name, a platform tag such as linux_x86_64.",
     "wheel-bomb": "Do not unpack this file. If it is yours, find out which member is almost all zeros.",
     "wheel-corrupt-member": "Fetch or build the wheel again: its bytes were damaged.",
-    "wheel-duplicate-member": "Build the wheel again from an empty build folder, so that each file is packed once.",
+    "wheel-duplicate-member": "Build the wheel again in an empty folder, so that files are packed once.",
     "wheel-encrypted": "Build the wheel without a password: installers cannot read encrypted members.",
-    "wheel-header-mismatch": "Do not install this file: two programs may unpack it differently. Build or fetch it again.",
-    "wheel-hidden-data": "Do not install this file: it carries bytes that belong to no member. Build or fetch it again.",
+    "wheel-header-mismatch": "Do not install this file: two programs may unpack it differently.",
+    "wheel-hidden-data": "Do not install this file; build or fetch the wheel again.",
     "wheel-leading-data": "Remove what stands before the archive, or fetch the wheel again.",
     "wheel-missing-dist-info": "Build the wheel again: it needs exactly one NAME-VERSION.dist-info folder.",
     "wheel-missing-metadata": "Build the wheel again: its .dist-info folder needs WHEEL and METADATA.",
     "wheel-missing-record": "Build the wheel again: its .dist-info folder needs RECORD.",
-    "wheel-name-mismatch": "Rename the wheel through `normalize`, which changes file name, folder and METADATA together.",
+    "wheel-name-mismatch": "Rename the wheel with `normalize`: it changes folder and METADATA too.",
     "wheel-not-a-zip": "Fetch or build the wheel again: the file is cut short, or it is something else.",
     "wheel-overlapping-members": "Do not unpack this file: its members share bytes, as in a zip bomb.",
     "wheel-record-mismatch": "Find out what changed the wheel after it was built; then build it again.",
     "wheel-special-file": "Build the wheel with regular files: wheels cannot carry links or devices.",
-    "wheel-tag-mismatch": "Retag the wheel through `normalize` or `wheel tags`, not by renaming the file.",
-    "wheel-too-large": "Build fewer targets or strip debug information; if the file is not yours, do not unpack it.",
+    "wheel-tag-mismatch": "Retag the wheel with `normalize` or `wheel tags`, not by renaming the file.",
+    "wheel-too-large": "Strip debug information; if the file is not yours, do not unpack it.",
     "wheel-trailing-data": "Remove what follows the archive, or fetch the wheel again.",
     "wheel-unsafe-path": "Do not install this file. If it is yours, pack members under plain relative paths.",
-    "wheel-version-mismatch": "Change the version through `normalize`, which changes file name, folder and METADATA together.",
+    "wheel-version-mismatch": "Change the version with `normalize`: it changes folder and METADATA too.",
 }
 """Every code a `WheelError` can have, with what to do about it."""
 
@@ -97,8 +101,8 @@ FIXES: Mapping[str, str] = {
 class WheelError(Exception):
     """A file that cannot be taken as a wheel.
 
-    `code` is a stable kebab-case word (a key of `FIXES`), `message` one sentence naming the member and the values that
-    disagree, `fix` one sentence saying what to do.
+    `code` is a stable kebab-case word (a key of `FIXES`), `message` one sentence naming the member and the
+    values that disagree, `fix` one sentence saying what to do.
     """
 
     def __init__(self, code: str, message: str, fix: str) -> None:
@@ -110,7 +114,7 @@ class WheelError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordProblem:
-    """One way in which RECORD and the files of a wheel disagree; `path` is the member or the path in RECORD."""
+    """One way in which RECORD and the files of a wheel disagree; `path` is the file in question."""
 
     path: str
     code: str
@@ -121,10 +125,10 @@ class RecordProblem:
 class WheelFacts:
     """What a wheel is.
 
-    `name` and `version` are normalised (`tensorflow-cpu`, `2.18.0`), `build` is `""` without a build tag, and the three
-    tags stand as in the file name (`manylinux_2_17_x86_64.manylinux2014_x86_64`). `size` is the file's, in bytes;
-    `sha256` is hexadecimal; `members` counts files, not folders. `record_problems` is sorted by path, and `record_ok`
-    says that it is empty.
+    `name` and `version` are normalised (`tensorflow-cpu`, `2.18.0`), `build` is `""` without a build tag,
+    and the three tags stand as in the file name (`manylinux_2_17_x86_64.manylinux2014_x86_64`). `size` is
+    the file's, in bytes; `sha256` is hexadecimal; `members` counts files, not folders. `record_problems` is
+    sorted by path, and `record_ok` says that it is empty.
     """
 
     name: str
@@ -153,8 +157,8 @@ class WheelMetadata:
 def read_wheel(file: BinaryIO, filename: str) -> WheelFacts:
     """Check a wheel and say what it is.
 
-    `filename` is the wheel's name without a folder. The whole file is read twice, once for its own hash and once
-    unpacked for RECORD. Raises `WheelError` when the file is not a sound wheel of that name.
+    `filename` is the wheel's name without a folder. The whole file is read twice, once for its own hash and
+    once unpacked for RECORD. Raises `WheelError` when the file is not a sound wheel of that name.
     """
     name = _parse_filename(filename)
     archive = _open(file)
@@ -186,20 +190,22 @@ def normalize(
     name: str | None = None,
     platform_tag: str | None = None,
 ) -> str:
-    """Write to `target` the one wheel that stands for all wheels with the same contents; return its file name.
+    """Write to `target` the one wheel that stands for all wheels with the same contents; return its file
+    name.
 
-    Members are sorted, `.dist-info` last and RECORD last of all; they have one time, mode 755 or 644, no extra fields
-    and no comments; folders are dropped, and so are the RECORD signatures, which the new RECORD makes invalid. Contents
-    stay as they are, but for RECORD and what `version`, `name` and `platform_tag` ask to be rewritten: METADATA's
-    Version and Name, WHEEL's Tag lines, the `.dist-info` and `.data` folders, the file name. WHEEL's Tag lines
-    otherwise keep their order: that is content, and nothing that varies between two packings changes it.
+    Members are sorted, `.dist-info` last and RECORD last of all; they have one time, mode 755 or 644, no
+    extra fields and no comments; folders are dropped, and so are the RECORD signatures, which the new
+    RECORD makes invalid. Contents stay as they are, but for RECORD and what `version`, `name` and
+    `platform_tag` ask to be rewritten: METADATA's Version and Name, WHEEL's Tag lines, the `.dist-info` and
+    `.data` folders, the file name. WHEEL's Tag lines otherwise keep their order: that is content, and
+    nothing that varies between two packings changes it.
 
-    `epoch` is in seconds since 1970 UTC, rounded down to even and clamped to zip's years 1980 to 2107. `target` must be
-    seekable and is overwritten from its start. The bytes also depend on the deflate implementation: see
-    `deflate_backend`.
+    `epoch` is in seconds since 1970 UTC, rounded down to even and clamped to zip's years 1980 to 2107.
+    `target` must be seekable and is overwritten from its start. The bytes also depend on the deflate
+    implementation: see `deflate_backend`.
 
-    Raises `WheelError`, also (`wheel-record-mismatch`) when the source's RECORD is wrong: a new RECORD would bless
-    whatever damage the old one shows. After an error `target` holds rubbish.
+    Raises `WheelError`, also (`wheel-record-mismatch`) when the source's RECORD is wrong: a new RECORD
+    would bless whatever damage the old one shows. After an error `target` holds rubbish.
     """
     old = _parse_filename(filename)
     new = _renamed(old, version=version, name=name, platform_tag=platform_tag)
@@ -212,8 +218,8 @@ def normalize(
     target.seek(0)
     writer = _Writer(target, epoch)
     entries = [
-        _copy_member(archive.file, member, folders.moved(member.name), documents.get(member.name), rows, writer)
-        for member in _sorted_members(archive)
+        _copy_member(source, member, path, documents.get(member.name), rows, writer)
+        for member, path in _moves(archive, folders)
     ]
     writer.add_bytes(f"{folders.dist_info}/RECORD", _record_bytes(entries, folders.dist_info))
     writer.finish()
@@ -223,9 +229,10 @@ def normalize(
 def content_digest(file: BinaryIO) -> str:
     """Return the sha256, hexadecimal, of what a wheel holds, whatever its packing.
 
-    It covers every file's name, whether it is executable, and the hash of its unpacked bytes. RECORD and its signatures
-    are left out, since RECORD repeats those facts in an order of its own: so a wheel and its normalised form are equal,
-    also when another deflate implementation packed them. Raises `WheelError` for an unsound archive.
+    It covers every file's name, whether it is executable, and the hash of its unpacked bytes. RECORD and
+    its signatures are left out, since RECORD repeats those facts in an order of its own: so a wheel and its
+    normalised form are equal, also when another deflate implementation packed them. Raises `WheelError` for
+    an unsound archive.
     """
     archive = _open(file)
     skipped = archive.unhashed
@@ -238,22 +245,25 @@ def content_digest(file: BinaryIO) -> str:
 
 
 def metadata(file: BinaryIO) -> WheelMetadata:
-    """Read METADATA. Raises `WheelError` for an unsound archive, or a METADATA that is missing or does not parse."""
+    """Read METADATA. Raises `WheelError` for an unsound archive and for METADATA missing or not parsing."""
     return _read_metadata(_open(file))
 
 
 def requires_dist(file: BinaryIO) -> tuple[str, ...]:
-    """Return METADATA's Requires-Dist lines, in order, as written. Raises `WheelError` as `metadata` does."""
+    """Return METADATA's Requires-Dist lines, as they stand. Raises `WheelError` as `metadata` does."""
     return metadata(file).requires_dist
 
 
 def deflate_backend() -> str:
-    """Name the deflate implementation, such as `zlib 1.2.13`: two of them pack the same contents to different bytes."""
+    """Name the deflate implementation, such as `zlib 1.2.13` or `zlib-ng 2.2.5`.
+
+    It belongs into a build's record: two implementations pack the same contents to different bytes.
+    """
     zlib_ng: str | None = getattr(zlib, "ZLIBNG_VERSION", None)
     return f"zlib-ng {zlib_ng}" if zlib_ng else f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
 
 
-# --- names -----------------------------------------------------------------------------------------------------------
+# --- names ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,17 +300,25 @@ def _parse_filename(filename: str) -> _FileName:
         parse_wheel_filename(filename)
     except InvalidWheelFilename as error:
         _fail("wheel-bad-name", f"`{filename}` is not the name of a wheel: {error}.")
-    if not re.fullmatch(r"[\w.+!-]+", filename):
-        _fail("wheel-bad-name", f"`{filename}` is not the name of a wheel: it has characters no wheel's name has.")
+    if not re.fullmatch(r"[\w.+!-]+", filename, re.ASCII):
+        _fail(
+            "wheel-bad-name",
+            f"`{filename}` is not the name of a wheel: it has characters no wheel's name has.",
+        )
     parts = filename.removesuffix(".whl").split("-")
     distribution, version, *build, python, abi, platform = parts
     return _FileName(
-        distribution=distribution, version=version, build="".join(build), python=python, abi=abi, platform=platform
+        distribution=distribution,
+        version=version,
+        build="".join(build),
+        python=python,
+        abi=abi,
+        platform=platform,
     )
 
 
 def _renamed(old: _FileName, *, version: str | None, name: str | None, platform_tag: str | None) -> _FileName:
-    """Return the new file name, escaped as the wheel specification asks: `-` in a part becomes `_`, `+` stays."""
+    """Return the new file name, escaped as the wheel specification asks: `-` becomes `_`, `+` stays."""
     new = old
     if name is not None:
         if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name):
@@ -349,11 +367,11 @@ class _Folders:
         return path
 
 
-# --- METADATA and WHEEL ----------------------------------------------------------------------------------------------
+# --- METADATA and WHEEL -----------------------------------------------------------------------------------
 
 
 def _check_identity(archive: _Archive, name: _FileName) -> None:
-    """Compare the file name with the folders, METADATA and WHEEL. Raises `WheelError` for the first disagreement."""
+    """Raise `WheelError` unless file name, folders, METADATA and WHEEL agree on name, version and tags."""
     for folder in _named_folders(archive):
         stem = folder.rpartition(".")[0]
         folder_name, _, folder_version = stem.rpartition("-")
@@ -387,7 +405,10 @@ def _check_same(name: _FileName, found_name: str, found_version: str, where: str
     except InvalidVersion:
         same = False
     if not same:
-        _fail("wheel-version-mismatch", f"The file is named `{name.text}`, but {where} has version `{found_version}`.")
+        _fail(
+            "wheel-version-mismatch",
+            f"The file is named `{name.text}`, but {where} has version `{found_version}`.",
+        )
 
 
 def _read_metadata(archive: _Archive) -> WheelMetadata:
@@ -419,7 +440,10 @@ def _wheel_message(archive: _Archive) -> Message:
         _fail("wheel-bad-metadata", "WHEEL is not UTF-8.")
     major = message.get("Wheel-Version", "").strip().partition(".")[0]
     if major != "1":
-        _fail("wheel-bad-metadata", f"WHEEL has Wheel-Version `{message.get('Wheel-Version')}`; only 1.x is known.")
+        _fail(
+            "wheel-bad-metadata",
+            f"WHEEL has Wheel-Version `{message.get('Wheel-Version')}`; only 1.x is known.",
+        )
     return message
 
 
@@ -462,16 +486,20 @@ def _with_header(data: bytes, field: str, value: str) -> bytes:
 
 
 def _with_platform(data: bytes, platform: str) -> bytes:
-    """Replace the Tag lines of WHEEL: each Python and ABI tag in its old order, with each of the new platforms."""
+    """Replace the Tag lines of WHEEL: each pair of Python and ABI, in order, with each new platform."""
     head, blank, body = _split_head(data)
     lines = head.splitlines(keepends=True)
-    is_tag = [line.lower().startswith(b"tag:") for line in lines]
-    first = is_tag.index(True)
+    first = next(at for at, line in enumerate(lines) if _is_tag_line(line))
     end = b"\r\n" if lines[first].endswith(b"\r\n") else b"\n"
-    pairs = [line.decode().partition(":")[2].strip().rpartition("-")[0] for line, tag in zip(lines, is_tag) if tag]
-    tags = [f"Tag: {pair}-{one}".encode() + end for pair in dict.fromkeys(pairs) for one in platform.split(".")]
-    others = [line for line, tag in zip(lines[first:], is_tag[first:]) if not tag]
+    old = [line.decode().partition(":")[2].strip() for line in lines if _is_tag_line(line)]
+    pairs = dict.fromkeys(tag.rpartition("-")[0] for tag in old)
+    tags = [f"Tag: {pair}-{one}".encode() + end for pair in pairs for one in platform.split(".")]
+    others = [line for line in lines[first:] if not _is_tag_line(line)]
     return b"".join([*lines[:first], *tags, *others]) + blank + body
+
+
+def _is_tag_line(line: bytes) -> bool:
+    return line.lower().startswith(b"tag:")
 
 
 def _split_head(data: bytes) -> tuple[bytes, bytes, bytes]:
@@ -482,7 +510,7 @@ def _split_head(data: bytes) -> tuple[bytes, bytes, bytes]:
     return data[: match.start()], match.group(), data[match.end() :]
 
 
-# --- RECORD ----------------------------------------------------------------------------------------------------------
+# --- RECORD -----------------------------------------------------------------------------------------------
 
 _STRONG_HASHES = frozenset({"sha256", "sha384", "sha512"})
 
@@ -520,7 +548,7 @@ def _record_problems(archive: _Archive) -> tuple[RecordProblem, ...]:
     for member in archive.members:
         row = rows.get(member.name)
         algorithm = row.algorithm if row and row.algorithm in _STRONG_HASHES else None
-        digest = _digest_member(archive.file, member, algorithm)  # read in any case: this checks the CRC and the size
+        digest = _digest_member(archive.file, member, algorithm)  # without a hash too: it checks CRC and size
         if row and algorithm:
             problems += _content_problems(member, row, digest)
     return tuple(sorted(problems, key=lambda problem: (problem.path, problem.code)))
@@ -546,20 +574,22 @@ def _record_rows(archive: _Archive) -> tuple[dict[str, _Row], list[RecordProblem
 
 
 def _listing_problems(archive: _Archive, rows: Mapping[str, _Row]) -> list[RecordProblem]:
-    """Return the findings that need no contents: what is missing, left over, or listed without a usable hash or size."""
+    """Return the findings that need no contents: files missing or left over, hashes or sizes unusable."""
     names = {member.name for member in archive.members}
     signatures = archive.unhashed - {archive.record}
     problems = [_problem(path, "record-not-listed", "is not listed") for path in names - rows.keys() - signatures]
-    problems += [_problem(path, "record-no-such-file", "is listed but not in the wheel") for path in rows.keys() - names]
+    problems += [
+        _problem(path, "record-no-such-file", "is listed but not in the wheel") for path in rows.keys() - names
+    ]
     for member in archive.members:
-        if member.name in rows:
-            problems += _row_problems(member, rows[member.name], hashed=member.name not in archive.unhashed)
+        if member.name in rows and member.name not in archive.unhashed:
+            problems += _row_problems(member, rows[member.name])
+    if archive.record in rows and rows[archive.record].hash:
+        problems.append(_problem(archive.record, "record-own-hash", "is listed with a hash, which cannot be right"))
     return problems
 
 
-def _row_problems(member: _Member, row: _Row, *, hashed: bool) -> list[RecordProblem]:
-    if not hashed:
-        return [] if not row.hash else [_problem(member.name, "record-own-hash", "has a hash, which cannot be right")]
+def _row_problems(member: _Member, row: _Row) -> list[RecordProblem]:
     problems = []
     if not row.hash:
         problems.append(_problem(member.name, "record-no-hash", "is listed without a hash"))
@@ -590,7 +620,7 @@ def _raise_record_problems(problems: Iterable[RecordProblem]) -> None:
 
 
 def _record_bytes(entries: Iterable[_Entry], dist_info: str) -> bytes:
-    """Return RECORD: lines end in LF and are sorted by path; RECORD itself comes last, without hash and size."""
+    """Return RECORD: lines end in LF and are sorted by path; RECORD's own, without hash and size, is last."""
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
     for entry in sorted(entries, key=lambda entry: entry.path.encode()):
@@ -628,19 +658,24 @@ def _file_hash(file: BinaryIO) -> tuple[int, str]:
     return size, hasher.hexdigest()
 
 
-# --- copying ---------------------------------------------------------------------------------------------------------
+# --- copying ----------------------------------------------------------------------------------------------
 
 
-def _sorted_members(archive: _Archive) -> list[_Member]:
-    """Return the members to copy, by the bytes of their names, those of `.dist-info` last, RECORD left out."""
-    kept = [member for member in archive.members if member.name not in archive.unhashed]
-    return sorted(kept, key=lambda m: (m.name.startswith(f"{archive.dist_info}/"), m.name.encode()))
+def _moves(archive: _Archive, folders: _Folders) -> list[tuple[_Member, str]]:
+    """Return each member to copy and its new path, by the bytes of that path, those of `.dist-info` last."""
+    kept = [(m, folders.moved(m.name)) for m in archive.members if m.name not in archive.unhashed]
+    return sorted(kept, key=lambda pair: (pair[1].startswith(f"{folders.dist_info}/"), pair[1].encode()))
 
 
 def _copy_member(
-    file: BinaryIO, member: _Member, path: str, document: bytes | None, rows: Mapping[str, _Row], writer: _Writer
+    file: BinaryIO,
+    member: _Member,
+    path: str,
+    document: bytes | None,
+    rows: Mapping[str, _Row],
+    writer: _Writer,
 ) -> _Entry:
-    """Copy a member under a new path, or write `document` in its place. Raises when RECORD has another hash."""
+    """Copy a member to `path`, or write `document` there instead. Raises when RECORD has another hash."""
     row = rows[member.name]
     hashers: dict[str, _Hasher] = {name: hashlib.new(name) for name in {"sha256", row.algorithm}}
     blocks = _hashed(_blocks(file, member), hashers.values())
@@ -661,7 +696,7 @@ def _slices(data: bytes) -> Iterator[bytes]:
         yield data[start : start + _BLOCK]
 
 
-# --- the archive, read -----------------------------------------------------------------------------------------------
+# --- the archive, read ------------------------------------------------------------------------------------
 # Layout and field names follow PKWARE's APPNOTE 6.3.10, sections 4.3 and 4.4.
 
 _END = struct.Struct("<4sHHHHIIH")
@@ -685,8 +720,8 @@ _ZIP64_EXTRA, _UNICODE_PATH_EXTRA = 0x0001, 0x7075
 class _Member:
     """A member as the central directory has it; sizes and offsets in bytes.
 
-    `header` is where its local header starts and `data` where its packed bytes do (0 until the header was read);
-    `unix_mode` is the 16 bits of st_mode, 0 when the packer gave none.
+    `header` is where its local header starts and `data` where its packed bytes do (0 until the header was
+    read); `unix_mode` is the 16 bits of st_mode, 0 when the packer gave none.
     """
 
     name: str
@@ -737,7 +772,7 @@ class _Directory:
 
 
 def _open(file: BinaryIO) -> _Archive:
-    """Read an archive's directory and every local header, and check all that can be checked without unpacking."""
+    """Read an archive's directory and local headers; check all that can be checked without unpacking."""
     size = file.seek(0, io.SEEK_END)
     directory = _find_directory(file, size)
     members = _central_members(file, directory)
@@ -790,7 +825,7 @@ def _find_directory(file: BinaryIO, size: int) -> _Directory:
 
 
 def _zip64_directory(file: BinaryIO, end: int, short: _Directory) -> tuple[_Directory, int]:
-    """Return the directory with zip64's values where the archive has them, and where the end records start."""
+    """Return the directory, by zip64's values if the archive has them, and where the end records start."""
     at = end - _END64_LOCATOR.size
     raw = _read_at(file, at, _END64_LOCATOR.size) if at >= 0 else b""
     if not raw.startswith(_END64_LOCATOR_MAGIC):
@@ -798,7 +833,7 @@ def _zip64_directory(file: BinaryIO, end: int, short: _Directory) -> tuple[_Dire
     _, disk, record_at, disks = _END64_LOCATOR.unpack(raw)
     if disk or disks > 1 or record_at + _END64.size > at:
         _fail("wheel-not-a-zip", "The zip64 end record is damaged or belongs to a divided archive.")
-    magic, length, *_, count, size, start = _END64.unpack(_read_at(file, record_at, _END64.size))
+    magic, length, _, _, _, _, _, count, size, start = _END64.unpack(_read_at(file, record_at, _END64.size))
     if magic != _END64_MAGIC or record_at + 12 + length != at:
         _fail("wheel-not-a-zip", "The zip64 end record is damaged.")
     pairs = ((short.count, count, _U16), (short.size, size, _U32), (short.start, start, _U32))
@@ -819,7 +854,8 @@ def _check_directory(directory: _Directory, end: int) -> None:
 
 def _central_members(file: BinaryIO, directory: _Directory) -> list[_Member]:
     raw = _read_at(file, directory.start, directory.size)
-    members, at = [], 0
+    members: list[_Member] = []
+    at = 0
     for _ in range(directory.count):
         if len(raw) - at < _CENTRAL.size or raw[at : at + 4] != _CENTRAL_MAGIC:
             _fail("wheel-not-a-zip", f"The zip directory breaks off after {len(members)} members.")
@@ -871,7 +907,10 @@ def _extras(raw: bytes, name: str) -> dict[int, bytes]:
         number, length = struct.unpack_from("<HH", raw, at)
         at += 4 + length
         if at > len(raw) or number in extras or number == _UNICODE_PATH_EXTRA:
-            _fail("wheel-header-mismatch", f"`{name}` has extra fields that are cut short, repeated or a second name.")
+            _fail(
+                "wheel-header-mismatch",
+                f"`{name}` has extra fields that are cut short, repeated or a second name.",
+            )
         extras[number] = raw[at - length : at]
     return extras
 
@@ -897,7 +936,10 @@ def _check_member(member: _Member) -> None:
     if member.flags & _ENCRYPTED_FLAGS:
         _fail("wheel-encrypted", f"`{name}` is encrypted.")
     if member.method not in (_STORED, _DEFLATED) or member.flags & _PATCH_FLAG:
-        _fail("wheel-bad-compression", f"`{name}` is packed with method {member.method}; only 0 and 8 are allowed.")
+        _fail(
+            "wheel-bad-compression",
+            f"`{name}` is packed with method {member.method}; only 0 and 8 are allowed.",
+        )
     parts = name.removesuffix("/").split("/")
     if not name.isprintable() or "\\" in name or re.match(r"[A-Za-z]:", name) or {"", ".", ".."} & set(parts):
         _fail("wheel-unsafe-path", f"The member name {name!r} is not a plain relative path.")
@@ -907,7 +949,10 @@ def _check_member(member: _Member) -> None:
     if member.is_folder and member.size:
         _fail("wheel-special-file", f"`{name}` is a folder with {member.size} bytes of contents.")
     if member.method == _STORED and member.packed != member.size:
-        _fail("wheel-header-mismatch", f"`{name}` is stored with two sizes, {member.packed} and {member.size} bytes.")
+        _fail(
+            "wheel-header-mismatch",
+            f"`{name}` is stored with two sizes, {member.packed} and {member.size} bytes.",
+        )
 
 
 def _check_names(members: Iterable[_Member]) -> None:
@@ -931,11 +976,14 @@ def _check_sizes(members: Iterable[_Member], archive_size: int) -> None:
     if total > MAX_UNPACKED_BYTES:
         _fail("wheel-too-large", f"The wheel unpacks to {total} bytes; {MAX_UNPACKED_BYTES} is the most.")
     if total > RATIO_FREE_BYTES and total > MAX_RATIO * archive_size:
-        _fail("wheel-bomb", f"The wheel unpacks from {archive_size} to {total} bytes, more than {MAX_RATIO} times.")
+        _fail(
+            "wheel-bomb",
+            f"The wheel unpacks from {archive_size} to {total} bytes, more than {MAX_RATIO} times.",
+        )
 
 
 def _located(file: BinaryIO, members: Iterable[_Member], directory: _Directory) -> list[_Member]:
-    """Return the members in file order with `data` set, having checked that they fill the archive without gaps."""
+    """Return the members in file order with `data` set. Raises unless they fill the archive without gaps."""
     ordered = sorted(members, key=lambda member: member.header)
     starts = [member.header for member in ordered] + [directory.start]
     if starts[0] != 0:
@@ -951,24 +999,32 @@ def _located(file: BinaryIO, members: Iterable[_Member], directory: _Directory) 
 def _check_local_header(file: BinaryIO, member: _Member) -> int:
     """Compare a member's local header with its directory entry; return where its packed bytes start."""
     raw = _read_at(file, member.header, _LOCAL.size)
-    magic, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL.unpack(raw)
+    header: tuple[bytes, int, int, int, int, int, int, int, int, int, int] = _LOCAL.unpack(raw)
+    magic, _, flags, method, _, _, crc, packed, size, name_length, extra_length = header
     if magic != _LOCAL_MAGIC:
         _fail("wheel-header-mismatch", f"`{member.name}` has no local header where the directory says.")
     rest = _read_at(file, member.header + _LOCAL.size, name_length + extra_length)
     size, packed = _widen((size, packed), _extras(rest[name_length:], member.name), member.name)
     if rest[:name_length] != member.name.encode():
-        _fail("wheel-header-mismatch", f"`{member.name}` has another name in its local header: {rest[:name_length]!r}.")
+        _fail(
+            "wheel-header-mismatch",
+            f"`{member.name}` has another name in its local header: {rest[:name_length]!r}.",
+        )
     expected: tuple[int, ...] = (member.crc, member.packed, member.size)
     if flags & _DESCRIPTOR_FLAG:  # the values follow the contents; those here may be left at zero
         expected = tuple(right if found else 0 for right, found in zip(expected, (crc, packed, size), strict=True))
     same_flags = flags & _COMPARED_FLAGS == member.flags & _COMPARED_FLAGS
     if not same_flags or method != member.method or (crc, packed, size) != expected:
-        _fail("wheel-header-mismatch", f"`{member.name}` has other sizes, CRC, method or flags in its local header.")
+        _fail(
+            "wheel-header-mismatch",
+            f"`{member.name}` has other sizes, CRC, method or flags in its local header.",
+        )
     return member.header + _LOCAL.size + name_length + extra_length
 
 
 def _check_gap(file: BinaryIO, member: _Member, gap: int) -> None:
-    """Check the `gap` bytes between a member's contents and what comes next: nothing, or its data descriptor."""
+    """Check the `gap` bytes between a member's contents and what comes next: nothing, or its data
+    descriptor."""
     if gap < 0:
         _fail("wheel-overlapping-members", f"`{member.name}` reaches into the member or the directory after it.")
     if not member.flags & _DESCRIPTOR_FLAG:
@@ -986,8 +1042,9 @@ def _check_gap(file: BinaryIO, member: _Member, gap: int) -> None:
 def _blocks(file: BinaryIO, member: _Member) -> Iterator[bytes]:
     """Yield a member's contents in blocks of 1 MiB, the last one shorter.
 
-    The blocks depend on the contents only, never on how they were packed, so that packing them again cannot either.
-    Raises `WheelError` when size, CRC or deflate stream are not as the directory says, before the block past the end.
+    The blocks depend on the contents only, never on how they were packed, so that packing them again cannot
+    either. Raises `WheelError` when size, CRC or deflate stream are not as the directory says: never more
+    bytes than declared are yielded, but what was yielded is known to be right only at the end.
     """
     crc, size, block = 0, 0, bytearray()
     pieces = _raw_pieces(file, member) if member.method == _STORED else _inflated_pieces(file, member)
@@ -1019,9 +1076,11 @@ def _inflated_pieces(file: BinaryIO, member: _Member) -> Iterator[bytes]:
             while raw and not inflater.eof:
                 yield inflater.decompress(raw, _BLOCK)
                 raw = inflater.unconsumed_tail
-            if raw or inflater.unused_data:
+            if raw:
                 _fail("wheel-corrupt-member", f"`{member.name}` has bytes after its deflate stream.")
         yield inflater.flush()
+        if inflater.unused_data:
+            _fail("wheel-corrupt-member", f"`{member.name}` has bytes after its deflate stream.")
     except zlib.error as error:
         _fail("wheel-corrupt-member", f"`{member.name}` does not unpack: {error}.")
     if not inflater.eof:
@@ -1040,15 +1099,16 @@ def _fail(code: str, message: str) -> NoReturn:
     raise WheelError(code, message, FIXES[code])
 
 
-# --- the archive, written --------------------------------------------------------------------------------------------
+# --- the archive, written ---------------------------------------------------------------------------------
 
 
 class _Writer:
     """Writes an archive whose bytes follow from the members added, their order and one time.
 
-    Empty members are stored and all others deflated: a rule by the size alone can be kept before anything is packed,
-    while "stored if deflate does not help" would need each such member twice, to save 0.03% of it. For the same reason
-    a member gets zip64's field by its unpacked size: from 7/8 of 4 GiB on, where packing could pass 4 GiB.
+    Empty members are stored and all others deflated: a rule by the size alone can be kept before anything
+    is packed, while "stored if deflate does not help" would need each such member twice, to save 0.03% of
+    it. For the same reason a member gets zip64's field by its unpacked size: from 7/8 of 4 GiB on, where
+    packing could pass 4 GiB.
     """
 
     def __init__(self, target: BinaryIO, epoch: int) -> None:
@@ -1060,7 +1120,7 @@ class _Writer:
         self.add(path, 0o644, len(data), _slices(data))
 
     def add(self, path: str, mode: int, size: int, blocks: Iterable[bytes]) -> None:
-        """Add a regular file of `size` bytes, which `blocks` must yield. The local header is filled in afterwards."""
+        """Add a file of `size` bytes, which `blocks` must yield; its header is filled in afterwards."""
         start = self._target.tell()
         wide = size + size // 8 >= _U32
         self._target.write(self._local_header(path, 0, 0, size, wide))
@@ -1121,10 +1181,10 @@ class _Writer:
         )
 
     def _common(self, path: str, crc: int, sizes: tuple[int, int], zip64: bool) -> tuple[int, ...]:
-        """Return the fields that both headers have, from "version needed" to the sizes (packed, unpacked)."""
+        """Return the fields that both headers have, from "version needed" to `sizes` (packed, unpacked)."""
         flags = 0 if path.isascii() else _UTF8_FLAG
-        empty = sizes == (0, 0) and crc == 0
-        return (45 if zip64 else 20, flags, _STORED if empty else _DEFLATED, self._time, self._date, crc, *sizes)
+        method = _DEFLATED if sizes[1] else _STORED
+        return (45 if zip64 else 20, flags, method, self._time, self._date, crc, *sizes)
 
 
 def _dos_time(epoch: int) -> tuple[int, int]:

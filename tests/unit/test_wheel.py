@@ -1,0 +1,846 @@
+"""Wheels: what is read from them, what is refused, and that normalising gives one wheel for all equal ones."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import csv
+import hashlib
+import importlib.metadata
+import io
+import os
+import stat
+import struct
+import subprocess
+import sys
+import tracemalloc
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfdock.inspect import wheel
+from tfdock.inspect.wheel import (
+    FIXES,
+    WheelError,
+    WheelFacts,
+    content_digest,
+    deflate_backend,
+    metadata,
+    normalize,
+    read_wheel,
+    requires_dist,
+)
+
+FILENAME = "demo_pkg-1.0-cp311-cp311-linux_x86_64.whl"
+INFO = "demo_pkg-1.0.dist-info"
+SCRIPT = "demo_pkg-1.0.data/scripts/demo"
+METADATA = """\
+Metadata-Version: 2.1
+Name: demo-pkg
+Version: 1.0
+Requires-Python: >=3.9
+Requires-Dist: numpy<2,>=1.26
+Requires-Dist: nccl; extra == "gpu"
+
+Version: 1.0 is what the body says, and the body stays.
+"""
+WHEEL = """\
+Wheel-Version: 1.0
+Generator: tests (1)
+Root-Is-Purelib: false
+Tag: cp311-cp311-linux_x86_64
+"""
+EARLY = (1980, 1, 1, 0, 0, 0)
+
+
+# --- builders: valid by default, breakable by argument ---------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """A member to pack; `record=False` leaves it out of RECORD."""
+
+    name: str
+    data: bytes = b""
+    mode: int = 0o644
+    kind: int = stat.S_IFREG
+    time: tuple[int, int, int, int, int, int] = (2024, 2, 29, 13, 37, 11)
+    method: int = zipfile.ZIP_DEFLATED
+    level: int | None = 6
+    system: int = 3
+    extra: bytes = b""
+    comment: bytes = b""
+    record: bool = True
+
+
+CONTENTS = (
+    File(name="demo_pkg/__init__.py", data=b"answer = 42\n"),
+    File(name="demo_pkg/empty.py"),
+    File(name="demo_pkg/libdemo.so", data=bytes(range(256)) * 40, mode=0o755),
+    File(name="demo_pkg/naïve, or not.txt", data="ü\n".encode()),
+    File(name=SCRIPT, data=b"#!python\nimport demo_pkg\nprint(demo_pkg.answer)\n", mode=0o755),
+)
+
+
+def row(name: str, data: bytes, algorithm: str = "sha256") -> list[str]:
+    digest = base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).decode().rstrip("=")
+    return [name, f"{algorithm}={digest}", str(len(data))]
+
+
+def documents(
+    *, metadata: str | None = METADATA, tags: str | None = WHEEL, info: str = INFO, newline: str = "\n"
+) -> list[File]:
+    texts = {"METADATA": metadata, "WHEEL": tags}
+    return [
+        File(name=f"{info}/{name}", data=text.replace("\n", newline).encode())
+        for name, text in texts.items()
+        if text is not None
+    ]
+
+
+def record_of(files: Iterable[File], info: str = INFO) -> list[list[str]]:
+    rows = [row(file.name, file.data) for file in files if file.record and not file.name.endswith("/")]
+    return [*rows, [f"{info}/RECORD", "", ""]]
+
+
+def record_file(rows: Iterable[Sequence[str]], info: str = INFO, newline: str = "\n") -> File:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator=newline).writerows(rows)
+    return File(name=f"{info}/RECORD", data=text.getvalue().encode())
+
+
+def pack(files: Iterable[File], *, comment: bytes = b"", target: BinaryIO | None = None, junk: bytes = b"") -> bytes:
+    """Zip the files; `junk` goes between the first two members."""
+    buffer = target or io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w") as archive:
+        warnings.simplefilter("ignore", UserWarning)  # of duplicate names
+        for file in files:
+            info = zipfile.ZipInfo(file.name, file.time)
+            info.external_attr = (file.kind | file.mode) << 16
+            info.create_system, info.extra, info.comment = file.system, file.extra, file.comment
+            archive.writestr(info, file.data, file.method, file.level)
+            if junk and archive.fp:
+                archive.fp.write(junk)
+                archive.start_dir = archive.fp.tell()
+                junk = b""
+        archive.comment = comment
+    return buffer.getvalue() if isinstance(buffer, io.BytesIO) else b""
+
+
+def make_wheel(
+    *more: File,
+    contents: Sequence[File] = CONTENTS,
+    metadata: str | None = METADATA,
+    tags: str | None = WHEEL,
+    info: str = INFO,
+    record: Callable[[list[list[str]]], Iterable[Sequence[str]]] | None = lambda rows: rows,
+    comment: bytes = b"",
+    junk: bytes = b"",
+) -> bytes:
+    """A sound wheel named FILENAME, unless an argument says otherwise; `record` may change RECORD's rows."""
+    files = [*contents, *more, *documents(metadata=metadata, tags=tags, info=info)]
+    if record is not None:
+        files.append(record_file(record(record_of(files, info)), info))
+    return pack(files, comment=comment, junk=junk)
+
+
+def patch(
+    data: bytes, name: str, *, local: dict[int, bytes] | None = None, central: dict[int, bytes] | None = None
+) -> bytes:
+    """Overwrite bytes of a member's local header and directory entry; keys are offsets inside them."""
+    out = bytearray(data)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        start = archive.getinfo(name).header_offset
+        entry = data.rindex(name.encode(), archive.start_dir) - 46
+    for base, changes in ((start, local or {}), (entry, central or {})):
+        for at, new in changes.items():
+            out[base + at : base + at + len(new)] = new
+    return bytes(out)
+
+
+def read(data: bytes, filename: str = FILENAME) -> WheelFacts:
+    return read_wheel(io.BytesIO(data), filename)
+
+
+def normal(
+    data: bytes,
+    filename: str = FILENAME,
+    *,
+    epoch: int = 315532800,
+    version: str | None = None,
+    name: str | None = None,
+    platform_tag: str | None = None,
+) -> tuple[str, bytes]:
+    target = io.BytesIO(b"rubbish from an earlier attempt" * 10_000)
+    renamed = normalize(
+        io.BytesIO(data), filename, target, epoch=epoch, version=version, name=name, platform_tag=platform_tag
+    )
+    return renamed, target.getvalue()
+
+
+def opened(data: bytes) -> zipfile.ZipFile:
+    return zipfile.ZipFile(io.BytesIO(data))
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+
+def test_a_sound_wheel_is_described_by_its_facts() -> None:
+    data = make_wheel()
+    assert read(data) == WheelFacts(
+        name="demo-pkg",
+        version="1.0",
+        build="",
+        python_tag="cp311",
+        abi_tag="cp311",
+        platform_tag="linux_x86_64",
+        size=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        members=8,
+        record_ok=True,
+        record_problems=(),
+    )
+
+
+def test_compressed_tags_and_a_build_tag_agree_with_one_tag_line_per_combination() -> None:
+    tags = WHEEL.replace("Tag:", "Build: 3\nTag:") + "Tag: cp311-cp311-manylinux_2_17_x86_64\n"
+    facts = read(make_wheel(tags=tags), "demo_pkg-1.0-3-cp311-cp311-manylinux_2_17_x86_64.linux_x86_64.whl")
+    assert (facts.build, facts.platform_tag) == ("3", "manylinux_2_17_x86_64.linux_x86_64")
+
+
+def test_metadata_is_read_without_judging_it() -> None:
+    found = metadata(io.BytesIO(make_wheel()))
+    assert (found.name, found.version, found.requires_python) == ("demo-pkg", "1.0", ">=3.9")
+    assert found.requires_dist == ("numpy<2,>=1.26", 'nccl; extra == "gpu"')
+    assert requires_dist(io.BytesIO(make_wheel())) == found.requires_dist
+
+
+def test_stronger_hashes_in_record_are_checked_too() -> None:
+    assert read(
+        make_wheel(record=lambda rows: [row(f.name, f.data, "sha512") for f in CONTENTS] + rows[5:])
+    ).record_ok
+
+
+def test_archive_comments_folders_and_zip64_members_are_no_reason_to_refuse() -> None:
+    buffer = io.BytesIO(make_wheel(File(name="demo_pkg/", kind=stat.S_IFDIR, mode=0o755), comment=b"hello"))
+    assert read(buffer.getvalue()).members == 8
+    files = [*CONTENTS, *documents()]
+    with zipfile.ZipFile(buffer := io.BytesIO(), "w") as archive:
+        for file in [*files, record_file(record_of(files))]:
+            with archive.open(file.name, "w", force_zip64=True) as member:
+                member.write(file.data)
+    assert read(buffer.getvalue()).record_ok
+
+
+def zip64_ended(data: bytes, *, count: int = 0, length: int = 44, disks: int = 1, short: int = 0xFFFF) -> bytes:
+    """Give a wheel the end records of a large archive; `count` is added to the number of members."""
+    members, size, start = struct.unpack("<HII", data[-12:-2])
+    members += count
+    end = struct.pack("<4sQHHIIQQQQ", b"PK\6\6", length, 45, 45, 0, 0, members, members, size, start)
+    locator = struct.pack("<4sIQI", b"PK\6\7", 0, len(data) - 22, disks)
+    last = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, short, short, 0xFFFF_FFFF, 0xFFFF_FFFF, 0)
+    return data[:-22] + end + locator + last
+
+
+def test_the_end_records_of_a_large_archive_are_understood() -> None:
+    assert read(zip64_ended(make_wheel())).record_ok
+
+
+class Pipe(io.RawIOBase):
+    """A target that cannot seek, which makes `zipfile` write data descriptors."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object, /) -> int:
+        piece = bytes(data)  # type: ignore[call-overload]
+        self.written += piece
+        return len(piece)
+
+
+def piped(files: Iterable[File]) -> bytes:
+    pipe = Pipe()
+    pack(files, target=pipe)  # type: ignore[arg-type]
+    return bytes(pipe.written)
+
+
+def test_a_wheel_written_to_a_pipe_is_read_and_normalised_like_any_other() -> None:
+    files = [*CONTENTS, *documents()]
+    data = piped([*files, record_file(record_of(files))])
+    assert opened(data).getinfo(SCRIPT).flag_bits & 8
+    assert read(data).record_ok
+    assert normal(data) == normal(make_wheel())
+
+
+# --- refusing --------------------------------------------------------------------------------------------
+
+CODE = "demo_pkg/__init__.py"
+STORED = File(name="demo_pkg/stored.bin", data=b"stored bytes", method=zipfile.ZIP_STORED)
+
+
+def with_path(name: str) -> bytes:
+    return make_wheel(File(name=name, data=b"x"))
+
+
+def with_record(data: bytes) -> bytes:
+    return make_wheel(File(name=f"{INFO}/RECORD", data=data), record=None)
+
+
+def same_start() -> bytes:
+    return patch(make_wheel(), "demo_pkg/empty.py", central={42: struct.pack("<I", 0)})
+
+
+def declaring(*sizes: int) -> bytes:
+    data = make_wheel()
+    for file, size in zip(CONTENTS, sizes, strict=False):
+        data = patch(data, file.name, central={24: struct.pack("<I", size)}) if file.name.isascii() else data
+    return data
+
+
+def stored_patched(old: bytes, new: bytes) -> bytes:
+    data = make_wheel(STORED)
+    assert data.count(old) == 1
+    return data.replace(old, new)
+
+
+def broken_deflate() -> bytes:
+    data = make_wheel()
+    with opened(data) as archive:
+        at = archive.getinfo(CODE).header_offset + 30 + len(CODE)
+    return data[:at] + b"\xff" + data[at + 1 :]
+
+
+REFUSED = [
+    pytest.param(lambda: b"", "wheel-not-a-zip", id="nothing"),
+    pytest.param(lambda: b"<html>not found</html>", "wheel-not-a-zip", id="a web page"),
+    pytest.param(lambda: make_wheel()[:-30], "wheel-not-a-zip", id="cut short"),
+    pytest.param(lambda: make_wheel()[:-4], "wheel-not-a-zip", id="cut in the end record"),
+    pytest.param(lambda: make_wheel()[:200], "wheel-not-a-zip", id="only the start"),
+    pytest.param(lambda: make_wheel() + b"more", "wheel-trailing-data", id="trailing data"),
+    pytest.param(lambda: b"#!/bin/sh\n" + make_wheel(), "wheel-leading-data", id="leading data"),
+    pytest.param(lambda: make_wheel(junk=b"payload"), "wheel-hidden-data", id="data between members"),
+    pytest.param(lambda: make_wheel(CONTENTS[0]), "wheel-duplicate-member", id="same name twice"),
+    pytest.param(lambda: with_path(f"{CODE}/x"), "wheel-duplicate-member", id="file and folder"),
+    pytest.param(lambda: with_path("/etc/passwd"), "wheel-unsafe-path", id="absolute path"),
+    pytest.param(lambda: with_path("demo_pkg/../../x"), "wheel-unsafe-path", id="parent path"),
+    pytest.param(lambda: with_path("demo_pkg\\x"), "wheel-unsafe-path", id="backslash"),
+    pytest.param(lambda: with_path("C:/x"), "wheel-unsafe-path", id="drive"),
+    pytest.param(lambda: with_path("demo_pkg//x"), "wheel-unsafe-path", id="empty path part"),
+    pytest.param(lambda: with_path("./x"), "wheel-unsafe-path", id="dot path part"),
+    pytest.param(lambda: with_path("demo_pkg/x\ny"), "wheel-unsafe-path", id="line end in a path"),
+    pytest.param(lambda: with_path("demo_pkg/\u202egpj.so"), "wheel-unsafe-path", id="text direction in a path"),
+    pytest.param(
+        lambda: patch(make_wheel(), CODE, central={46: b"\xe9"}, local={30: b"\xe9"}),
+        "wheel-unsafe-path",
+        id="path in an unknown encoding",
+    ),
+    pytest.param(
+        lambda: make_wheel(File(name="demo_pkg/link", data=b"/etc", kind=stat.S_IFLNK)),
+        "wheel-special-file",
+        id="symbolic link",
+    ),
+    pytest.param(lambda: make_wheel(File(name="demo_pkg/dev", kind=stat.S_IFCHR)), "wheel-special-file", id="device"),
+    pytest.param(
+        lambda: make_wheel(File(name="demo_pkg/dir", kind=stat.S_IFDIR)), "wheel-special-file", id="folder as file"
+    ),
+    pytest.param(
+        lambda: make_wheel(File(name="demo_pkg/dir/", kind=stat.S_IFDIR, data=b"x")),
+        "wheel-special-file",
+        id="folder with contents",
+    ),
+    pytest.param(
+        lambda: patch(make_wheel(), CODE, central={8: b"\1"}, local={6: b"\1"}), "wheel-encrypted", id="encrypted"
+    ),
+    pytest.param(
+        lambda: make_wheel(File(name="x", data=b"x", method=zipfile.ZIP_BZIP2)), "wheel-bad-compression", id="bzip2"
+    ),
+    pytest.param(
+        lambda: make_wheel(File(name="x", data=b"x", method=zipfile.ZIP_LZMA)), "wheel-bad-compression", id="lzma"
+    ),
+    pytest.param(
+        lambda: patch(make_wheel(), CODE, local={30: b"evil"}), "wheel-header-mismatch", id="other local name"
+    ),
+    pytest.param(
+        lambda: patch(make_wheel(), CODE, local={22: b"\1\0\0\0"}), "wheel-header-mismatch", id="other local size"
+    ),
+    pytest.param(
+        lambda: patch(make_wheel(), CODE, local={8: b"\0"}), "wheel-header-mismatch", id="other local method"
+    ),
+    pytest.param(lambda: patch(make_wheel(), CODE, local={0: b"XX"}), "wheel-header-mismatch", id="no local header"),
+    pytest.param(
+        lambda: make_wheel(File(name="x", extra=struct.pack("<HHB", 0x7075, 1, 1))),
+        "wheel-header-mismatch",
+        id="second name in an extra field",
+    ),
+    pytest.param(
+        lambda: make_wheel(File(name="x", extra=struct.pack("<HHB", 0x5455, 9, 1))),
+        "wheel-header-mismatch",
+        id="extra field cut short",
+    ),
+    pytest.param(
+        lambda: patch(make_wheel(STORED), STORED.name, central={24: b"\xff"}),
+        "wheel-header-mismatch",
+        id="stored with two sizes",
+    ),
+    pytest.param(lambda: zip64_ended(make_wheel(), length=45), "wheel-not-a-zip", id="zip64 end record damaged"),
+    pytest.param(lambda: zip64_ended(make_wheel(), disks=2), "wheel-not-a-zip", id="zip64 archive divided"),
+    pytest.param(lambda: zip64_ended(make_wheel(), count=1), "wheel-not-a-zip", id="a member missing"),
+    pytest.param(lambda: zip64_ended(make_wheel(), count=-1), "wheel-hidden-data", id="a member uncounted"),
+    pytest.param(lambda: zip64_ended(make_wheel(), short=1), "wheel-header-mismatch", id="end records disagree"),
+    pytest.param(lambda: zip64_ended(make_wheel(), count=200_000), "wheel-too-large", id="too many members"),
+    pytest.param(same_start, "wheel-overlapping-members", id="two members at one place"),
+    pytest.param(lambda: declaring(0x9000_0000), "wheel-bomb", id="bomb"),
+    pytest.param(lambda: declaring(*[0xFFFF_FFFE] * 5), "wheel-too-large", id="16 GiB"),
+    pytest.param(lambda: stored_patched(b"stored bytes", b"stored bits!"), "wheel-corrupt-member", id="CRC"),
+    pytest.param(broken_deflate, "wheel-corrupt-member", id="deflate stream"),
+    pytest.param(lambda: pack(CONTENTS[:2]), "wheel-missing-dist-info", id="no dist-info"),
+    pytest.param(lambda: pack([]), "wheel-missing-dist-info", id="empty archive"),
+    pytest.param(
+        lambda: make_wheel(File(name="other-1.0.dist-info/RECORD")), "wheel-missing-dist-info", id="two dist-infos"
+    ),
+    pytest.param(lambda: make_wheel(record=None), "wheel-missing-record", id="no RECORD"),
+    pytest.param(lambda: make_wheel(metadata=None), "wheel-missing-metadata", id="no METADATA"),
+    pytest.param(lambda: make_wheel(tags=None), "wheel-missing-metadata", id="no WHEEL"),
+    pytest.param(lambda: make_wheel(metadata="Name: demo-pkg\n"), "wheel-bad-metadata", id="no version"),
+    pytest.param(lambda: make_wheel(metadata=f"Version: 1.0\n{METADATA}"), "wheel-bad-metadata", id="two versions"),
+    pytest.param(lambda: make_wheel(tags="Wheel-Version: 1.0\n"), "wheel-bad-metadata", id="no tags"),
+    pytest.param(lambda: make_wheel(tags=f"{WHEEL}Tag: linux\n"), "wheel-bad-metadata", id="bad tag"),
+    pytest.param(
+        lambda: make_wheel(tags=WHEEL.replace("n: 1", "n: 2")),
+        "wheel-bad-metadata",
+        id="wheel format from the future",
+    ),
+    pytest.param(lambda: with_record(b'"x'), "wheel-bad-metadata", id="RECORD is no CSV"),
+    pytest.param(lambda: with_record(b"\xff,,"), "wheel-bad-metadata", id="RECORD is no UTF-8"),
+    pytest.param(
+        lambda: make_wheel(metadata=METADATA.replace("demo-pkg", "other")),
+        "wheel-name-mismatch",
+        id="METADATA's name",
+    ),
+    pytest.param(lambda: make_wheel(info="other-1.0.dist-info"), "wheel-name-mismatch", id="dist-info's name"),
+    pytest.param(lambda: with_path("other-1.0.data/scripts/x"), "wheel-name-mismatch", id="foreign data folder"),
+    pytest.param(
+        lambda: make_wheel(metadata=METADATA.replace("1.0", "1.1")), "wheel-version-mismatch", id="METADATA's version"
+    ),
+    pytest.param(
+        lambda: make_wheel(contents=CONTENTS[:4], info="demo_pkg-2.dist-info"),
+        "wheel-version-mismatch",
+        id="dist-info's version",
+    ),
+    pytest.param(
+        lambda: make_wheel(tags=WHEEL.replace("linux_", "manylinux2014_")), "wheel-tag-mismatch", id="platform tag"
+    ),
+    pytest.param(
+        lambda: make_wheel(tags=f"{WHEEL}Tag: cp312-cp312-linux_x86_64\n"), "wheel-tag-mismatch", id="one tag more"
+    ),
+    pytest.param(lambda: make_wheel(tags=f"Build: 7\n{WHEEL}"), "wheel-tag-mismatch", id="build tag"),
+]
+
+
+@pytest.mark.parametrize(("build", "code"), REFUSED)
+def test_what_is_not_a_sound_wheel_is_refused_with_its_own_code(build: Callable[[], bytes], code: str) -> None:
+    data = build()
+    with pytest.raises(WheelError) as raised:
+        read(data)
+    assert (raised.value.code, raised.value.fix) == (code, FIXES[code])
+    assert raised.value.message.endswith(".")
+    with pytest.raises(WheelError) as again:
+        normal(data)
+    assert again.value.code == code
+
+
+@pytest.mark.parametrize(
+    "filename",
+    ["demo.zip", "demo_pkg-1.0.whl", "demo_pkg-one-cp311-cp311-linux_x86_64.whl", f"wheelhouse/{FILENAME}", ""],
+)
+def test_a_file_name_that_is_not_a_wheels_is_refused(filename: str) -> None:
+    with pytest.raises(WheelError) as raised:
+        read(make_wheel(), filename)
+    assert raised.value.code == "wheel-bad-name"
+
+
+def test_a_wheel_that_unpacks_beyond_the_limit_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheel, "MAX_UNPACKED_BYTES", 10_000)
+    with pytest.raises(WheelError) as raised:
+        read(make_wheel())
+    assert raised.value.code == "wheel-too-large"
+    assert raised.value.message.endswith("10000 is the most.")
+
+
+def test_every_code_is_reachable() -> None:
+    tested = {str(case.values[1]) for case in REFUSED}
+    elsewhere = {"wheel-bad-name", "wheel-bad-rewrite", "wheel-record-mismatch"}
+    assert tested | elsewhere == set(FIXES)
+
+
+def test_a_member_that_inflates_beyond_its_declared_size_is_refused() -> None:
+    data = make_wheel()
+    right = struct.pack("<I", len(CONTENTS[2].data))
+    short = struct.pack("<I", 5)
+    assert right != short
+    data = patch(data, CONTENTS[2].name, central={24: short}, local={22: short})
+    with pytest.raises(WheelError) as raised:
+        content_digest(io.BytesIO(data))
+    assert raised.value.code == "wheel-corrupt-member"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_bytes_raise_nothing_but_wheel_errors(data: st.DataObject) -> None:
+    sound = bytearray(make_wheel())
+    for _ in range(data.draw(st.integers(1, 4))):
+        sound[data.draw(st.integers(0, len(sound) - 1))] = data.draw(st.integers(0, 255))
+    damaged = bytes(sound[: data.draw(st.none() | st.integers(0, len(sound)))])
+    for attempt in (read, normal):
+        with contextlib.suppress(WheelError):
+            attempt(damaged)
+
+
+# --- RECORD ----------------------------------------------------------------------------------------------
+
+
+def changed(index: int, *cells: str | None) -> Callable[[list[list[str]]], list[list[str]]]:
+    """Change cells of one RECORD row; None keeps a cell."""
+
+    def change(rows: list[list[str]]) -> list[list[str]]:
+        new = [old if cell is None else cell for old, cell in zip(rows[index], cells, strict=False)]
+        return [*rows[:index], new, *rows[index + 1 :]]
+
+    return change
+
+
+WRONG_RECORDS = [
+    pytest.param(lambda rows: rows[1:], CODE, "record-not-listed", id="not listed"),
+    pytest.param(lambda rows: rows[:-1], f"{INFO}/RECORD", "record-not-listed", id="RECORD not listed"),
+    pytest.param(lambda rows: [*rows, row("gone.py", b"")], "gone.py", "record-no-such-file", id="no such file"),
+    pytest.param(lambda rows: [rows[0], *rows], CODE, "record-duplicate-line", id="listed twice"),
+    pytest.param(lambda rows: [*rows, ["x", "y"]], "x", "record-bad-line", id="line with two fields"),
+    pytest.param(changed(0, None, row("", b"else")[1]), CODE, "record-bad-line", id="line that lost its size"),
+    pytest.param(changed(0, None, row("", b"else")[1], None), CODE, "record-wrong-hash", id="wrong hash"),
+    pytest.param(changed(0, None, "", None), CODE, "record-no-hash", id="no hash"),
+    pytest.param(changed(0, None, "md5=x", None), CODE, "record-weak-hash", id="weak hash"),
+    pytest.param(changed(0, None, None, "11"), CODE, "record-wrong-size", id="wrong size"),
+    pytest.param(changed(0, None, None, ""), CODE, "record-wrong-size", id="no size"),
+    pytest.param(changed(-1, None, "sha256=x", None), f"{INFO}/RECORD", "record-own-hash", id="hash of itself"),
+]
+
+
+@pytest.mark.parametrize(("record", "path", "code"), WRONG_RECORDS)
+def test_a_wrong_record_is_reported_and_never_blessed_by_normalising(
+    record: Callable[[list[list[str]]], list[list[str]]], path: str, code: str
+) -> None:
+    data = make_wheel(record=record)
+    facts = read(data)
+    assert not facts.record_ok
+    assert (path, code) in [(problem.path, problem.code) for problem in facts.record_problems]
+    with pytest.raises(WheelError) as raised:
+        normal(data)
+    assert raised.value.code == "wheel-record-mismatch"
+
+
+def test_all_record_problems_are_reported_together_and_in_order() -> None:
+    facts = read(make_wheel(record=lambda rows: [*rows[2:], row("gone.py", b"")]))
+    found = [(problem.path, problem.code) for problem in facts.record_problems]
+    assert found == [
+        (CODE, "record-not-listed"),
+        ("demo_pkg/empty.py", "record-not-listed"),
+        ("gone.py", "record-no-such-file"),
+    ]
+    assert facts.record_problems[0].message == f"`{CODE}` is not listed."
+
+
+def test_record_signatures_need_no_listing_and_are_dropped_by_normalising() -> None:
+    signed = make_wheel(File(name=f"{INFO}/RECORD.jws", data=b"{}", record=False))
+    assert read(signed).record_ok
+    assert normal(signed) == normal(make_wheel())
+
+
+# --- normalising -----------------------------------------------------------------------------------------
+
+
+@st.composite
+def packings(draw: st.DrawFn) -> bytes:
+    """The same wheel, packed in any order, with any times, modes, levels, folders, extra fields and comments."""
+    files = [*CONTENTS, *documents()]
+    rows = draw(st.permutations(record_of(files)))
+    files.append(record_file(rows, newline=draw(st.sampled_from(["\n", "\r\n"]))))
+    folders = draw(st.sets(st.sampled_from(["demo_pkg/", f"{INFO}/", "demo_pkg-1.0.data/"])))
+    files += [File(name=name, kind=stat.S_IFDIR, mode=0o755) for name in sorted(folders)]
+    packed = [draw(varied(file)) for file in draw(st.permutations(files))]
+    return piped(packed) if draw(st.booleans()) else pack(packed, comment=draw(st.binary(max_size=9)))
+
+
+def varied(file: File) -> st.SearchStrategy[File]:
+    modes = (0o755, 0o775, 0o700, 0o500, 0o744) if file.mode & 0o111 else (0o644, 0o664, 0o600, 0o444, 0)
+    return st.builds(
+        replace,
+        st.just(file),
+        mode=st.sampled_from(modes),
+        kind=st.sampled_from([file.kind, 0]),
+        time=st.tuples(
+            st.integers(1980, 2107),
+            st.integers(1, 12),
+            st.integers(1, 28),
+            st.integers(0, 23),
+            *[st.integers(0, 59)] * 2,
+        ),
+        method=st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]),
+        level=st.integers(0, 9),
+        system=st.sampled_from([0, 3]),
+        extra=st.sampled_from([b"", struct.pack("<HHBI", 0x5455, 5, 1, 1_700_000_000)]),
+        comment=st.sampled_from([b"", b"a comment"]),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(packings())
+def test_wheels_that_differ_only_in_packing_become_the_same_bytes(data: bytes) -> None:
+    assert read(data).record_ok
+    assert normal(data) == normal(make_wheel())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    packings(),
+    st.integers(-(10**12), 10**12),
+    st.sampled_from([None, "1.0", "1.0+cuda12.5.sm86", "0.9", "2!1.0.dev3"]),
+    st.sampled_from([None, "demo-pkg", "a-name", "zz.top"]),
+    st.sampled_from([None, "linux_x86_64", "manylinux_2_17_x86_64.manylinux2014_x86_64"]),
+)
+def test_normalising_again_changes_nothing(
+    data: bytes, epoch: int, version: str | None, name: str | None, platform: str | None
+) -> None:
+    filename, once = normal(data, epoch=epoch, version=version, name=name, platform_tag=platform)
+    assert normal(once, filename, epoch=epoch) == (filename, once)
+    assert normal(once, filename, epoch=epoch, version=version, name=name, platform_tag=platform) == (filename, once)
+    assert read(once, filename).record_ok
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,8}(/[a-z]{1,8}){0,2}\.py", fullmatch=True), st.binary(), max_size=6))
+def test_normalising_keeps_every_byte_of_the_contents(contents: dict[str, bytes]) -> None:
+    data = make_wheel(contents=[File(name=name, data=value) for name, value in contents.items()])
+    _, result = normal(data)
+    with opened(result) as archive:
+        assert archive.testzip() is None
+        assert {name: archive.read(name) for name in contents} == contents
+    assert content_digest(io.BytesIO(result)) == content_digest(io.BytesIO(data))
+
+
+def test_members_are_sorted_with_dist_info_last_and_record_last_of_all() -> None:
+    _, result = normal(make_wheel(File(name="zoo.py"), File(name=f"{INFO}/top_level.txt", data=b"demo_pkg\n")))
+    assert opened(result).namelist() == [
+        SCRIPT,
+        CODE,
+        "demo_pkg/empty.py",
+        "demo_pkg/libdemo.so",
+        "demo_pkg/naïve, or not.txt",
+        "zoo.py",
+        f"{INFO}/METADATA",
+        f"{INFO}/WHEEL",
+        f"{INFO}/top_level.txt",
+        f"{INFO}/RECORD",
+    ]
+
+
+def test_headers_carry_nothing_of_the_machine_that_packed() -> None:
+    _, result = normal(make_wheel(comment=b"built by me"))
+    archive = opened(result)
+    assert archive.comment == b""
+    for info in archive.infolist():
+        assert info.date_time == EARLY
+        assert (info.create_system, info.extra, info.comment, info.flag_bits & 8) == (3, b"", b"", 0)
+        executable = info.filename in (SCRIPT, "demo_pkg/libdemo.so")
+        assert info.external_attr >> 16 == stat.S_IFREG | (0o755 if executable else 0o644)
+        assert info.compress_type == (zipfile.ZIP_DEFLATED if info.file_size else zipfile.ZIP_STORED)
+
+
+def test_contents_are_deflated_at_level_six_whatever_the_block_borders() -> None:
+    contents = zlib.compress(bytes(range(256)) * 30_000, 0) + os.urandom(5000)
+    _, result = normal(make_wheel(File(name="demo_pkg/big.bin", data=contents, level=1)))
+    deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
+    expected = deflater.compress(contents) + deflater.flush()
+    assert opened(result).getinfo("demo_pkg/big.bin").compress_size == len(expected)
+    assert expected in result
+
+
+def test_record_is_sorted_quoted_and_ends_its_lines_in_lf() -> None:
+    _, result = normal(make_wheel())
+    files = sorted([*CONTENTS, *documents()], key=lambda file: file.name.encode())
+    assert opened(result).read(f"{INFO}/RECORD") == record_file(record_of(files)).data
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        pytest.param(0, EARLY, id="1970"),
+        pytest.param(-5, EARLY, id="before 1970"),
+        pytest.param(315532799, EARLY, id="a second before zip's first"),
+        pytest.param(315532801, EARLY, id="odd"),
+        pytest.param(315532802, (1980, 1, 1, 0, 0, 2), id="even"),
+        pytest.param(1709213831, (2024, 2, 29, 13, 37, 10), id="odd, today"),
+        pytest.param(4354819199, (2107, 12, 31, 23, 59, 58), id="zip's last second"),
+        pytest.param(4354819200, (2107, 12, 31, 23, 59, 58), id="beyond zip's last"),
+        pytest.param(10**18, (2107, 12, 31, 23, 59, 58), id="beyond any calendar"),
+    ],
+)
+def test_the_epoch_is_kept_inside_zips_calendar(epoch: int, expected: tuple[int, ...]) -> None:
+    _, result = normal(make_wheel(), epoch=epoch)
+    assert {info.date_time for info in opened(result).infolist()} == {expected}
+
+
+def test_a_new_version_reaches_file_name_folders_and_metadata_and_nothing_else() -> None:
+    filename, result = normal(make_wheel(), version="1.0+CUDA12.5-sm86")
+    assert filename == "demo_pkg-1.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl"
+    archive = opened(result)
+    info = "demo_pkg-1.0+cuda12.5.sm86.dist-info"
+    assert "demo_pkg-1.0+cuda12.5.sm86.data/scripts/demo" in archive.namelist()
+    expected = METADATA.replace("\nVersion: 1.0\n", "\nVersion: 1.0+cuda12.5.sm86\n", 1)
+    assert archive.read(f"{info}/METADATA").decode() == expected
+    assert archive.read(f"{info}/WHEEL").decode() == WHEEL
+    assert read(result, filename).version == "1.0+cuda12.5.sm86"
+
+
+def test_a_new_name_is_escaped_in_file_names_and_kept_in_metadata() -> None:
+    filename, result = normal(make_wheel(), name="Demo.Pkg-Miniature")
+    assert filename == "demo_pkg_miniature-1.0-cp311-cp311-linux_x86_64.whl"
+    assert metadata(io.BytesIO(result)).name == "Demo.Pkg-Miniature"
+    assert "demo_pkg_miniature-1.0.data/scripts/demo" in opened(result).namelist()
+    assert read(result, filename).name == "demo-pkg-miniature"
+
+
+def test_a_new_platform_replaces_the_tag_lines_where_they_stand() -> None:
+    tags = WHEEL + "Tag: cp311-abi3-linux_x86_64\nBuild: 1\n"
+    platform = "manylinux_2_17_x86_64.manylinux2014_x86_64"
+    source = "demo_pkg-1.0-1-cp311-cp311.abi3-linux_x86_64.whl"
+    filename, result = normal(make_wheel(tags=tags), source, platform_tag=platform)
+    assert filename == f"demo_pkg-1.0-1-cp311-cp311.abi3-{platform}.whl"
+    assert opened(result).read(f"{INFO}/WHEEL").decode().splitlines()[3:] == [
+        "Tag: cp311-cp311-manylinux_2_17_x86_64",
+        "Tag: cp311-cp311-manylinux2014_x86_64",
+        "Tag: cp311-abi3-manylinux_2_17_x86_64",
+        "Tag: cp311-abi3-manylinux2014_x86_64",
+        "Build: 1",
+    ]
+    assert read(result, filename).record_ok
+
+
+def test_rewriting_keeps_windows_line_ends() -> None:
+    files = [*CONTENTS, *documents(newline="\r\n")]
+    data = pack([*files, record_file(record_of(files))])
+    filename, result = normal(data, version="3", platform_tag="any")
+    archive = opened(result)
+    assert b"\r\nVersion: 3\r\nRequires-Python" in archive.read("demo_pkg-3.dist-info/METADATA")
+    assert archive.read("demo_pkg-3.dist-info/WHEEL").endswith(b"\r\nTag: cp311-cp311-any\r\n")
+    assert read(result, filename).record_ok
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "platform"),
+    [
+        pytest.param("one", None, None, id="version"),
+        pytest.param("1.0\nEvil: yes", None, None, id="version with a line end"),
+        pytest.param(None, "../x", None, id="name"),
+        pytest.param(None, "demo\n", None, id="name with a line end"),
+        pytest.param(None, None, "linux-x86_64", id="platform"),
+        pytest.param(None, None, "any\n", id="platform with a line end"),
+    ],
+)
+def test_a_rewrite_that_would_not_be_a_wheels_is_refused(
+    version: str | None, name: str | None, platform: str | None
+) -> None:
+    with pytest.raises(WheelError) as raised:
+        normal(make_wheel(), version=version, name=name, platform_tag=platform)
+    assert raised.value.code == "wheel-bad-rewrite"
+
+
+def test_a_wheel_with_more_members_than_a_plain_zip_can_count_is_written_with_zip64(tmp_path: Path) -> None:
+    with (tmp_path / "many.zip").open("w+b") as target:
+        writer = wheel._Writer(target, 0)
+        for number in range(0x10001):
+            writer.add_bytes(f"{number:05}", b"")
+        writer.finish()
+        with zipfile.ZipFile(target) as archive:
+            assert len(archive.namelist()) == 0x10001
+
+
+# --- the whole -------------------------------------------------------------------------------------------
+
+
+def test_the_content_digest_sees_contents_names_and_modes_but_no_packing() -> None:
+    def digest(*more: File, contents: Sequence[File] = CONTENTS) -> str:
+        return content_digest(io.BytesIO(make_wheel(*more, contents=contents)))
+
+    same = [replace(file, level=1, method=zipfile.ZIP_STORED, time=EARLY) for file in reversed(CONTENTS)]
+    assert digest() == digest(contents=same)
+    others = [
+        digest(File(name="more.py")),
+        digest(contents=[replace(CONTENTS[0], data=b"answer = 43\n"), *CONTENTS[1:]]),
+        digest(contents=[replace(CONTENTS[0], mode=0o755), *CONTENTS[1:]]),
+        digest(contents=[replace(CONTENTS[0], name="demo_pkg/__main__.py"), *CONTENTS[1:]]),
+    ]
+    assert len({digest(), *others}) == 5
+
+
+def test_the_deflate_backend_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(zlib, "ZLIBNG_VERSION", raising=False)
+    assert deflate_backend() == f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
+    monkeypatch.setattr(zlib, "ZLIBNG_VERSION", "2.2.5", raising=False)
+    assert deflate_backend() == "zlib-ng 2.2.5"
+
+
+def test_pip_installs_a_normalised_wheel_under_its_new_version(tmp_path: Path) -> None:
+    source = "demo_pkg-1.0-py3-none-any.whl"
+    data = make_wheel(tags=WHEEL.replace("cp311-cp311-linux_x86_64", "py3-none-any"))
+    filename, result = normal(data, source, version="1.0+cuda12.5.sm86")
+    (tmp_path / filename).write_bytes(result)
+    target = tmp_path / "site"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
+    options = ["--disable-pip-version-check", "--find-links", str(tmp_path), "--target", str(target)]
+    subprocess.run([*command, *options, "demo-pkg==1.0+cuda12.5.sm86"], check=True, capture_output=True, text=True)
+    (found,) = importlib.metadata.distributions(path=[str(target)])
+    assert (found.metadata["Name"], found.version) == ("demo-pkg", "1.0+cuda12.5.sm86")
+    script = target / "bin" / "demo"
+    assert script.stat().st_mode & 0o111
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    ran = subprocess.run([str(script)], check=True, capture_output=True, text=True, env=environment)
+    assert ran.stdout == "42\n"
+
+
+def write_large_wheel(path: Path, zeros: int, noise: bytes) -> None:
+    """A wheel with one member of `zeros` MiB of zeros followed by noise, written without holding it."""
+    block, hasher = bytes(1 << 20), hashlib.sha256()
+    documents_ = documents()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("demo_pkg/libdemo.so", "w") as member:
+            for piece in [block] * zeros + [noise]:
+                hasher.update(piece)
+                member.write(piece)
+        digest = base64.urlsafe_b64encode(hasher.digest()).decode().rstrip("=")
+        large = ["demo_pkg/libdemo.so", f"sha256={digest}", str((zeros << 20) + len(noise))]
+        for file in [*documents_, record_file([large, *record_of(documents_)])]:
+            archive.writestr(file.name, file.data)
+
+
+def test_a_large_member_is_never_held_in_memory(tmp_path: Path) -> None:
+    write_large_wheel(tmp_path / FILENAME, zeros=300, noise=os.urandom(8 << 20))
+    tracemalloc.start()
+    try:
+        with (tmp_path / FILENAME).open("rb") as source, (tmp_path / "out").open("w+b") as target:
+            assert read_wheel(source, FILENAME).record_ok
+            normalize(source, FILENAME, target)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 << 20
