@@ -56,10 +56,6 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
 
 def _values(resolution: Resolution) -> dict[str, object]:
     image, source = resolution.image, resolution.source
-    paths = {
-        name: path.format_map({"python": resolution.python, **_minors(resolution)})
-        for name, path in image.paths.items()
-    }
     return {
         "build_id": resolution.build_id,
         "base": resolution.base,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from tfdock import __version__
 from tfdock.decide.plan import BuildPlan, Phase, as_json, toolchain_key
@@ -20,11 +20,12 @@ from tfdock.do.failures import Failures, gib, make_folder
 from tfdock.do.machine import free_disk
 from tfdock.do.settings import Settings
 from tfdock.do.source import context_archive
-from tfdock.do.watch import Lines, watched
+from tfdock.do.watch import Lines, Stop, Stopper, watched
 from tfdock.do.workspace import RECORD_SCHEMA, WheelFile, Wheelhouse
 from tfdock.errors import (
     BuildFailed,
     DiskFull,
+    EngineError,
     EngineLost,
     Interrupted,
     NetworkError,
@@ -34,33 +35,11 @@ from tfdock.errors import (
 )
 from tfdock.inspect import bazel
 from tfdock.inspect.wheel import deflate_backend
-from tfdock.model import Machine, Mount
+from tfdock.model import Mount
 
-STOP_GRACE_SECONDS = 60.0
-"""How long Bazel may take to stop cleanly before the container is killed."""
 _TAIL = 200
 
 _T = TypeVar("_T")
-
-
-@dataclass
-class Stop:
-    """Requests to stop, counted by a signal handler that does nothing else: once cleanly, twice at once."""
-
-    requests: int = 0
-    terminated: bool = False
-
-    def check(self) -> None:
-        """Raise Interrupted if a stop was asked for."""
-        if self.requests:
-            raise Interrupted(
-                Problem(
-                    code="interrupted",
-                    message="stopped on request; everything that Bazel had finished is in the cache",
-                    fix="run the same command again to go on",
-                ),
-                terminated=self.terminated,
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +58,14 @@ class _Run:
     """What one run accumulates."""
 
     name: str
-    log: Any
-    output: Path
+    log: BinaryIO
     staging: Path
     started: float = field(default_factory=time.time)
     seconds: dict[str, float] = field(default_factory=dict)
     attempts: int = 1
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
     errors: list[str] = field(default_factory=list)
+    image: str = ""
     toolchain: str = ""
     base_digest: str | None = None
     source_ref: str | None = None
@@ -115,7 +94,7 @@ class Builder:
         record = self.wheelhouse.finished(plan.build_id, plan.fingerprint)
         return self._result(plan, "up-to-date", record) if record else None
 
-    def build(self, plan: BuildPlan, machine: Machine, tree: Path | None, *, force: bool = False) -> BuildResult:
+    def build(self, plan: BuildPlan, tree: Path | None, *, force: bool = False) -> BuildResult:
         """Build a plan, or find that it is built. `tree` is the local checkout, if that is the source.
 
         Raises a TfdockError whose problems name the phase, the log and what to do next.
@@ -123,29 +102,49 @@ class Builder:
         make_folder(self.wheelhouse.root)
         with self.wheelhouse.locked(plan.build_id):
             done = None if force else self.up_to_date(plan)
-            return done or self._build(plan, machine, tree, fresh=force)
+            return done or self._build(plan, tree, fresh=force)
 
-    def _build(self, plan: BuildPlan, machine: Machine, tree: Path | None, *, fresh: bool) -> BuildResult:
-        self._clean_leftovers()
+    def _build(self, plan: BuildPlan, tree: Path | None, *, fresh: bool) -> BuildResult:
         self._check_disk(plan)
+        with self._run(plan) as run:
+            self._image_and_fetch(plan, run, tree, fresh=fresh)
+            self._timed(plan, run, "compile", lambda: self._container(plan, run, plan.phases[1]))
+            record = self._timed(plan, run, "seal", lambda: self._sealed(plan, run))
+        return self._result(plan, "built", record)
+
+    def shell(self, plan: BuildPlan, tree: Path | None, command: tuple[str, ...], ready: Callable[[], None]) -> int:
+        """Open the image that builds the plan on this terminal; returns the command's exit status.
+
+        The container sees what the compile phase sees, and the network. `ready` is called before it takes the
+        terminal.
+        """
+        with self._run(plan) as run:
+            self._timed(plan, run, "image", lambda: self._image(plan, run, tree, fresh=False))
+            spec = self.container_spec(plan, plan.phases[1], run)
+            container = self.engine.create(
+                replace(spec, command=command, network=self.settings.network, terminal=True)
+            )
+            ready()
+            return self.engine.attach(container)
+
+    @contextmanager
+    def _run(self, plan: BuildPlan) -> Iterator[_Run]:
+        """A run: known to the journal while it lives, cleaned up when it ends, well or not."""
+        self._ready_engine()
         name = journal.new_run_id()
         output, staging = self.settings.cache_dir.absolute() / "output" / name, self.wheelhouse.staging(name)
         entry = journal.RunEntry(run=name, build_id=plan.build_id, staging=str(staging), output=str(output))
         log_path = self._log_path(plan)
-        log_path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(log_path.parent)
         with journal.running(self.settings.state_dir, entry), log_path.open("wb") as log:
-            run = _Run(name=name, log=log, output=output, staging=staging)
             try:
-                self._image_and_fetch(plan, run, tree, fresh=fresh)
-                self._compile(plan, run)
-                record = self._seal(plan, run, machine)
+                yield _Run(name=name, log=log, staging=staging)
             except BaseException:
                 # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
                 with suppress(TfdockError, OSError):
                     journal.clean(self.settings.state_dir, entry, self.engine)
                 raise
             journal.clean(self.settings.state_dir, entry, self.engine)
-        return self._result(plan, "built", record)
 
     def _result(self, plan: BuildPlan, status: str, record: Mapping[str, Any]) -> BuildResult:
         folder = self.wheelhouse.record_folder(plan.build_id, plan.fingerprint)
@@ -162,7 +161,16 @@ class Builder:
 
     # --- before -------------------------------------------------------------------------------------------------
 
-    def _clean_leftovers(self) -> None:
+    def _ready_engine(self) -> None:
+        """See that the engine can be used, and clean up what runs that were killed left on it."""
+        if not self.engine.info().local:
+            raise EngineError(
+                Problem(
+                    code="engine-remote",
+                    message="the engine runs on another machine, but a build mounts folders of this one",
+                    fix="use an engine on this machine: unset DOCKER_HOST, or run tfdock there",
+                )
+            )
         for entry in journal.leftovers(self.settings.state_dir):
             journal.clean(self.settings.state_dir, entry, self.engine)
             self.listen(events.Notice(text=f"cleaned up after run {entry.run}, which had not ended well"))
@@ -203,10 +211,17 @@ class Builder:
 
     def _image(self, plan: BuildPlan, run: _Run, tree: Path | None, *, fresh: bool) -> None:
         base = self.settings.mirrored(plan.resolution.base)
-        info = self.engine.image(str(base)) or self.engine.pull(str(base))
+        info = self.engine.image(str(base)) or self._watch(
+            plan,
+            run,
+            "image",
+            lambda output: self.engine.pull(str(base), output),
+            # A pull has nothing to stop gently: leave it, the engine keeps the layers that have arrived.
+            Stopper(self.stop, gently=self.stop.check, clock=self.clock),
+        )
         run.base_digest = next((digest.rpartition("@")[2] for digest in info.digests), None)
-        name = plan.image_name if run.attempts == 1 else f"{plan.image_name}-{run.attempts}"
-        if fresh or self.engine.image(name) is None:
+        run.image = plan.image_name if run.attempts == 1 else f"{plan.image_name}-{run.attempts}"
+        if fresh or self.engine.image(run.image) is None:
             arguments = {"BASE_IMAGE": info.id}
             arguments |= {"SOURCE_REF": run.source_ref} if run.source_ref else {}
             arguments |= {"SOURCE_FRESH": run.name} if fresh and plan.resolution.source.kind != "path" else {}
@@ -216,17 +231,18 @@ class Builder:
                 network=self.settings.network,
             )
             cancel = Cancel()
+            stopper = Stopper(self.stop, gently=cancel.set, clock=self.clock)
             image = self._watch(
-                plan, run, "image", lambda output: self.engine.build(request, output, cancel), on_stop=cancel.set
+                plan, run, "image", lambda output: self.engine.build(request, output, cancel), stopper
             )
-            self.engine.tag(image, name)
-        self._read_toolchain(run, name)
+            self.engine.tag(image, run.image)
+        self._read_toolchain(run)
 
-    def _read_toolchain(self, run: _Run, image: str) -> None:
+    def _read_toolchain(self, run: _Run) -> None:
         """The toolchain's identity, as the image wrote it down; the container is never started."""
         container = self.engine.create(
             ContainerSpec(
-                name=f"tfdock-{run.name}-look", image=image, command=("true",), labels={RUN_LABEL: run.name}
+                name=f"tfdock-{run.name}-look", image=run.image, command=("true",), labels={RUN_LABEL: run.name}
             )
         )
         try:
@@ -238,7 +254,7 @@ class Builder:
             raise BuildFailed(
                 Problem(
                     code="image-incomplete",
-                    message=f"the image {image} holds no /opt/tfdock/toolchain",
+                    message=f"the image {run.image} holds no /opt/tfdock/toolchain",
                     fix="remove the image and build again",
                 )
             )
@@ -247,25 +263,25 @@ class Builder:
 
     # --- containers ---------------------------------------------------------------------------------------------
 
-    def container_spec(self, plan: BuildPlan, phase: Phase, *, run: str, toolchain: str, user: str) -> ContainerSpec:
-        """The container of a phase, folders made and filled in."""
+    def container_spec(self, plan: BuildPlan, phase: Phase, run: _Run) -> ContainerSpec:
+        """The container of a phase, with its folders made and filled in."""
         folders = {
             "{cache}": str(self.settings.cache_dir.absolute()),
-            "{output}": str(self.settings.cache_dir.absolute() / "output" / run),
-            "{staging}": str(self.wheelhouse.staging(run)),
-            "{toolchain}": toolchain,
+            "{output}": str(self.settings.cache_dir.absolute() / "output" / run.name),
+            "{staging}": str(run.staging),
+            "{toolchain}": run.toolchain,
         }
         mounts = tuple(_filled(mount, folders) for mount in phase.mounts)
         for mount in mounts:
             make_folder(Path(mount.source))
         return ContainerSpec(
-            name=f"tfdock-{run}-{phase.name}",
-            image=plan.image_name,
+            name=f"tfdock-{run.name}-{phase.name}",
+            image=run.image,
             command=phase.command,
-            environment={**plan.container_environment, **plan.environment, "TFDOCK_RUN": run},
+            environment={**plan.container_environment, **plan.environment, "TFDOCK_RUN": run.name},
             mounts=mounts,
-            labels={RUN_LABEL: run, **plan.labels},
-            user=user,
+            labels={RUN_LABEL: run.name, **plan.labels},
+            user=f"{os.getuid()}:{os.getgid()}",
             workdir="/tf/tensorflow",
             network=self.settings.network if phase.network else "none",
             memory=plan.resources.memory,
@@ -275,24 +291,22 @@ class Builder:
 
     def _container(self, plan: BuildPlan, run: _Run, phase: Phase) -> None:
         """Run one phase to its end; return only if it ended well."""
-        spec = self.container_spec(plan, phase, run=run.name, toolchain=run.toolchain, user=_caller())
-        if run.attempts > 1:
-            spec = _with_image(spec, f"{plan.image_name}-{run.attempts}")
-        container = self.engine.create(spec)
+        container = self.engine.create(self.container_spec(plan, phase, run))
         self.engine.start(container)
-        deadline = self.clock() + plan.resources.time_limit if plan.resources.time_limit else None
-        state = self._watch(
-            plan,
-            run,
-            phase.name,
-            lambda output: self._follow(container, output),
-            on_stop=lambda: self.engine.signal(container, "INT"),
-            on_kill=lambda: self.engine.signal(container, "KILL"),
-            deadline=deadline,
+        limit = plan.resources.time_limit
+        stopper = Stopper(
+            self.stop,
+            gently=lambda: self.engine.signal(container, "INT"),
+            by_force=lambda: self.engine.signal(container, "KILL"),
+            deadline=self.clock() + limit if limit else None,
+            clock=self.clock,
         )
+        state = self._watch(plan, run, phase.name, lambda output: self._follow(container, output), stopper)
         memory = state.oom_killed or self.engine.memory_killed(RUN_LABEL, run.name, run.started)
         if state.exit_code != 0 or memory:
             self.stop.check()
+            if stopper.late:
+                raise _too_late(phase.name, limit)
             raise self._failures(plan, run, phase.name).of_container(state.exit_code, memory=memory)
         self.engine.remove(container)
 
@@ -322,17 +336,11 @@ class Builder:
         run: _Run,
         phase: str,
         produce: Callable[[Callable[[bytes], None]], _T],
-        *,
-        on_stop: Callable[[], None],
-        on_kill: Callable[[], None] = lambda: None,
-        deadline: float | None = None,
+        stopper: Stopper,
     ) -> _T:
-        """Watch something to its end: log, lines, progress; pass a stop on, first gently, then not."""
+        """Watch something to its end: its output goes to the log and, line by line, to the listener."""
         run.log.write(f"=== tfdock: {phase} of {plan.build_id} ===\n".encode())
         lines = Lines(lambda text: self._line(run, text))
-        stopping: list[float] = []
-        killed: list[bool] = []
-        late: list[bool] = []
 
         def output(data: bytes) -> None:
             run.log.write(data)
@@ -340,35 +348,14 @@ class Builder:
 
         def tick(silent: float) -> None:
             self.listen(events.Tick(silent=silent))
-            now = self.clock()
-            if deadline is not None and now > deadline and not late:
-                late.append(True)
-            if (self.stop.requests or late) and not stopping:
-                stopping.append(now)
-                self.listen(events.Notice(text="stopping Bazel, the cache is kept; Ctrl-C again kills it"))
-                on_stop()
-            if stopping and not killed and (self.stop.requests > 1 or now - stopping[0] > STOP_GRACE_SECONDS):
-                killed.append(True)
-                on_kill()
+            if stopper.tick():
+                self.listen(events.Notice(text="stopping; what is finished stays in the cache. Ctrl-C again kills"))
 
         try:
-            result = watched(produce, output, tick, self.engine, self.clock)
-        except Interrupted:
-            self.stop.check()
-            raise
+            return watched(produce, output, tick, self.engine, self.clock)
         finally:
             lines.close()
             run.log.flush()
-        if late:
-            raise TimeLimit(
-                Problem(
-                    code="time-limit",
-                    message=f"the time limit of {plan.resources.time_limit} s was reached in phase {phase}; "
-                    "Bazel was stopped, the cache is kept",
-                    fix="run the same command again to go on",
-                )
-            )
-        return result
 
     def _line(self, run: _Run, text: str) -> None:
         run.tail.append(text)
@@ -390,6 +377,9 @@ class Builder:
         try:
             result = do()
             ok = True
+        except Interrupted:
+            self.stop.check()  # which says whether it was SIGINT or SIGTERM
+            raise
         except BuildFailed as error:
             raise self._failures(plan, run, phase).of_step(error) from error
         except OSError as error:
@@ -418,24 +408,16 @@ class Builder:
         ]
         return max(times)[1] if times else None
 
-    # --- compile and seal ---------------------------------------------------------------------------------------
+    # --- seal ---------------------------------------------------------------------------------------------------
 
-    def _compile(self, plan: BuildPlan, run: _Run) -> None:
-        self._timed(plan, run, "compile", lambda: self._container(plan, run, plan.phases[1]))
-
-    def _seal(self, plan: BuildPlan, run: _Run, machine: Machine) -> dict[str, Any]:
-        return self._timed(plan, run, "seal", lambda: self._sealed(plan, run, machine))
-
-    def _sealed(self, plan: BuildPlan, run: _Run, machine: Machine) -> dict[str, Any]:
+    def _sealed(self, plan: BuildPlan, run: _Run) -> dict[str, Any]:
         """From what the container left to wheels in the wheelhouse."""
         sealed = seal.sealed_wheels(plan, run.staging, run.name)
-        record = self._record(plan, run, machine, sealed)
+        record = self._record(plan, run, sealed)
         self.wheelhouse.publish(plan.build_id, record, sealed)
         return record
 
-    def _record(
-        self, plan: BuildPlan, run: _Run, machine: Machine, sealed: Mapping[Path, WheelFile]
-    ) -> dict[str, Any]:
+    def _record(self, plan: BuildPlan, run: _Run, sealed: Mapping[Path, WheelFile]) -> dict[str, Any]:
         """The build record: no secret, no path of this machine."""
         info = self.engine.info()
         figures = _figures(run.staging / "events.json")
@@ -452,7 +434,7 @@ class Builder:
             "bazel": asdict(figures) if figures else None,
             "seconds": dict(run.seconds),
             "attempts": run.attempts,
-            "machine": {"cpus": machine.cpus, "memory": machine.memory},
+            "machine": {"cpus": info.cpus, "memory": info.memory},
             "engine": {"name": info.name, "version": info.version},
             "untested": [problem.message for problem in plan.resolution.untested],
             "deflate": deflate_backend(),
@@ -461,12 +443,14 @@ class Builder:
         }
 
 
-def _caller() -> str:
-    return f"{os.getuid()}:{os.getgid()}"
-
-
-def _with_image(spec: ContainerSpec, image: str) -> ContainerSpec:
-    return replace(spec, image=image)
+def _too_late(phase: str, limit: int | None) -> TimeLimit:
+    return TimeLimit(
+        Problem(
+            code="time-limit",
+            message=f"the time limit of {limit} s was reached in phase {phase}; what is finished stays in the cache",
+            fix="run the same command again to go on",
+        )
+    )
 
 
 def _filled(mount: Mount, folders: Mapping[str, str]) -> Mount:

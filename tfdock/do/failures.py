@@ -29,7 +29,7 @@ _KILLED = 137
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Turns what one phase left into the error to show. `tail` are its last lines, `errors` those that look like one."""
+    """Turns what one phase left into the error to show: its last lines, and those among all that look like errors."""
 
     phase: str
     resources: Resources

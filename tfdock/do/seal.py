@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
 from tfdock.decide.plan import EPOCH, BuildPlan
 from tfdock.do.workspace import WheelFile, file_sha256
 from tfdock.errors import BuildFailed, Problem, WheelRefused
@@ -43,6 +45,10 @@ def _sealed(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFile]:
         name = _normalized(plan, raw, target)
         with target.open("rb") as file:
             facts = wheels.read_wheel(file, name)
+    except InvalidWheelFilename as error:
+        raise WheelRefused(
+            Problem(code="wheel-bad-name", message=str(error), fix="report this with the log")
+        ) from error
     except wheels.WheelError as error:
         raise WheelRefused(Problem(code=error.code, message=f"{raw.name}: {error.message}", fix=error.fix)) from error
     _check(plan, name, facts)
@@ -52,9 +58,9 @@ def _sealed(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFile]:
 def _normalized(plan: BuildPlan, raw: Path, target: Path) -> str:
     """Write the wheel anew, byte for byte repeatable, with its local version; returns its name."""
     local = plan.resolution.local_version
+    version = f"{parse_wheel_filename(raw.name)[1].public}+{local}" if local else None
     with raw.open("rb") as source, target.open("w+b") as sink:
-        version = wheels.read_wheel(source, raw.name).version.partition("+")[0]
-        return wheels.normalize(source, raw.name, sink, epoch=EPOCH, version=f"{version}+{local}" if local else None)
+        return wheels.normalize(source, raw.name, sink, epoch=EPOCH, version=version)
 
 
 def _check(plan: BuildPlan, name: str, facts: wheels.WheelFacts) -> None:

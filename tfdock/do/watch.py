@@ -12,14 +12,17 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from tfdock.do.engine import Engine, Output
-from tfdock.errors import EngineHung, Problem
+from tfdock.errors import EngineHung, Interrupted, Problem
 
 TICK_SECONDS = 0.5
 HANG_AFTER_SECONDS = 60.0
 """Silence after which the engine is asked whether it is still there."""
+STOP_GRACE_SECONDS = 60.0
+"""How long a build may take to stop cleanly before it is killed."""
 MAX_LINE = 4096
 
 _T = TypeVar("_T")
@@ -80,6 +83,58 @@ def _ping_or_give_up(engine: Engine, silent: float) -> None:
             fix="restart the engine, then run the same command again: the cache is kept",
         )
     )
+
+
+@dataclass
+class Stop:
+    """Requests to stop, counted by a signal handler that does nothing else: the first is gentle, the second not."""
+
+    requests: int = 0
+    terminated: bool = False
+
+    def check(self) -> None:
+        """Raise Interrupted if a stop was asked for."""
+        if self.requests:
+            raise Interrupted(
+                Problem(
+                    code="interrupted",
+                    message="stopped on request; what Bazel had finished is in the cache",
+                    fix="run the same command again to go on",
+                ),
+                terminated=self.terminated,
+            )
+
+
+@dataclass
+class Stopper:
+    """Passes a stop on to what is running: gently at the first request or at the deadline, then by force.
+
+    `deadline` is a time of `clock`; `late` tells afterwards that it was reached.
+    """
+
+    stop: Stop
+    gently: Callable[[], None]
+    by_force: Callable[[], None] = lambda: None
+    deadline: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    late: bool = False
+    _since: float | None = None
+    _forced: bool = False
+
+    def tick(self) -> bool:
+        """Act on a request or the deadline; True at the moment when stopping begins."""
+        now = self.clock()
+        self.late = self.late or (self.deadline is not None and now > self.deadline)
+        if self._since is None:
+            if not (self.stop.requests or self.late):
+                return False
+            self._since = now
+            self.gently()
+            return True
+        if not self._forced and (self.stop.requests > 1 or now - self._since > STOP_GRACE_SECONDS):
+            self._forced = True
+            self.by_force()
+        return False
 
 
 # --- output -------------------------------------------------------------------------------------------------------

@@ -97,7 +97,11 @@ class Cost(_Record):
 
 
 class Release(Row):
-    """A minor release of TensorFlow. `like` names the release whose contract rows it follows."""
+    """A minor release of TensorFlow. `like` names the release whose contract rows it follows.
+
+    `official_targets` are the official wheel's; `runtime_targets`, where given, are all the release uses at run
+    time, whatever was compiled (its allow-list of AMD targets).
+    """
 
     release: str
     like: str | None = None
@@ -114,6 +118,7 @@ class Release(Row):
     capability_pattern: str | None = None
     capability_format: str = "named"
     official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    runtime_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     wheel: Wheel
     cost: Cost
 
@@ -187,7 +192,7 @@ class Image(Row):
     """A base image. The first row that fits a release, Python and accelerator is used.
 
     `template` names `dockerfiles/base/<template>.j2`; `paths` where its tools are (`python`, `clang`, `gcc`,
-    `cuda`, `rocm`); `packages` are installed on top.
+    `cuda`, `rocm`); `packages` are installed on top, then `pip` from PyPI without dependencies.
     """
 
     image: Template
@@ -199,6 +204,7 @@ class Image(Row):
     bazel: str = "bazelisk"
     paths: dict[str, Template] = Field(default_factory=dict)
     packages: tuple[str, ...] = ()
+    pip: tuple[str, ...] = ()
 
 
 class Accelerator(Row):

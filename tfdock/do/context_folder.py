@@ -1,0 +1,51 @@
+"""Writing a build context into a folder, for people who want to read it or build it by hand."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tfdock.decide.render import BuildContext
+from tfdock.do.source import tree_files
+from tfdock.errors import Problem, ProfileError
+
+_MARK = ".tfdock-context"
+"""A folder that carries this file was written by `render` and may be replaced by it."""
+
+
+def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
+    """Write the context, replacing an earlier one of ours; returns the paths written, sorted.
+
+    Refuses a folder with other contents, and one whose files were changed by hand is left as it is: see the error.
+    """
+    _empty(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARK).touch()
+    for path, data in context.files.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+        target.chmod(0o755 if context.executable(path) else 0o644)
+    written = list(context.files)
+    for file in tree_files(tree) if tree else ():
+        assert tree is not None
+        path = f"source/{file.relative_to(tree).as_posix()}"
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, folder / path, follow_symlinks=False)
+        written.append(path)
+    return sorted(written)
+
+
+def _empty(folder: Path) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / _MARK).exists()):
+        raise ProfileError(
+            Problem(
+                code="output-not-empty",
+                message=f"{folder} exists and was not written by `tfdock render`",
+                fix="give a new folder, or remove this one yourself",
+                file=str(folder),
+            )
+        )
+    shutil.rmtree(folder)
