@@ -16,6 +16,9 @@ for section in startup flags targets package; do
   [ $# -eq 0 ] || shift
 done
 
+# Bazel as the image has it unpacked (toolchain.sh); else each container would unpack it again.
+[ ! -e /opt/tfdock/bazel/unpacked ] || startup=(--install_base=/opt/tfdock/bazel/unpacked "${startup[@]}")
+
 # Ctrl-C reaches the whole process group: Bazel stops cleanly by itself, this shell stays to report its exit code.
 trap : INT TERM
 cd /tf/tensorflow

@@ -12,7 +12,10 @@ git)
   git config core.abbrev 12
   git config advice.detachedHead false
   # As a tag first: `git describe`, which stamps the version into the wheel, needs the tag's own name.
-  git fetch -q --depth 1 "$url" "refs/tags/$ref:refs/tags/$ref" || git fetch -q --depth 1 "$url" "$ref"
+  if ! git fetch -q --depth 1 "$url" "refs/tags/$ref:refs/tags/$ref" && ! git fetch -q --depth 1 "$url" "$ref"; then
+    echo "tfdock: cannot fetch $ref from $url" >&2
+    exit 68
+  fi
   git checkout -q --detach FETCH_HEAD
   found=$(git rev-parse HEAD)
   if [ -n "$commit" ] && [ "$found" != "$commit" ]; then
@@ -22,7 +25,10 @@ git)
   ;;
 archive)
   url=$2 sha256=$3
-  curl -fsSL --retry 3 -o /tmp/source "$url"
+  if ! curl -fsSL --retry 3 -o /tmp/source "$url"; then
+    echo "tfdock: cannot download $url" >&2
+    exit 68
+  fi
   found=$(sha256sum </tmp/source | cut -d' ' -f1)
   if [ "$found" != "$sha256" ]; then
     echo "tfdock: $url has the sha256 $found, but $sha256 was expected" >&2

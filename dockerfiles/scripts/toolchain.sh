@@ -7,14 +7,18 @@ shift
 export HOME=/opt/tfdock/home USER=tfdock LC_ALL=C
 mkdir -p "$HOME"
 
-# Bazel unpacks itself on first use (bazelisk: downloads itself). Done once here, every container starts at once.
-found=$(cd / && bazel --batch --output_user_root=/opt/tfdock/bazel/user --install_base=/opt/tfdock/bazel/install version |
+# Bazel unpacks itself on first use (bazelisk: downloads itself first) into a folder named by its hash. Done once
+# here and given a fixed name, so that every container starts at once and needs neither network nor time for it.
+found=$(cd / && bazel --batch --output_user_root=/opt/tfdock/bazel version |
   sed -n 's/^Build label: *\([0-9.]*[0-9]\).*/\1/p')
 if [ "$found" != "$wanted" ]; then
   echo "tfdock: Bazel $wanted is wanted, the base image has ${found:-none}" >&2
   exit 64
 fi
-rm -rf "$HOME" /opt/tfdock/bazel/user
+# Debian's Bazel comes unpacked.
+[ ! -d /opt/tfdock/bazel/install ] || ln -s /opt/tfdock/bazel/install/* /opt/tfdock/bazel/unpacked
+find /opt/tfdock/bazel -mindepth 1 -maxdepth 1 ! -name install ! -name unpacked -exec rm -rf {} +
+rm -rf "$HOME"
 chmod -R a+rX /opt/tfdock
 
 # The toolchain's identity: the same on every machine that has the same tools, whatever the image's id.

@@ -99,7 +99,6 @@ def make_plan(
     startup = (
         f"--output_user_root={OUTPUT}/user",
         f"--output_base={OUTPUT}/base",
-        "--install_base=/opt/tfdock/bazel/install",
         "--max_idle_secs=15",
         *resolution.startup,
     )

@@ -19,6 +19,8 @@ from tfdock.decide.resolve import Resolution
 
 # Debian policy 5.6.1, with an optional `=version`.
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?\Z")
+# A Python requirement pinned to one version (PEP 508).
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!]*\Z")
 _BAZEL_RELEASES = "https://github.com/bazelbuild/bazel/releases/download"
 
 
@@ -62,9 +64,11 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "template": image.template,
         "accelerator_template": resolution.accelerator.template,
         "packages": image.packages,
+        "pip": image.pip,
         "bazel": resolution.bazel,
         "bazel_url": f"{_BAZEL_RELEASES}/{resolution.bazel}/bazel-{resolution.bazel}-installer-linux-x86_64.sh",
         "tools": _tools(resolution.paths),
+        "python_path": resolution.paths.get("python", "python3"),
         "cuda_path": resolution.paths.get("cuda", ""),
         "rocm_path": resolution.paths.get("rocm", ""),
         "source_kind": source.kind,
@@ -82,7 +86,7 @@ def _tools(paths: Mapping[str, str]) -> list[str]:
     cuda = paths.get("cuda")
     if cuda:
         tools += [f"{cuda}/bin/{name}" for name in ("nvcc", "ptxas", "fatbinary")] + [f"{cuda}/nvvm/bin/cicc"]
-    return sorted(tools)
+    return sorted(set(tools))
 
 
 def _environment_file(environment: Mapping[str, str]) -> bytes:
@@ -106,7 +110,8 @@ def _environment(templates: Mapping[str, str]) -> ImmutableSandboxedEnvironment:
     environment.filters |= {
         "json_words": _json_words,
         "shell_word": lambda text: shlex.quote(_one_line(str(text))),
-        "package_words": _package_words,
+        "package_words": lambda words: _words(words, _PACKAGE),
+        "requirement_words": lambda words: _words(words, _REQUIREMENT),
     }
     return environment
 
@@ -129,11 +134,12 @@ def _json_words(words: Sequence[str]) -> str:
     return ", ".join(json.dumps(_one_line(word)) for word in words)
 
 
-def _package_words(packages: Sequence[str]) -> str:
-    for package in packages:
-        if not _PACKAGE.match(package):
-            raise ValueError(f"not a Debian package: {package!r}")
-    return " ".join(sorted(packages))
+def _words(words: Sequence[str], pattern: re.Pattern[str]) -> str:
+    """Words that need no quoting, sorted."""
+    for word in words:
+        if not pattern.match(word):
+            raise ValueError(f"not a package: {word!r}")
+    return " ".join(sorted(words))
 
 
 def _tidy(text: str) -> str:

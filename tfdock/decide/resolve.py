@@ -476,8 +476,10 @@ class _Resolver:
                 f"TensorFlow {release.release} takes capabilities only as `x.y`, which means SASS and PTX",
                 f"write `{str(target).replace('sm_', 'compute_')}`",
             )
-        elif release.capability_pattern and not re.fullmatch(
-            release.capability_pattern, self._written(release, target)
+        elif (
+            accelerator.target_prefix
+            and release.capability_pattern
+            and not re.fullmatch(release.capability_pattern, self._written(release, target))
         ):
             self.doubt(
                 "capability-syntax",
@@ -757,7 +759,7 @@ class _Resolver:
         parts = [f"tf{version}{'.' + suffix if suffix else ''}", f"py{python}"]
         parts += [f"{name}{value}" for name, value in components.items()] or [accelerator.accelerator]
         parts += _target_words(targets)
-        parts += [gpu_compiler] if gpu_compiler != (release.gpu_compiler or "") else []
+        parts += [gpu_compiler] if gpu_compiler and gpu_compiler != release.gpu_compiler else []
         return BuildId("-".join([*parts, *self._variant(source), self.machine]))
 
     def _local_version(

@@ -17,13 +17,16 @@ import io
 import json
 import os
 import re
+import socket
 import string
+import struct
 import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import requests
@@ -84,6 +87,7 @@ _TRANSPORT = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError
 
 _CONNECT_TIMEOUT = 15.0
 _KILLED = 137
+_OPEN_FILES = 65536
 
 
 # What engines say, and what it means ------------------------------------------------------------------------
@@ -185,7 +189,7 @@ _REFUSALS = (
         "install `tini` on the engine's machine (Debian's docker.io only recommends it)",
     ),
     _means(
-        r"bind source path does not exist: (?P<path>.*)|(?:statfs|stat) (?P<other>\S+): no such file or directory$",
+        r"bind source path does not exist: (?P<path>.*)|statfs (?P<other>\S+): no such file or directory",
         EngineError,
         "mount-source-missing",
         "the folder {path}{other} does not exist on the engine's machine, so no container can see it",
@@ -531,12 +535,30 @@ def _step_killed(step: str) -> OutOfMemory:
 # Containers -------------------------------------------------------------------------------------------------
 
 
-def _host_config(spec: ContainerSpec) -> dict[str, Any]:
+def _open_files(address: _Address) -> int:
+    """How many open files a container may have: a full file table truncates Bazel's cache entries.
+
+    An engine without CAP_SYS_RESOURCE (in a sandbox, or rootless) refuses to start a container with more than it
+    may have itself, so that is looked up where the engine is a process of this machine.
+    """
+    path = address.url.partition("unix://")[2]
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(path)
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid, _, _ = struct.unpack("3i", credentials)
+        limit = re.search(r"Max open files +\S+ +(\d+)", Path(f"/proc/{pid}/limits").read_text())
+    except (OSError, AttributeError):  # elsewhere, or not Linux
+        return _OPEN_FILES
+    return min(_OPEN_FILES, int(limit[1])) if limit else _OPEN_FILES
+
+
+def _host_config(spec: ContainerSpec, open_files: int) -> dict[str, Any]:
     """The record as the SDK's arguments."""
     config: dict[str, Any] = {
         # docker-init forwards signals and reaps what Bazel's server leaves behind.
         "init": True,
-        "ulimits": [Ulimit(name="nofile", soft=65536, hard=65536)],
+        "ulimits": [Ulimit(name="nofile", soft=open_files, hard=open_files)],
         # `follow` reads from byte 0 again, so nothing may be rotated away. Leaving max-size out would take the
         # engine's own default, and the documented -1 is refused ("invalid size").
         "log_config": LogConfig(type="json-file", config={"max-size": "1000g", "max-file": "1"}),
@@ -928,6 +950,8 @@ class DockerEngine:
         return self._create(spec)
 
     def _create(self, spec: ContainerSpec) -> str:
+        host_config = _host_config(spec, _open_files(self.address))
+
         def request(client: Sdk) -> str:
             created: Mapping[str, Any] = client.create_container(
                 spec.image,
@@ -940,7 +964,7 @@ class DockerEngine:
                 working_dir=spec.workdir,
                 tty=spec.terminal,
                 stdin_open=spec.terminal,
-                host_config=client.create_host_config(**_host_config(spec)),
+                host_config=client.create_host_config(**host_config),
             )
             return str(created["Id"])
 
