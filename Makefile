@@ -1,0 +1,27 @@
+# Everything works on a fresh Debian 12 as root with nothing but make installed, and says what it installs.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench lint golden
+
+PYTHON := .venv/bin/python
+BED := ci/bed/bed
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
+
+setup: ## Python, a virtual environment, the packages
+	@ci/setup
+
+demo: setup ## From a profile to a wheel, on a real engine: the main job in miniature
+	@$(BED) run -- ci/demo
+
+test: setup ## The whole suite: unit, engine, builds
+	@$(BED) run -- $(PYTHON) -m pytest $(ARGS)
+
+bench: setup ## Compare with hand-written equivalents; writes build/bench.json
+	@$(BED) run -- $(PYTHON) tests/bench/bench.py
+
+lint: setup ## ruff and mypy
+	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
+
+golden: setup ## Write the expected renders anew; then read the diff
+	@$(PYTHON) -m pytest -q tests/unit/test_render.py --golden
