@@ -18,7 +18,7 @@ machine_engine() {
   return 1
 }
 
-# engine_select: sets ENGINE_HOST, ENGINE_NETWORK and HOST_ADDRESS (where containers of that network find this machine).
+# engine_select: sets ENGINE_HOST and ENGINE_NETWORK.
 engine_select() {
   if alive engine; then
     ENGINE_HOST=unix://$RUN/engine.sock
@@ -29,16 +29,10 @@ engine_select() {
   network_select "$ENGINE_HOST"
 }
 
+# For the bed's own image builds. `host` where the engine runs without a bridge.
 network_select() {
-  ENGINE_NETWORK=bridge
-  HOST_ADDRESS=$(docker --host "$1" network inspect bridge \
-    --format '{{range .IPAM.Config}}{{.Gateway}} {{end}}' 2>/dev/null) || HOST_ADDRESS=
-  HOST_ADDRESS=${HOST_ADDRESS%% *}
-  # An engine in a virtual machine, or a remote one, has a gateway that is not an address of this machine.
-  if [[ ! $HOST_ADDRESS ]] || ! grep -qsw "$HOST_ADDRESS" /proc/net/fib_trie; then
-    HOST_ADDRESS=127.0.0.1
-    [[ $(docker --host "$1" network ls --quiet --filter name='^bridge$') ]] || ENGINE_NETWORK=host
-  fi
+  ENGINE_NETWORK=host
+  [[ ! $(docker --host "$1" network ls --quiet --filter name='^bridge$') ]] || ENGINE_NETWORK=bridge
 }
 
 engine_up() {
@@ -92,15 +86,19 @@ engine_down() {
   fi
   stop "$name"
   bridge_down "$name"
-  # dockerd binds its data folder onto itself, and a second one does not undo what a killed one did.
-  # A disk that somebody mounted there shows its root, `/`, in the fourth field.
-  while awk -v data="$BED/$name/data" '$5 == data && $4 != "/" { found = 1 } END { exit !found }' /proc/self/mountinfo; do
-    umount "$BED/$name/data"
-  done
+  unmount_remains "$name"
+}
+
+# What dockerd leaves mounted: the network namespace of `--network host`, and, when one was killed, its data folder
+# bound onto itself. (A disk that somebody mounted there shows its root, `/`, in the fourth field.)
+unmount_remains() {
+  awk -v data="$BED/$1/data" -v run="$RUN/$1.exec/" \
+    'index($5, run) == 1 || ($5 == data && $4 != "/") { print $5 }' /proc/self/mountinfo |
+    while read -r mounted; do umount "$mounted"; done
 }
 
 engine_remains() {
-  grep -qsF "$RUN/$1.exec/" /proc/[0-9]*/cmdline || grep -qF -e " $BED/$1/data/" -e " $RUN/$1.exec/" /proc/self/mounts
+  grep -qsF "$RUN/$1.exec/" /proc/[0-9]*/cmdline || grep -qF " $BED/$1/data/" /proc/self/mounts
 }
 
 # dockerd trusts this file: a process that has the number by chance would be taken for its containerd.

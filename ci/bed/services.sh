@@ -50,11 +50,8 @@ registry_down() {
   stop registry
 }
 
-# On the address where the engine's containers find this machine: behind a bridge, their 127.0.0.1 is not ours.
-# The second engine's containers reach the same address, so it is kept in a file.
-downloads_address() { cat "$RUN/downloads.address" 2>/dev/null || printf '%s\n' "$HOST_ADDRESS"; }
-downloads_url() { printf 'http://%s:%s\n' "$(downloads_address)" "$DOWNLOADS_PORT"; }
-downloads_answer() { [[ $(http_status HEAD "$HOST_ADDRESS" "$DOWNLOADS_PORT" /) == 200 ]]; }
+downloads_url() { printf 'http://127.0.0.1:%s\n' "$DOWNLOADS_PORT"; }
+downloads_answer() { [[ $(http_status HEAD 127.0.0.1 "$DOWNLOADS_PORT" /) == 200 ]]; }
 
 downloads_up() {
   mkdir -p "$BED/downloads"
@@ -64,11 +61,10 @@ downloads_up() {
     say "downloads: $(downloads_url) is up"
     return 0
   fi
-  stop downloads # it may listen on the address of an engine that is gone
-  port_free "$HOST_ADDRESS" "$DOWNLOADS_PORT" TFDOCK_BED_DOWNLOADS_PORT
+  stop downloads
+  port_free 127.0.0.1 "$DOWNLOADS_PORT" TFDOCK_BED_DOWNLOADS_PORT
   need python3 python3
-  printf '%s\n' "$HOST_ADDRESS" >"$RUN/downloads.address"
-  start downloads python3 -m http.server --bind "$HOST_ADDRESS" --directory "$BED/downloads" "$DOWNLOADS_PORT"
+  start downloads python3 -m http.server --bind 127.0.0.1 --directory "$BED/downloads" "$DOWNLOADS_PORT"
   serving downloads downloads_answer || die "the file server does not start, see $LOGS/downloads.log"
   say "downloads: started on $(downloads_url)"
 }

@@ -15,7 +15,7 @@ _NETWORK = re.compile(
     r"Temporary failure in name resolution"
 )
 _NO_SPACE = re.compile(r"No space left on device|ENOSPC")
-_ERROR = re.compile(r"^(?:ERROR|FATAL|FAILED)\b|\berror:|^tfdock: |Killed\b|AssertionError|Exception:")
+_ERROR = re.compile(r"^(?:ERROR|FATAL|FAILED)\b|\berror:|^tfdock: |Killed\b|\w+(?:Error|Exception): ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
