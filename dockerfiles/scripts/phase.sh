@@ -16,6 +16,9 @@ for section in startup flags targets package; do
   [ $# -eq 0 ] || shift
 done
 
+# Bazel hands no HOME to its actions; the user database is where they look next.
+getent passwd "$(id -u)" >/dev/null || echo "tfdock:x:$(id -u):$(id -g)::/tmp:/bin/bash" >>/etc/passwd
+
 # Bazel as the image has it unpacked (toolchain.sh); else each container would unpack it again.
 [ ! -e /opt/tfdock/bazel/unpacked ] || startup=(--install_base=/opt/tfdock/bazel/unpacked "${startup[@]}")
 

@@ -20,6 +20,8 @@ fi
 find /opt/tfdock/bazel -mindepth 1 -maxdepth 1 ! -name install ! -name unpacked -exec rm -rf {} +
 rm -rf "$HOME"
 chmod -R a+rX /opt/tfdock
+# Whoever the container runs as adds itself (phase.sh): setuptools and others stop for a user without an entry.
+chmod a+w /etc/passwd
 
 # The toolchain's identity: the same on every machine that has the same tools, whatever the image's id.
 {

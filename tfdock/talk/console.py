@@ -180,11 +180,11 @@ class TerminalProgress:
 
         self._style = Style(stream)
         self._console = Console(file=stream, highlight=False, no_color=not colour_wanted(stream))
-        self._live = Live(console=self._console, refresh_per_second=5, transient=True, get_renderable=self._drawn)
         self._phase: events.PhaseStarted | None = None
         self._started = time.monotonic()
         self._progress = events.Progress(done=0, total=0)
         self._lines: deque[str] = deque(maxlen=_SHOWN_LINES)
+        self._live = Live(console=self._console, refresh_per_second=5, transient=True, get_renderable=self._drawn)
         self._live.start()
 
     def __call__(self, event: events.Event) -> None:

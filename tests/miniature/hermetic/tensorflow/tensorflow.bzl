@@ -1,0 +1,3 @@
+"""What BUILD files of this tree share."""
+
+VERSION = "99.18.0"

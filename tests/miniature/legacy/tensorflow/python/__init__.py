@@ -1,0 +1,1 @@
+"""What stands behind the names of the package tensorflow."""
