@@ -134,5 +134,6 @@ http_status() {
 
 # A port that answers before our service was started belongs to somebody else.
 port_free() {
-  ! listening "$1" "$2" || die "port $2 on $1 is taken by another program; choose one with $3=PORT"
+  ! listening "$1" "$2" || die "port $2 on $1 is taken by another program;" \
+    "$([[ ${3:-} ]] && echo "choose another with $3=PORT" || echo "stop it first")"
 }

@@ -62,7 +62,7 @@ downloads_up() {
     return 0
   fi
   stop downloads
-  port_free 127.0.0.1 "$DOWNLOADS_PORT" TFDOCK_BED_DOWNLOADS_PORT
+  port_free 127.0.0.1 "$DOWNLOADS_PORT"
   need python3 python3
   start downloads python3 -m http.server --bind 127.0.0.1 --directory "$BED/downloads" "$DOWNLOADS_PORT"
   serving downloads downloads_answer || die "the file server does not start, see $LOGS/downloads.log"
