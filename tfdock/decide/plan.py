@@ -296,6 +296,7 @@ def as_json(plan: BuildPlan) -> dict[str, object]:
             },
         },
         "environment": dict(plan.environment),
+        "container_environment": dict(plan.container_environment),
         "startup_options": list(plan.startup_options),
         "bazel_flags": list(plan.bazel_flags),
         "local_flags": list(plan.local_flags),

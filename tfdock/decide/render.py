@@ -6,6 +6,7 @@ Templates lay out, this module decides. Values reach a template only as narrow t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -67,10 +68,8 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "pip": image.pip,
         "bazel": resolution.bazel,
         "bazel_url": f"{_BAZEL_RELEASES}/{resolution.bazel}/bazel-{resolution.bazel}-installer-linux-x86_64.sh",
-        "tools": _tools(resolution.paths),
-        "python_path": resolution.paths.get("python", "python3"),
-        "cuda_path": resolution.paths.get("cuda", ""),
-        "rocm_path": resolution.paths.get("rocm", ""),
+        "tools": _tools(resolution),
+        "paths": dict(resolution.paths),
         "source_kind": source.kind,
         "source_location": source.location,
         "source_sha256": source.sha256 or "",
@@ -80,13 +79,16 @@ def _values(resolution: Resolution) -> dict[str, object]:
     }
 
 
-def _tools(paths: Mapping[str, str]) -> list[str]:
-    """The programs whose bytes are part of the toolchain's identity."""
-    tools = [path for name, path in paths.items() if name in ("clang", "gcc", "python")]
-    cuda = paths.get("cuda")
-    if cuda:
-        tools += [f"{cuda}/bin/{name}" for name in ("nvcc", "ptxas", "fatbinary")] + [f"{cuda}/nvvm/bin/cicc"]
-    return sorted(set(tools))
+def _tools(resolution: Resolution) -> list[str]:
+    """The programs whose bytes are part of the toolchain's identity, as far as they stand in the image."""
+    paths = resolution.paths
+    tools = {paths[name] for name in ("clang", "gcc", "python") if name in paths}
+    folders = {f"{name}_path": path for name, path in paths.items()}
+    for tool in resolution.accelerator.tools:
+        # A release that downloads its toolkit has none in the image.
+        with contextlib.suppress(KeyError):
+            tools.add(tool.format_map(folders))
+    return sorted(tools)
 
 
 def _environment_file(environment: Mapping[str, str]) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfdock.errors import Incompatible, Problem
@@ -18,8 +18,10 @@ from tfdock.read.knowledge import Accelerator, Gpu, Image, KnowledgeBase, Releas
 from tfdock.read.profile import Debug, HostCompiler, Profile
 from tfdock.read.yamldoc import Node
 
-MAX_TARGETS_IN_NAME = 8
-"""Longer lists of targets are hashed in names: a file name holds 255 bytes, an image tag 128."""
+MAX_NAME = 128
+"""What an image tag may hold; a file name holds 255 bytes."""
+MAX_WORDS_IN_NAME = 8
+"""Longer lists of targets or CPU features are hashed in names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +119,9 @@ class _Resolver:
         (self.untested if self.profile.allow_untested else self.problems).append(problem)
 
     def _problem(self, code: str, path: str, message: str, fix: str) -> Problem:
-        parts = tuple(int(part) if part.isdigit() else part for part in re.findall(r"\w+", path))
-        while parts and isinstance(parts[0], str) and parts[0] not in self.document.entries:
-            parts = ()
-        node = self.document.at(parts)
+        node = self.document.at(
+            tuple(int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", path))
+        )
         return Problem(
             code=code,
             message=message,
@@ -153,9 +154,13 @@ class _Resolver:
         base = self._base(image, python, version, components)
         bazel = self._bazel(release)
         source = self._source(release, version)
-        wheel_name = self.profile.wheel.name or "tensorflow"
+        wheel_name = self._wheel_name()
+        xla = self._xla()
         optimize = self._optimize()
         debug = self.profile.debugging
+        self.choose(
+            "debug", debug.mode if debug else "off", *_asked_or_default(debug is not None, "optimised, no symbols")
+        )
         paths = self._paths(image, version, python, components)
         facts = self._facts(
             release, version, python, accelerator, components, targets, gpu_compiler, host_compiler, paths, optimize
@@ -173,7 +178,7 @@ class _Resolver:
             targets=targets,
             gpu_compiler=gpu_compiler,
             host_compiler=host_compiler,
-            xla=self.profile.xla,
+            xla=xla,
             optimize=optimize,
             debug=debug,
             base=base,
@@ -264,6 +269,7 @@ class _Resolver:
                 f"did you mean `{near[0]}`?" if near else f"known: {', '.join(sorted(known))}",
             )
             self.stop_if_refused()
+        self._refuse_unknown_devices(known.get(asked or ""))
         names = {asked} if asked else set(evidence.values())
         for path, name in evidence.items():
             if asked and name != asked:
@@ -287,6 +293,38 @@ class _Resolver:
         )
         self.choose("accelerator", name, where, reason)
         return known[name]
+
+    def _refuse_unknown_devices(self, asked: Accelerator | None) -> None:
+        """What no accelerator is known for must not pass for a build without one."""
+        if self.profile.gpus == "local" and not self.local_gpus:
+            self.refuse(
+                "gpu-local-none",
+                "gpus",
+                "`gpus: local` found no GPU on this machine",
+                "name them: `gpus: [rtx3080]` (`nvidia-smi` or `rocminfo` must work for `local`)",
+            )
+        for path, name in self._asked_gpus():
+            if self._gpu(name) is None:
+                near = difflib.get_close_matches(_gpu_key(name), self.knowledge.gpus, n=3, cutoff=0.5)
+                self.refuse(
+                    "gpu-unknown",
+                    path,
+                    f"the GPU `{name}` is not known",
+                    (f"did you mean {' or '.join(f'`{one}`' for one in near)}? " if near else "")
+                    + "Otherwise give its capability: `compute_capabilities: [sm_86]`",
+                )
+        rows = [asked] if asked else self.knowledge.accelerators.values()
+        patterns = [row.target_pattern for row in rows if row.target_pattern]
+        for path, target in self._asked_targets():
+            if not any(re.fullmatch(pattern, target) for pattern in patterns):
+                self.refuse(
+                    "target-syntax",
+                    path,
+                    f"`{target}` is not a target of {asked.accelerator if asked else 'any accelerator'}",
+                    f"targets look like {' or '.join(patterns)}"
+                    if patterns
+                    else f"remove `{path.partition('[')[0]}`",
+                )
 
     def _accelerator_evidence(self) -> Iterable[tuple[str, str]]:
         """(field, accelerator) for each field of the profile that implies one."""
@@ -367,7 +405,7 @@ class _Resolver:
                 name,
                 f"TensorFlow {release.release} downloads {name} itself and takes exact versions only; "
                 f"{asked} is not among {', '.join(support.accepted)}",
-                f'use `{name}: "{near[-1] if near else support.tested}"`',
+                f'use `{name}: "{support.tested if support.tested in near or not near else near[-1]}"`',
             )
         elif support.closed and value in support.uncertain:
             self.doubt(
@@ -391,6 +429,9 @@ class _Resolver:
         """An exact version for `12.2`: closed lists are exact already, a toolkit's row knows its patch releases."""
         if support.closed or name != accelerator.toolkit or len(Version(asked).parts) > 2:
             return asked
+        if len(Version(asked).parts) < 2:
+            known = (*support.accepted, support.tested or asked)
+            asked = next((one for one in reversed(known) if Version(one).matches(Version(asked))), asked)
         toolkit = self.knowledge.toolkits.get((accelerator.toolkit, str(Version(asked).minor)))
         return toolkit.patches[-1] if toolkit and toolkit.patches else asked
 
@@ -398,32 +439,39 @@ class _Resolver:
         if accelerator.target_pattern is None:
             return ()
         wanted = [*self._asked_targets(), *self._targets_of_gpus(release, accelerator)]
-        if self.profile.gpus == "local" and not self.local_gpus:
-            self.refuse(
-                "gpu-local-none",
-                "gpus",
-                "`gpus: local` found no GPU on this machine",
-                "name them: `gpus: [rtx3080]` (`nvidia-smi` or `rocminfo` must work for `local`)",
-            )
-        elif not wanted:
-            official = release.official_targets.get(accelerator.accelerator, ())
-            if not official:
-                self.refuse(
-                    "targets-missing",
-                    "accelerator",
-                    f"it is not known for which GPUs TensorFlow {release.release} is officially built",
-                    "say for which: `gpus: [rtx3080]`",
-                )
-            self.choose(
-                "targets", ", ".join(official), f"releases.yaml {release.release}", "the official wheel's list"
-            )
-            return official
+        if not wanted:
+            return self._official_targets(release, accelerator, components)
         for path, target in wanted:
-            self._check_target(release, accelerator, components, path, target)
+            self._check_capability(release, accelerator, path, target)
+            self._check_toolkit(release, accelerator, components, path, target)
         self.stop_if_refused()
         targets = sorted_targets(target for _, target in wanted)
         self.choose("targets", ", ".join(targets), "profile", self._target_reason(wanted))
         return targets
+
+    def _official_targets(
+        self, release: Release, accelerator: Accelerator, components: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        official = release.official_targets.get(accelerator.accelerator, ())
+        if not official:
+            self.refuse(
+                "targets-missing",
+                "accelerator",
+                f"it is not known for which GPUs TensorFlow {release.release} is officially built",
+                f"say for which: `gpus: [{self._example_gpu(accelerator, components)}]`",
+            )
+        for target in official:
+            self._check_toolkit(release, accelerator, components, accelerator.toolkit or "", target)
+        row = f"releases.yaml {release.release}"
+        self.choose("targets", ", ".join(official), row, "the official wheel's list")
+        return official
+
+    def _example_gpu(self, accelerator: Accelerator, components: Mapping[str, str]) -> str:
+        toolkit = accelerator.toolkit or ""
+        row = self.knowledge.toolkits.get((toolkit, str(Version(components.get(toolkit, "")).minor)))
+        able = row.targets if row else ()
+        gpus = (gpu for gpu in self.knowledge.gpus.values() if gpu.accelerator == accelerator.accelerator)
+        return next((gpu.gpu for gpu in gpus if gpu.target.replace(".", "") in able), "…")
 
     def _target_reason(self, wanted: Sequence[tuple[str, str]]) -> str:
         if self.profile.gpus is None:
@@ -435,18 +483,8 @@ class _Resolver:
         found = []
         for path, name in self._asked_gpus():
             gpu = self._gpu(name)
-            if gpu is None:
-                near = difflib.get_close_matches(_gpu_key(name), self.knowledge.gpus, n=3, cutoff=0.5)
-                self.refuse(
-                    "gpu-unknown",
-                    path,
-                    f"the GPU `{name}` is not known",
-                    (f"did you mean {' or '.join(f'`{one}`' for one in near)}? " if near else "")
-                    + "Otherwise give its capability: `compute_capabilities: [sm_86]`",
-                )
-                continue
-            if gpu.accelerator != accelerator.accelerator:
-                continue  # said as accelerator-conflict
+            if gpu is None or gpu.accelerator != accelerator.accelerator:
+                continue  # said as gpu-unknown or accelerator-conflict
             if not accelerator.target_prefix:
                 found.append((path, gpu.target))
                 continue
@@ -456,19 +494,8 @@ class _Resolver:
             found.append((path, str(Capability(capability.major, capability.minor, ptx=ptx))))
         return found
 
-    def _check_target(
-        self, release: Release, accelerator: Accelerator, components: Mapping[str, str], path: str, target: str
-    ) -> None:
-        if not re.fullmatch(accelerator.target_pattern or "", target):
-            self.refuse(
-                "target-syntax",
-                path,
-                f"`{target}` is not a target of {accelerator.accelerator}",
-                "write `sm_86` for SASS, `compute_86` for SASS and PTX"
-                if accelerator.target_prefix
-                else f"targets look like {accelerator.target_pattern}",
-            )
-            return
+    def _check_capability(self, release: Release, accelerator: Accelerator, path: str, target: str) -> None:
+        """Whether the release can be told of the target."""
         if accelerator.target_prefix and release.capability_format == "dotted" and not Capability.parse(target).ptx:
             self.refuse(
                 "capability-needs-ptx",
@@ -476,20 +503,22 @@ class _Resolver:
                 f"TensorFlow {release.release} takes capabilities only as `x.y`, which means SASS and PTX",
                 f"write `{str(target).replace('sm_', 'compute_')}`",
             )
-        elif (
-            accelerator.target_prefix
-            and release.capability_pattern
-            and not re.fullmatch(release.capability_pattern, self._written(release, target))
-        ):
+        elif not self._takes(release, accelerator, target):
             self.doubt(
                 "capability-syntax",
                 path,
                 f"TensorFlow {release.release} is not known to take the capability `{target}`",
                 f"take a release that knows it{self._releases_taking(target)}",
             )
+
+    def _check_toolkit(
+        self, release: Release, accelerator: Accelerator, components: Mapping[str, str], path: str, target: str
+    ) -> None:
+        """Whether the toolkit can compile for the target."""
         toolkit = accelerator.toolkit and components.get(accelerator.toolkit)
         row = toolkit and self.knowledge.toolkits.get((accelerator.toolkit or "", str(Version(toolkit).minor)))
-        if toolkit and not row:
+        said = any(problem.field == accelerator.toolkit for problem in (*self.problems, *self.untested))
+        if toolkit and not row and not said:
             self.doubt(
                 "toolkit-unknown",
                 accelerator.toolkit or "",
@@ -497,22 +526,46 @@ class _Resolver:
                 "use a known version",
             )
         elif row and _target_number(target) not in row.targets:
-            self._refuse_target(accelerator, path, target, str(toolkit))
+            self._refuse_target(release, accelerator, path, target, str(toolkit))
 
-    def _refuse_target(self, accelerator: Accelerator, path: str, target: str, toolkit: str) -> None:
+    def _refuse_target(
+        self, release: Release, accelerator: Accelerator, path: str, target: str, toolkit: str
+    ) -> None:
         name = accelerator.toolkit or ""
-        able = sorted(
-            Version(row.version)
+        able = {
+            row.version
             for row in self.knowledge.toolkits.values()
             if row.toolkit == name and _target_number(target) in row.targets
-        )
-        newer = [version for version in able if version > Version(toolkit)]
+        }
         ways = []
-        if able:
-            way = newer[0] if newer else able[-1]
-            ways.append(f'{name} {way} {"or newer " if newer else ""}compiles it: `{name}: "{way}"`')
-        ways.append("or compile for another GPU")
-        self.refuse("target-not-in-toolkit", path, f"{name} {toolkit} cannot compile for `{target}`", ", ".join(ways))
+        here = _able_versions(release, name, able)
+        if here:
+            newer = [version for version in here if version > Version(toolkit)]
+            ways.append(f'`{name}: "{newer[0] if newer else here[-1]}"` compiles it')
+        else:
+            ways += self._release_with(release, accelerator, target, able)
+        ways.append("compile for another GPU")
+        self.refuse(
+            "target-not-in-toolkit", path, f"{name} {toolkit} cannot compile for `{target}`", ", or ".join(ways)
+        )
+
+    def _release_with(
+        self, release: Release, accelerator: Accelerator, target: str, able: Collection[str]
+    ) -> list[str]:
+        """The nearest release, newer ones first, that knows the target and takes a toolkit that compiles it."""
+        rows = sorted(self.knowledge.releases.values(), key=lambda row: Version(row.release))
+        place = rows.index(release)
+        for row in (*rows[place + 1 :], *reversed(rows[:place])):
+            versions = _able_versions(row, accelerator.toolkit or "", able)
+            if versions and self._takes(row, accelerator, target):
+                newest = row.patches[-1] if row.patches else row.release
+                return [f'`tensorflow: "{newest}"` takes {accelerator.toolkit} {versions[0]}']
+        return []
+
+    def _takes(self, release: Release, accelerator: Accelerator, target: str) -> bool:
+        """Whether the release is known to be able to be told of the target."""
+        pattern = release.capability_pattern if accelerator.target_prefix else None
+        return pattern is None or bool(re.fullmatch(pattern, self._written(release, target)))
 
     def _releases_taking(self, target: str) -> str:
         able = [
@@ -529,9 +582,16 @@ class _Resolver:
     # --- compilers ----------------------------------------
 
     def _gpu_compiler(self, release: Release, accelerator: Accelerator, targets: Sequence[str]) -> str:
-        if release.gpu_compiler is None or not accelerator.target_prefix:
-            return ""
         asked = self.profile.compiler
+        if release.gpu_compiler is None or not accelerator.target_prefix:
+            if asked is not None:
+                self.refuse(
+                    "compiler-unused",
+                    "compiler",
+                    f"`compiler` says who compiles GPU code: a {accelerator.accelerator} build leaves no choice",
+                    "remove it; `host_compiler` says who compiles C++",
+                )
+            return ""
         default = release.gpu_compiler
         cannot = self._cannot_compile(default, release, targets)
         if asked is None and not cannot:
@@ -566,24 +626,32 @@ class _Resolver:
     def _image(
         self, release: Release, accelerator: Accelerator, python: str, components: Mapping[str, str]
     ) -> Image | None:
-        for row in self.knowledge.images:
-            if (
-                _applies(release, row.releases)
-                and (not row.pythons or python in row.pythons)
-                and (not row.accelerators or accelerator.accelerator in row.accelerators)
-                and all(
-                    Version(components.get(name, "")).matches(Version(want)) for name, want in row.components.items()
-                )
-            ):
+        for row in self._images(release, accelerator, components):
+            if not row.pythons or python in row.pythons:
                 return row
         self.refuse(
             "image-unknown",
             "base",
             f"no base image is known for TensorFlow {release.release}, Python {python}, {accelerator.accelerator}"
             + "".join(f", {name} {value}" for name, value in components.items()),
-            "use a Python or toolkit version that has one, or add a row to `images.yaml` in a `--knowledge` folder",
+            self._pythons_with_image(release, accelerator, components)
+            or "use a toolkit version that has one, or add a row to `images.yaml` in a `--knowledge` folder",
         )
         return None
+
+    def _images(self, release: Release, accelerator: Accelerator, components: Mapping[str, str]) -> Iterable[Image]:
+        """The rows that fit, whatever the Python."""
+        return (
+            row
+            for row in self.knowledge.images
+            if _applies(release, row.releases)
+            and (not row.accelerators or accelerator.accelerator in row.accelerators)
+            and all(Version(components.get(name, "")).matches(Version(want)) for name, want in row.components.items())
+        )
+
+    def _pythons_with_image(self, release: Release, accelerator: Accelerator, components: Mapping[str, str]) -> str:
+        able = {python for row in self._images(release, accelerator, components) for python in row.pythons}
+        return f"use one of these Pythons: {', '.join(sorted(able, key=Version))}" if able else ""
 
     def _base(self, image: Image, python: str, version: Version, components: Mapping[str, str]) -> ImageRef:
         if self.profile.base:
@@ -635,10 +703,22 @@ class _Resolver:
             refs=refs,
             commit=commit,
             patches=patches,
-            official=not asked.git and refs[0] == tag,
+            official=not asked.git and refs == (tag,),
         )
 
     # --- the contract ----------------------------------------
+
+    def _xla(self) -> bool:
+        asked = "xla" in self.profile.model_fields_set
+        self.choose("xla", str(self.profile.xla).lower(), *_asked_or_default(asked, "TensorFlow's own default"))
+        return self.profile.xla
+
+    def _wheel_name(self) -> str:
+        asked = self.profile.wheel.name
+        self.choose(
+            "wheel.name", asked or "tensorflow", *_asked_or_default(bool(asked), "what `pip install` asks for")
+        )
+        return asked or "tensorflow"
 
     def _optimize(self) -> tuple[str, ...]:
         optimize = self.profile.optimize
@@ -691,11 +771,12 @@ class _Resolver:
         return environment
 
     def _flags(self, release: Release, facts: Mapping[str, str], debug: Debug | None) -> tuple[str, ...]:
-        flags = [
+        rows = [
             self._filled(row.flag, facts, f"flags.yaml {row.flag}")
             for row in self.knowledge.flags
             if _applies(release, row.releases) and _holds(row.when, facts)
         ]
+        flags = list(dict.fromkeys(rows))
         # After the configs: what a config sets loses against a later --repo_env of the same name.
         repo_env = {
             row.variable: self._filled(row.value, facts, f"variables.yaml {row.variable}")
@@ -707,12 +788,11 @@ class _Resolver:
             flags += [f"--compilation_mode={debug.mode}"]
             flags += ["--strip=never", "--copt=-g"] if debug.symbols else []
             flags += [f"--per_file_copt={rule.files}@{','.join(rule.copts)}" for rule in debug.per_file]
-            self.choose("debug", debug.mode, "profile", "as asked")
         bazel = self.profile.bazel
         flags += [f"--config={name}" for name in bazel.configs]
         flags += [f"--copt={option}" for option in bazel.copts]
-        flags += bazel.flags
-        return tuple(dict.fromkeys(flags))
+        # As they stand: the later of two flags wins, and `-Xclang a -Xclang b` is four options.
+        return (*flags, *bazel.flags)
 
     def _filled(self, template: str, facts: Mapping[str, str], row: str) -> str:
         try:
@@ -732,13 +812,14 @@ class _Resolver:
         """`src1a2b3c4d` for anything but the release's own tag."""
         return "" if source.official else f"src{_short_hash(source_identity(source))}"
 
-    def _variant(self, source: Source) -> list[str]:
+    def _variant(self, source: Source, compiler: str = "", most: int = MAX_WORDS_IN_NAME) -> list[str]:
         parts = []
         if self.profile.optimize == "native":
             parts.append("native")
         elif isinstance(self.profile.optimize, list):
-            parts += [re.sub(r"[^a-z0-9]", "", name) for name in self.profile.optimize]
+            parts += _short_list([re.sub(r"[^a-z0-9]", "", name) for name in self.profile.optimize], most)
         parts += ["dbg"] if self.profile.debugging else []
+        parts += [compiler] if compiler else []
         parts += [] if self.profile.xla else ["noxla"]
         if source.patches:
             parts.append(f"p{_short_hash(b''.join(source.patches.values()))}")
@@ -758,9 +839,14 @@ class _Resolver:
         suffix = self._source_suffix(source)
         parts = [f"tf{version}{'.' + suffix if suffix else ''}", f"py{python}"]
         parts += [f"{name}{value}" for name, value in components.items()] or [accelerator.accelerator]
-        parts += _target_words(targets)
-        parts += [gpu_compiler] if gpu_compiler and gpu_compiler != release.gpu_compiler else []
-        return BuildId("-".join([*parts, *self._variant(source), self.machine]))
+        compiler = gpu_compiler if gpu_compiler != release.gpu_compiler else ""
+        name = ""
+        for most in (MAX_WORDS_IN_NAME, 0):
+            words = (*parts, *_target_words(targets, most), *self._variant(source, compiler, most), self.machine)
+            name = "-".join(words)
+            if len(name) <= MAX_NAME:
+                break
+        return BuildId(name)
 
     def _local_version(
         self,
@@ -792,14 +878,17 @@ def find_gpu(knowledge: KnowledgeBase, name: str) -> Gpu | None:
     row = knowledge.gpus.get(_gpu_key(name))
     if row is not None:
         return row
-    plain = name.removeprefix("NVIDIA ").lower()
+    # Drivers of some years put the vendor before the name and others do not.
+    vendors = [
+        f"{accelerator.vendor.lower()} " for accelerator in knowledge.accelerators.values() if accelerator.vendor
+    ]
+
+    def plain(text: str) -> str:
+        return next((text[len(one) :] for one in vendors if text.startswith(one)), text)
+
+    wanted = plain(name.lower())
     return next(
-        (
-            gpu
-            for gpu in knowledge.gpus.values()
-            if plain in (one.removeprefix("NVIDIA ").lower() for one in gpu.names)
-        ),
-        None,
+        (gpu for gpu in knowledge.gpus.values() if any(plain(one.lower()) == wanted for one in gpu.names)), None
     )
 
 
@@ -809,7 +898,7 @@ def sorted_targets(targets: Iterable[str]) -> tuple[str, ...]:
     try:
         capabilities = {Capability.parse(target) for target in unique}
     except ValueError:
-        return tuple(sorted(unique))
+        return tuple(sorted(unique, key=lambda target: (len(target), target)))
     with_ptx = {(one.major, one.minor, one.suffix) for one in capabilities if one.ptx}
     return tuple(
         str(one) for one in sorted(capabilities) if one.ptx or (one.major, one.minor, one.suffix) not in with_ptx
@@ -836,20 +925,36 @@ def _target_number(target: str) -> str:
     return target.partition("_")[2] or target
 
 
-def _target_words(targets: Sequence[str]) -> list[str]:
+def _target_words(targets: Sequence[str], most: int = MAX_WORDS_IN_NAME) -> list[str]:
     """`sm80`, `sm86`, `ptx86` for [sm_80, compute_86]; one hash for long lists."""
     words: list[str] = []
     for target in targets:
         kind, _, number = target.partition("_")
         words += [f"sm{number}", f"ptx{number}"] if kind == "compute" else [f"{kind}{number}"]
-    if len(words) > MAX_TARGETS_IN_NAME:
+    return _short_list(words, most)
+
+
+def _short_list(words: Sequence[str], most: int) -> list[str]:
+    if len(words) > most:
         return [f"x{len(words)}", _short_hash(" ".join(words).encode())]
-    return words
+    return list(words)
 
 
 def _same_minor(one: str, other: str) -> bool:
     length = min(2, len(Version(one).parts), len(Version(other).parts))
     return Version(one).parts[:length] == Version(other).parts[:length]
+
+
+def _asked_or_default(asked: bool, reason: str) -> tuple[str, str]:
+    """Source and reason of a choice that the profile may leave open."""
+    return ("profile", "as asked") if asked else ("default", reason)
+
+
+def _able_versions(release: Release, toolkit: str, able: Collection[str]) -> list[Version]:
+    """The versions of a toolkit that a release takes and that are (by their minor version) among those able."""
+    support = release.components.get(toolkit, Support())
+    taken = sorted({Version(one) for one in (*support.accepted, *((support.tested,) if support.tested else ()))})
+    return [version for version in taken if str(version.minor) in able]
 
 
 def _either(versions: Sequence[str]) -> str:

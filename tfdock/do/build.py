@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +18,7 @@ from tfdock import __version__
 from tfdock.decide.plan import BuildPlan, Phase, as_json, toolchain_key
 from tfdock.do import events, journal, seal
 from tfdock.do.engine import RUN_LABEL, Cancel, ContainerSpec, Engine, ImageBuild
-from tfdock.do.failures import Failures, gib, make_folder
+from tfdock.do.failures import Failures, file_error, gib, make_folder
 from tfdock.do.machine import free_disk
 from tfdock.do.settings import Settings
 from tfdock.do.source import context_archive
@@ -38,6 +40,8 @@ from tfdock.inspect.wheel import deflate_backend
 from tfdock.model import Mount
 
 _TAIL = 200
+_OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
+"""Codes of failures that another source ref may not have."""
 
 _T = TypeVar("_T")
 
@@ -60,6 +64,8 @@ class _Run:
     name: str
     log: BinaryIO
     staging: Path
+    began: float
+    """A time of the builder's clock."""
     started: float = field(default_factory=time.time)
     seconds: dict[str, float] = field(default_factory=dict)
     attempts: int = 1
@@ -81,6 +87,8 @@ class Builder:
     listen: events.Listener
     stop: Stop = field(default_factory=Stop)
     clock: Callable[[], float] = time.monotonic
+    log: Path | None = None
+    """The log of the last build, once it has one."""
 
     @property
     def wheelhouse(self) -> Wheelhouse:
@@ -99,10 +107,14 @@ class Builder:
 
         Raises a TfdockError whose problems name the phase, the log and what to do next.
         """
+        self.log = None
         make_folder(self.wheelhouse.root)
-        with self.wheelhouse.locked(plan.build_id):
-            done = None if force else self.up_to_date(plan)
-            return done or self._build(plan, tree, fresh=force)
+        try:
+            with self.wheelhouse.locked(plan.build_id):
+                done = None if force else self.up_to_date(plan)
+                return done or self._build(plan, tree, fresh=force)
+        except OSError as error:  # in a phase it has become a TfdockError already
+            raise file_error(error, self._folders) from error
 
     def _build(self, plan: BuildPlan, tree: Path | None, *, fresh: bool) -> BuildResult:
         self._check_disk(plan)
@@ -136,9 +148,11 @@ class Builder:
         entry = journal.RunEntry(run=name, build_id=plan.build_id, staging=str(staging), output=str(output))
         log_path = self._log_path(plan)
         make_folder(log_path.parent)
-        with journal.running(self.settings.state_dir, entry), log_path.open("wb") as log:
+        # Unbuffered: a disk that runs full shall be noticed in the phase that fills it, not when the log is closed.
+        with journal.running(self.settings.state_dir, entry), log_path.open("wb", buffering=0) as log:
+            self.log = log_path
             try:
-                yield _Run(name=name, log=log, staging=staging)
+                yield _Run(name=name, log=log, staging=staging, began=self.clock())
             except BaseException:
                 # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
                 with suppress(TfdockError, OSError):
@@ -204,9 +218,9 @@ class Builder:
                 self._timed(plan, run, "fetch", lambda: self._container(plan, run, plan.phases[0]))
                 return
             except (BuildFailed, NetworkError) as error:
-                if number == len(refs):
+                if number == len(refs) or error.problems[0].code not in _OF_THE_SOURCE:
                     raise
-                said = error.problems[0].message if error.problems else str(error)
+                said = error.problems[0].message.partition("\n")[0]
                 self.listen(events.Notice(text=f"source {ref} does not work ({said}); trying {refs[number]}"))
 
     def _image(self, plan: BuildPlan, run: _Run, tree: Path | None, *, fresh: bool) -> None:
@@ -218,6 +232,7 @@ class Builder:
             lambda output: self.engine.pull(str(base), output),
             # A pull has nothing to stop gently: leave it, the engine keeps the layers that have arrived.
             Stopper(self.stop, gently=self.stop.check, clock=self.clock),
+            self.engine,
         )
         run.base_digest = next((digest.rpartition("@")[2] for digest in info.digests), None)
         run.image = plan.image_name if run.attempts == 1 else f"{plan.image_name}-{run.attempts}"
@@ -231,9 +246,9 @@ class Builder:
                 network=self.settings.network,
             )
             cancel = Cancel()
-            stopper = Stopper(self.stop, gently=cancel.set, clock=self.clock)
+            stopper = Stopper(self.stop, gently=cancel.set, by_force=self.stop.check, clock=self.clock)
             image = self._watch(
-                plan, run, "image", lambda output: self.engine.build(request, output, cancel), stopper
+                plan, run, "image", lambda output: self.engine.build(request, output, cancel), stopper, self.engine
             )
             self.engine.tag(image, run.image)
         self._read_toolchain(run)
@@ -298,10 +313,12 @@ class Builder:
             self.stop,
             gently=lambda: self.engine.signal(container, "INT"),
             by_force=lambda: self.engine.signal(container, "KILL"),
-            deadline=self.clock() + limit if limit else None,
+            deadline=run.began + limit if limit else None,
             clock=self.clock,
         )
-        state = self._watch(plan, run, phase.name, lambda output: self._follow(container, output), stopper)
+        state = self._watch(
+            plan, run, phase.name, lambda output: self._follow(container, output), stopper, self.engine
+        )
         memory = state.oom_killed or self.engine.memory_killed(RUN_LABEL, run.name, run.started)
         if state.exit_code != 0 or memory:
             self.stop.check()
@@ -337,8 +354,12 @@ class Builder:
         phase: str,
         produce: Callable[[Callable[[bytes], None]], _T],
         stopper: Stopper,
+        engine: Engine | None = None,
     ) -> _T:
-        """Watch something to its end: its output goes to the log and, line by line, to the listener."""
+        """Watch something to its end: its output goes to the log and, line by line, to the listener.
+
+        `engine` is the one that does it: it is asked whether it is still there when nothing is heard of it.
+        """
         run.log.write(f"=== tfdock: {phase} of {plan.build_id} ===\n".encode())
         lines = Lines(lambda text: self._line(run, text))
 
@@ -352,10 +373,9 @@ class Builder:
                 self.listen(events.Notice(text="stopping; what is finished stays in the cache. Ctrl-C again kills"))
 
         try:
-            return watched(produce, output, tick, self.engine, self.clock)
+            return watched(produce, output, tick, engine, self.clock)
         finally:
             lines.close()
-            run.log.flush()
 
     def _line(self, run: _Run, text: str) -> None:
         run.tail.append(text)
@@ -377,13 +397,10 @@ class Builder:
         try:
             result = do()
             ok = True
-        except Interrupted:
-            self.stop.check()  # which says whether it was SIGINT or SIGTERM
-            raise
-        except BuildFailed as error:
-            raise self._failures(plan, run, phase).of_step(error) from error
-        except OSError as error:
-            raise self._failures(plan, run, phase).of_file(error) from error
+        except (TfdockError, OSError) as error:
+            # The engine's own Interrupted does not know whether it was SIGINT or SIGTERM.
+            cause = self.stop.interruption if isinstance(error, Interrupted) else None
+            raise self._failures(plan, run, phase).completed(cause or error) from None
         finally:
             run.seconds[phase] = round(self.clock() - started, 3)
             self.listen(events.PhaseEnded(build_id=plan.build_id, phase=phase, seconds=run.seconds[phase], ok=ok))
@@ -396,8 +413,13 @@ class Builder:
             log=self._log_path(plan),
             tail=tuple(run.tail),
             errors=tuple(run.errors),
-            folders={"the cache": self.settings.cache_dir.absolute(), "the wheelhouse": self.wheelhouse.root},
+            folders=self._folders,
         )
+
+    @property
+    def _folders(self) -> dict[str, Path]:
+        """What may run full, for people."""
+        return {"the cache": self.settings.cache_dir.absolute(), "the wheelhouse": self.wheelhouse.root}
 
     def _expected(self, plan: BuildPlan, phase: str) -> float | None:
         """What the phase took the last time, by the newest record of this build id."""
@@ -411,9 +433,13 @@ class Builder:
     # --- seal ---------------------------------------------------------------------------------------------------
 
     def _sealed(self, plan: BuildPlan, run: _Run) -> dict[str, Any]:
-        """From what the container left to wheels in the wheelhouse."""
-        sealed = seal.sealed_wheels(plan, run.staging, run.name)
+        """From what the container left to wheels in the wheelhouse. A stop is obeyed until they are moved there."""
+        began = self.clock()
+        stopper = Stopper(self.stop, gently=self.stop.check, clock=self.clock)
+        sealed = self._watch(plan, run, "seal", lambda _: seal.sealed_wheels(plan, run.staging, run.name), stopper)
+        run.seconds["seal"] = round(self.clock() - began, 3)
         record = self._record(plan, run, sealed)
+        self.stop.check()
         self.wheelhouse.publish(plan.build_id, record, sealed)
         return record
 
@@ -427,7 +453,7 @@ class Builder:
             "fingerprint": plan.fingerprint,
             "tfdock": __version__,
             "wheels": [asdict(wheel) for wheel in sealed.values()],
-            "plan": as_json(plan),
+            "plan": _without_places(plan),
             "toolchain_key": run.toolchain,
             "base_digest": run.base_digest,
             "source": {"ref": run.source_ref, "found": run.source_found},
@@ -451,6 +477,18 @@ def _too_late(phase: str, limit: int | None) -> TimeLimit:
             fix="run the same command again to go on",
         )
     )
+
+
+_USER = re.compile(r"(?<=://)[^/@\s]*@")
+"""User and password in a web address."""
+
+
+def _without_places(plan: BuildPlan) -> Any:
+    """The plan as JSON, without where a local checkout lies on this machine, and without anybody's password."""
+    source = plan.resolution.source
+    local = json.dumps(source.location)[1:-1] if source.kind == "path" else None
+    text = json.dumps(as_json(plan))
+    return json.loads(_USER.sub("", text.replace(f'"{local}"', '"local checkout"') if local else text))
 
 
 def _filled(mount: Mount, folders: Mapping[str, str]) -> Mount:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdock.decide.plan import Resources
@@ -22,7 +22,7 @@ from tfdock.errors import (
 from tfdock.inspect import bazel
 
 # Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
-_MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 65, 66, 68
+_OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68
 _BAZEL_OUT_OF_MEMORY = 33
 _KILLED = 137
 
@@ -38,6 +38,19 @@ class Failures:
     errors: tuple[str, ...]
     folders: Mapping[str, Path]
 
+    def completed(self, error: TfdockError | OSError) -> TfdockError:
+        """The error as the user shall see it: what it means in this phase, with the phase and the log."""
+        known = self.of_file(error) if isinstance(error, OSError) else error
+        if isinstance(known, BuildFailed) and known.problems[0].code == "image-step-failed":
+            known = self.of_step(known)
+        known.problems = tuple(self._completed(problem) for problem in known.problems)
+        return known
+
+    def _completed(self, problem: Problem) -> Problem:
+        phase = f"phase {self.phase}"
+        message = problem.message if phase in problem.message else f"{phase}: {problem.message}"
+        return replace(problem, message=f"{message}\n  log: {self.log}")
+
     def of_container(self, status: int | None, *, memory: bool) -> TfdockError:
         """The error for a container that did not end well; `memory`: something in it was killed for memory."""
         if memory or status == _BAZEL_OUT_OF_MEMORY:
@@ -45,7 +58,7 @@ class Failures:
                 Problem(
                     code="out-of-memory",
                     message=f"the kernel killed a process of phase {self.phase} for memory: "
-                    f"{self.resources.jobs} jobs in {gib(self.resources.memory)}{self._see_log}",
+                    f"{self.resources.jobs} jobs in {gib(self.resources.memory)}",
                     fix=f"set `resources: {{jobs: {max(1, self.resources.jobs // 2)}}}`, or give more memory; "
                     "then run the same command again, it goes on from the cache",
                 )
@@ -54,8 +67,7 @@ class Failures:
             return EngineLost(
                 Problem(
                     code="container-killed",
-                    message=f"the container of phase {self.phase} was killed from outside, "
-                    f"and not for memory{self._see_log}",
+                    message=f"the container of phase {self.phase} was killed from outside, and not for memory",
                     fix="was the engine restarted? Run the same command again: it goes on from the cache",
                 )
             )
@@ -65,7 +77,7 @@ class Failures:
             return NetworkError(
                 Problem(
                     code="download-failed",
-                    message=f"phase fetch could not download what the build needs{self._first_error}{self._see_log}",
+                    message=f"phase fetch could not download what the build needs{self._first_error}",
                     fix="check the network and proxies, then run the same command again: what arrived is kept",
                 )
             )
@@ -73,7 +85,7 @@ class Failures:
         return BuildFailed(
             Problem(
                 code=f"{self.phase}-failed",
-                message=f"{what} in phase {self.phase}{self._first_error}{self._see_log}",
+                message=f"{what} in phase {self.phase}{self._first_error}",
                 fix="read the log from its first error on; `tfdock shell PROFILE` opens the same image to try things",
             ),
             status=status,
@@ -81,10 +93,8 @@ class Failures:
 
     def of_step(self, error: BuildFailed) -> TfdockError:
         """The error for a failed step of the image build, told apart by the exit statuses of our own scripts."""
-        if self.phase != "image":
-            return error
         problem = error.problems[0]
-        message = f"phase image: {problem.message}{self._first_error}{self._see_log}"
+        message = f"phase image: {problem.message}{self._first_error}"
         if error.status == _MOVED_PIN:
             fix = "pin the commit or sha256 you mean, or remove the pin"
             return Incompatible(Problem(code="pin-moved", message=message, fix=fix))
@@ -93,26 +103,20 @@ class Failures:
             return NetworkError(Problem(code="source-unreachable", message=message, fix=fix))
         if bazel.speaks_of_full_disk(self.tail):
             return self._full_disk()
-        return BuildFailed(Problem(code=problem.code, message=message, fix=problem.fix), status=error.status)
+        if bazel.speaks_of_network(self.tail):
+            fix = "check the network and proxies, then run the same command again: finished steps are kept"
+            return NetworkError(Problem(code="download-failed", message=message, fix=fix))
+        fix = "read the log; `tfdock render PROFILE -o context` writes what was built, to try it by hand"
+        if error.status == _OTHER_BAZEL:
+            fix = "name a base image that has it (`base:`), or the version that is there (`bazel: {version: …}`)"
+        return BuildFailed(Problem(code=problem.code, message=message, fix=fix), status=error.status)
 
     def of_file(self, error: OSError) -> TfdockError:
         """The error for a file of ours that could not be written or read."""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return self._full_disk()
-        fix = "check the folder's owner and mode"
-        return BuildFailed(Problem(code="file-error", message=f"phase {self.phase}: {error}", fix=fix))
+        return file_error(error, self.folders)
 
     def _full_disk(self) -> DiskFull:
-        free = {name: free_disk(path) for name, path in self.folders.items()}
-        left, fullest = min((size, name) for name, size in free.items() if size is not None)
-        return DiskFull(
-            Problem(
-                code="disk-full",
-                message=f"a disk ran full in phase {self.phase}; {fullest} ({self.folders[fullest]}) has "
-                f"{gib(left)} left{self._see_log}",
-                fix="make room there or in the engine's data root (`docker system prune`), then run again",
-            )
-        )
+        return _full_disk(self.folders)
 
     @property
     def _first_error(self) -> str:
@@ -120,9 +124,24 @@ class Failures:
         first = self.errors[0] if self.errors else said[-1] if said else ""
         return f": {first.strip()[:300]}" if first else ""
 
-    @property
-    def _see_log(self) -> str:
-        return f"\n  log: {self.log}"
+
+def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
+    """The error for a file of ours that could not be written or read."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return _full_disk(folders)
+    return BuildFailed(Problem(code="file-error", message=str(error), fix="check the folder's owner and mode"))
+
+
+def _full_disk(folders: Mapping[str, Path]) -> DiskFull:
+    free = {name: free_disk(path) for name, path in folders.items()}
+    left, fullest = min((size, name) for name, size in free.items() if size is not None)
+    return DiskFull(
+        Problem(
+            code="disk-full",
+            message=f"a disk ran full; {fullest} ({folders[fullest]}) has {gib(left)} left",
+            fix="make room there or in the engine's data root (`docker system prune`), then run again",
+        )
+    )
 
 
 def make_folder(path: Path) -> None:

@@ -16,7 +16,7 @@ from tfdock.errors import Problem, ProfileError
 from tfdock.read.profile import TensorFlow
 
 _CHUNK = 1 << 20
-_LEFT_OUT = {".git", "__pycache__", ".tf_configure.bazelrc", ".bazelrc.user"}
+_LEFT_OUT = {".git", "__pycache__", ".tf_configure.bazelrc", "python_bin_path.sh", ".bazelrc.user"}
 """Not part of a local source: history, and what an earlier ./configure or a user left, which would change the build
 without standing in the plan."""
 

@@ -31,12 +31,21 @@ def converse(connection: socket.socket, resize: Resize) -> None:
 
 def _carry(connection: socket.socket, source: int, sink: int, resized: int) -> None:
     waiting: list[int] = [connection.fileno(), source, resized]
+    line_begun = False
     while True:
-        ready, _, _ = select.select(waiting, [], [])
+        # The engine does not hand the end of a piped input on to a terminal, so Ctrl-D is typed, and typed again:
+        # a program that is not reading just then may throw it away.
+        ready, _, _ = select.select(waiting, [], [], None if source in waiting else 1)
         if connection.fileno() in ready and not _take(connection, sink):
             return
-        if source in ready and not _give(source, connection):
-            waiting.remove(source)
+        if source in ready:
+            data = os.read(source, 1 << 12)
+            _give(connection, data or (b"\n" if line_begun else b"") + _END_OF_INPUT)
+            line_begun = not data.endswith((b"\n", b"\r"))
+            if not data:
+                waiting.remove(source)
+        elif not ready:
+            _give(connection, _END_OF_INPUT)
         if resized in ready:
             os.read(resized, 4096)
 
@@ -53,14 +62,9 @@ def _take(connection: socket.socket, sink: int) -> bool:
     return bool(data)
 
 
-def _give(source: int, connection: socket.socket) -> bool:
-    """One piece of input; False at its end."""
-    data = os.read(source, 1 << 12)
-    with contextlib.suppress(ConnectionError):
-        # The engine does not hand the end of a piped input on to a terminal, so it is typed as Ctrl-D: the first
-        # ends a line that was begun, the second ends the input.
-        connection.sendall(data or _END_OF_INPUT * 2)
-    return bool(data)
+def _give(connection: socket.socket, data: bytes) -> None:
+    with contextlib.suppress(ConnectionError):  # the container has just ended
+        connection.sendall(data)
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ def watched(
     produce: Callable[[Output], _T],
     on_output: Output,
     on_tick: Callable[[float], None],
-    engine: Engine,
+    engine: Engine | None,
     clock: Callable[[], float] = time.monotonic,
 ) -> _T:
     """Run `produce(output)` in a thread; hand its output on and tick in this one; return its result.
@@ -67,7 +67,7 @@ def watched(
             assert isinstance(event, bytes)
             last_output = now
             on_output(event)
-        elif now - last_output > HANG_AFTER_SECONDS and now - last_ping > HANG_AFTER_SECONDS:
+        elif engine and now - last_output > HANG_AFTER_SECONDS and now - last_ping > HANG_AFTER_SECONDS:
             _ping_or_give_up(engine, now - last_output)
             last_ping = clock()
         on_tick(now - last_output)
@@ -92,17 +92,24 @@ class Stop:
     requests: int = 0
     terminated: bool = False
 
+    @property
+    def interruption(self) -> Interrupted | None:
+        """The error to raise, if a stop was asked for."""
+        if not self.requests:
+            return None
+        return Interrupted(
+            Problem(
+                code="interrupted",
+                message="stopped on request; what Bazel had finished is in the cache",
+                fix="run the same command again to go on",
+            ),
+            terminated=self.terminated,
+        )
+
     def check(self) -> None:
         """Raise Interrupted if a stop was asked for."""
-        if self.requests:
-            raise Interrupted(
-                Problem(
-                    code="interrupted",
-                    message="stopped on request; what Bazel had finished is in the cache",
-                    fix="run the same command again to go on",
-                ),
-                terminated=self.terminated,
-            )
+        if error := self.interruption:
+            raise error
 
 
 @dataclass

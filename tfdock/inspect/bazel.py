@@ -43,6 +43,8 @@ def figures(events: Iterable[str]) -> Figures | None:
             event = json.loads(line)
         except ValueError:
             continue
+        if not isinstance(event, dict):
+            continue
         runners = event.get("buildMetrics", {}).get("actionSummary", {}).get("runnerCount")
         if runners:
             return _sum((one.get("name", ""), int(one.get("count", 0))) for one in runners)

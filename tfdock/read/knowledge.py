@@ -211,7 +211,8 @@ class Accelerator(Row):
     """A family of devices: its toolkit, what is chosen with it, and how its targets are written.
 
     `components` come into the build id in this order; `target_pattern` is a whole-match expression; `template`
-    names `dockerfiles/accelerator/<template>.j2`.
+    names `dockerfiles/accelerator/<template>.j2`. `vendor` is what drivers may put before a GPU's name, `tools` the
+    toolkit's programs that compile, below the image's paths.
     """
 
     accelerator: str
@@ -220,6 +221,8 @@ class Accelerator(Row):
     target_pattern: str | None = None
     target_prefix: str = ""
     template: str | None = None
+    vendor: str = ""
+    tools: tuple[Template, ...] = ()
     runtime: str | None = None
 
 

@@ -9,10 +9,21 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.model import ImageRef
@@ -22,19 +33,38 @@ MAX_EXTENDS = 8
 """How many profiles may extend one another."""
 
 
-def _pattern(expression: str, example: str) -> AfterValidator:
-    compiled = re.compile(rf"(?:{expression})\Z")
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """Text that matches as a whole, for us and for editors that read the JSON Schema."""
 
-    def check(text: str) -> str:
-        if not compiled.match(text):
-            raise ValueError(f"`{text}` does not look like {example}")
+    expression: str
+    example: str
+
+    def check(self, text: str) -> str:
+        if not re.fullmatch(self.expression, text, re.ASCII):
+            raise ValueError(f"`{yamldoc.shown(text)}` does not look like {self.example}")
         return text
 
-    return AfterValidator(check)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "pattern": f"^(?:{self.expression})$"}
+
+
+def _wrong(message: str, fix: str, *where: str) -> PydanticCustomError:
+    """A finding of our own with its fix; `where` leads from the value that is checked to the one that is wrong."""
+    # As a template: pydantic fills in braces, and the message may hold the user's.
+    return PydanticCustomError("tfdock", "{message}", {"message": message, "fix": fix, "where": where})
 
 
 def _image(text: str) -> str:
-    ImageRef.parse(text)
+    # `[a-z…]` of a registry's name would take a dash in front as well: an option to whoever is given the name.
+    if not text.isascii() or text.startswith("-"):
+        raise ValueError(f"not an image reference: {text!r}")
+    image = ImageRef.parse(text)
+    if image.repository != image.repository.lower():
+        raise ValueError(f"not an image reference: {text!r}; only a registry may have capitals")
     return text
 
 
@@ -44,31 +74,62 @@ def _no_control_characters(text: str) -> str:
     return text
 
 
-_RELATIVE = r"(?!.*(?:^|/)\.\.?(?:/|$))[A-Za-z0-9_.+@-][A-Za-z0-9_.+@/-]*"
+def _not_our_own(flag: str) -> str:
+    name = flag.removeprefix("--").split("=")[0]
+    for own in (name, name.removeprefix("no")):
+        if own in _OWN_FLAGS:
+            raise _wrong(f"`--{name}` is tfdock's own: {_OWN_FLAGS[own][0]}", f"remove it; {_OWN_FLAGS[own][1]}")
+    return flag
 
-VersionText = Annotated[str, _pattern(r"\d+(\.\d+){0,3}(-?(rc|a|b|dev)\d+)?", "a version (`2.18.0`)")]
-PythonText = Annotated[str, _pattern(r"[23]\.\d{1,2}", "a Python version (`3.11`)")]
-Word = Annotated[str, _pattern(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a plain name")]
+
+class _IsVersion:
+    """Marks the text fields that are versions: a number there is the mistake that deserves its own message."""
+
+
+VersionText = Annotated[
+    str, _IsVersion(), _Pattern(r"\d{1,6}(\.\d{1,6}){0,3}(-?(rc|a|b|dev)\d{1,6})?", "a version (`2.18.0`)")
+]
+PythonText = Annotated[str, _IsVersion(), _Pattern(r"[23]\.\d{1,2}", "a Python version (`3.11`)")]
+Word = Annotated[str, _Pattern(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", "a plain name")]
+# As a short name of ours or as the driver prints it: `NVIDIA GeForce RTX 3080 Ti (Laptop)`.
+GpuName = Annotated[str, _Pattern(r"[A-Za-z0-9][A-Za-z0-9 ._+()/-]*", "a GPU's name")]
 GitRef = Annotated[
     str,
-    _pattern(r"(?!.*(\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./+-]{0,250}", "a git branch, tag or commit"),
+    _Pattern(r"(?!.*(\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./+-]{0,250}", "a git branch, tag or commit"),
 ]
 GitUrl = Annotated[
     str,
-    _pattern(
+    _Pattern(
         r"(https?|git|ssh|file)://[A-Za-z0-9_.~:@%/+-]+|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[A-Za-z0-9_./~-]+",
         "a git address (`https://github.com/tensorflow/tensorflow.git`)",
     ),
 ]
-Url = Annotated[str, _pattern(r"(https?|file)://[A-Za-z0-9_.~:@%/+=&?,-]+", "a web address")]
-Sha256 = Annotated[str, _pattern(r"[0-9a-f]{64}", "64 hexadecimal digits")]
+Url = Annotated[str, _Pattern(r"(https?|file)://[A-Za-z0-9_.~:@%/+=&?,-]+", "a web address")]
+Sha256 = Annotated[str, _Pattern(r"[0-9a-f]{64}", "64 hexadecimal digits")]
 Path_ = Annotated[str, AfterValidator(_no_control_characters)]
 ImageText = Annotated[str, AfterValidator(_image)]
-Flag = Annotated[str, AfterValidator(_no_control_characters), _pattern(r"--[a-z0-9_@/:]+(=.*)?", "a Bazel flag")]
-Copt = Annotated[str, AfterValidator(_no_control_characters), _pattern(r"-.+", "a compiler flag")]
-Memory = Annotated[str, _pattern(r"\d+(\.\d+)?\s?([KMGT]i?B?)?", "an amount of memory (`24GiB`)")]
-Duration = Annotated[str, _pattern(r"(\d+h)?(\d+m)?(\d+s)?", "a duration (`5h30m`)")]
-Target = Annotated[str, _pattern(r"[a-z]+_?[0-9]+[a-z0-9]*", "a target such as `sm_86`, `compute_86` or `gfx90a`")]
+Flag = Annotated[
+    str,
+    AfterValidator(_no_control_characters),
+    _Pattern(r"--[a-z0-9_@/:]+(=.*)?", "a Bazel flag"),
+    AfterValidator(_not_our_own),
+]
+Copt = Annotated[str, AfterValidator(_no_control_characters), _Pattern(r"-.+", "a compiler flag")]
+Memory = Annotated[str, _Pattern(r"\d{1,15}(\.\d{1,6})? ?([KMGT]i?B?)?", "an amount of memory (`24GiB`)")]
+Duration = Annotated[str, _Pattern(r"(?=\d)(\d{1,6}h)?(\d{1,6}m)?(\d{1,6}s)?", "a duration (`5h30m`)")]
+Target = Annotated[str, _Pattern(r"[a-z]+_?[0-9]+[a-z0-9]*", "a target such as `sm_86`, `compute_86` or `gfx90a`")]
+
+
+_T = TypeVar("_T")
+
+
+def _not_empty(words: list[_T]) -> list[_T]:
+    if not words:
+        raise _wrong("the list is empty", "name at least one, or remove the line")
+    return words
+
+
+_List = Annotated[list[_T], AfterValidator(_not_empty)]
 
 
 class _Record(BaseModel):
@@ -91,13 +152,15 @@ class TensorFlow(_Record):
     def _one_kind(self) -> TensorFlow:
         kinds = [name for name in ("git", "archive", "path") if getattr(self, name)]
         if len(kinds) > 1:
-            raise ValueError(f"{' and '.join(f'`{kind}`' for kind in kinds)} exclude one another: keep one")
+            message = f"{' and '.join(f'`{kind}`' for kind in kinds)} exclude one another"
+            raise _wrong(message, "keep one", kinds[-1])
         if self.archive and not self.sha256:
-            raise ValueError("`archive` needs its `sha256`: an archive is only as good as its hash")
+            raise _wrong("`archive` needs its `sha256`", "add `sha256: …`, as `sha256sum` prints it", "archive")
         if self.sha256 and not self.archive:
-            raise ValueError("`sha256` belongs to an `archive`")
-        if (self.ref or self.fallback) and (self.archive or self.path):
-            raise ValueError("`ref` and `fallback` belong to a git source")
+            raise _wrong("`sha256` belongs to an `archive`", "remove it, or name the `archive`", "sha256")
+        for name in ("ref", "fallback"):
+            if getattr(self, name) and (self.archive or self.path):
+                raise _wrong(f"`{name}` belongs to a git source", f"remove `{name}`", name)
         return self
 
 
@@ -110,25 +173,22 @@ class Bazel(_Record):
     flags: list[Flag] = Field([], description="Further flags of `bazel build`")
     startup: list[Flag] = Field([], description="Further startup options")
 
-    @model_validator(mode="after")
-    def _not_ours(self) -> Bazel:
-        for flag in [*self.flags, *self.startup]:
-            name = flag.removeprefix("--").split("=")[0]
-            if name in _OWN_FLAGS:
-                raise ValueError(f"`--{name}` is tfdock's own: {_OWN_FLAGS[name]}")
-        return self
 
-
+# Flag -> why it is not the user's to set, and where the same is said. Bazel's negations (`--no…`) are meant as well.
 _OWN_FLAGS = {
-    "bazelrc": "the build's flags must all be in the plan",
-    "output_base": "every run has an output base of its own",
-    "output_user_root": "every run has an output base of its own",
-    "disk_cache": "set `--cache-dir` or TFDOCK_CACHE_DIR",
-    "repository_cache": "set `--cache-dir` or TFDOCK_CACHE_DIR",
-    "jobs": "set `resources: {jobs: …}`",
-    "local_ram_resources": "set `resources: {memory: …}`",
-    "script_path": "it would run a program outside the build",
-    "build_event_json_file": "the build record is made from it",
+    "bazelrc": ("the build's flags must all be in the plan", "put its flags into `bazel: {flags: …}`"),
+    "output_base": ("every run has an output base of its own", "set `--cache-dir` to move it"),
+    "output_user_root": ("every run has an output base of its own", "set `--cache-dir` to move it"),
+    "install_base": ("the image has Bazel unpacked", "there is nothing to set"),
+    "symlink_prefix": ("the wheel is collected from bazel-bin", "there is nothing to set"),
+    "disk_cache": ("it would not be the one in the plan", "set `--cache-dir` or TFDOCK_CACHE_DIR"),
+    "repository_cache": ("it would not be the one in the plan", "set `--cache-dir` or TFDOCK_CACHE_DIR"),
+    "jobs": ("it is sized with the memory", "set `resources: {jobs: …}`"),
+    "local_ram_resources": ("it is sized with the container", "set `resources: {memory: …}`"),
+    "local_cpu_resources": ("it is sized with the container", "set `resources: {cpus: …}`"),
+    "local_resources": ("it is sized with the container", "set `resources: {memory: …, cpus: …}`"),
+    "script_path": ("it would run a program outside the build", "there is nothing to set"),
+    "build_event_json_file": ("the build record is made from it", "the record holds Bazel's figures"),
 }
 
 
@@ -145,8 +205,10 @@ class Resources(_Record):
 class PerFile(_Record):
     """Compiler options for the files that match a Bazel label pattern."""
 
-    files: Annotated[str, AfterValidator(_no_control_characters)]
-    copts: list[Copt]
+    files: Annotated[str, AfterValidator(_no_control_characters)] = Field(
+        description="Labels or paths as `--per_file_copt` takes them: `+third_party/.*,-//x.*`"
+    )
+    copts: list[Copt] = Field(description="Compiler options for these files")
 
 
 class Debug(_Record):
@@ -160,8 +222,8 @@ class Debug(_Record):
 class HostCompiler(_Record):
     """The compiler of the C++ code."""
 
-    name: Literal["gcc", "clang"]
-    version: VersionText | None = None
+    name: Literal["gcc", "clang"] = Field(description="gcc or clang")
+    version: VersionText | None = Field(None, description="Its version")
     path: Path_ | None = Field(None, description="Where it stands in the base image")
 
 
@@ -170,12 +232,11 @@ class WheelNaming(_Record):
 
     name: Word | None = Field(None, description="Project name instead of `tensorflow`")
     local_version: (
-        Annotated[str, _pattern(r"[a-z0-9]+(\.[a-z0-9]+)*", "a local version (`cuda12.5.sm86`)")] | None
+        Annotated[str, _Pattern(r"[a-z0-9]+(\.[a-z0-9]+)*", "a local version (`cuda12.5.sm86`)")] | None
     ) = Field(None, description="Local version; made from the toolkit and capabilities by default")
 
 
-Word_ = Word
-Cpu = Annotated[str, _pattern(r"[a-z0-9._]+", "a CPU feature such as `avx2`")]
+Cpu = Annotated[str, _Pattern(r"[a-z0-9][a-z0-9._-]{0,30}", "a CPU feature such as `avx2`")]
 
 
 class Profile(_Record):
@@ -188,27 +249,31 @@ class Profile(_Record):
         None, description="Python of the wheel; the newest the release knows by default"
     )
     accelerator: Word | None = Field(None, description="cuda, rocm or cpu; by what else is asked when left out")
-    gpus: list[Word] | Literal["local"] | None = Field(None, description="GPU names, or `local` for this machine's")
-    compute_capabilities: list[Target] | None = Field(
+    gpus: _List[GpuName] | Literal["local"] | None = Field(
+        None, description="GPU names, or `local` for this machine's"
+    )
+    compute_capabilities: _List[Target] | None = Field(
         None, description="`sm_86` for SASS, `compute_86` for SASS and PTX; instead of `gpus`"
     )
-    amdgpu_targets: list[Target] | None = Field(None, description="gfx targets; instead of `gpus`")
-    targets: list[Target] | None = Field(None, description="Targets of any other accelerator; instead of `gpus`")
+    amdgpu_targets: _List[Target] | None = Field(None, description="gfx targets; instead of `gpus`")
+    targets: _List[Target] | None = Field(None, description="Targets of any other accelerator; instead of `gpus`")
     cuda: VersionText | None = Field(None, description="CUDA version; the tested one by default")
     cudnn: VersionText | None = Field(None, description="cuDNN version; the tested one by default")
     rocm: VersionText | None = Field(None, description="ROCm version")
     components: dict[Word, VersionText] = Field({}, description="Versions of other components, by name")
     compiler: Literal["clang", "nvcc"] | None = Field(None, description="Who compiles the GPU code")
-    host_compiler: HostCompiler | Literal["gcc", "clang"] | None = None
+    host_compiler: HostCompiler | Literal["gcc", "clang"] | None = Field(
+        None, description="Who compiles the C++ code; the release's own by default"
+    )
     xla: bool = Field(True, description="Build XLA")
-    optimize: Literal["portable", "native"] | list[Cpu] = Field(
+    optimize: Literal["portable", "native"] | _List[Cpu] = Field(
         "portable", description="CPU code: portable, this machine's only, or named features"
     )
-    debug: bool | Debug = False
+    debug: bool | Debug = Field(False, description="Build with symbols and without optimisation")
     base: ImageText | None = Field(None, description="Base image instead of the known one")
-    bazel: Bazel = Bazel()
-    resources: Resources = Resources()
-    wheel: WheelNaming = WheelNaming()
+    bazel: Bazel = Field(Bazel(), description="Bazel's version, and what is added to its command line")
+    resources: Resources = Field(Resources(), description="Limits of the build")
+    wheel: WheelNaming = Field(WheelNaming(), description="What the wheel is called")
     allow_untested: bool = Field(False, description="Build combinations nobody is known to have tested")
 
     @property
@@ -227,7 +292,11 @@ class Profile(_Record):
     def _one_list(self) -> Profile:
         given = [name for name in _TARGET_FIELDS if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(f'`{name}`' for name in given)} say the same thing: keep one")
+            message = f"{' and '.join(f'`{name}`' for name in given)} say the same thing"
+            raise _wrong(message, "keep one", given[-1])
+        for name in self.components:
+            if getattr(self, name, None) is not None:
+                raise _wrong(f"`{name}` stands in the profile already", "keep one", "components", name)
         return self
 
 
@@ -237,7 +306,14 @@ _TARGET_FIELDS = ("gpus", "compute_capabilities", "amdgpu_targets", "targets")
 def json_schema() -> dict[str, Any]:
     """The profile's JSON Schema, for editors."""
     schema = Profile.model_json_schema()
-    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "tfdock profile", **schema}
+    # What a profile that extends another leaves out stands in the other one.
+    required = schema.pop("required")
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        **schema,
+        "title": "tfdock profile",
+        "anyOf": [{"required": required}, {"required": ["extends"]}],
+    }
 
 
 def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple[Profile, yamldoc.Node]:
@@ -247,12 +323,14 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple
     all problems at once.
     """
     document = _merged(text, file, others or {}, ())
-    problems = [*_unquoted_versions(document, file)]
+    problems = _unquoted_texts(document, file)
     flagged = {problem.field for problem in problems}
     try:
         profile = Profile.model_validate(document.value)
     except ValidationError as error:
-        found = [_problem(item, document, file) for item in error.errors(include_url=False)]
+        # Of a union's findings the first at each place is kept: our own says most, "should be a map" least.
+        items = sorted(error.errors(include_url=False), key=lambda item: _RANK.get(item["type"], 1))
+        found = [_problem(item, document, file) for item in items]
         problems = _without_echoes([*problems, *(item for item in found if item.field not in flagged)])
         raise ProfileError(*sorted(problems, key=lambda item: (item.line or 0, item.column or 0))) from error
     if problems:
@@ -272,7 +350,7 @@ def _merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ..
         raise ProfileError(
             Problem(
                 code="profile-not-a-map",
-                message=f"a profile is a list of `name: value` lines, this is a {node.kind}",
+                message=f"a profile is a map of `name: value` lines, this is a {node.kind}",
                 fix='start with `schema: 1` and `tensorflow: "2.18.0"`',
                 file=file,
                 line=node.line,
@@ -289,6 +367,18 @@ def _merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ..
                 code="profile-extends-cycle",
                 message=f"`extends:` goes in a circle or too far: {message}",
                 fix="let one profile of the chain stand alone",
+                file=file,
+                line=parent.line,
+                column=parent.column,
+                field="extends",
+            )
+        )
+    if parent.raw not in others:
+        raise ProfileError(
+            Problem(
+                code="profile-not-found",
+                message=f"the profile `{parent.raw}` does not exist",
+                fix="the path is relative to the profile that extends",
                 file=file,
                 line=parent.line,
                 column=parent.column,
@@ -320,22 +410,21 @@ def _overlaid(base: yamldoc.Node, node: yamldoc.Node) -> yamldoc.Node:
 # --- from pydantic's findings to ours -----------------------------------------------------------------------------
 
 
-def _unquoted_versions(document: yamldoc.Node, file: str) -> list[Problem]:
-    """Versions written as YAML numbers, the first mistake of every user: 3.10 is the number 3.1."""
+def _unquoted_texts(document: yamldoc.Node, file: str) -> list[Problem]:
+    """Text written as YAML numbers; versions so are the first mistake of every user: 3.10 is the number 3.1."""
     found = []
-    for path in _version_paths(Profile, document, ()):
+    for path, is_version in _text_paths(Profile, document, ()):
         node = document.at(path)
         if node.kind not in ("number", "date"):
             continue
-        name = _dotted(path)
+        name, kind = _dotted(path), f"a {node.kind}"
         lost = f" (the number {node.value})" if str(node.value) != node.raw else ""
+        key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
         found.append(
             Problem(
-                code="version-not-text",
-                message=f"`{name}` is a number{lost}, but versions are text",
-                fix=f'write it in quotes: `{path[-1]}: "{node.raw}"`'
-                if isinstance(path[-1], str)
-                else f'write it in quotes: `"{node.raw}"`',
+                code="version-not-text" if is_version else "profile-bad-value",
+                message=f"`{name}` is {kind}{lost}, but {'versions are' if is_version else 'must be'} text",
+                fix=f'write it in quotes: `{key}"{node.raw}"`',
                 file=node.file or file,
                 line=node.line,
                 column=node.column,
@@ -345,118 +434,149 @@ def _unquoted_versions(document: yamldoc.Node, file: str) -> list[Problem]:
     return found
 
 
-def _version_paths(
-    model: type[BaseModel], node: yamldoc.Node, path: tuple[str | int, ...]
-) -> list[tuple[str | int, ...]]:
-    """The paths of the document's scalars for which the model wants text."""
-    paths: list[tuple[str | int, ...]] = []
-    for name, info in model.model_fields.items():
-        key = info.alias or name
-        child = node.entries.get(key)
-        if child is None:
-            continue
-        models, text, number = _kinds(info.annotation)
-        here = (*path, key)
-        if child.kind == "map":
-            for inner in models:
-                paths += _version_paths(inner, child, here)
-            paths += [(*here, name) for name in child.entries] if text and not models else []
-        elif child.kind == "list" and text:
-            paths += [(*here, index) for index in range(len(child.items))]
-        elif text and not number:
-            paths.append(here)
-    return paths
+_Path = tuple[str | int, ...]
 
 
-def _kinds(annotation: Any) -> tuple[list[type[BaseModel]], bool, bool]:
-    """Models, whether text, and whether numbers are among what a field takes."""
+def _text_paths(annotation: Any, node: yamldoc.Node, path: _Path, *marks: Any) -> Iterator[tuple[_Path, bool]]:
+    """The scalars of the document for which the type wants text and no number, and whether they are versions."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        yield from _text_paths(arguments[0], node, path, *marks, *arguments[1:])
+    elif origin in (Union, types.UnionType):
+        arms = () if node.kind == "number" and _takes_numbers(annotation) else arguments
+        for arm in arms:
+            yield from _text_paths(arm, node, path, *marks)
+    elif node.kind in ("map", "list"):
+        for inner, child, step, inner_marks in _inside(annotation, node):
+            yield from _text_paths(inner, child, (*path, step), *inner_marks)
+    elif annotation is str:
+        yield path, any(isinstance(mark, _IsVersion) for mark in marks)
+
+
+def _inside(annotation: Any, node: yamldoc.Node) -> Iterator[tuple[Any, yamldoc.Node, str | int, list[Any]]]:
+    """Type, node, and key or index of what a map or list holds, as far as the type fits it."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is list:
+        yield from ((arguments[0], item, index, []) for index, item in enumerate(node.items))
+    elif origin is dict:
+        yield from ((arguments[1], child, key, []) for key, child in node.entries.items())
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for name, info in annotation.model_fields.items():
+            child = node.entries.get(info.alias or name)
+            if child is not None:
+                yield info.annotation, child, info.alias or name, info.metadata
+
+
+def _takes_numbers(annotation: Any) -> bool:
+    """Whether a number is one of the things a field takes, as in `bool | Debug` or `int | Literal["auto"]`."""
+    if get_origin(annotation) is Literal:
+        return False
+    return annotation in (int, bool) or any(_takes_numbers(part) for part in get_args(annotation))
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The records among what a field takes."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation], False, False
-    if annotation is str:
-        return [], True, False
-    if annotation is int or annotation is bool:
-        return [], False, True
-    origin = get_origin(annotation)
-    if origin is Literal:
-        return [], False, False
-    if origin in (Annotated, Union, types.UnionType, list, dict):
-        arguments = get_args(annotation)
-        parts = [_kinds(part) for part in (arguments[:1] if origin is Annotated else arguments)]
-        models = [model for part in parts for model in part[0]]
-        return models, any(part[1] for part in parts), any(part[2] for part in parts)
-    return [], False, False
+        yield annotation
+    elif get_origin(annotation) is not Literal:
+        for part in get_args(annotation):
+            yield from _models(part)
 
 
 def _problem(item: Any, document: yamldoc.Node, file: str) -> Problem:
-    path = tuple(part for part in item["loc"] if isinstance(part, int) or not _UNION_ARM.search(part))
-    kind = item["type"]
+    kind, context = item["type"], item.get("ctx", {})
+    path = (*_path(item, document), *context.get("where", ()))
     node = document.at(path)
-    line, column, where = node.line, node.column, node.file or file
     name = _dotted(path)
+    line, column = node.line, node.column
     if kind == "extra_forbidden":
-        parent = document.at(path[:-1])
-        line, column = parent.keys.get(str(path[-1]), (line, column))
+        line, column = document.at(path[:-1]).keys.get(str(path[-1]), (line, column))
         known = _known_keys(path[:-1])
-        near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.6)
-        return Problem(
-            code="profile-unknown-key",
-            message=f"unknown key `{name}`",
-            fix=f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}",
-            file=where,
-            line=line,
-            column=column,
-            field=name,
-        )
-    if kind == "missing":
-        missing = name
-        example = {"schema": "schema: 1", "tensorflow": 'tensorflow: "2.18.0"'}.get(missing, f"{missing}: …")
-        return Problem(
-            code="profile-missing-key",
-            message=f"`{missing}` is missing",
-            fix=f"add `{example}`",
-            file=where,
-            line=line,
-            column=column,
-            field=missing,
-        )
-    message = item["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
+        near = difflib.get_close_matches(str(path[-1]).lower().replace("-", "_"), known, n=1, cutoff=0.6)
+        code, message = "profile-unknown-key", f"unknown key `{name}`"
+        fix = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
+    elif kind == "missing":
+        examples = {"schema": "schema: 1", "tensorflow": 'tensorflow: "2.18.0"', "release": 'release: "2.18.0"'}
+        code, message = "profile-missing-key", f"`{name}` is missing"
+        fix = f"add `{examples.get(str(path[-1]), f'{path[-1]}: …')}`"
+    else:
+        plain = item["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
+        what = _MESSAGES.get(kind, plain)
+        code, message = "profile-bad-value", f"`{name}`: {what}" if name else what
+        fix = context.get("fix") or _fix(item, node, path)
     return Problem(
-        code="profile-bad-value",
-        message=f"`{name}`: {message}" if name else message,
-        fix=_fix(item, node, path),
-        file=where,
+        code=code,
+        message=message,
+        fix=fix,
+        file=node.file or file,
         line=line,
         column=column,
         field=name or None,
     )
 
 
-# What pydantic adds to a path for the arms of a union: `TensorFlow`, `list[constrained-str]`, `literal['auto']`.
-_UNION_ARM = re.compile(r"[\[\]()A-Z-]|^(str|int|bool|float)$")
+def _path(item: Any, document: yamldoc.Node) -> _Path:
+    """Where in the document a finding is. Pydantic's own path also names arms of unions (`literal['auto']`)."""
+    path: list[str | int] = []
+    node: yamldoc.Node | None = document
+    for part in item["loc"]:
+        if node is None:
+            break
+        if isinstance(part, int):
+            path.append(part)
+            node = node.items[part] if part < len(node.items) else None
+        elif part in node.entries:
+            path.append(part)
+            node = node.entries[part]
+    return (*path, item["loc"][-1]) if item["type"] == "missing" else tuple(path)
 
 
-def _fix(item: Any, node: yamldoc.Node, path: tuple[str | int, ...]) -> str:
+_RANK = {"tfdock": 0, "model_type": 2}
+_MESSAGES = {
+    "string_type": "should be text",
+    "list_type": "should be a list",
+    "dict_type": "should be a map of `name: value` lines",
+    "model_type": "should be a map of `name: value` lines",
+    "bool_type": "should be `true` or `false`",
+    "int_type": "should be a whole number",
+}
+
+
+def _fix(item: Any, node: yamldoc.Node, path: _Path) -> str:
     kind = item["type"]
     if kind == "literal_error":
         near = difflib.get_close_matches(node.raw, re.findall(r"'([^']+)'", item["ctx"]["expected"]), n=1)
         return f"did you mean `{near[0]}`?" if near else f"use {item['ctx']['expected']}"
     if kind == "list_type":
-        return f"write a list: `[{node.raw}]`" if node.raw else "write a list: `[a, b]`"
+        return f"write a list: `[{yamldoc.shown(node.raw)}]`" if node.raw else "write a list: `[a, b]`"
     if kind == "bool_type":
         return "write `true` or `false`"
     if kind == "string_type":
         return "write text, in quotes where it looks like a number"
-    info = Profile.model_fields.get(str(path[0])) if path else None
-    return f"`{path[0]}` is: {info.description}" if info and info.description else "correct the value"
+    if kind in ("dict_type", "model_type"):
+        return f"write `{path[-1]}: {{{_known_keys(path)[0] if kind == 'model_type' else 'name'}: …}}`"
+    name, description = _description(path)
+    return f"`{name}` is: {description}" if description else "correct the value"
 
 
-def _known_keys(path: tuple[str | int, ...]) -> list[str]:
+def _description(path: _Path) -> tuple[str, str]:
+    """The description of the deepest field along a path that has one, and the field's name."""
+    models: list[type[BaseModel]] = [Profile]
+    name = description = ""
+    for length, part in enumerate(path, start=1):
+        info = next((model.model_fields[str(part)] for model in models if str(part) in model.model_fields), None)
+        if info is not None:
+            if info.description:
+                name, description = _dotted(path[:length]), info.description
+            models = list(_models(info.annotation))
+    return name, description
+
+
+def _known_keys(path: _Path) -> list[str]:
     model: type[BaseModel] = Profile
     for part in path:
         info = model.model_fields.get(str(part))
-        models = _kinds(info.annotation)[0] if info else []
-        if models:
-            model = models[0]
+        model = next(_models(info.annotation), model) if info else model
     return [info.alias or name for name, info in model.model_fields.items()]
 
 
@@ -472,7 +592,7 @@ def _without_echoes(problems: list[Problem]) -> list[Problem]:
     ]
 
 
-def _dotted(path: tuple[str | int, ...]) -> str:
+def _dotted(path: _Path) -> str:
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

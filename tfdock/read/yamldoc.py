@@ -7,6 +7,7 @@ aliases, tags, several documents, endless nesting) is refused here, each with it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +51,7 @@ class Node:
 
     @property
     def value(self) -> object:
-        """Plain Python data. Numbers and dates that are not plain decimal integers stay text: see `raw`."""
+        """Plain Python data; dates, and numbers that are not plain decimal (`010`, `0x1f`, `12:30:45`), stay text."""
         match self.kind:
             case "map":
                 return {key: child.value for key, child in self.entries.items()}
@@ -78,13 +79,16 @@ class Node:
 
 
 def _number(raw: str) -> int | float | str:
-    try:
+    # YAML 1.1 reads 010 as 8 and 1.2 as 10, 12:30 as 750 and as text: nobody means any of it.
+    if re.fullmatch(r"[-+]?(0|[1-9][0-9]*)", raw):
         return int(raw)
-    except ValueError:
-        try:
-            return float(raw)
-        except ValueError:
-            return raw
+    return float(raw) if re.fullmatch(r"[-+]?(0|[1-9][0-9]*)\.[0-9]*", raw) else raw
+
+
+def shown(text: str) -> str:
+    """Text of a user for a message: on one line, without what a terminal would obey, and not endless."""
+    text = text if text.isprintable() else repr(text)[1:-1]
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def parse(text: str, file: str) -> Node:
@@ -112,13 +116,18 @@ def parse(text: str, file: str) -> Node:
                 column=mark.column + 1 if mark else None,
             )
         ) from error
-    except yaml.YAMLError as error:
+    except (yaml.reader.ReaderError, UnicodeEncodeError) as error:
+        # The reader's own position counts bytes in libyaml and characters in Python.
+        character = text[error.start] if isinstance(error, UnicodeEncodeError) else chr(error.character)
+        before = text[: text.find(character)]
         raise ProfileError(
             Problem(
                 code="yaml-syntax",
-                message=f"not valid YAML: {' '.join(str(error).split())}",
+                message=f"not valid YAML: the character U+{ord(character):04X} is not allowed",
                 fix="save the file as plain UTF-8 text without control characters",
                 file=file,
+                line=before.count("\n") + 1,
+                column=len(before) - before.rfind("\n"),
             )
         ) from error
     except RecursionError as error:
@@ -216,14 +225,14 @@ class _Reader:
         while not isinstance(event := next(events), yaml.MappingEndEvent):
             key = self._node(event, events, depth + 1)
             child = self._node(next(events), events, depth + 1)
-            if key.kind in ("map", "list") or key.raw == "<<":
+            if key.kind in ("map", "list") or key.raw == "<<" or not key.raw.isprintable():
                 self._refuse(event, "yaml-key", "a key must be plain text", "write a name before the `:`")
             if key.raw in entries:
                 first_line, _ = keys[key.raw]
                 self._duplicates.append(
                     Problem(
                         code="yaml-duplicate-key",
-                        message=f"`{key.raw}` is given twice, first in line {first_line}",
+                        message=f"`{shown(key.raw)}` is given twice, first in line {first_line}",
                         fix="keep one of them: YAML would silently use the last",
                         file=self._file,
                         line=key.line,
@@ -238,14 +247,14 @@ class _Reader:
 
     def _check_tag(self, event: yaml.CollectionStartEvent | yaml.ScalarEvent, expected: str) -> None:
         if event.tag not in (None, "!", expected):
-            self._refuse(event, "yaml-tag", f"the tag `{event.tag}` is not read", "remove the tag")
+            self._refuse(event, "yaml-tag", f"the tag `{shown(event.tag)}` is not read", "remove the tag")
 
     def _scalar_kind(self, event: yaml.ScalarEvent) -> str:
         if event.tag is not None and event.tag != "!" and event.tag not in _SCALARS:
-            self._refuse(event, "yaml-tag", f"the tag `{event.tag}` is not read", "remove the tag")
+            self._refuse(event, "yaml-tag", f"the tag `{shown(event.tag)}` is not read", "remove the tag")
         if event.tag in _SCALARS:
             return _SCALARS[event.tag]
-        if not event.implicit[0]:
+        if event.tag == "!" or not event.implicit[0]:
             return "text"
         # The resolver is what a loader would ask: plain `3.10` is a float to YAML 1.1, `no` a boolean.
         tag = _RESOLVER.resolve(yaml.ScalarNode, event.value, (True, False))

@@ -286,8 +286,6 @@ def build(
         builder = _builder(settings, listen, stop)
         for one in prepared:
             results.append(_build_one(builder, one, force=force))
-            if stop.requests:
-                break
     ok = all(result["status"] in ("built", "up-to-date") for result in results)
     for result in results:
         _tell_result(result)
@@ -336,12 +334,13 @@ def _builder(settings: Settings, listen: Any, stop: Stop) -> Builder:
 
 def _build_one(builder: Builder, prepared: Prepared, *, force: bool) -> dict[str, Any]:
     try:
+        builder.stop.check()
         return _built(prepared, _build_result(builder, prepared, force=force))
     except TfdockError as error:
         from tfdock.errors import Interrupted
 
         status = "interrupted" if isinstance(error, Interrupted) else "failed"
-        return _failed(prepared.file, prepared.plan.build_id, status, error)
+        return _failed(prepared.file, prepared.plan.build_id, status, error, builder.log)
 
 
 def _build_result(builder: Builder, prepared: Prepared, *, force: bool) -> BuildResult:
@@ -368,7 +367,9 @@ def _built(prepared: Prepared, result: BuildResult) -> dict[str, Any]:
     }
 
 
-def _failed(file: str, build_id: str | None, status: str, error: TfdockError) -> dict[str, Any]:
+def _failed(
+    file: str, build_id: str | None, status: str, error: TfdockError, log: Path | None = None
+) -> dict[str, Any]:
     return {
         "build_id": build_id,
         "profile": file,
@@ -376,7 +377,7 @@ def _failed(file: str, build_id: str | None, status: str, error: TfdockError) ->
         "problems": [asdict(problem) for problem in error.problems],
         "wheels": [],
         "record": None,
-        "log": None,
+        "log": str(log) if log else None,
         "seconds": {},
         "cache": None,
         "attempts": 0,

@@ -1,0 +1,313 @@
+"""`make bench`: tfdock against hand-written equivalents; prints a table and writes build/bench.json.
+
+What is built is the miniature TensorFlow. Whole processes are timed, the two sides take turns, medians count.
+
+- Cold: no image, no caches, no wheelhouse. The base image is present, but under a label nobody has seen, so that the
+  engine has no layer above it: both sides run every step of the Dockerfile.
+- Warm: the image and Bazel's caches are present; new containers, a fresh output base, an empty wheelhouse.
+- Unchanged: the same call again. The script knows of no wheel that is up to date, as such scripts do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from tfdock.do import settings
+from tfdock.do.workspace import remove_folder
+from tfdock.model import ImageRef
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+TFDOCK = Path(sys.executable).with_name("tfdock")
+PROFILE = (str(HERE / "bench.yaml"), "--knowledge", str(HERE.parent / "miniature" / "knowledge"))
+REFERENCE = HERE / "reference.sh"
+CIBUILDWHEEL = "4.3.0"
+LABEL = "io.tfdock.bench"
+STOP_SECONDS = 60.0
+
+
+# --- processes ----------------------------------------------------------------------------------------------------
+
+
+def output(*command: str | Path, text: str | None = None) -> str:
+    """Run a command outside the clock; returns its standard output."""
+    return subprocess.run(command, check=True, input=text, capture_output=True, text=True).stdout
+
+
+def timed(command: Sequence[str | Path], log: Path, environment: dict[str, str]) -> float:
+    """Run a command to its end; returns its seconds. In a session of its own, so that Ctrl-C reaches only us."""
+    os.sync()  # nobody pays for what the run before has left to be written
+    with log.open("wb") as sink:
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
+        )
+        try:
+            code = process.wait()
+        except BaseException:
+            _stop(process)
+            raise
+        seconds = time.perf_counter() - started
+    if code != 0:
+        tail = log.read_text("utf-8", "replace")[-4000:]
+        sys.exit(f"bench: {shlex.join(map(str, command))} ended with {code}:\n{tail}")
+    return seconds
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+# --- the two sides of a build -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One way to build: what it is called with, and what it leaves."""
+
+    command: tuple[str | Path, ...]
+    environment: dict[str, str]
+    origin: str
+    base: str
+    image: str
+    folder: Path
+
+    def cold(self) -> float:
+        """Time a build from nothing but the base image."""
+        subprocess.run(["docker", "rmi", "--force", self.image, self.base], capture_output=True)
+        unseen = f"{LABEL}={uuid.uuid4()}"
+        base = ("docker", "build", "--quiet", "--label", unseen, "--tag", self.base, "-")
+        output(*base, text=f"FROM {self.origin}\n")
+        remove_folder(self.folder)
+        self.folder.mkdir()
+        return self.unchanged()
+
+    def warm(self) -> float:
+        """Time a build with the image and the caches of the one before, for an empty wheelhouse."""
+        remove_folder(self.folder / "wheelhouse")
+        return self.unchanged()
+
+    def unchanged(self) -> float:
+        """Time the same call again."""
+        return timed(self.command, self.folder / "log", self.environment)
+
+    def contents(self) -> dict[str, int]:
+        """Checksums of what lies in the wheel, but for its metadata, where the local version stands."""
+        (wheel,) = (self.folder / "wheelhouse").glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            return {item.filename: item.CRC for item in archive.infolist() if ".dist-info/" not in item.filename}
+
+
+def sides(work: Path, plan: dict[str, Any]) -> tuple[Side, Side]:
+    """tfdock and the script, each with a base image, caches and a wheelhouse of its own."""
+    values = settings.load({})
+    base = ImageRef.parse(plan["image"]["base"])
+    ours, theirs = work / "ours", work / "reference"
+    mirror = "ours.tfdock-bench.invalid"  # never asked: the image is there
+    output(TFDOCK, "render", *PROFILE, "-o", work / "context")
+    (work / "environment").write_text("".join(f"{key}={value}\n" for key, value in plan["environment"].items()))
+    for phase in plan["phases"]:
+        (work / phase["name"]).write_text("".join(f"{word}\n" for word in phase["command"]))
+    common = {**os.environ, "DOCKER_BUILDKIT": "0"}
+    script = {
+        "CONTEXT": str(work / "context"),
+        "BASE": "reference.tfdock-bench.invalid/base:1",
+        "IMAGE": "reference.tfdock-bench.invalid/image:1",
+        "PLAN": str(work),
+        "CACHE": str(theirs / "cache"),
+        "WHEELHOUSE": str(theirs / "wheelhouse"),
+        "NETWORK": values.network or "default",
+        "MEMORY": str(plan["resources"]["memory"]),
+        "CPUS": str(plan["resources"]["cpus"]),
+        "PIDS": str(plan["resources"]["pids"]),
+    }
+    return (
+        Side(
+            command=(TFDOCK, "build", *PROFILE, "--cache-dir", ours / "cache", "--wheelhouse", ours / "wheelhouse"),
+            environment={
+                **common,
+                "TFDOCK_STATE_DIR": str(work / "state"),
+                "TFDOCK_REGISTRY_MIRROR": f"{base.registry}={mirror}",
+            },
+            origin=str(values.mirrored(base)),
+            base=str(base.at(mirror)),
+            image=plan["image"]["name"],
+            folder=ours,
+        ),
+        Side(
+            command=(REFERENCE,),
+            environment={**common, **script},
+            origin=str(values.mirrored(base)),
+            base=script["BASE"],
+            image=script["IMAGE"],
+            folder=theirs,
+        ),
+    )
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """A folder for everything; afterwards it is gone, and so are our containers and images, however we end."""
+    work = Path(tempfile.mkdtemp(prefix="tfdock-bench-"))
+    try:
+        yield work
+    finally:
+        # Every layer and every container upon the base image has inherited its label.
+        for listing, removal in ((("ps", "--all"), "rm"), (("images",), "rmi")):
+            query = ["docker", *listing, "--quiet", "--filter", f"label={LABEL}"]
+            found = subprocess.run(query, stdout=subprocess.PIPE, text=True).stdout.split()
+            subprocess.run(["docker", removal, "--force", *dict.fromkeys(found)], capture_output=True)
+        remove_folder(work)
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One comparison, in seconds."""
+
+    name: str
+    aim: float
+    reference_command: str
+    ours: list[float] = field(default_factory=list)
+    reference: list[float] = field(default_factory=list)
+
+    def measure(self, runs: int, ours: Callable[[], float], reference: Callable[[], float]) -> Row:
+        """Time both sides in turn; who begins alternates too."""
+        pair = ((self.ours, ours), (self.reference, reference))
+        for run in range(runs):
+            sys.stderr.write(f"bench: {self.name}, run {run + 1} of {runs}\n")
+            for seconds, side in pair if run % 2 == 0 else reversed(pair):
+                seconds.append(side())
+        return self
+
+    @property
+    def medians(self) -> tuple[float, float]:
+        return statistics.median(self.ours), statistics.median(self.reference)
+
+    def as_json(self) -> dict[str, Any]:
+        ours, reference = self.medians
+        return {
+            "name": self.name,
+            "unit": "s",
+            "ours": round(ours, 3),
+            "reference": round(reference, 3),
+            "ratio": round(ours / reference, 3),
+            "aim": self.aim,
+            "met": ours / reference <= self.aim,
+            "runs": len(self.ours),
+            "reference_command": self.reference_command,
+            "samples": {
+                "ours": [round(seconds, 3) for seconds in self.ours],
+                "reference": [round(seconds, 3) for seconds in self.reference],
+            },
+        }
+
+
+def build_rows(work: Path, plan: dict[str, Any], runs: int) -> Iterator[Row]:
+    """The three kinds of a build; refuses to compare builds whose wheels differ."""
+    ours, reference = sides(work, plan)
+    script = str(REFERENCE.relative_to(ROOT))
+    yield Row(name="build, cold", aim=1.05, reference_command=script).measure(runs, ours.cold, reference.cold)
+    if ours.contents() != reference.contents():
+        sys.exit("bench: the two sides have built different wheels")
+    yield Row(name="build, warm caches", aim=1.1, reference_command=script).measure(runs, ours.warm, reference.warm)
+    row = Row(name="build, nothing changed", aim=0.1, reference_command=f"{script} (again)")
+    yield row.measure(runs, ours.unchanged, reference.unchanged)
+
+
+def help_row(work: Path, peer: Path, runs: int) -> Row:
+    """How long the program takes to say what it can do."""
+    environment = dict(os.environ)
+    row = Row(name="--help", aim=0.6, reference_command=f"cibuildwheel --help (version {CIBUILDWHEEL})")
+    ours, reference = ((command, "--help") for command in (TFDOCK, peer))
+    return row.measure(
+        runs,
+        lambda: timed(ours, work / "log", environment),
+        lambda: timed(reference, work / "log", environment),
+    )
+
+
+def cibuildwheel() -> Path:
+    """The peer, installed once into an environment of its own."""
+    folder = platformdirs.user_cache_path("tfdock") / "bench" / f"cibuildwheel-{CIBUILDWHEEL}"
+    ready, program = folder / "ready", folder / "bin" / "cibuildwheel"
+    if not ready.exists():
+        output(sys.executable, "-m", "venv", "--clear", folder)
+        pip = (folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
+        output(*pip, "install", "--quiet", f"cibuildwheel=={CIBUILDWHEEL}")
+        ready.touch()
+    return program
+
+
+# --- the whole ----------------------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """What a person reads: medians, and the range of the runs behind them."""
+    yield f"{'':<24}{'tfdock':>9}  {'range':<13}{'reference':>9}  {'range':<13}{'ratio':>6}{'aim':>7}{'runs':>6}"
+    for row in rows:
+        cells = (
+            f"{median:>7.2f} s  {f'{min(samples):.2f}–{max(samples):.2f}':<13}"
+            for median, samples in zip(row.medians, (row.ours, row.reference), strict=True)
+        )
+        ratio = row.medians[0] / row.medians[1]
+        missed = "" if ratio <= row.aim else "  MISSED"
+        yield f"{row.name:<24}{''.join(cells)}{ratio:>6.2f}{row.aim:>7.2f}{len(row.ours):>6}{missed}"
+
+
+def machine() -> dict[str, Any]:
+    info = json.loads(output("docker", "info", "--format", "{{json .}}"))
+    engine = f"docker {info['ServerVersion']}"
+    load = round(os.getloadavg()[0], 2)  # before we add to it
+    return {"cpus": info["NCPU"], "memory": info["MemTotal"], "engine": engine, "load": load}
+
+
+def main() -> None:
+    """Measure, print, write. A missed aim is marked and is no failure."""
+    parser = argparse.ArgumentParser(description="Compare tfdock with hand-written equivalents.")
+    parser.add_argument("--quick", action="store_true", help="run everything once, to see that it works")
+    quick = parser.parse_args().quick
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    here, peer = machine(), cibuildwheel()
+    plan = json.loads(output(TFDOCK, "plan", *PROFILE, "--json"))
+    with workplace() as work:
+        rows = [help_row(work, peer, 1 if quick else 21), *build_rows(work, plan, 1 if quick else 5)]
+    rows = [*rows[1:], rows[0]]
+    target = ROOT / "build" / "bench.json"
+    target.parent.mkdir(exist_ok=True)
+    document = {"schema": "tfdock.bench/1", "machine": here, "rows": [row.as_json() for row in rows]}
+    target.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    sys.stdout.write("\n".join(table(rows)) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"bench: {error}\n{error.stderr}")

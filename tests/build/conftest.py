@@ -1,0 +1,172 @@
+"""An engine, a cache that all builds share, and the law that no container of ours outlives a test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from tfdock.do.docker_engine import DockerEngine
+from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL
+
+from .harness import MINIATURE, Tfdock, copy_tree, wait_until, write_profile
+
+USER = 1234
+"""An ordinary user, whom nobody has heard of."""
+
+
+class Workshop:
+    """An engine and a folder that every user may enter, with what many builds share."""
+
+    def __init__(self, host: str, folder: Path) -> None:
+        self.host, self.folder = host, folder
+        self.cache = folder / "cache"
+        self.sdk: Any = docker.APIClient(host, version="auto", timeout=60)
+        self._mark = secrets.token_hex(8)
+        self._homes = 0
+
+    def tree(self, road: str = "hermetic") -> Path:
+        """The miniature of that road, with a mark: its image is not one of an earlier session or of somebody else."""
+        target = self.folder / "trees" / road
+        if not target.exists():
+            copy_tree(MINIATURE / road, target)
+            (target / "MARK").write_text(self._mark)
+        return target
+
+    def tfdock(self, *prefix: str) -> Tfdock:
+        """A command with an empty wheelhouse."""
+        self._homes += 1
+        home = self.folder / f"home-{self._homes}"
+        home.mkdir()
+        return Tfdock(home=home, cache=self.cache, engine=self.host, prefix=prefix)
+
+    def containers(self) -> dict[str, tuple[str, bool]]:
+        """Containers of runs and image steps, running or not: id -> name, and whether it is surely of these tests."""
+        return {
+            one["Id"]: (one["Names"][0], any(self._is_here(mount) for mount in one["Mounts"]))
+            for label in (RUN_LABEL, IMAGE_LABEL)
+            for one in self.sdk.containers(all=True, filters={"label": label})
+        }
+
+    def _is_here(self, mount: dict[str, str]) -> bool:
+        return Path(mount.get("Source", "/")).is_relative_to(self.folder)
+
+    def created_since(self, moment: float) -> list[str]:
+        """Names of the containers that the engine has created since then."""
+        now = self.sdk.info()["SystemTime"]
+        wanted = {"type": "container", "event": "create", "label": RUN_LABEL}
+        events = self.sdk.events(f"{moment:.6f}", now, wanted, decode=True)
+        return [event["Actor"]["Attributes"]["name"] for event in events]
+
+    def remove_images(self) -> None:
+        """The images of all builds in our homes; the base images stay."""
+        for folder in self.folder.glob("home-*/wheelhouse/.tfdock/tf*/*/"):
+            name = f"tfdock/{folder.parent.name.lower()}"
+            for image in self.sdk.images(name, filters={"label": IMAGE_LABEL}):
+                for tag in image["RepoTags"] or ():
+                    with contextlib.suppress(docker.errors.APIError):
+                        self.sdk.remove_image(tag)
+
+
+@pytest.fixture(scope="session")
+def workshop(request: pytest.FixtureRequest) -> Iterator[Workshop]:
+    host = os.environ.get("DOCKER_HOST")
+    if not host or not DockerEngine(host).ping():
+        pytest.skip(f"no engine answers at DOCKER_HOST={host} (`ci/bed/bed run -- …` starts one)")
+    # Not tmp_path: that one no other user may enter, and builds run as another user too.
+    folder = Path(tempfile.mkdtemp(prefix="tfdock-tests-"))
+    folder.chmod(0o755)
+    workshop = Workshop(host, folder)
+    failed = request.session.testsfailed
+    yield workshop
+    workshop.remove_images()
+    if request.session.testsfailed == failed:
+        shutil.rmtree(folder)
+    workshop.sdk.close()
+
+
+@pytest.fixture(autouse=True)
+def no_container_stays(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test does to a build: none of its containers is there afterwards."""
+    if request.node.get_closest_marker("engine") is None:
+        yield
+        return
+    workshop: Workshop = request.getfixturevalue("workshop")
+    with no_container_left(workshop):
+        yield
+
+
+@contextlib.contextmanager
+def no_container_left(workshop: Workshop) -> Iterator[None]:
+    before = workshop.containers().keys()
+    yield
+    new = {key: container for key, container in workshop.containers().items() if key not in before}
+    left = [name for name, is_ours in new.values() if is_ours]
+    # Image steps do not say whose they are. Those of others end; one of ours would stay.
+    wait_until(lambda: not new.keys() & workshop.containers().keys())
+    assert not left
+
+
+@pytest.fixture
+def tfdock(workshop: Workshop) -> Iterator[Tfdock]:
+    """The command on the engine, with an empty wheelhouse; nothing half done may be left at the end."""
+    command = workshop.tfdock()
+    yield command
+    assert command.leftovers == []
+
+
+@pytest.fixture
+def profile(workshop: Workshop, tmp_path: Path) -> Path:
+    """The hermetic miniature for one GPU."""
+    return write_profile(tmp_path / "profile.yaml", workshop.tree())
+
+
+EditedTree = Callable[..., Path]
+
+
+@pytest.fixture
+def edited(workshop: Workshop, tmp_path: Path) -> EditedTree:
+    """Makes a profile of a hermetic miniature with some files changed: `edited({path: edit}, field=value…)`."""
+
+    def make(edits: dict[str, Callable[[str], str]], name: str = "edited", **fields: object) -> Path:
+        tree = copy_tree(workshop.tree(), tmp_path / name, edits)
+        return write_profile(tmp_path / f"{name}.yaml", tree, **fields)
+
+    return make
+
+
+AsUser = Callable[..., Tfdock]
+
+
+@pytest.fixture
+def as_user(workshop: Workshop) -> Iterator[AsUser]:
+    """Makes a command that an ordinary user runs, in the engine's group or, with `engine=False`, not."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("running as another user needs root and setpriv")
+    socket = Path(workshop.host.removeprefix("unix://"))
+    if not socket.is_socket() or not socket.stat().st_mode & 0o060 or not socket.stat().st_gid:
+        pytest.skip(f"no group may talk to {workshop.host}")
+    commands: list[Tfdock] = []
+
+    def make(*, engine: bool = True) -> Tfdock:
+        groups = f"--groups={socket.stat().st_gid}" if engine else "--clear-groups"
+        # The one capability that is left lets the user pass folders such as /root, where Python or the socket may lie.
+        capabilities = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
+        command = workshop.tfdock("setpriv", f"--reuid={USER}", f"--regid={USER}", groups, *capabilities)
+        command = replace(command, cache=command.home / "cache")
+        os.chown(command.home, USER, USER)
+        commands.append(command)
+        return command
+
+    yield make
+    for command in commands:
+        assert command.leftovers == []

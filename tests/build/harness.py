@@ -1,0 +1,291 @@
+"""What the end-to-end tests share: the command as its users run it, trees, profiles, and servers it talks to."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+MINIATURE = REPOSITORY / "tests/miniature"
+KNOWLEDGE = MINIATURE / "knowledge"
+PATIENCE = 240.0
+"""Seconds after which something is taken to hang; a cold build on a busy machine stays well below."""
+
+Json = dict[str, Any]
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a finished command left."""
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def document(self) -> Json:
+        """The one JSON document on standard output."""
+        document: Json = json.loads(self.stdout)
+        return document
+
+    @property
+    def builds(self) -> list[Json]:
+        """The results of `build --json`, in the order of the profiles."""
+        builds: list[Json] = self.document["builds"]
+        return builds
+
+    @property
+    def build(self) -> Json:
+        """The only result."""
+        (build,) = self.builds
+        return build
+
+    @property
+    def problem(self) -> Json:
+        """The only problem of the only result."""
+        (problem,) = self.build["problems"]
+        assert isinstance(problem, dict)
+        return problem
+
+    @property
+    def told(self) -> str:
+        """All that was printed, for the message of a failed assertion."""
+        return f"exit code {self.code} after {self.seconds:.1f} s\n{self.stderr}\n{self.stdout}"
+
+
+class Running:
+    """A command that runs; its standard error is read as it comes."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._started = time.monotonic()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as stream:
+            for line in stream:
+                with self._changed:
+                    self._lines.append(line)
+                    self._changed.notify_all()
+
+    def wait_for(self, text: str) -> None:
+        """Return when a line with that text was printed."""
+        with self._changed:
+            found = self._changed.wait_for(lambda: any(text in line for line in self._lines), PATIENCE)
+        assert found, f"{text!r} was never printed:\n{''.join(self._lines)}"
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def finish(self, seconds: float = PATIENCE) -> Outcome:
+        """Wait for the end; a command that takes longer fails the test."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"it did not end within {seconds} s:\n{''.join(self._lines)}") from None
+        assert self.process.stdout is not None
+        stdout = self.process.stdout.read()
+        self._reader.join()
+        self.process.stdout.close()
+        return Outcome(
+            code=self.process.returncode,
+            stdout=stdout,
+            stderr="".join(self._lines),
+            seconds=time.monotonic() - self._started,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tfdock:
+    """The command with a wheelhouse, a cache and a state folder of its own, and nothing else of the caller's."""
+
+    home: Path
+    cache: Path
+    engine: str = "unix:///nonexistent/docker.sock"
+    variables: Mapping[str, str] = field(default_factory=dict)
+    prefix: tuple[str, ...] = ()
+    """Words before the command, such as `setpriv …`."""
+
+    @property
+    def wheelhouse(self) -> Path:
+        return self.home / "wheelhouse"
+
+    @property
+    def state(self) -> Path:
+        return self.home / "state"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "DOCKER_HOST": self.engine,
+            "TFDOCK_KNOWLEDGE": str(KNOWLEDGE),
+            # What the miniature downloads stands on 127.0.0.1 of this machine.
+            "TFDOCK_NETWORK": "host",
+            "TFDOCK_REGISTRY_MIRROR": os.environ.get("TFDOCK_REGISTRY_MIRROR", ""),
+            "TFDOCK_WHEELHOUSE": str(self.wheelhouse),
+            "TFDOCK_CACHE_DIR": str(self.cache),
+            "TFDOCK_STATE_DIR": str(self.state),
+            **self.variables,
+        }
+
+    def with_variables(self, **variables: str) -> Tfdock:
+        return replace(self, variables={**self.variables, **variables})
+
+    def start(self, *words: str | Path) -> Running:
+        self.home.mkdir(exist_ok=True)
+        return Running(
+            subprocess.Popen(
+                [*self.prefix, sys.executable, "-m", "tfdock", *map(str, words)],
+                cwd=self.home,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                # As in a terminal's own session; a signal to the tests is not one to the command.
+                start_new_session=True,
+            )
+        )
+
+    def run(self, *words: str | Path) -> Outcome:
+        return self.start(*words).finish()
+
+    def build(self, *words: str | Path) -> Outcome:
+        return self.run("build", "--json", *words)
+
+    @property
+    def visible(self) -> list[str]:
+        """What `ls` shows of the wheelhouse."""
+        return sorted(path.name for path in self.wheelhouse.glob("[!.]*"))
+
+    @property
+    def leftovers(self) -> list[str]:
+        """What runs that are over left: staging folders, output bases, journal entries, half-written files."""
+        private = self.wheelhouse / ".tfdock"
+        found = [*private.glob("staging/*"), *(self.state / "runs").glob("*"), *private.glob("*/*/.*")]
+        return sorted(str(path) for path in found)
+
+
+# --- what it is given ---------------------------------------------------------------------------------------------
+
+
+def write_profile(path: Path, tree: Path | None = None, **fields: object) -> Path:
+    """A profile of the hermetic miniature for one GPU, with changes; None leaves a field out."""
+    fields = {
+        "schema": 1,
+        "tensorflow": {"release": "99.18.0", "path": str(tree)},
+        "python": "3.11",
+        "compute_capabilities": ["sm_86"],
+        "wheel": {"name": "tensorflow_miniature"},
+    } | fields
+    path.write_text(json.dumps({name: value for name, value in fields.items() if value is not None}, indent=1))
+    return path
+
+
+def copy_tree(source: Path, target: Path, edits: Mapping[str, Callable[[str], str]] | None = None) -> Path:
+    """A copy of a miniature with some files changed."""
+    shutil.copytree(source, target, symlinks=True)
+    for name, edit in (edits or {}).items():
+        path = target / name
+        before = path.read_text() if path.exists() else ""
+        after = edit(before)
+        assert after != before, f"{name} is no longer what this test edits"
+        path.write_text(after)
+    return target
+
+
+def before(text: str) -> Callable[[str], str]:
+    return lambda content: text + content
+
+
+def after_first_line(text: str) -> Callable[[str], str]:
+    return lambda content: content.replace("\n", f"\n{text}\n", 1)
+
+
+def replaced(old: str, new: str) -> Callable[[str], str]:
+    return lambda content: content.replace(old, new)
+
+
+# --- servers ------------------------------------------------------------------------------------------------------
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def file_server(folder: Path) -> Iterator[str]:
+    """The URL of a server of these files."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@contextlib.contextmanager
+def silent_server() -> Iterator[str]:
+    """`host:port` of a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def closed_port() -> str:
+    """`host:port` where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def git_server(folder: Path) -> Iterator[str]:
+    """The URL of a git server of the repositories in a folder."""
+    address = closed_port()
+    host, _, port = address.partition(":")
+    command = ["git", "daemon", "--export-all", f"--base-path={folder}", f"--listen={host}", f"--port={port}"]
+    with subprocess.Popen([*command, "--reuseaddr", str(folder)], stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: _connects(host, int(port)))
+            yield f"git://{address}"
+        finally:
+            # The daemon proper is a child of `git`; it goes with the parent's group only when told.
+            process.terminate()
+
+
+def _connects(host: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
+        return True
+    return False
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
+    """Return when the condition holds; one that never does fails the test."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)

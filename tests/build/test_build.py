@@ -1,0 +1,330 @@
+"""Builds that end well: the record, the wheel and its GPU code, again without work, and every kind of source."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tfdock.do.docker_engine import DockerEngine
+from tfdock.do.engine import RUN_LABEL, ContainerSpec
+from tfdock.do.settings import load
+from tfdock.inspect import wheel as wheels
+from tfdock.model import ImageRef, Mount
+
+from .conftest import Workshop
+from .harness import REPOSITORY, Json, Tfdock, after_first_line, copy_tree, file_server, git_server, write_profile
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("first")]
+
+LIBRARY = "tensorflow/libtensorflow_cc.so.2"
+SECRET = "dGZkb2NrLXRlc3Qtc2VjcmV0"
+USE = """
+import json
+import tensorflow as tf
+product = tf.matmul([[1, 2], [3, 4]], [[5, 6], [7, 8]]).tolist()
+print(json.dumps({"version": tf.__version__, "info": tf.sysconfig.get_build_info(), "product": product}))
+"""
+
+
+class FirstBuild:
+    """The first build of all: nothing is in the cache, and no image is there."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        command = workshop.tfdock().with_variables(GITHUB_TOKEN=SECRET)
+        self.tfdock = command
+        self.profile = write_profile(command.home / "profile.yaml", workshop.tree())
+        self.outcome = command.build(self.profile)
+
+
+@pytest.fixture(scope="module")
+def first(workshop: Workshop) -> Iterator[FirstBuild]:
+    build = FirstBuild(workshop)
+    assert build.outcome.code == 0, build.outcome.told
+    yield build
+    assert build.tfdock.leftovers == []
+
+
+def wheel_of(build: Json) -> Path:
+    (wheel,) = build["wheels"]
+    return Path(wheel["path"])
+
+
+def record_of(build: Json) -> Json:
+    record: Json = json.loads(Path(build["record"]).read_bytes())
+    return record
+
+
+def member(wheel: Path, name: str) -> bytes:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(name)
+
+
+def used(wheel: Path, folder: Path) -> Json:
+    """What a program says that imports the wheel, which pip has installed into a folder."""
+    options = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--target", str(folder)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(wheel)], check=True)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
+    said = subprocess.run([sys.executable, "-c", USE], env=environment, check=True, capture_output=True, text=True)
+    answer: Json = json.loads(said.stdout)
+    return answer
+
+
+def gpu_code(workshop: Workshop, wheel: Path) -> Json:
+    """The machine code (`elf`) and PTX of the library in a wheel, as the toolkit's own cuobjdump lists them."""
+    folder = workshop.folder / "listed" / wheel.name
+    folder.mkdir(parents=True)
+    (folder / "library.so").write_bytes(member(wheel, LIBRARY))
+    base = load({}, os.environ).mirrored(ImageRef.parse("tensorflow/build:99.18-python3.11"))
+    script = "cd /listed; for kind in elf ptx; do cuobjdump --list-$kind library.so || true; done"
+    engine = DockerEngine(workshop.host)
+    container = engine.create(
+        ContainerSpec(
+            name=f"tfdock-tests-{os.getpid()}-list",
+            image=str(base),
+            command=("sh", "-c", script),
+            mounts=(Mount(source=str(folder), target="/listed", read_only=True),),
+            labels={RUN_LABEL: "list"},
+            network="none",
+        )
+    )
+    engine.start(container)
+    listed = b"".join(engine.follow(container)).decode()
+    engine.remove(container)
+    found = re.findall(r"^(ELF|PTX) file .*\.(sm_\w+)\.\w+$", listed, re.MULTILINE)
+    return {kind.lower(): {code for name, code in found if name == kind} for kind in ("ELF", "PTX")}
+
+
+# --- one build ----------------------------------------------------------------------------------------------------
+
+
+def test_the_result_of_a_build_names_its_wheel_its_record_its_log_and_what_each_phase_took(first: FirstBuild) -> None:
+    build = first.outcome.build
+    assert first.outcome.document["schema"] == "tfdock.build/1"
+    assert first.outcome.document["ok"] is True
+    assert build["status"] == "built"
+    assert build["problems"] == []
+    assert set(build["seconds"]) == {"image", "fetch", "compile", "seal"}
+    assert build["cache"] == {"hits": 0, "executed": 18}
+    assert build["attempts"] == 1
+    (wheel,) = build["wheels"]
+    content = Path(wheel["path"]).read_bytes()
+    assert wheel == {
+        "path": str(first.tfdock.wheelhouse / first.tfdock.visible[0]),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "size": len(content),
+    }
+    assert len(first.tfdock.visible) == 1
+    log = Path(build["log"]).read_text()
+    positions = [log.index(f"=== tfdock: {phase} of {build['build_id']}") for phase in ("image", "fetch", "compile")]
+    assert positions == sorted(positions)
+    assert "Build completed successfully, 25 total actions" in log
+
+
+def test_the_record_tells_where_the_wheel_came_from_but_no_secret_and_no_path_of_this_machine(
+    first: FirstBuild,
+) -> None:
+    build = first.outcome.build
+    record = record_of(build)
+    assert record["schema"] == "tfdock.record/1"
+    assert record["build_id"] == record["plan"]["build_id"] == build["build_id"]
+    (wheel,) = build["wheels"]
+    assert record["wheels"] == [{"file": first.tfdock.visible[0], "sha256": wheel["sha256"], "size": wheel["size"]}]
+    assert re.fullmatch(r"[0-9a-f]{16}", record["toolchain_key"])
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", record["base_digest"])
+    assert record["seconds"] == build["seconds"]
+    assert record["bazel"] == build["cache"]
+    assert record["engine"]["version"]
+    assert record["plan"]["choices"]
+    text = Path(build["record"]).read_text()
+    for private in (SECRET, "GITHUB_TOKEN", str(first.tfdock.cache.parent), str(REPOSITORY)):
+        assert private not in text
+    assert SECRET not in Path(build["log"]).read_text()
+
+
+def test_the_wheel_is_sound_installs_imports_and_multiplies(first: FirstBuild, tmp_path: Path) -> None:
+    wheel = wheel_of(first.outcome.build)
+    with wheel.open("rb") as file:
+        facts = wheels.read_wheel(file, wheel.name)
+    assert facts.record_ok, facts.record_problems
+    name = r"tensorflow_miniature-99\.18\.0\+cuda13\.0\.sm86\.src[0-9a-f]{8}-cp311-cp311-linux_x86_64\.whl"
+    assert re.fullmatch(name, wheel.name)
+    answer = used(wheel, tmp_path / "target")
+    assert answer["product"] == [[19.0, 22.0], [43.0, 50.0]]
+    assert answer["version"] == "99.18.0"
+    assert answer["info"]["is_cuda_build"] is True
+    assert answer["info"]["cuda_compute_capabilities"] == ["sm_86"]
+
+
+def test_a_wheel_for_sm_86_carries_machine_code_for_sm_86_and_nothing_else(
+    first: FirstBuild, workshop: Workshop
+) -> None:
+    assert gpu_code(workshop, wheel_of(first.outcome.build)) == {"elf": {"sm_86"}, "ptx": set()}
+
+
+def test_a_second_build_is_up_to_date_and_prints_the_wheel_without_a_container_or_an_engine(
+    first: FirstBuild, workshop: Workshop
+) -> None:
+    moment = time.time()
+    again = first.tfdock.run("build", first.profile)
+    assert again.code == 0, again.told
+    assert again.stdout == f"{wheel_of(first.outcome.build)}\n"
+    assert "up-to-date" in again.stderr
+    assert [name for name in workshop.created_since(moment) if first.outcome.build["build_id"] in name] == []
+    nowhere = Tfdock(home=first.tfdock.home, cache=first.tfdock.cache).build(first.profile)
+    assert nowhere.code == 0, nowhere.told
+    assert nowhere.build["status"] == "up-to-date"
+    assert nowhere.build["wheels"] == first.outcome.build["wheels"]
+
+
+def test_a_forced_build_executes_nothing_again_and_makes_the_same_bytes(first: FirstBuild) -> None:
+    before = wheel_of(first.outcome.build).stat()
+    forced = first.tfdock.build("--force", first.profile)
+    assert forced.code == 0, forced.told
+    assert forced.build["status"] == "built"
+    assert forced.build["cache"]["executed"] == 0
+    assert forced.build["cache"]["hits"] == 18
+    assert forced.build["wheels"] == first.outcome.build["wheels"]
+    assert wheel_of(forced.build).stat().st_ino != before.st_ino
+
+
+def test_a_wheel_that_was_damaged_or_removed_is_built_again(first: FirstBuild) -> None:
+    wheel = wheel_of(first.outcome.build)
+    whole = wheel.read_bytes()
+    wheel.write_bytes(whole[:-1] + b"?")
+    # No engine: what counts is that it wants to build.
+    assert Tfdock(home=first.tfdock.home, cache=first.tfdock.cache).build(first.profile).code == 6
+    wheel.unlink()
+    assert Tfdock(home=first.tfdock.home, cache=first.tfdock.cache).build(first.profile).code == 6
+    wheel.write_bytes(whole)
+    assert Tfdock(home=first.tfdock.home, cache=first.tfdock.cache).build(first.profile).code == 0
+
+
+# --- several builds -----------------------------------------------------------------------------------------------
+
+
+def test_three_profiles_in_one_call_are_three_wheels_with_what_each_asked_for(
+    first: FirstBuild, tfdock: Tfdock, workshop: Workshop, tmp_path: Path
+) -> None:
+    both = ["sm_80", "compute_86"]
+    profiles = [
+        write_profile(tmp_path / "hermetic.yaml", workshop.tree(), compute_capabilities=both),
+        write_profile(
+            tmp_path / "legacy.yaml",
+            tensorflow={"release": "99.15.0", "path": str(workshop.tree("legacy"))},
+            compute_capabilities=both,
+        ),
+        write_profile(
+            tmp_path / "debug.yaml", workshop.tree(), compute_capabilities=None, accelerator="cpu", debug=True
+        ),
+    ]
+    outcome = tfdock.build(*profiles)
+    assert outcome.code == 0, outcome.told
+    hermetic, legacy, debug = outcome.builds
+    assert [build["profile"] for build in outcome.builds] == [str(path) for path in profiles]
+    assert sorted(wheel_of(build).name for build in outcome.builds) == tfdock.visible
+    # Only the kernels for the other GPUs and what is made of them.
+    assert hermetic["cache"]["hits"] > hermetic["cache"]["executed"] > 0
+
+    expected = {"elf": {"sm_80", "sm_86"}, "ptx": {"sm_86"}}
+    for build in (hermetic, legacy):
+        assert gpu_code(workshop, wheel_of(build)) == expected
+        answer = used(wheel_of(build), tmp_path / build["build_id"])
+        assert answer["product"] == [[19.0, 22.0], [43.0, 50.0]]
+        assert answer["info"]["cuda_compute_capabilities"] == both
+    assert record_of(legacy)["plan"]["package"][0] == "run"
+
+    assert "-cpu-dbg-" in debug["build_id"]
+    answer = used(wheel_of(debug), tmp_path / "debug")
+    assert answer["info"]["is_cuda_build"] is False
+    assert b".debug_info" in member(wheel_of(debug), "tensorflow/libtensorflow_framework.so.2")
+    assert b".debug_info" not in member(wheel_of(first.outcome.build), "tensorflow/libtensorflow_framework.so.2")
+
+
+# --- sources ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def archive(workshop: Workshop, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """URL and sha256 of the miniature as an archive."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with tarfile.open(folder / "source.tar.gz", "w:gz") as tar:
+        tar.add(workshop.tree(), "tensorflow-99.18.0")
+    with file_server(folder) as url:
+        content = (folder / "source.tar.gz").read_bytes()
+        yield f"{url}/source.tar.gz", hashlib.sha256(content).hexdigest()
+
+
+def test_an_archive_with_a_patch_is_built_as_such(
+    tfdock: Tfdock, workshop: Workshop, archive: tuple[str, str], tmp_path: Path
+) -> None:
+    url, sha256 = archive
+    module = "tensorflow/python/nn.py"
+    old = (workshop.tree() / module).read_text().splitlines(keepends=True)
+    patch = difflib.unified_diff(old, ["patched = True\n", *old], f"a/{module}", f"b/{module}")
+    (tmp_path / "x.patch").write_text("".join(patch))
+    source = {"release": "99.18.0", "archive": url, "sha256": sha256, "patches": ["x.patch"]}
+    outcome = tfdock.build(write_profile(tmp_path / "archive.yaml", tensorflow=source))
+    assert outcome.code == 0, outcome.told
+    assert outcome.build["cache"]["executed"] == 1, "only the wheel is packed anew"
+    assert member(wheel_of(outcome.build), module).startswith(b"patched = True\n")
+    assert record_of(outcome.build)["source"]["found"] == sha256
+    assert re.search(r"-p[0-9a-f]{8}-x86_64$", outcome.build["build_id"])
+
+
+def test_an_archive_that_is_not_the_one_that_was_pinned_is_refused(
+    tfdock: Tfdock, archive: tuple[str, str], tmp_path: Path
+) -> None:
+    url, _ = archive
+    source = {"release": "99.18.0", "archive": url, "sha256": "0" * 64}
+    outcome = tfdock.build(write_profile(tmp_path / "archive.yaml", tensorflow=source))
+    assert outcome.code == 3, outcome.told
+    assert outcome.problem["code"] == "pin-moved"
+    assert "phase image" in outcome.problem["message"]
+    assert tfdock.visible == []
+
+
+def test_a_ref_that_cannot_be_fetched_or_configured_gives_way_to_the_next_and_the_record_says_so(
+    tfdock: Tfdock, workshop: Workshop, tmp_path: Path
+) -> None:
+    repositories = tmp_path / "repositories"
+    tree = copy_tree(workshop.tree(), repositories / "tensorflow", {"configure": after_first_line("exit 5")})
+    git = ["git", "-C", str(tree), "-c", "user.name=Tests", "-c", "user.email=tests@example.org"]
+
+    def commit(message: str) -> None:
+        subprocess.run([*git, "add", "--all"], check=True)
+        subprocess.run([*git, "commit", "--quiet", "--message", message], check=True)
+
+    subprocess.run(["git", "init", "--quiet", "--initial-branch=main", str(tree)], check=True)
+    commit("configure fails")
+    subprocess.run([*git, "tag", "v99.18.0"], check=True)
+    shutil.copy(workshop.tree() / "configure", tree / "configure")
+    commit("configure works")
+    found = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+    with git_server(repositories) as url:
+        source = {
+            "release": "99.18.0",
+            "git": f"{url}/tensorflow",
+            "ref": "nonexistent",
+            "fallback": ["v99.18.0", "main"],
+        }
+        outcome = tfdock.build(write_profile(tmp_path / "git.yaml", tensorflow=source))
+    assert outcome.code == 0, outcome.told
+    assert "source nonexistent does not work" in outcome.stderr
+    assert "source v99.18.0 does not work" in outcome.stderr
+    assert outcome.build["attempts"] == 3
+    assert record_of(outcome.build)["source"] == {"ref": "main", "found": found}

@@ -1,0 +1,364 @@
+"""Builds that do not end well: the exit code, one clear error, a wheelhouse without halves, and a next run that works."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdock.do.engine import RUN_LABEL
+
+from .conftest import AsUser, EditedTree, Workshop
+from .harness import (
+    REPOSITORY,
+    Json,
+    Outcome,
+    Running,
+    Tfdock,
+    after_first_line,
+    before,
+    closed_port,
+    copy_tree,
+    replaced,
+    silent_server,
+    wait_until,
+    write_profile,
+)
+
+pytestmark = pytest.mark.engine
+
+KERNEL = "tensorflow/core/kernels/relu_op.cc"
+SLOW_CONFIGURE = {"configure": after_first_line("echo configure is slow; sleep 300")}
+SLOW_COMPILE = {KERNEL: before("#define MINIATURE_SLOW_COMPILE 300\n")}
+BIG_WHEEL = {
+    "tensorflow/tools/pip_package/build_pip_package.py": replaced(
+        "        command = [",
+        '        (folder / "tensorflow/big.so").write_bytes(os.urandom(100 << 20))\n        command = [',
+    )
+}
+
+
+def slow_fetch(address: str) -> dict[str, Any]:
+    """The one download, from a server that does not answer, and as something that no cache has."""
+    return {
+        "WORKSPACE": lambda text: text.replace("127.0.0.1:5552", address).replace('sha256 = "8', 'sha256 = "0'),
+    }
+
+
+def failed(outcome: Outcome, code: int, *words: str) -> Json:
+    """The one problem of a build that ended with that exit code; it holds all these words, and says what is next."""
+    assert outcome.code == code, outcome.told
+    assert outcome.document["ok"] is False
+    problem = outcome.problem
+    for word in words:
+        assert word in f"[{problem['code']}] {problem['message']} {problem['fix']}", outcome.told
+    assert problem["fix"]
+    assert outcome.build["wheels"] == []
+    assert outcome.stderr.count("error:") == 1, outcome.told
+    assert "Traceback" not in outcome.stderr
+    return problem
+
+
+def failed_in(phase: str, outcome: Outcome, code: int, *words: str) -> Json:
+    """As `failed`, in a phase: then the problem names the phase and a log that is there."""
+    problem = failed(outcome, code, f"phase {phase}", *words)
+    log = outcome.build["log"]
+    assert f"log: {log}" in problem["message"]
+    assert f"=== tfdock: {phase} of " in Path(log).read_text()
+    return problem
+
+
+# --- what the build itself does wrong -----------------------------------------------------------------------------
+
+
+def test_a_compile_error_is_one_error_with_phase_first_line_log_and_next_command_and_stops_no_other_profile(
+    tfdock: Tfdock, edited: EditedTree, profile: Path, tmp_path: Path
+) -> None:
+    broken = edited({KERNEL: before("#define MINIATURE_FAIL_COMPILE\n")})
+    refused = write_profile(tmp_path / "refused.yaml", tmp_path, compute_capabilities=["sm_20"])
+    outcome = tfdock.build(broken, refused, profile)
+    assert outcome.code == 1, outcome.told
+    by_name = {Path(build["profile"]).name: build for build in outcome.builds}
+    assert by_name["profile.yaml"]["status"] == "built"
+    assert by_name["refused.yaml"]["status"] == "refused"
+    assert tfdock.visible == [Path(by_name["profile.yaml"]["wheels"][0]["path"]).name]
+    assert outcome.stderr.count("error:") == 2
+
+    (problem,) = by_name["edited.yaml"]["problems"]
+    assert by_name["edited.yaml"]["status"] == "failed"
+    assert problem["code"] == "compile-failed"
+    assert "phase compile" in problem["message"]
+    assert "relu_op.cc" in problem["message"]
+    assert f"log: {by_name['edited.yaml']['log']}" in problem["message"]
+    assert "tfdock shell" in problem["fix"]
+    assert "MINIATURE_FAIL_COMPILE is defined" in Path(by_name["edited.yaml"]["log"]).read_text()
+
+
+def test_a_configure_that_fails_is_named_with_what_it_said(tfdock: Tfdock, edited: EditedTree) -> None:
+    outcome = tfdock.build(edited({"configure": after_first_line("echo 'tfdock: no such compiler'; exit 3")}))
+    failed_in("image", outcome, 1, "image-step-failed", "configure.sh", "no such compiler", "tfdock render")
+
+
+def test_a_base_image_with_another_bazel_is_named_with_both_versions(
+    tfdock: Tfdock, profile: Path, workshop: Workshop
+) -> None:
+    write_profile(profile, workshop.tree(), bazel={"version": "4.2.4"})
+    failed_in("image", tfdock.build(profile), 1, "Bazel 4.2.4 is wanted, the base image has 4.2.3", "`base:`")
+
+
+def test_a_build_that_ends_without_a_wheel_says_so(tfdock: Tfdock, workshop: Workshop, tmp_path: Path) -> None:
+    knowledge = copy_tree(Path(tfdock.environment["TFDOCK_KNOWLEDGE"]), tmp_path / "knowledge")
+    rows = (knowledge / "releases.yaml").read_text()
+    (knowledge / "releases.yaml").write_text(rows.replace("pip_package/wheel_house", "pip_package/elsewhere"))
+    path = write_profile(tmp_path / "profile.yaml", workshop.tree())
+    outcome = tfdock.with_variables(TFDOCK_KNOWLEDGE=str(knowledge)).build(path)
+    failed_in("compile", outcome, 1, "no wheel")
+    assert tfdock.visible == []
+
+
+def test_more_memory_than_allowed_is_named_as_such(tfdock: Tfdock, edited: EditedTree) -> None:
+    hungry = edited({KERNEL: before("#define MINIATURE_HUNGRY_COMPILE 18\n")}, resources={"memory": "1GiB"})
+    outcome = tfdock.build(hungry)
+    failed_in("compile", outcome, 8, "out-of-memory", "1.0 GiB", "resources: {jobs: 1}")
+    assert tfdock.visible == []
+
+
+# --- what it cannot reach -----------------------------------------------------------------------------------------
+
+
+def test_a_real_profile_without_a_registry_fails_as_a_network_error_that_names_it(tfdock: Tfdock) -> None:
+    port = closed_port()
+    nowhere = tfdock.with_variables(TFDOCK_REGISTRY_MIRROR=f"docker.io={port}", TFDOCK_KNOWLEDGE="")
+    outcome = nowhere.build(REPOSITORY / "profiles/rtx3080.yaml")
+    failed_in("image", outcome, 7, "registry-unreachable", port)
+    assert tfdock.visible == []
+
+
+def test_an_image_that_the_registry_does_not_have_is_a_network_error(
+    tfdock: Tfdock, profile: Path, workshop: Workshop
+) -> None:
+    write_profile(profile, workshop.tree(), base="tensorflow/build:no-such-tag")
+    failed_in("image", tfdock.build(profile), 7, "image-not-found", "no-such-tag")
+
+
+def test_a_source_that_cannot_be_reached_is_a_network_error(tfdock: Tfdock, tmp_path: Path) -> None:
+    url = f"http://{closed_port()}/tensorflow.git"
+    source = {"release": "99.18.0", "git": url, "ref": "main"}
+    outcome = tfdock.build(write_profile(tmp_path / "git.yaml", tensorflow=source))
+    failed_in("image", outcome, 7, "source-unreachable", url, "path:")
+
+
+def test_a_download_that_cannot_be_reached_is_a_network_error_of_phase_fetch(
+    tfdock: Tfdock, edited: EditedTree
+) -> None:
+    outcome = tfdock.build(edited(slow_fetch(closed_port())))
+    failed_in("fetch", outcome, 7, "download-failed", "minimath")
+
+
+def test_no_engine_is_an_error_of_its_own(tfdock: Tfdock, profile: Path) -> None:
+    absent = replace(tfdock, engine="unix:///nonexistent/docker.sock").build(profile)
+    failed(absent, 6, "engine-unavailable", "/nonexistent/docker.sock", "DOCKER_HOST")
+    refusing = replace(tfdock, engine=f"tcp://{closed_port()}").build(profile)
+    failed(refusing, 6, "engine-unavailable")
+
+
+def test_an_engine_that_the_user_may_not_talk_to_is_explained(as_user: AsUser, workshop: Workshop) -> None:
+    stranger = as_user(engine=False)
+    path = write_profile(stranger.home / "profile.yaml", workshop.tree())
+    failed(stranger.build(path), 6, "you may not talk to the container engine", "group `docker`")
+
+
+# --- a full disk --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """A file system of that size at that folder."""
+    folder.mkdir(exist_ok=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tfdock-tests", str(folder)], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_starts(tfdock: Tfdock, profile: Path) -> None:
+    with small_disk(tfdock.wheelhouse, "1m"):
+        failed(tfdock.build(profile), 8, "disk-too-small", "the wheelhouse", str(tfdock.wheelhouse))
+        assert tfdock.visible == []
+
+
+def test_a_wheelhouse_that_runs_full_is_named_and_holds_no_half_wheel(
+    tfdock: Tfdock, workshop: Workshop, tmp_path: Path
+) -> None:
+    path = write_profile(tmp_path / "profile.yaml", workshop.tree(), resources={"disk": "1M"})
+    with small_disk(tfdock.wheelhouse, "256k"):
+        failed_in("compile", tfdock.build(path), 8, "disk-full", str(tfdock.wheelhouse))
+        assert tfdock.visible == []
+        assert tfdock.leftovers == []
+        subprocess.run(["mount", "-o", "remount,size=640k", str(tfdock.wheelhouse)], check=True)
+        failed_in("seal", tfdock.build(path), 8, "disk-full", str(tfdock.wheelhouse))
+        assert tfdock.visible == []
+        assert tfdock.leftovers == []
+        subprocess.run(["mount", "-o", "remount,size=4m", str(tfdock.wheelhouse)], check=True)
+        assert tfdock.build(path).code == 0
+        assert len(tfdock.visible) == 1
+
+
+def test_a_cache_that_runs_full_is_named(tfdock: Tfdock, workshop: Workshop, tmp_path: Path) -> None:
+    path = write_profile(tmp_path / "profile.yaml", workshop.tree(), resources={"disk": "1M"})
+    cache = tmp_path / "cache"
+    with small_disk(cache, "2m"):
+        outcome = replace(tfdock, cache=cache).build(path)
+        failed_in("fetch", outcome, 8, "disk-full", str(cache))
+
+
+# --- other runs and other files -----------------------------------------------------------------------------------
+
+
+def log_says(tfdock: Tfdock, text: str) -> bool:
+    return any(text in log.read_text(errors="replace") for log in tfdock.wheelhouse.glob(".tfdock/*/*/build.log"))
+
+
+def compiling(tfdock: Tfdock, profile: Path) -> Running:
+    """A build that has come to its endless compile action."""
+    running = tfdock.start("build", "--json", profile)
+    running.wait_for("compile …")
+    wait_until(lambda: log_says(tfdock, "Compiling tensorflow/core/kernels/relu_op.cc"), 60)
+    return running
+
+
+def own_containers(workshop: Workshop, tfdock: Tfdock) -> list[str]:
+    """The containers that write into that wheelhouse."""
+    return [
+        one["Id"]
+        for one in workshop.sdk.containers(filters={"label": RUN_LABEL})
+        if any(mount.get("Source", "").startswith(str(tfdock.wheelhouse)) for mount in one["Mounts"])
+    ]
+
+
+def test_a_running_build_locks_its_build_id_and_notices_when_its_container_is_removed(
+    tfdock: Tfdock, edited: EditedTree, workshop: Workshop
+) -> None:
+    slow = edited(SLOW_COMPILE)
+    running = compiling(tfdock, slow)
+    second = tfdock.build(slow)
+    failed(second, 9, "build-locked", "--wheelhouse")
+    (container,) = own_containers(workshop, tfdock)
+    workshop.sdk.remove_container(container, force=True)
+    failed_in("compile", running.finish(30), 6, "container")
+    assert tfdock.visible == []
+
+
+def test_what_a_killed_run_left_is_cleaned_up_by_the_next_which_builds(
+    tfdock: Tfdock, edited: EditedTree, profile: Path, workshop: Workshop
+) -> None:
+    running = compiling(tfdock, edited(SLOW_COMPILE))
+    running.signal(signal.SIGKILL)
+    assert running.finish(10).code == -signal.SIGKILL
+    assert len(own_containers(workshop, tfdock)) == 1, "a container outlives the one that watches it"
+    assert tfdock.leftovers != []
+    assert tfdock.visible == []
+    outcome = tfdock.build(profile)
+    assert outcome.code == 0, outcome.told
+    assert "cleaned up after run" in outcome.stderr
+    assert own_containers(workshop, tfdock) == []
+    assert len(tfdock.visible) == 1
+
+
+def test_a_wheel_of_that_name_from_elsewhere_is_never_replaced(tfdock: Tfdock, profile: Path) -> None:
+    local = tfdock.run("plan", "--json", profile).document["wheel"]["local_version"]
+    foreign = tfdock.wheelhouse / f"tensorflow_miniature-99.18.0+{local}-cp311-cp311-linux_x86_64.whl"
+    tfdock.wheelhouse.mkdir()
+    foreign.write_bytes(b"somebody else's")
+    outcome = tfdock.build(profile)
+    failed_in("seal", outcome, 4, "wheel-name-taken", foreign.name)
+    assert tfdock.visible == [foreign.name]
+    assert foreign.read_bytes() == b"somebody else's"
+
+
+# --- signals ------------------------------------------------------------------------------------------------------
+
+SIGNALS = ((signal.SIGINT, 130), (signal.SIGTERM, 143))
+
+
+@pytest.fixture
+def other(workshop: Workshop) -> Iterator[Tfdock]:
+    """A second user of the same cache."""
+    command = workshop.tfdock()
+    yield command
+    assert command.leftovers == []
+
+
+def interrupted(phase: str, runs: list[tuple[Tfdock, Running]]) -> None:
+    """Send each run its signal; all end soon, in that phase, with nothing in the wheelhouse."""
+    for (_, running), (number, _) in zip(runs, SIGNALS, strict=True):
+        running.signal(number)
+    for (tfdock, running), (_, code) in zip(runs, SIGNALS, strict=True):
+        outcome = running.finish(15)
+        failed_in(phase, outcome, code, "interrupted", "run the same command again")
+        assert outcome.build["status"] == "interrupted"
+        assert tfdock.visible == []
+
+
+def test_a_signal_during_a_pull_ends_the_build(tfdock: Tfdock, other: Tfdock, profile: Path) -> None:
+    with silent_server() as address:
+        runs = []
+        for one in (tfdock, other):
+            deaf = one.with_variables(TFDOCK_REGISTRY_MIRROR=f"docker.io={address}")
+            runs.append((one, deaf.start("build", "--json", profile)))
+            wait_until(lambda one=one: log_says(one, "=== tfdock: image"))  # type: ignore[misc]
+        interrupted("image", runs)
+
+
+@pytest.mark.parametrize(
+    ("phase", "edits", "sign"),
+    [
+        pytest.param("image", SLOW_CONFIGURE, "configure is slow", id="image"),
+        pytest.param("fetch", slow_fetch, "Reading rc options", id="fetch"),
+        pytest.param("compile", SLOW_COMPILE, "Compiling tensorflow/core/kernels/relu_op.cc", id="compile"),
+        pytest.param("seal", BIG_WHEEL, "=== tfdock: seal", id="seal"),
+    ],
+)
+def test_a_signal_in_a_phase_ends_the_build_with_nothing_left_but_the_cache(
+    tfdock: Tfdock, other: Tfdock, edited: EditedTree, phase: str, edits: Any, sign: str
+) -> None:
+    with silent_server() as address:
+        slow = edited(edits(address) if callable(edits) else edits)
+        runs = [(one, one.start("build", "--json", slow)) for one in (tfdock, other)]
+        for one, running in runs:
+            running.wait_for(f"{phase} …")
+            wait_until(lambda one=one: log_says(one, sign), 60)  # type: ignore[misc]
+        interrupted(phase, runs)
+
+
+def test_a_second_ctrl_c_kills_what_does_not_stop_and_the_next_run_goes_on_from_the_cache(
+    tfdock: Tfdock, edited: EditedTree, profile: Path
+) -> None:
+    script = "tensorflow/tools/pip_package/build_pip_package.py"
+    deaf = "    import signal, time\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    time.sleep(300)\n"
+    running = tfdock.start(
+        "build", "--json", edited({script: replaced("def main():\n", f"def main():\n{deaf}")}), profile
+    )
+    running.wait_for("compile …")
+    wait_until(lambda: log_says(tfdock, "Packing tensorflow_miniature"), 60)
+    running.signal(signal.SIGINT)
+    running.wait_for("Ctrl-C again kills")
+    running.signal(signal.SIGINT)
+    outcome = running.finish(10)
+    assert outcome.code == 130, outcome.told
+    assert [build["status"] for build in outcome.builds] == ["interrupted", "interrupted"]
+    assert tfdock.visible == []
+    after = tfdock.build(profile)
+    assert after.code == 0, after.told
+    assert after.build["cache"]["executed"] == 0

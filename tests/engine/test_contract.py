@@ -1,0 +1,477 @@
+"""What every engine does: the fake and the real ones alike, so that tests on the fake mean something."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL, Cancel, ContainerSpec
+from tfdock.do.fake_engine import FakeBuild, FakeRun
+from tfdock.errors import BuildFailed, EngineError, Interrupted, OutOfMemory, Problem, TfdockError
+from tfdock.model import Mount
+
+from .bench import IMAGE, RUN, Bench, code, image_build, wait_until
+
+FOREVER = "echo ready; while true; do sleep 0.1; done"
+
+
+def endless(**changes: object) -> FakeRun:
+    return FakeRun(output=[b"ready\n"], endless=True, **changes)  # type: ignore[arg-type]
+
+
+def slowly(*pieces: bytes) -> Iterator[bytes]:
+    for number, piece in enumerate(pieces):
+        time.sleep(0.6 if number else 0)
+        yield piece
+
+
+# The engine and its images
+
+
+def test_engine_tells_who_it_is(bench: Bench) -> None:
+    info = bench.engine.info()
+    assert [int(part) for part in info.api_version.split(".")] >= [1, 41]
+    assert info.cpus > 0
+    assert info.memory > 1 << 28
+    assert info.data_root.startswith("/")
+    assert info.local
+    assert bench.engine.ping()
+
+
+def test_build_gives_an_image_that_runs(bench: Bench) -> None:
+    image, output = bench.build(
+        "COPY greeting /greeting\nRUN cat /greeting", FakeBuild(output=[b"hello\n"], labels={IMAGE_LABEL: RUN})
+    )
+    assert b"hello" in output
+    info = bench.engine.image(image)
+    assert info is not None
+    assert info.id == image
+    assert info.labels[IMAGE_LABEL] == RUN
+    printed, _ = bench.run("cat /greeting", FakeRun(output=[b"hello\n"]), image=image)
+    assert printed == b"hello\n"
+    bench.engine.remove_image(image)
+    assert bench.engine.image(image) is None
+
+
+def test_build_hands_its_output_on_as_it_comes(bench: Bench) -> None:
+    if bench.name == "fake":
+        bench.fake.on_build = lambda _: FakeBuild(output=slowly(b"one\n", b"two\n"))
+    seen: dict[bytes, float] = {}
+
+    def output(piece: bytes) -> None:
+        seen.setdefault(piece, time.monotonic())
+
+    # A fresh step each time, so that no cache answers.
+    script = f"RUN echo one && sleep 0.6 && echo two && : {time.time()}"
+    bench.engine.build(image_build(f"FROM {IMAGE}\n{script}"), output, Cancel())
+    assert seen[b"two\n"] - seen[b"one\n"] > 0.4
+
+
+def test_build_argument_arrives_byte_exact(bench: Bench) -> None:
+    value = "a\"b'c $(touch /pwn) `id` ☃\\\nRUN false"
+    fake = FakeBuild(output=[value.encode()])
+    _, output = bench.build('ARG V\nRUN printf %s "$V" && test ! -e /pwn', fake, build_args={"V": value})
+    assert value.encode() in output.replace(b"\x1b[0m", b"")
+
+
+def test_failing_step_is_named_with_its_exit_code(bench: Bench) -> None:
+    problem = Problem(code="image-step-failed", message="the image step `RUN exit 9` failed with exit code 9")
+    with pytest.raises(BuildFailed, match="`RUN exit 9` failed with exit code 9") as error:
+        bench.build("RUN exit 9", FakeBuild(error=BuildFailed(problem)))
+    assert code(error) == "image-step-failed"
+    assert not bench.engine.containers(IMAGE_LABEL, RUN)
+
+
+def test_context_without_dockerfile_is_refused(bench: Bench) -> None:
+    with pytest.raises(BuildFailed) as error:
+        bench.build("RUN true", dockerfile="elsewhere")
+    assert code(error) == "dockerfile-refused"
+
+
+def test_failure_to_read_the_context_is_not_blamed_on_the_engine(bench: Bench) -> None:
+    def unreadable() -> Iterator[bytes]:
+        yield bytes(512)
+        raise OSError("the disk with the sources is gone")
+
+    with pytest.raises(OSError, match="the disk with the sources is gone"):
+        bench.build("RUN true", context=unreadable)
+
+
+def test_failure_to_write_the_log_is_not_blamed_on_the_engine(bench: Bench) -> None:
+    def full(_: bytes) -> None:
+        raise OSError("no room for the log")
+
+    with pytest.raises(OSError, match="no room for the log"):
+        bench.engine.build(image_build(f"FROM {IMAGE}"), full, Cancel())
+
+
+def test_cancelled_build_stops_and_leaves_no_container(bench: Bench) -> None:
+    cancel = Cancel()
+    threading.Timer(1.0, cancel.set).start()
+    began = time.monotonic()
+    with pytest.raises(Interrupted):
+        bench.build("RUN sleep 60", FakeBuild(endless=True), cancel=cancel)
+    assert time.monotonic() - began < 8
+    assert not bench.engine.containers(IMAGE_LABEL, RUN)
+
+
+def test_build_that_was_cancelled_before_does_not_begin(bench: Bench) -> None:
+    cancel = Cancel()
+    cancel.set()
+    with pytest.raises(Interrupted):
+        bench.build("RUN true", cancel=cancel)
+
+
+def test_name_moves_from_image_to_image(bench: Bench) -> None:
+    first, _ = bench.build("LABEL which=1")
+    second, _ = bench.build("LABEL which=2")
+    for image in (first, second):
+        bench.engine.tag(image, f"tfdock-test/moving:{RUN}")
+        info = bench.engine.image(f"tfdock-test/moving:{RUN}")
+        assert info is not None
+        assert info.id == image
+        assert f"tfdock-test/moving:{RUN}" in info.tags
+    bench.engine.remove_image(f"tfdock-test/moving:{RUN}")
+    bench.engine.remove_image(f"tfdock-test/moving:{RUN}")
+    assert bench.engine.image(f"tfdock-test/moving:{RUN}") is None
+
+
+def test_tagging_what_is_not_there_is_refused(bench: Bench) -> None:
+    with pytest.raises(EngineError) as error:
+        bench.engine.tag("tfdock-test/absent:1", "tfdock-test/absent:2")
+    assert code(error) == "image-missing"
+
+
+# The life of a container
+
+
+def test_container_is_created_started_and_removed(bench: Bench) -> None:
+    container = bench.engine.create(bench.spec("exit 3", FakeRun(exit_code=3)))
+    created = bench.engine.state(container)
+    assert created is not None
+    assert not created.running
+    assert created.exit_code is None, "what never ran has not succeeded"
+    bench.engine.start(container)
+    ended = bench.ended(container)
+    assert (ended.exit_code, ended.oom_killed, ended.labels[RUN_LABEL]) == (3, False, RUN)
+    assert bench.engine.state(ended.name) == ended
+    bench.engine.remove(container)
+    assert bench.engine.state(container) is None
+    bench.engine.remove(container)
+
+
+def test_removing_kills_what_runs(bench: Bench) -> None:
+    container = bench.started(FOREVER, endless())
+    assert next(iter(bench.engine.follow(container))) == b"ready\n"
+    bench.engine.remove(container)
+    assert bench.engine.state(container) is None
+
+
+def test_containers_are_found_by_label_and_value(bench: Bench) -> None:
+    mine = bench.engine.create(bench.spec("true", labels={RUN_LABEL: RUN, "which": f"{RUN}-a"}))
+    other = bench.engine.create(bench.spec("true", labels={RUN_LABEL: RUN, "which": f"{RUN}-b"}))
+    assert [state.id for state in bench.engine.containers("which", f"{RUN}-a")] == [mine]
+    assert {mine, other} <= {state.id for state in bench.engine.containers("which")}
+    assert bench.engine.containers("which", "nobody") == []
+    bench.engine.remove(mine)
+    bench.engine.remove(other)
+
+
+def test_output_arrives_while_the_container_runs(bench: Bench) -> None:
+    container = bench.started(FOREVER, endless())
+    assert next(iter(bench.engine.follow(container))) == b"ready\n"
+    state = bench.engine.state(container)
+    assert state is not None
+    assert state.running
+    assert state.exit_code is None
+    bench.engine.remove(container)
+
+
+def test_following_again_goes_on_where_it_broke_off(bench: Bench) -> None:
+    lines = [f"line {number}\n".encode() for number in range(1, 300)]
+    container = bench.started('i=1; while [ $i -lt 300 ]; do echo "line $i"; i=$((i+1)); done', FakeRun(output=lines))
+    whole = b"".join(bench.engine.follow(container))
+    assert whole == b"".join(lines)
+    for skip in (1, 7, 1000, len(whole), len(whole) + 5):
+        assert b"".join(bench.engine.follow(container, skip)) == whole[skip:]
+    bench.engine.remove(container)
+
+
+def test_both_output_streams_are_followed(bench: Bench) -> None:
+    output, _ = bench.run("echo one; sleep 0.1; echo two >&2", FakeRun(output=[b"one\n", b"two\n"]))
+    assert output == b"one\ntwo\n"
+
+
+def test_control_characters_and_text_come_through(bench: Bench) -> None:
+    output, _ = bench.run(r"printf '\000\033[31m\r\n\té☃'", FakeRun(output=["\0\x1b[31m\r\n\té☃".encode()]))
+    assert output == "\0\x1b[31m\r\n\té☃".encode()
+
+
+def test_end_of_the_output_is_never_lost(bench: Bench) -> None:
+    for _ in range(6):
+        output, _ = bench.run("echo a; echo b; echo the end", FakeRun(output=[b"a\n", b"b\n", b"the end\n"]))
+        assert output == b"a\nb\nthe end\n"
+
+
+def test_interrupt_reaches_the_process(bench: Bench) -> None:
+    container = bench.started(f"trap 'exit 7' INT; {FOREVER}", endless(signals={"INT": 7}))
+    assert next(iter(bench.engine.follow(container))) == b"ready\n"
+    bench.engine.signal(container, "INT")
+    assert bench.ended(container).exit_code == 7
+    bench.engine.signal(container, "INT")
+    bench.engine.remove(container)
+    bench.engine.signal(container, "INT")
+
+
+def test_kill_ends_what_ignores_everything_else(bench: Bench) -> None:
+    container = bench.started(f"trap '' INT TERM; {FOREVER}", endless(signals={}))
+    assert next(iter(bench.engine.follow(container))) == b"ready\n"
+    bench.engine.signal(container, "TERM")
+    bench.engine.signal(container, "KILL")
+    assert bench.ended(container).exit_code == 137
+    bench.engine.remove(container)
+
+
+def test_memory_kill_is_told_even_if_the_command_goes_on(bench: Bench) -> None:
+    began = time.time()
+    script = "head -c 400000000 /dev/zero | tail -n 1; echo survived; exit 5"
+    _, state = bench.run(
+        script, FakeRun(exit_code=5, oom_killed=True), memory=48 << 20, labels={RUN_LABEL: f"{RUN}-m"}
+    )
+    assert state.oom_killed
+    assert state.exit_code == 5
+    assert bench.engine.memory_killed(RUN_LABEL, f"{RUN}-m", began - 1)
+    assert not bench.engine.memory_killed(RUN_LABEL, f"{RUN}-m", time.time() + 1)
+    assert not bench.engine.memory_killed(RUN_LABEL, RUN, began - 1)
+
+
+def test_file_is_read_out_of_a_container(bench: Bench) -> None:
+    content = bytes(range(256)) * 300
+    fake = FakeRun(output=[content], files={"/tmp/data": content})
+    script = "i=0; while [ $i -lt 300 ]; do cat /src/bytes; i=$((i+1)); done > /tmp/data"
+    container = bench.started(script, fake, mounts=(bench.folder({"bytes": bytes(range(256))}, "/src"),))
+    bench.ended(container)
+    assert bench.engine.read_file(container, "/tmp/data") == content
+    assert bench.engine.read_file(container, "/tmp/absent") is None
+    with pytest.raises(EngineError) as error:
+        bench.engine.read_file(container, "/tmp/data", limit=1000)
+    assert code(error) == "container-file-refused"
+    bench.engine.remove(container)
+    assert bench.engine.read_file(container, "/tmp/data") is None
+
+
+def test_name_of_an_earlier_try_is_taken_over(bench: Bench) -> None:
+    spec = bench.spec(FOREVER, endless())
+    first = bench.engine.create(spec)
+    bench.engine.start(first)
+    second = bench.engine.create(spec)
+    assert second != first
+    assert bench.engine.state(first) is None
+    bench.engine.remove(second)
+
+
+def test_name_of_a_strange_container_is_left_alone(bench: Bench) -> None:
+    spec = bench.spec("true", labels={"strange": RUN})
+    strange = bench.engine.create(spec)
+    with pytest.raises(EngineError) as error:
+        bench.engine.create(spec)
+    assert code(error) == "container-name-taken"
+    assert bench.engine.state(strange) is not None
+    bench.engine.remove(strange)
+
+
+def test_mounted_folder_is_written(bench: Bench) -> None:
+    mount = bench.folder({}, "/out")
+
+    def effect(spec: ContainerSpec) -> None:
+        Path(spec.mounts[0].source, "wheel").write_text("done\n")
+
+    _, state = bench.run("echo done > /out/wheel", FakeRun(effect=effect), mounts=(mount,))
+    assert state.exit_code == 0
+    assert Path(mount.source, "wheel").read_text() == "done\n"
+
+
+def test_missing_mount_source_is_refused_and_not_created(bench: Bench, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(EngineError) as error:
+        bench.engine.create(bench.spec("true", mounts=(Mount(source=str(missing), target="/x"),)))
+    assert code(error) == "mount-source-missing"
+    assert str(missing) in str(error.value)
+    assert not missing.exists()
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        pytest.param(
+            lambda b: b.engine.create(b.spec("true", image="tfdock-test/absent:1")), "image-missing", id="create"
+        ),
+        pytest.param(lambda b: b.engine.start("tfdock-absent"), "container-gone", id="start"),
+        pytest.param(lambda b: list(b.engine.follow("tfdock-absent")), "container-gone", id="follow"),
+    ],
+)
+def test_what_is_absent_is_named(bench: Bench, act: object, expected: str) -> None:
+    assert callable(act)
+    with pytest.raises(TfdockError) as error:
+        act(bench)
+    assert code(error) == expected
+
+
+# What only a kernel can do
+
+
+def facts(output: bytes) -> dict[str, str]:
+    lines = (line.partition("=") for line in output.decode().splitlines())
+    return {name: value for name, _, value in lines}
+
+
+def test_hardened_container_has_no_powers(real: Bench) -> None:
+    script = """
+    while IFS=: read -r name value; do
+      case $name in CapEff|CapBnd|NoNewPrivs) echo "$name=$(echo $value)";; esac
+    done < /proc/self/status
+    echo "id=$(id -u):$(id -g)"; echo "net=$(ls /sys/class/net | tr '\\n' ' ')"; echo "files=$(ulimit -n)"
+    echo "dir=$(pwd)"; touch /tmp/made && echo "tmp=yes"; touch /root-only 2>/dev/null || echo "root=no"
+    printf '#!/bin/sh\\necho exec=yes\\n' > /tmp/run && chmod +x /tmp/run && /tmp/run
+    """
+    output, state = real.run(script, user="12345:54321", workdir="/tmp", tmpfs={"/tmp": "rw,exec,mode=1777,size=1m"})
+    assert state.exit_code == 0
+    found = facts(output)
+    assert int(found.pop("CapEff"), 16) == 0
+    assert int(found.pop("CapBnd"), 16) == 0
+    assert 4096 <= int(found.pop("files")) <= 65536
+    assert found == {
+        "NoNewPrivs": "1",
+        "id": "12345:54321",
+        "net": "lo ",
+        "dir": "/tmp",
+        "tmp": "yes",
+        "root": "no",
+        "exec": "yes",
+    }
+
+
+def test_container_that_is_not_hardened_keeps_its_powers(real: Bench) -> None:
+    output, _ = real.run("cat /proc/self/status", hardened=False)
+    assert b"NoNewPrivs:\t0" in output
+    assert b"CapEff:\t0000000000000000" not in output
+
+
+def test_processes_are_limited(real: Bench) -> None:
+    output, _ = real.run("for i in 1 2 3 4 5 6 7 8 9; do sleep 1 & done; echo all", pids=6)
+    assert b"fork" in output
+    assert b"all" not in output
+
+
+def test_environment_arrives_byte_exact(real: Bench) -> None:
+    values = {
+        "A": 'a"b',
+        "B": "it's",
+        "C": "$(touch /pwn) `id` $HOME",
+        "D": "two\nlines",
+        "E": "☃ é\\",
+        "F": "",
+        "G": "-e x=y; id",
+    }
+    output, _ = real.run("cat /proc/self/environ; test -e /pwn && echo pwned", environment=values)
+    entries = output.split(b"\0")
+    assert {f"{name}={value}".encode() for name, value in values.items()} <= set(entries)
+    assert b"pwned" not in output
+
+
+def test_command_arrives_byte_exact_whatever_the_entry_point(real: Bench) -> None:
+    image, _ = real.build('ENTRYPOINT ["/bin/echo", "entry"]\nCMD ["cmd"]')
+    words = ("a b", "$(id)", "", "☃", "two\nlines")
+    output, _ = real.run("", image=image, command=("printf", "[%s]", *words))
+    assert output.decode() == "".join(f"[{word}]" for word in words)
+
+
+def test_mount_that_is_read_only_cannot_be_written(real: Bench) -> None:
+    mount = real.folder({"kept": b"old"}, "/in", read_only=True)
+    output, _ = real.run("cat /in/kept; echo new > /in/kept; touch /in/more", mounts=(mount,))
+    assert b"old" in output
+    assert output.count(b"Read-only file system") == 2
+
+
+def test_volume_outlives_its_container(real: Bench) -> None:
+    volume = Mount(source=f"{RUN}-{real.name}", target="/v", kind="volume")
+    real.run("echo kept > /v/file", mounts=(volume,))
+    output, _ = real.run("cat /v/file", mounts=(volume,))
+    assert output == b"kept\n"
+    real.remove_volume(volume.source)
+
+
+def test_memory_limit_includes_swap(real: Bench) -> None:
+    version_1 = "cat memory.limit_in_bytes memory.memsw.limit_in_bytes"
+    script = f"cd /sys/fs/cgroup; (cat memory.max memory.swap.max || cd memory && {version_1}) 2>/dev/null"
+    output, _ = real.run(script, memory=64 << 20)
+    assert output.split() in ([b"67108864", b"67108864"], [b"67108864", b"0"], [b"67108864"])
+
+
+def test_only_regular_files_are_read_out_of_a_container(real: Bench) -> None:
+    container = real.engine.create(real.spec("true"))
+    for path in ("/bin/sh", "/tmp"):
+        with pytest.raises(EngineError, match="not a regular file"):
+            real.engine.read_file(container, path)
+    passwd = real.engine.read_file(container, "/etc/passwd")
+    assert passwd is not None
+    assert passwd.startswith(b"root:")
+    real.engine.remove(container)
+
+
+def test_image_step_that_is_killed_for_memory_is_told_apart(real: Bench) -> None:
+    with pytest.raises(OutOfMemory) as error:
+        real.build('RUN ["/bin/tail", "-c", "400000000", "/dev/zero"]', memory=48 << 20)
+    assert code(error) == "image-step-out-of-memory"
+
+
+def test_image_step_that_is_killed_otherwise_is_not_called_out_of_memory(real: Bench) -> None:
+    with pytest.raises(BuildFailed, match="exit code 137"):
+        real.build("RUN sh -c 'kill -9 $$'; exit $?")
+
+
+@pytest.mark.parametrize(
+    "dockerfile",
+    [
+        pytest.param("FROMAGE x", id="unknown"),
+        pytest.param("RUN --mount=type=cache,target=/c true", id="buildkit"),
+    ],
+)
+def test_dockerfile_that_the_classic_builder_does_not_know_is_refused(real: Bench, dockerfile: str) -> None:
+    with pytest.raises(BuildFailed) as error:
+        real.build(dockerfile)
+    assert code(error) == "dockerfile-refused"
+
+
+def test_network_that_does_not_exist_is_named(real: Bench) -> None:
+    container = real.engine.create(real.spec("true", network="tfdock-no-such"))
+    with pytest.raises(EngineError, match="tfdock-no-such") as error:
+        real.engine.start(container)
+    assert code(error) == "network-not-found"
+    state = real.engine.state(container)
+    assert state is not None
+    assert state.exit_code != 0
+    real.engine.remove(container)
+
+
+def test_step_container_of_a_cancelled_build_is_gone_at_once(real: Bench) -> None:
+    cancel = Cancel()
+
+    def cancel_in_the_step() -> None:
+        wait_until(lambda: steps(real))
+        cancel.set()
+
+    thread = threading.Thread(target=cancel_in_the_step)
+    thread.start()
+    with pytest.raises(Interrupted):
+        real.build(f"RUN sleep 60 # {time.time()}", cancel=cancel)
+    assert not steps(real)
+    thread.join()
+
+
+def steps(bench: Bench) -> list[str]:
+    return [state.id for state in bench.engine.containers(IMAGE_LABEL, RUN) if state.running]

@@ -1,0 +1,546 @@
+"""What goes wrong with real engines, registries and disks, and what the user is told."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from tfdock.do.docker_engine import DockerEngine
+from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL, Cancel, Engine
+from tfdock.errors import (
+    BuildFailed,
+    DiskFull,
+    EngineError,
+    EngineHung,
+    EngineLost,
+    EngineUnavailable,
+    ExitCode,
+    Interrupted,
+    NetworkError,
+    TfdockError,
+)
+
+from .bench import IMAGE, RUN, Bench, PrivateEngine, code, image_build, private_engine, wait_until
+
+pytestmark = [
+    pytest.mark.engine,
+    # docker-py leaves the socket of a connection that failed to the garbage collector (transport/unixconn.py).
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_garbage_for_other_modules() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+# With a trap, because an engine that comes back gives what it finds running ten seconds to obey SIGTERM.
+TICKING = "trap 'exit 3' TERM; i=0; while true; do echo tick $i; i=$((i+1)); sleep 0.05; done"
+
+
+# The engine dies, stops or freezes
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_engine_that_dies_in_a_build_is_lost(victim: Bench, private: PrivateEngine, number: signal.Signals) -> None:
+    def ticked(piece: bytes) -> None:
+        if b"tick 3" in piece:
+            threading.Thread(target=private.kill, args=(number,)).start()
+
+    with pytest.raises(EngineLost) as error:
+        victim.engine.build(
+            image_build(f"FROM {IMAGE}\nLABEL {IMAGE_LABEL}={RUN}-d\nRUN {TICKING}"), ticked, Cancel()
+        )
+    assert code(error) == "engine-lost"
+    assert error.value.exit_code == ExitCode.ENGINE
+    wait_until(lambda: not victim.engine.ping())
+
+
+def test_step_left_behind_by_a_crash_is_found_by_its_label(victim: Bench, private: PrivateEngine) -> None:
+    with contextlib.suppress(EngineLost):
+        victim.engine.build(
+            image_build(f"FROM {IMAGE}\nLABEL {IMAGE_LABEL}={RUN}-crash\nRUN {TICKING}"),
+            lambda piece: private.kill(signal.SIGKILL) if b"tick" in piece else None,
+            Cancel(),
+        )
+    private.up()
+    left = victim.engine.containers(IMAGE_LABEL, f"{RUN}-crash")
+    assert len(left) == 1
+    victim.engine.remove(left[0].id)
+    assert victim.engine.containers(IMAGE_LABEL, f"{RUN}-crash") == []
+
+
+def test_following_goes_on_after_the_engine_came_back(victim: Bench, private: PrivateEngine) -> None:
+    container = victim.started(TICKING)
+    seen = bytearray()
+    with pytest.raises(EngineLost):  # noqa: PT012 - the stream breaks somewhere within
+        for piece in victim.engine.follow(container):
+            seen += piece
+            if len(seen) > 40:
+                private.kill(signal.SIGKILL)
+    private.up()
+    seen += b"".join(victim.engine.follow(container, len(seen)))
+    assert bytes(seen) == b"".join(victim.engine.follow(container))
+    assert seen.startswith(b"tick 0\ntick 1\n")
+    state = victim.engine.state(container)
+    assert state is not None
+    assert state.exit_code == 3
+    victim.engine.remove(container)
+
+
+def test_question_is_asked_again_when_the_engine_comes_back(victim: Bench, private: PrivateEngine) -> None:
+    waits: list[float] = []
+
+    def back(seconds: float) -> None:
+        waits.append(seconds)
+        private.up()
+
+    engine = DockerEngine(private.host, sleep=back)
+    engine.info()
+    private.kill(signal.SIGTERM)
+    assert engine.image(IMAGE) is not None
+    assert len(waits) == 1
+    assert victim.engine.ping()
+
+
+def test_frozen_engine_answers_no_ping(victim: Bench, private: PrivateEngine) -> None:
+    private.kill(signal.SIGSTOP)
+    began = time.monotonic()
+    assert not victim.engine.ping(0.5)
+    assert time.monotonic() - began < 2
+
+
+def test_frozen_engine_is_told_from_a_silent_build(private: PrivateEngine, victim: Bench) -> None:
+    engine = DockerEngine(private.host, silence=1)
+    request = image_build(f"FROM {IMAGE}\nLABEL {IMAGE_LABEL}={RUN}\nRUN echo ready && sleep 2.5 && echo done")
+    assert engine.build(request, lambda _: None, Cancel()), "silence alone is no fault"
+    request = image_build(f"FROM {IMAGE}\nLABEL {IMAGE_LABEL}={RUN}\nRUN {TICKING}")
+    with pytest.raises(EngineHung) as error:
+        engine.build(request, lambda piece: private.kill(signal.SIGSTOP) if b"tick" in piece else None, Cancel())
+    assert code(error) == "engine-hung"
+    private.kill(signal.SIGCONT)
+    wait_until(lambda: not victim.engine.containers(IMAGE_LABEL, RUN))
+
+
+def test_frozen_engine_does_not_hold_up_a_question(private: PrivateEngine, victim: Bench) -> None:
+    engine = DockerEngine(private.host, timeout=0.5)
+    engine.info()
+    private.kill(signal.SIGSTOP)
+    with pytest.raises(EngineHung):
+        engine.state("anything")
+    private.kill(signal.SIGCONT)
+    assert victim.engine.ping()
+
+
+def test_cancelling_works_on_a_frozen_engine(private: PrivateEngine, victim: Bench) -> None:
+    cancel = Cancel()
+
+    def freeze(piece: bytes) -> None:
+        if b"tick" in piece:
+            private.kill(signal.SIGSTOP)
+            threading.Timer(0.3, cancel.set).start()
+            threading.Timer(1.5, private.kill, (signal.SIGCONT,)).start()
+
+    with pytest.raises(Interrupted):
+        victim.engine.build(image_build(f"FROM {IMAGE}\nRUN {TICKING}"), freeze, cancel)
+
+
+# No engine at all
+
+
+def socket_at(path: Path, *, listening: bool) -> Path:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        if listening:
+            server.listen()
+    return path
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    folder = Path(f"/tmp/tfdock-{os.getpid()}")
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_missing_socket_is_named_and_the_start_of_docker_proposed(tmp_path: Path) -> None:
+    with pytest.raises(EngineUnavailable, match=r"no/docker\.sock .* does not exist") as error:
+        DockerEngine(f"unix://{tmp_path}/no/docker.sock").info()
+    assert "systemctl start docker" in error.value.problems[0].fix
+
+
+def test_wrong_docker_host_is_blamed_on_docker_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong in ("unix:///no/docker.sock", "tcp://127.0.0.1:1", "carrier-pigeon://x"):
+        monkeypatch.setenv("DOCKER_HOST", wrong)
+        with pytest.raises(EngineUnavailable) as error:
+            DockerEngine().info()
+        assert code(error) == "engine-unavailable"
+        assert "correct or unset DOCKER_HOST" in error.value.problems[0].fix
+
+
+def test_docker_context_is_followed_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    folder = tmp_path / "contexts/meta" / hashlib.sha256(b"farm").hexdigest()
+    folder.mkdir(parents=True)
+    endpoint = {"docker": {"Host": f"unix://{tmp_path}/farm.sock", "SkipTLSVerify": False}}
+    (folder / "meta.json").write_text(json.dumps({"Name": "farm", "Metadata": {}, "Endpoints": endpoint}))
+    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "farm"}))
+    with pytest.raises(EngineUnavailable, match=r"farm\.sock \(from the docker context `farm`\)"):
+        DockerEngine().info()
+    monkeypatch.setenv("DOCKER_CONTEXT", "absent")
+    with pytest.raises(EngineUnavailable, match="no docker context `absent`"):
+        DockerEngine().info()
+
+
+def test_socket_that_nobody_listens_at_is_told(short_folder: Path) -> None:
+    path = socket_at(short_folder / "d.sock", listening=False)
+    with pytest.raises(EngineUnavailable, match="no container engine answers"):
+        DockerEngine(f"unix://{path}").info()
+
+
+def test_forbidden_socket_leads_to_the_docker_group(short_folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root")
+    path = socket_at(short_folder / "d.sock", listening=True)
+    path.chmod(0o600)
+    script = f"""
+import os
+from tfdock.do.docker_engine import DockerEngine
+os.setgid(65534), os.setuid(65534)
+DockerEngine("unix://{path}").info()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd="/", timeout=30)
+    assert "usermod -aG docker" in done.stderr
+    assert "EngineUnavailable" in done.stderr
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers every request with `status` and `body`."""
+
+    status, body = 200, b"{}"
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Docker-Distribution-Api-Version", "registry/2.0")
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    do_HEAD = do_GET  # noqa: N815 - the name is http.server's
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def answering(status: int, body: object) -> Iterator[int]:
+    handler = type("Handler", (Answers,), {"status": status, "body": json.dumps(body).encode()})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_engine_that_is_too_old_is_refused() -> None:
+    with (
+        answering(200, {"ApiVersion": "1.40", "Version": "19.03"}) as port,
+        pytest.raises(EngineUnavailable, match=r"API 1\.40") as error,
+    ):
+        DockerEngine(f"tcp://127.0.0.1:{port}").info()
+    assert code(error) == "engine-too-old"
+
+
+def test_engine_elsewhere_is_not_local() -> None:
+    answer = {"ApiVersion": "1.41", "Version": "20.10", "NCPU": 1, "MemTotal": 1 << 30}
+    with answering(200, answer) as port:
+        assert not DockerEngine(f"tcp://127.0.0.1:{port}").info().local
+
+
+# Registries
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """A real registry on a port of its own."""
+    if not shutil.which("docker-registry"):
+        pytest.skip("needs Debian's docker-registry")
+    port = free_port()
+    settings = {
+        "version": 0.1,
+        "storage": {"filesystem": {"rootdirectory": str(tmp_path / "registry")}},
+        "http": {"addr": f"127.0.0.1:{port}"},
+        "log": {"level": "error"},
+    }
+    (tmp_path / "registry.yml").write_text(json.dumps(settings))
+    with (tmp_path / "registry.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["docker-registry", "serve", str(tmp_path / "registry.yml")], stdout=log, stderr=log
+        )
+    wait_until(lambda: answers(port))
+    yield f"127.0.0.1:{port}"
+    process.terminate()
+    process.wait(10)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def impatient(bench: Bench) -> tuple[Engine, list[float]]:
+    """The same engine, which notes its waits instead of waiting."""
+    assert isinstance(bench.engine, DockerEngine)
+    waits: list[float] = []
+    return DockerEngine(bench.engine.address.url, sleep=waits.append), waits
+
+
+def push(bench: Bench, name: str, image: str = IMAGE) -> None:
+    """Give the image to a registry; the engine keeps nothing of that name."""
+    assert isinstance(bench.engine, DockerEngine)
+    bench.engine.tag(image, name)
+    client: Any = docker.APIClient(bench.engine.address.url, version="auto")
+    with contextlib.closing(client):
+        messages = list(client.push(name, stream=True, decode=True))
+    assert not [message for message in messages if "error" in message]
+    bench.engine.remove_image(name)
+
+
+def test_image_is_pulled_by_tag_and_by_digest(real: Bench, registry: str) -> None:
+    push(real, f"{registry}/base:1")
+    seen: list[bytes] = []
+    image = real.engine.pull(f"{registry}/base:1", seen.append)
+    assert image.tags
+    digest = next(name for name in image.digests if name.startswith(f"{registry}/base@sha256:"))
+    assert any(b"Digest: sha256:" in line for line in seen)
+    real.engine.remove_image(f"{registry}/base:1")
+    both = f"{registry}/base:1@{digest.partition('@')[2]}"
+    for reference in (digest, both):
+        assert real.engine.pull(reference).id == image.id
+    real.engine.remove_image(digest)
+
+
+def test_image_that_the_registry_lacks_is_named_with_its_registry(real: Bench, registry: str) -> None:
+    engine, waits = impatient(real)
+    push(real, f"{registry}/base:1")
+    for reference in (f"{registry}/base:2", f"{registry}/nothing:1", f"{registry}/base@sha256:{'0' * 64}"):
+        with pytest.raises(NetworkError) as error:
+            engine.pull(reference)
+        assert code(error) == "image-not-found"
+        assert reference in str(error.value)
+        assert f"registry {registry}" in str(error.value)
+    assert waits == [], "another try cannot help"
+
+
+def test_damaged_content_is_told_and_not_fetched_again(real: Bench, registry: str, tmp_path: Path) -> None:
+    engine, waits = impatient(real)
+    image, _ = real.build(f"RUN head -c 100000 /dev/urandom > /random # {real.name}")
+    push(real, f"{registry}/damaged:1", image)
+    real.engine.remove_image(image)
+    for blob in (tmp_path / "registry").rglob("blobs/sha256/*/*/data"):
+        if 100_000 < blob.stat().st_size < 200_000:
+            content = bytearray(blob.read_bytes())
+            content[-1000] ^= 0xFF
+            blob.write_bytes(content)
+    with pytest.raises(NetworkError) as error:
+        engine.pull(f"{registry}/damaged:1")
+    assert code(error) == "registry-damaged-content"
+    assert waits == []
+
+
+def test_registry_that_is_down_is_tried_twice(real: Bench) -> None:
+    engine, waits = impatient(real)
+    with pytest.raises(NetworkError, match="cannot be reached") as error:
+        engine.pull(f"127.0.0.1:{free_port()}/base:1")
+    assert code(error) == "registry-unreachable"
+    assert error.value.exit_code == ExitCode.NETWORK
+    assert len(waits) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "expected", "tries"),
+    [
+        pytest.param(429, "TOOMANYREQUESTS", "registry-rate-limited", 5, id="429"),
+        pytest.param(403, "DENIED", "image-not-found", 1, id="403"),
+        pytest.param(401, "UNAUTHORIZED", "registry-denied", 1, id="401"),
+        pytest.param(503, "UNAVAILABLE", "registry-unreachable", 2, id="503"),
+    ],
+)
+def test_refusal_of_a_registry_is_understood(real: Bench, status: int, words: str, expected: str, tries: int) -> None:
+    engine, waits = impatient(real)
+    body = {"errors": [{"code": words, "message": words.lower()}]}
+    with answering(status, body) as port, pytest.raises(NetworkError) as error:
+        engine.pull(f"127.0.0.1:{port}/base:1")
+    assert (code(error), len(waits) + 1) == (expected, tries)
+
+
+def test_base_image_that_cannot_be_fetched_is_blamed_on_the_registry(real: Bench) -> None:
+    request = image_build(
+        "ARG BASE_IMAGE\nFROM ${BASE_IMAGE}", build_args={"BASE_IMAGE": f"127.0.0.1:{free_port()}/absent:1"}
+    )
+    with pytest.raises(NetworkError, match="/absent:1") as error:
+        real.engine.build(request, lambda _: None, Cancel())
+    assert code(error) == "registry-unreachable"
+
+
+# Much output, little disk, missing parts
+
+MUCH = 20_000_000
+
+
+@pytest.mark.parametrize("separator", [pytest.param("x", id="one-line"), pytest.param("\\n", id="short-lines")])
+def test_much_output_takes_little_memory_and_is_complete(victim: Bench, separator: str) -> None:
+    amount = MUCH if separator == "x" else MUCH // 200
+    container = victim.started(f"head -c {amount} /dev/zero | tr '\\0' '{separator}'")
+    received, peak = measured(victim.engine.follow(container))
+    assert received == amount
+    assert peak < 4_000_000
+    victim.engine.remove(container)
+
+
+def measured(pieces: Iterator[bytes]) -> tuple[int, int]:
+    """Bytes in all, and the peak of memory while they came."""
+    tracemalloc.start()
+    try:
+        return sum(len(piece) for piece in pieces), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_build_with_much_output_takes_little_memory(victim: Bench) -> None:
+    received = 0
+
+    def count(piece: bytes) -> None:
+        nonlocal received
+        received += len(piece)
+
+    request = image_build(f"FROM {IMAGE}\nRUN head -c {MUCH} /dev/zero | tr '\\0' x")
+    tracemalloc.start()
+    victim.engine.build(request, count, Cancel())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert received >= MUCH
+    assert peak < 4_000_000
+
+
+@pytest.fixture(scope="module")
+def cramped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """An engine whose data lie on a disk of 80 MB."""
+    folder = tmp_path_factory.mktemp("cramped")
+    disk, mounted = folder / "disk", folder / "mounted"
+    mounted.mkdir()
+    with disk.open("wb") as file:
+        file.truncate(80 << 20)
+    try:
+        subprocess.run(["mkfs.ext4", "-qF", disk], check=True, capture_output=True)
+        subprocess.run(["mount", "-o", "loop", disk, mounted], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small disk needs root, mkfs.ext4 and loop devices: {error}")
+    try:
+        with private_engine(data=mounted / "data") as engine:
+            yield Bench("cramped", DockerEngine(engine.host), folder)
+    finally:
+        subprocess.run(["umount", mounted], check=True)
+
+
+def test_disk_that_fills_in_a_build_step_is_named(cramped: Bench) -> None:
+    with pytest.raises(DiskFull) as error:
+        cramped.build("RUN cat /dev/zero > /big")
+    assert code(error) == "disk-full"
+    assert error.value.exit_code == ExitCode.RESOURCES
+    assert "docker system prune" in error.value.problems[0].fix
+
+
+def test_disk_that_fills_with_the_context_is_named(cramped: Bench) -> None:
+    def endless() -> Iterator[bytes]:
+        header = bytearray(next(image_build(f"FROM {IMAGE}").context()))[:512]
+        header[:10], header[124:136] = b"endless\0\0\0", b"%011o " % (1 << 30)
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+        yield bytes(header)
+        for _ in range(1 << 10):
+            yield bytes(1 << 20)
+
+    with pytest.raises(DiskFull) as error:
+        cramped.build("", context=endless)
+    assert code(error) == "disk-full"
+
+
+def test_upload_of_a_context_is_cancelled(victim: Bench) -> None:
+    cancel = Cancel()
+
+    def context() -> Iterator[bytes]:
+        whole = b"".join(image_build(f"FROM {IMAGE}").context())
+        yield whole[:1024]
+        cancel.set()
+        yield whole[1024:]
+
+    with pytest.raises(Interrupted):
+        victim.build("", context=context, cancel=cancel)
+
+
+def test_missing_docker_init_leads_to_tini() -> None:
+    with private_engine("--init-path=/nowhere/docker-init") as engine:
+        bench = Bench("private", DockerEngine(engine.host), engine.folder)
+        container = bench.engine.create(bench.spec("true"))
+        with pytest.raises(EngineError) as error:
+            bench.engine.start(container)
+    assert code(error) == "docker-init-missing"
+    assert "tini" in error.value.problems[0].fix
+
+
+def test_container_in_the_way_that_is_being_removed_is_waited_for(real: Bench) -> None:
+    spec = real.spec(TICKING)
+    container = real.engine.create(spec)
+    real.engine.start(container)
+    removals = [threading.Thread(target=real.engine.remove, args=(container,)) for _ in range(3)]
+    for removal in removals:
+        removal.start()
+    for removal in removals:
+        removal.join()
+    real.engine.remove(real.engine.create(spec))
+    assert real.engine.containers(RUN_LABEL, spec.name) == []
+
+
+def test_every_error_says_what_to_do(real: Bench) -> None:
+    with pytest.raises(TfdockError) as error:
+        real.engine.create(real.spec("true", memory=1000))
+    assert code(error) == "engine-refused"
+    assert "memory limit" in str(error.value)
+    assert error.value.problems[0].fix
+    with pytest.raises(BuildFailed, match="COPY failed") as failed:
+        real.build("COPY nothing /x")
+    assert code(failed) == "image-step-failed"

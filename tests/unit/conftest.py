@@ -1,0 +1,23 @@
+"""Fixtures of the pure rings."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfdock.do import assets
+from tfdock.read.knowledge import KnowledgeBase
+
+from .desk import MADE_UP_TABLES, MADE_UP_TEMPLATES, Desk
+
+
+@pytest.fixture(scope="session")
+def desk() -> Desk:
+    """The shipped knowledge and templates."""
+    return Desk(knowledge=assets.knowledge(), templates=assets.templates())
+
+
+@pytest.fixture(scope="session")
+def made_up() -> Desk:
+    """Knowledge of releases, toolkits, GPUs and an accelerator that do not exist."""
+    tables = {name: [(f"{name}.yaml", text)] for name, text in MADE_UP_TABLES.items()}
+    return Desk(knowledge=KnowledgeBase(tables), templates={**assets.templates(), **MADE_UP_TEMPLATES})

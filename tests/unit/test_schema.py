@@ -1,0 +1,110 @@
+"""The JSON Schema that editors use: valid itself, up to date, and of one mind with the reader."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tfdock.do import assets
+from tfdock.errors import ProfileError
+from tfdock.read import profile as profiles
+
+jsonschema: Any = importlib.import_module("jsonschema")  # has no types
+
+FOLDER = assets.profiles()
+SHIPPED = sorted(FOLDER.glob("*.yaml"))
+SCHEMA = profiles.json_schema()
+HEAD = 'schema: 1\ntensorflow: "2.18.0"\n'
+
+
+def complaints(text: str) -> list[str]:
+    """What an editor would underline."""
+    return [error.message for error in jsonschema.Draft7Validator(SCHEMA).iter_errors(yaml.safe_load(text))]
+
+
+def test_the_schema_is_a_valid_draft_07_schema() -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    assert SCHEMA["$schema"] == "http://json-schema.org/draft-07/schema#"
+    assert SCHEMA["title"] == "tfdock profile"
+
+
+def test_the_schema_beside_the_profiles_is_the_programs_own() -> None:
+    text = (FOLDER / "tfdock.schema.json").read_text("utf-8")
+    assert json.loads(text) == SCHEMA, "run: tfdock schema > profiles/tfdock.schema.json"
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_shipped_profiles_name_the_schema_and_satisfy_it(file: Path) -> None:
+    text = file.read_text("utf-8")
+    named = re.match(r"# yaml-language-server: \$schema=(\S+)\n", text)
+    assert named, "editors look for it in the first line"
+    assert (FOLDER / named[1]).is_file()
+    assert complaints(text) == []
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_shipped_profiles_are_read(file: Path) -> None:
+    others = {other.name: other.read_text("utf-8") for other in SHIPPED}
+    profile, _ = profiles.read(file.read_text("utf-8"), str(file), others)
+    assert profile.schema_ == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('schema: 1\ntensorflow: {release: "2.18.0", ref: main}\n', id="long form of the source"),
+        pytest.param(HEAD + "gpus: local\n", id="local GPUs"),
+        pytest.param(HEAD + "gpus: [NVIDIA GeForce RTX 3080]\n", id="a driver's name"),
+        pytest.param(HEAD + "optimize: [avx2, sse4.2, amx-tile]\n", id="CPU features"),
+        pytest.param(HEAD + "debug: true\n", id="short debug"),
+        pytest.param(HEAD + "resources: {jobs: 4, memory: 24 GB, time_limit: 5h30m}\n", id="limits"),
+        pytest.param(HEAD + "host_compiler: gcc\n", id="short host compiler"),
+        pytest.param("extends: base.yaml\npython: '3.11'\n", id="what is left out stands in the other profile"),
+    ],
+)
+def test_good_profiles_satisfy_both_the_schema_and_the_reader(text: str) -> None:
+    assert complaints(text) == []
+    profiles.read(text, "x.yaml", {"base.yaml": HEAD})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('tensorflow: "2.18.0"\n', id="no schema"),
+        pytest.param("schema: 1\n", id="no tensorflow"),
+        pytest.param("schema: 2\ntensorflow: '2.18.0'\n", id="another schema"),
+        pytest.param(HEAD + "python: 3.10\n", id="a number for a version"),
+        pytest.param(HEAD + "python: '3.x'\n", id="no Python version"),
+        pytest.param(HEAD + "pyhton: '3.11'\n", id="a misspelt key"),
+        pytest.param(HEAD + "gpus: rtx3080\n", id="no list"),
+        pytest.param(HEAD + "gpus: [a;b]\n", id="a hostile name"),
+        pytest.param(HEAD + "xla: 1\n", id="no boolean"),
+        pytest.param(HEAD + "optimize: fast\n", id="an unknown word"),
+        pytest.param(HEAD + "debug: {mode: dgb}\n", id="an unknown mode"),
+        pytest.param(HEAD + "resources: {jobs: 0}\n", id="no jobs at all"),
+        pytest.param(HEAD + "bazel: {flags: [-c]}\n", id="no long flag"),
+        pytest.param("schema: 1\ntensorflow: {ref: main}\n", id="a source without its release"),
+        pytest.param('schema: 1\ntensorflow: {release: "2.18.0", ref: -x}\n', id="an option for a ref"),
+    ],
+)
+def test_bad_profiles_satisfy_neither(text: str) -> None:
+    assert complaints(text)
+    with pytest.raises(ProfileError):
+        profiles.read(text, "x.yaml")
+
+
+def test_every_field_says_what_it_is() -> None:
+    models = [SCHEMA, *SCHEMA["$defs"].values()]
+    silent = [
+        f"{model['title']}.{name}"
+        for model in models
+        for name, field in model["properties"].items()
+        if not field.get("description")
+    ]
+    assert silent == []
