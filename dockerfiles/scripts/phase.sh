@@ -35,7 +35,11 @@ bazel "${startup[@]}" build "${flags[@]}" -- "${targets[@]}"
 
 mkdir -p /tf/staging/raw
 case ${package[0]} in
-collect) cp -L "${package[1]}"/*.whl /tf/staging/raw/ ;;
+collect)
+  shopt -s nullglob
+  wheels=("${package[1]}"/*.whl)
+  [ ${#wheels[@]} -eq 0 ] || cp -L "${wheels[@]}" /tf/staging/raw/
+  ;;
 run) "${package[@]:1}" ;;
 esac
 cd /tf/staging/raw

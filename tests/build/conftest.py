@@ -159,7 +159,7 @@ def as_user(workshop: Workshop) -> Iterator[AsUser]:
 
     def make(*, engine: bool = True) -> Tfdock:
         groups = f"--groups={socket.stat().st_gid}" if engine else "--clear-groups"
-        # The one capability that is left lets the user pass folders such as /root, where Python or the socket may lie.
+        # The one capability that is left opens folders such as /root, where Python or the socket may lie.
         capabilities = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
         command = workshop.tfdock("setpriv", f"--reuid={USER}", f"--regid={USER}", groups, *capabilities)
         command = replace(command, cache=command.home / "cache")

@@ -1,4 +1,4 @@
-"""Builds that do not end well: the exit code, one clear error, a wheelhouse without halves, and a next run that works."""
+"""Builds that do not end well: the exit code, one clear error, no half wheel, and a next run that works."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,9 @@ pytestmark = pytest.mark.engine
 KERNEL = "tensorflow/core/kernels/relu_op.cc"
 SLOW_CONFIGURE = {"configure": after_first_line("echo configure is slow; sleep 300")}
 SLOW_COMPILE = {KERNEL: before("#define MINIATURE_SLOW_COMPILE 300\n")}
-BIG_WHEEL = {
-    "tensorflow/tools/pip_package/build_pip_package.py": replaced(
-        "        command = [",
-        '        (folder / "tensorflow/big.so").write_bytes(os.urandom(100 << 20))\n        command = [',
-    )
-}
+PACKER = "tensorflow/tools/pip_package/build_pip_package.py"
+BIG = '        (folder / "tensorflow/big.so").write_bytes(os.urandom(40 << 20))\n'
+BIG_WHEEL = {PACKER: replaced("        command = [", f"{BIG}        command = [")}
 
 
 def slow_fetch(address: str) -> dict[str, Any]:
@@ -300,12 +298,14 @@ def other(workshop: Workshop) -> Iterator[Tfdock]:
     assert command.leftovers == []
 
 
-def interrupted(phase: str, runs: list[tuple[Tfdock, Running]]) -> None:
-    """Send each run its signal; all end soon, in that phase, with nothing in the wheelhouse."""
-    for (_, running), (number, _) in zip(runs, SIGNALS, strict=True):
-        running.signal(number)
-    for (tfdock, running), (_, code) in zip(runs, SIGNALS, strict=True):
-        outcome = running.finish(15)
+def interrupted(phase: str, running: list[tuple[Tfdock, Running]], sign: str) -> None:
+    """Send each its signal once its log shows the sign; all end soon, in that phase, and the wheelhouse is empty."""
+    for (tfdock, one), (number, _) in zip(running, SIGNALS, strict=True):
+        one.wait_for(f"{phase} …")
+        wait_until(partial(log_says, tfdock, sign), 60)
+        one.signal(number)
+    for (tfdock, one), (_, code) in zip(running, SIGNALS, strict=True):
+        outcome = one.finish(15)
         failed_in(phase, outcome, code, "interrupted", "run the same command again")
         assert outcome.build["status"] == "interrupted"
         assert tfdock.visible == []
@@ -313,12 +313,12 @@ def interrupted(phase: str, runs: list[tuple[Tfdock, Running]]) -> None:
 
 def test_a_signal_during_a_pull_ends_the_build(tfdock: Tfdock, other: Tfdock, profile: Path) -> None:
     with silent_server() as address:
-        runs = []
-        for one in (tfdock, other):
-            deaf = one.with_variables(TFDOCK_REGISTRY_MIRROR=f"docker.io={address}")
-            runs.append((one, deaf.start("build", "--json", profile)))
-            wait_until(lambda one=one: log_says(one, "=== tfdock: image"))  # type: ignore[misc]
-        interrupted("image", runs)
+        mirror = f"docker.io={address}"
+        runs = [
+            (one, one.with_variables(TFDOCK_REGISTRY_MIRROR=mirror).start("build", "--json", profile))
+            for one in (tfdock, other)
+        ]
+        interrupted("image", runs, "=== tfdock: image")
 
 
 @pytest.mark.parametrize(
@@ -336,20 +336,15 @@ def test_a_signal_in_a_phase_ends_the_build_with_nothing_left_but_the_cache(
     with silent_server() as address:
         slow = edited(edits(address) if callable(edits) else edits)
         runs = [(one, one.start("build", "--json", slow)) for one in (tfdock, other)]
-        for one, running in runs:
-            running.wait_for(f"{phase} …")
-            wait_until(lambda one=one: log_says(one, sign), 60)  # type: ignore[misc]
-        interrupted(phase, runs)
+        interrupted(phase, runs, sign)
 
 
 def test_a_second_ctrl_c_kills_what_does_not_stop_and_the_next_run_goes_on_from_the_cache(
     tfdock: Tfdock, edited: EditedTree, profile: Path
 ) -> None:
-    script = "tensorflow/tools/pip_package/build_pip_package.py"
     deaf = "    import signal, time\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    time.sleep(300)\n"
-    running = tfdock.start(
-        "build", "--json", edited({script: replaced("def main():\n", f"def main():\n{deaf}")}), profile
-    )
+    slow = edited({PACKER: replaced("def main():\n", f"def main():\n{deaf}")})
+    running = tfdock.start("build", "--json", slow, profile)
     running.wait_for("compile …")
     wait_until(lambda: log_says(tfdock, "Packing tensorflow_miniature"), 60)
     running.signal(signal.SIGINT)

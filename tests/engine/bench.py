@@ -250,4 +250,7 @@ def private_engine(*options: str, data: Path | None = None) -> Iterator[PrivateE
     finally:
         if not engine._ended():
             engine.kill(signal.SIGKILL)
-        shutil.rmtree(folder, ignore_errors=True)
+        # dockerd mounts its data on itself, and one that is killed leaves that behind.
+        while subprocess.run(["umount", "--lazy", engine.data], capture_output=True).returncode == 0:
+            pass
+        shutil.rmtree(folder)

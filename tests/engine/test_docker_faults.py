@@ -79,7 +79,7 @@ def test_step_left_behind_by_a_crash_is_found_by_its_label(victim: Bench, privat
     with contextlib.suppress(EngineLost):
         victim.engine.build(
             image_build(f"FROM {IMAGE}\nLABEL {IMAGE_LABEL}={RUN}-crash\nRUN {TICKING}"),
-            lambda piece: private.kill(signal.SIGKILL) if b"tick" in piece else None,
+            lambda piece: private.kill(signal.SIGKILL) if b"tick 1" in piece else None,
             Cancel(),
         )
     private.up()
@@ -124,6 +124,7 @@ def test_question_is_asked_again_when_the_engine_comes_back(victim: Bench, priva
 
 def test_frozen_engine_answers_no_ping(victim: Bench, private: PrivateEngine) -> None:
     private.kill(signal.SIGSTOP)
+    wait_until(lambda: not victim.engine.ping(0.5))  # not all of its threads stop at once
     began = time.monotonic()
     assert not victim.engine.ping(0.5)
     assert time.monotonic() - began < 2
@@ -135,16 +136,17 @@ def test_frozen_engine_is_told_from_a_silent_build(private: PrivateEngine, victi
     assert engine.build(request, lambda _: None, Cancel()), "silence alone is no fault"
     request = image_build(f"FROM {IMAGE}\nLABEL {IMAGE_LABEL}={RUN}\nRUN {TICKING}")
     with pytest.raises(EngineHung) as error:
-        engine.build(request, lambda piece: private.kill(signal.SIGSTOP) if b"tick" in piece else None, Cancel())
+        engine.build(request, lambda piece: private.kill(signal.SIGSTOP) if b"tick 1" in piece else None, Cancel())
     assert code(error) == "engine-hung"
     private.kill(signal.SIGCONT)
-    wait_until(lambda: not victim.engine.containers(IMAGE_LABEL, RUN))
+    wait_until(lambda: not victim.engine.containers(IMAGE_LABEL, RUN))  # the engine has noticed that we hung up
 
 
 def test_frozen_engine_does_not_hold_up_a_question(private: PrivateEngine, victim: Bench) -> None:
     engine = DockerEngine(private.host, timeout=0.5)
     engine.info()
     private.kill(signal.SIGSTOP)
+    wait_until(lambda: not engine.ping(0.5))
     with pytest.raises(EngineHung):
         engine.state("anything")
     private.kill(signal.SIGCONT)
@@ -155,7 +157,7 @@ def test_cancelling_works_on_a_frozen_engine(private: PrivateEngine, victim: Ben
     cancel = Cancel()
 
     def freeze(piece: bytes) -> None:
-        if b"tick" in piece:
+        if b"tick 1" in piece:
             private.kill(signal.SIGSTOP)
             threading.Timer(0.3, cancel.set).start()
             threading.Timer(1.5, private.kill, (signal.SIGCONT,)).start()

@@ -82,7 +82,7 @@ rows:
     template: xpu
     vendor: Acme
     tools: ["{xpu_path}/bin/xcc", "{nowhere_path}/bin/xld"]
-    source: made-up
+    source: x
   - accelerator: cuda
     toolkit: cuda
     components: [cuda, cudnn]
@@ -90,8 +90,8 @@ rows:
     target_prefix: "sm_"
     template: cuda
     vendor: NVIDIA
-    source: made-up
-  - {accelerator: cpu, source: made-up}
+    source: x
+  - {accelerator: cpu, source: x}
 """,
     "releases": r"""
 rows:
@@ -111,7 +111,7 @@ rows:
     official_targets: {cuda: [sm_86, compute_90], xpu: [xe1, xe2]}
     wheel: {target: "//:wheel", folder: bazel-bin/wheels}
     cost: {memory_per_job_mib: 2048, disk_gib: 50}
-    source: made-up
+    source: x
   - release: "9.8"
     patches: ["9.8.0"]
     pythons: ["3.10"]
@@ -124,13 +124,13 @@ rows:
     capability_pattern: '(sm|compute)_\d\d'
     wheel: {target: "//:wheel", folder: bazel-bin/wheels}
     cost: {memory_per_job_mib: 2048, disk_gib: 50}
-    source: made-up
+    source: x
   - release: "9.7"
     pythons: ["3.10"]
     bazel: "5.3.0"
     wheel: {target: "//:script", command: [bazel-bin/script, "{output}", --name, "{wheel_name}"]}
     cost: {memory_per_job_mib: 2048, disk_gib: 50}
-    source: made-up
+    source: x
   - release: "1.9"
     patches: ["1.9.0"]
     pythons: ["3.10"]
@@ -143,40 +143,45 @@ rows:
     capability_format: dotted
     wheel: {target: "//:script", command: [bazel-bin/script, "{output}"]}
     cost: {memory_per_job_mib: 2048, disk_gib: 50}
-    source: made-up
+    source: x
 """,
     "variables": r"""
 rows:
-  - {variable: PYTHON_BIN_PATH, releases: "1.4..", value: "{python_path}", source: made-up}
-  - {variable: XPU_VERSION, releases: "9.9", value: "{xpu_minor}", when: {accelerator: xpu}, source: made-up}
-  - {variable: XPU_TARGETS, releases: "9.9", value: "{targets}", channel: repo_env, when: {accelerator: xpu}, source: made-up}
-  - {variable: CAPABILITIES, releases: "1.4..", value: "{capabilities}", when: {accelerator: cuda}, source: made-up}
-  - {variable: HAUNTED, releases: "9.7", value: "{ghost_path}", source: made-up}
+  - {variable: PYTHON_BIN_PATH, releases: "1.4..", value: "{python_path}", source: x}
+  - {variable: XPU_VERSION, releases: "9.9", value: "{xpu_minor}", when: {accelerator: xpu}, source: x}
+  - variable: XPU_TARGETS
+    releases: "9.9"
+    value: "{targets}"
+    channel: repo_env
+    when: {accelerator: xpu}
+    source: x
+  - {variable: CAPABILITIES, releases: "1.4..", value: "{capabilities}", when: {accelerator: cuda}, source: x}
+  - {variable: HAUNTED, releases: "9.7", value: "{ghost_path}", source: x}
 """,
     "flags": r"""
 rows:
-  - {flag: "--config=opt", releases: "1.4..", source: made-up}
-  - {flag: "--config=xpu", releases: "9.9..", when: {accelerator: xpu}, source: made-up}
-  - {flag: "--config=clang", releases: "1.4..", when: {gpu_compiler: clang}, source: made-up}
-  - {flag: "--config=nvcc", releases: "1.4..", when: {gpu_compiler: nvcc}, source: made-up}
+  - {flag: "--config=opt", releases: "1.4..", source: x}
+  - {flag: "--config=xpu", releases: "9.9..", when: {accelerator: xpu}, source: x}
+  - {flag: "--config=clang", releases: "1.4..", when: {gpu_compiler: clang}, source: x}
+  - {flag: "--config=nvcc", releases: "1.4..", when: {gpu_compiler: nvcc}, source: x}
 """,
     "toolkits": r"""
 rows:
-  - {toolkit: cuda, version: "20.0", patches: ["20.0.0", "20.0.1"], targets: ["35", "86"], source: made-up}
-  - {toolkit: cuda, version: "20.1", patches: ["20.1.0", "20.1.3"], targets: ["86", "90", "90a", "120"], source: made-up}
-  - {toolkit: xpu, version: "5.0", patches: ["5.0.2"], targets: [xe1, xe2], source: made-up}
-  - {toolkit: xpu, version: "5.1", targets: [xe1, xe2, xe10], source: made-up}
+  - {toolkit: cuda, version: "20.0", patches: ["20.0.0", "20.0.1"], targets: ["35", "86"], source: x}
+  - {toolkit: cuda, version: "20.1", patches: ["20.1.0", "20.1.3"], targets: ["86", "90", "90a", "120"], source: x}
+  - {toolkit: xpu, version: "5.0", patches: ["5.0.2"], targets: [xe1, xe2], source: x}
+  - {toolkit: xpu, version: "5.1", targets: [xe1, xe2, xe10], source: x}
 """,
     "compilers": r"""
 rows:
-  - {compiler: clang, version: "30", targets: ["35", "86", "90"], source: made-up}
+  - {compiler: clang, version: "30", targets: ["35", "86", "90"], source: x}
 """,
     "gpus": r"""
 rows:
-  - {gpu: one, accelerator: cuda, target: "8.6", names: ["NVIDIA Zeta One"], source: made-up}
-  - {gpu: twelve, accelerator: cuda, target: "12.0", names: ["NVIDIA Zeta Twelve", "Zeta Twelve Pro"], source: made-up}
-  - {gpu: old, accelerator: cuda, target: "3.5", source: made-up}
-  - {gpu: slab, accelerator: xpu, target: xe2, names: ["Acme Slab (big)"], source: made-up}
+  - {gpu: one, accelerator: cuda, target: "8.6", names: ["NVIDIA Zeta One"], source: x}
+  - {gpu: twelve, accelerator: cuda, target: "12.0", names: ["NVIDIA Zeta Twelve", "Zeta Twelve Pro"], source: x}
+  - {gpu: old, accelerator: cuda, target: "3.5", source: x}
+  - {gpu: slab, accelerator: xpu, target: xe2, names: ["Acme Slab (big)"], source: x}
 """,
     "images": r"""
 rows:
@@ -188,14 +193,14 @@ rows:
     template: xbase
     paths: {python: "/usr/bin/python{python}", xpu: "/opt/xpu-{xpu_minor}"}
     packages: [zlib1g-dev, curl]
-    source: made-up
+    source: x
   - image: "build/cuda:{version}-{python}"
     releases: "1.9..9.9"
     pythons: ["3.10", "3.11"]
     accelerators: [cuda]
     template: sig-build
     paths: {python: /usr/bin/python3, cuda: "/usr/local/cuda-{cuda_minor}"}
-    source: made-up
+    source: x
   - image: "build/cpu:{version}"
     releases: "1.9..9.9"
     pythons: ["3.10", "3.11"]
@@ -203,12 +208,12 @@ rows:
     template: sig-build
     paths: {python: /usr/bin/python3}
     unverified: true
-    source: made-up
+    source: x
 """,
     "bazel": r"""
 rows:
-  - {purpose: disk_cache, option: "--disk_cache={path}", since: "0.14", source: made-up}
-  - {purpose: resources, option: "--jobs={jobs}", source: made-up}
+  - {purpose: disk_cache, option: "--disk_cache={path}", since: "0.14", source: x}
+  - {purpose: resources, option: "--jobs={jobs}", source: x}
 """,
 }
 

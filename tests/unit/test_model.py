@@ -13,7 +13,7 @@ from tfdock.model import Capability, ImageRef, Version
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
-# --- versions ---------------------------------------------------------------------------------------------------------
+# --- versions -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_minor_version_is_the_first_two_numbers(text: str, minor: str) -> No
     assert Version(text).minor == Version(minor)
 
 
-# --- capabilities -----------------------------------------------------------------------------------------------------
+# --- capabilities -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_capabilities_sort_as_numbers_and_native_code_before_ptx() -> None:
     assert [str(one) for one in sorted(map(Capability.parse, shuffled))] == expected
 
 
-# --- images -----------------------------------------------------------------------------------------------------------
+# --- images -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

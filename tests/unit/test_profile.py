@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from tfdock.errors import ProfileError
+from tfdock.errors import Problem, ProfileError
 from tfdock.read import profile as profiles
 from tfdock.read.profile import Debug, HostCompiler, PerFile, Profile, TensorFlow
 
@@ -26,7 +26,7 @@ def read(text: str, **others: str) -> Profile:
     return profiles.read(text, FILE, {f"{name}.yaml": other for name, other in others.items()})[0]
 
 
-# --- every field, good ------------------------------------------------------------------------------------------------
+# --- every field, good --------------------------------------------------------------------------------------------
 
 GOOD: dict[str, tuple[str, object]] = {
     "schema": (HEAD, 1),
@@ -59,7 +59,10 @@ GOOD: dict[str, tuple[str, object]] = {
     "debug": (HEAD + "debug: on", True),
     "debug.mode": (HEAD + "debug: {mode: fastbuild}", "fastbuild"),
     "debug.symbols": (HEAD + "debug: {symbols: false}", False),
-    "debug.per_file": (HEAD + "debug: {per_file: [{files: x.cc, copts: [-g1]}]}", [PerFile(files="x.cc", copts=["-g1"])]),
+    "debug.per_file": (
+        HEAD + "debug: {per_file: [{files: x.cc, copts: [-g1]}]}",
+        [PerFile(files="x.cc", copts=["-g1"])],
+    ),
     "base": (HEAD + "base: host:5000/a/b:1", "host:5000/a/b:1"),
     "bazel.version": (HEAD + 'bazel: {version: "7.4.1"}', "7.4.1"),
     "bazel.configs": (HEAD + "bazel: {configs: [mkl]}", ["mkl"]),
@@ -74,7 +77,7 @@ GOOD: dict[str, tuple[str, object]] = {
     "wheel.name": (HEAD + "wheel: {name: tensorflow-me}", "tensorflow-me"),
     "wheel.local_version": (HEAD + "wheel: {local_version: mine.1}", "mine.1"),
     "allow_untested": (HEAD + "allow_untested: true", True),
-}  # fmt: skip
+}
 ELSEWHERE = {"extends", "bazel", "resources", "wheel", "debug.per_file.files", "debug.per_file.copts"}
 
 
@@ -128,279 +131,473 @@ def test_short_forms_mean_their_long_forms() -> None:
     assert read(HEAD + "host_compiler: {name: gcc}").host_compiler == HostCompiler(name="gcc")
 
 
-# --- every field, bad -------------------------------------------------------------------------------------------------
+# --- every field, bad ---------------------------------------------------------------------------------------------
 
 BAD = [
     pytest.param(
-        SOURCE + 'git: "-oProxyCommand=x"}\n', "2:38",
+        SOURCE + 'git: "-oProxyCommand=x"}\n',
+        "2:38",
         "`tensorflow.git`: `-oProxyCommand=x` does not look like a git address "
         "(`https://github.com/tensorflow/tensorflow.git`)",
-        "`tensorflow.git` is: A git repository other than TensorFlow's own", id="tensorflow.git",
+        "`tensorflow.git` is: A git repository other than TensorFlow's own",
+        id="tensorflow.git",
     ),
     pytest.param(
-        SOURCE + f"archive: ftp://x/y.zip, sha256: {SHA256}}}\n", "2:42",
+        SOURCE + f"archive: ftp://x/y.zip, sha256: {SHA256}}}\n",
+        "2:42",
         "`tensorflow.archive`: `ftp://x/y.zip` does not look like a web address",
-        "`tensorflow.archive` is: A source archive (.tar.gz or .zip); needs `sha256`", id="tensorflow.archive",
+        "`tensorflow.archive` is: A source archive (.tar.gz or .zip); needs `sha256`",
+        id="tensorflow.archive",
     ),
     pytest.param(
-        SOURCE + "archive: https://x/y.zip, sha256: abc}\n", "2:67",
+        SOURCE + "archive: https://x/y.zip, sha256: abc}\n",
+        "2:67",
         "`tensorflow.sha256`: `abc` does not look like 64 hexadecimal digits",
-        "`tensorflow.sha256` is: The archive's sha256", id="tensorflow.sha256",
+        "`tensorflow.sha256` is: The archive's sha256",
+        id="tensorflow.sha256",
     ),
     pytest.param(
-        SOURCE + f"sha256: {SHA256}}}\n", "2:41",
+        SOURCE + f"sha256: {SHA256}}}\n",
+        "2:41",
         "`tensorflow.sha256`: `sha256` belongs to an `archive`",
-        "remove it, or name the `archive`", id="sha256 without archive",
+        "remove it, or name the `archive`",
+        id="sha256 without archive",
     ),
     pytest.param(
         'tensorflow: "2.18.0"\nschema: 2\n',
-        "2:9", "`schema`: should be 1", "use 1", id="schema",
+        "2:9",
+        "`schema`: should be 1",
+        "use 1",
+        id="schema",
     ),
     pytest.param(
         HEAD + "extends: [a.yaml]\n",
-        "3:10", "`extends`: should be text", "write text, in quotes where it looks like a number", id="extends",
+        "3:10",
+        "`extends`: should be text",
+        "write text, in quotes where it looks like a number",
+        id="extends",
     ),
     pytest.param(
         "schema: 1\ntensorflow: v2.18\n",
-        "2:13", "`tensorflow`: `v2.18` does not look like a version (`2.18.0`)", "`tensorflow` is: A release, or a source and the release it follows", id="tensorflow",
+        "2:13",
+        "`tensorflow`: `v2.18` does not look like a version (`2.18.0`)",
+        "`tensorflow` is: A release, or a source and the release it follows",
+        id="tensorflow",
     ),
     pytest.param(
         "schema: 1\ntensorflow: {release: latest}\n",
-        "2:23", "`tensorflow.release`: `latest` does not look like a version (`2.18.0`)", "`tensorflow.release` is: The release whose rules the source follows", id="tensorflow.release",
+        "2:23",
+        "`tensorflow.release`: `latest` does not look like a version (`2.18.0`)",
+        "`tensorflow.release` is: The release whose rules the source follows",
+        id="tensorflow.release",
     ),
     pytest.param(
         SOURCE + "ref: a..b}\n",
-        "2:38", "`tensorflow.ref`: `a..b` does not look like a git branch, tag or commit", "`tensorflow.ref` is: A branch, tag or commit; the release's tag by default", id="tensorflow.ref",
+        "2:38",
+        "`tensorflow.ref`: `a..b` does not look like a git branch, tag or commit",
+        "`tensorflow.ref` is: A branch, tag or commit; the release's tag by default",
+        id="tensorflow.ref",
     ),
     pytest.param(
         SOURCE + "fallback: [main, --x]}\n",
-        "2:50", "`tensorflow.fallback[1]`: `--x` does not look like a git branch, tag or commit", "`tensorflow.fallback` is: Refs to try when `ref` cannot be fetched, configured or analysed", id="tensorflow.fallback",
+        "2:50",
+        "`tensorflow.fallback[1]`: `--x` does not look like a git branch, tag or commit",
+        "`tensorflow.fallback` is: Refs to try when `ref` cannot be fetched, configured or analysed",
+        id="tensorflow.fallback",
     ),
     pytest.param(
         SOURCE + "archive: https://x/y.zip}\n",
-        "2:42", "`tensorflow.archive`: `archive` needs its `sha256`", "add `sha256: …`, as `sha256sum` prints it", id="archive without sha256",
+        "2:42",
+        "`tensorflow.archive`: `archive` needs its `sha256`",
+        "add `sha256: …`, as `sha256sum` prints it",
+        id="archive without sha256",
     ),
     pytest.param(
         SOURCE + "git: https://x/y.git, path: ../tensorflow}\n",
-        "2:61", "`tensorflow.path`: `git` and `path` exclude one another", "keep one", id="two kinds",
+        "2:61",
+        "`tensorflow.path`: `git` and `path` exclude one another",
+        "keep one",
+        id="two kinds",
     ),
     pytest.param(
         SOURCE + "path: ../tensorflow, ref: main}\n",
-        "2:59", "`tensorflow.ref`: `ref` belongs to a git source", "remove `ref`", id="ref of a path",
+        "2:59",
+        "`tensorflow.ref`: `ref` belongs to a git source",
+        "remove `ref`",
+        id="ref of a path",
     ),
     pytest.param(
         SOURCE + "path: ../tensorflow, fallback: [main]}\n",
-        "2:64", "`tensorflow.fallback`: `fallback` belongs to a git source", "remove `fallback`", id="fallback of a path",
+        "2:64",
+        "`tensorflow.fallback`: `fallback` belongs to a git source",
+        "remove `fallback`",
+        id="fallback of a path",
     ),
     pytest.param(
         SOURCE + 'path: "a\\nb"}\n',
-        "2:39", "`tensorflow.path`: holds a control character or line break", "`tensorflow.path` is: A local checkout, relative to the profile", id="tensorflow.path",
+        "2:39",
+        "`tensorflow.path`: holds a control character or line break",
+        "`tensorflow.path` is: A local checkout, relative to the profile",
+        id="tensorflow.path",
     ),
     pytest.param(
         SOURCE + "patches: a.patch}\n",
-        "2:42", "`tensorflow.patches`: should be a list", "write a list: `[a.patch]`", id="tensorflow.patches",
+        "2:42",
+        "`tensorflow.patches`: should be a list",
+        "write a list: `[a.patch]`",
+        id="tensorflow.patches",
     ),
     pytest.param(
         HEAD + 'python: "4.0"\n',
-        "3:9", "`python`: `4.0` does not look like a Python version (`3.11`)", "`python` is: Python of the wheel; the newest the release knows by default", id="python",
+        "3:9",
+        "`python`: `4.0` does not look like a Python version (`3.11`)",
+        "`python` is: Python of the wheel; the newest the release knows by default",
+        id="python",
     ),
     pytest.param(
         HEAD + 'accelerator: "g pu"\n',
-        "3:14", "`accelerator`: `g pu` does not look like a plain name", "`accelerator` is: cuda, rocm or cpu; by what else is asked when left out", id="accelerator",
+        "3:14",
+        "`accelerator`: `g pu` does not look like a plain name",
+        "`accelerator` is: cuda, rocm or cpu; by what else is asked when left out",
+        id="accelerator",
     ),
     pytest.param(
         HEAD + "gpus: rtx3080\n",
-        "3:7", "`gpus`: should be a list", "write a list: `[rtx3080]`", id="gpus",
+        "3:7",
+        "`gpus`: should be a list",
+        "write a list: `[rtx3080]`",
+        id="gpus",
     ),
     pytest.param(
         HEAD + 'gpus: [rtx3080, "-x"]\n',
-        "3:17", "`gpus[1]`: `-x` does not look like a GPU's name", "`gpus` is: GPU names, or `local` for this machine's", id="gpus[]",
+        "3:17",
+        "`gpus[1]`: `-x` does not look like a GPU's name",
+        "`gpus` is: GPU names, or `local` for this machine's",
+        id="gpus[]",
     ),
     pytest.param(
         HEAD + "gpus: []\n",
-        "3:7", "`gpus`: the list is empty", "name at least one, or remove the line", id="empty gpus",
+        "3:7",
+        "`gpus`: the list is empty",
+        "name at least one, or remove the line",
+        id="empty gpus",
     ),
     pytest.param(
         HEAD + "compute_capabilities: [8.6]\n",
-        "3:24", "`compute_capabilities[0]` is a number, but must be text", 'write it in quotes: `"8.6"`', id="compute_capabilities",
+        "3:24",
+        "`compute_capabilities[0]` is a number, but must be text",
+        'write it in quotes: `"8.6"`',
+        id="compute_capabilities",
     ),
     pytest.param(
         HEAD + "amdgpu_targets: [GFX90a]\n",
-        "3:18", "`amdgpu_targets[0]`: `GFX90a` does not look like a target such as `sm_86`, `compute_86` or `gfx90a`", "`amdgpu_targets` is: gfx targets; instead of `gpus`", id="amdgpu_targets",
+        "3:18",
+        "`amdgpu_targets[0]`: `GFX90a` does not look like a target such as `sm_86`, `compute_86` or `gfx90a`",
+        "`amdgpu_targets` is: gfx targets; instead of `gpus`",
+        id="amdgpu_targets",
     ),
     pytest.param(
         HEAD + "targets: [gfx]\n",
-        "3:11", "`targets[0]`: `gfx` does not look like a target such as `sm_86`, `compute_86` or `gfx90a`", "`targets` is: Targets of any other accelerator; instead of `gpus`", id="targets",
+        "3:11",
+        "`targets[0]`: `gfx` does not look like a target such as `sm_86`, `compute_86` or `gfx90a`",
+        "`targets` is: Targets of any other accelerator; instead of `gpus`",
+        id="targets",
     ),
     pytest.param(
         HEAD + "targets: [gfx90a]\ngpus: [rtx3080]\n",
-        "3:10", "`targets`: `gpus` and `targets` say the same thing", "keep one", id="two lists of targets",
+        "3:10",
+        "`targets`: `gpus` and `targets` say the same thing",
+        "keep one",
+        id="two lists of targets",
     ),
     pytest.param(
         HEAD + 'cuda: "12.x"\n',
-        "3:7", "`cuda`: `12.x` does not look like a version (`2.18.0`)", "`cuda` is: CUDA version; the tested one by default", id="cuda",
+        "3:7",
+        "`cuda`: `12.x` does not look like a version (`2.18.0`)",
+        "`cuda` is: CUDA version; the tested one by default",
+        id="cuda",
     ),
     pytest.param(
         HEAD + "cudnn: [9]\n",
-        "3:8", "`cudnn`: should be text", "write text, in quotes where it looks like a number", id="cudnn",
+        "3:8",
+        "`cudnn`: should be text",
+        "write text, in quotes where it looks like a number",
+        id="cudnn",
     ),
     pytest.param(
         HEAD + 'rocm: ""\n',
-        "3:7", "`rocm`: `` does not look like a version (`2.18.0`)", "`rocm` is: ROCm version", id="rocm",
+        "3:7",
+        "`rocm`: `` does not look like a version (`2.18.0`)",
+        "`rocm` is: ROCm version",
+        id="rocm",
     ),
     pytest.param(
         HEAD + "components: [a]\n",
-        "3:13", "`components`: should be a map of `name: value` lines", "write `components: {name: …}`", id="components",
+        "3:13",
+        "`components`: should be a map of `name: value` lines",
+        "write `components: {name: …}`",
+        id="components",
     ),
     pytest.param(
         HEAD + 'components: {nccl: "two"}\n',
-        "3:20", "`components.nccl`: `two` does not look like a version (`2.18.0`)", "`components` is: Versions of other components, by name", id="components{}",
+        "3:20",
+        "`components.nccl`: `two` does not look like a version (`2.18.0`)",
+        "`components` is: Versions of other components, by name",
+        id="components{}",
     ),
     pytest.param(
         HEAD + 'cuda: "12.5.1"\ncomponents: {cuda: "12.3.1"}\n',
-        "4:20", "`components.cuda`: `cuda` stands in the profile already", "keep one", id="components twice",
+        "4:20",
+        "`components.cuda`: `cuda` stands in the profile already",
+        "keep one",
+        id="components twice",
     ),
     pytest.param(
         HEAD + "compiler: nvc\n",
-        "3:11", "`compiler`: should be 'clang' or 'nvcc'", "did you mean `nvcc`?", id="compiler",
+        "3:11",
+        "`compiler`: should be 'clang' or 'nvcc'",
+        "did you mean `nvcc`?",
+        id="compiler",
     ),
     pytest.param(
         HEAD + "host_compiler: clang++\n",
-        "3:16", "`host_compiler`: should be 'gcc' or 'clang'", "did you mean `clang`?", id="host_compiler",
+        "3:16",
+        "`host_compiler`: should be 'gcc' or 'clang'",
+        "did you mean `clang`?",
+        id="host_compiler",
     ),
     pytest.param(
         HEAD + "host_compiler: {name: icc}\n",
-        "3:23", "`host_compiler.name`: should be 'gcc' or 'clang'", "did you mean `gcc`?", id="host_compiler.name",
+        "3:23",
+        "`host_compiler.name`: should be 'gcc' or 'clang'",
+        "did you mean `gcc`?",
+        id="host_compiler.name",
     ),
     pytest.param(
         HEAD + "host_compiler: {name: gcc, version: new}\n",
-        "3:37", "`host_compiler.version`: `new` does not look like a version (`2.18.0`)", "`host_compiler.version` is: Its version", id="host_compiler.version",
+        "3:37",
+        "`host_compiler.version`: `new` does not look like a version (`2.18.0`)",
+        "`host_compiler.version` is: Its version",
+        id="host_compiler.version",
     ),
     pytest.param(
         HEAD + "host_compiler: {name: gcc, path: 5}\n",
-        "3:34", "`host_compiler.path` is a number, but must be text", 'write it in quotes: `path: "5"`', id="host_compiler.path",
+        "3:34",
+        "`host_compiler.path` is a number, but must be text",
+        'write it in quotes: `path: "5"`',
+        id="host_compiler.path",
     ),
     pytest.param(
         HEAD + "xla: maybe\n",
-        "3:6", "`xla`: should be `true` or `false`", "write `true` or `false`", id="xla",
+        "3:6",
+        "`xla`: should be `true` or `false`",
+        "write `true` or `false`",
+        id="xla",
     ),
     pytest.param(
         HEAD + "optimize: nativ\n",
-        "3:11", "`optimize`: should be 'portable' or 'native'", "did you mean `native`?", id="optimize",
+        "3:11",
+        "`optimize`: should be 'portable' or 'native'",
+        "did you mean `native`?",
+        id="optimize",
     ),
     pytest.param(
         HEAD + "optimize: [avx2, -O3]\n",
-        "3:18", "`optimize[1]`: `-O3` does not look like a CPU feature such as `avx2`", "`optimize` is: CPU code: portable, this machine's only, or named features", id="optimize[]",
+        "3:18",
+        "`optimize[1]`: `-O3` does not look like a CPU feature such as `avx2`",
+        "`optimize` is: CPU code: portable, this machine's only, or named features",
+        id="optimize[]",
     ),
     pytest.param(
         HEAD + "optimize: []\n",
-        "3:11", "`optimize`: the list is empty", "name at least one, or remove the line", id="empty optimize",
+        "3:11",
+        "`optimize`: the list is empty",
+        "name at least one, or remove the line",
+        id="empty optimize",
     ),
     pytest.param(
         HEAD + 'debug: "yes"\n',
-        "3:8", "`debug`: should be `true` or `false`", "write `true` or `false`", id="debug",
+        "3:8",
+        "`debug`: should be `true` or `false`",
+        "write `true` or `false`",
+        id="debug",
     ),
     pytest.param(
         HEAD + "debug: {mode: dgb}\n",
-        "3:15", "`debug.mode`: should be 'opt', 'dbg' or 'fastbuild'", "did you mean `dbg`?", id="debug.mode",
+        "3:15",
+        "`debug.mode`: should be 'opt', 'dbg' or 'fastbuild'",
+        "did you mean `dbg`?",
+        id="debug.mode",
     ),
     pytest.param(
         HEAD + "debug: {symbols: 1}\n",
-        "3:18", "`debug.symbols`: should be `true` or `false`", "write `true` or `false`", id="debug.symbols",
+        "3:18",
+        "`debug.symbols`: should be `true` or `false`",
+        "write `true` or `false`",
+        id="debug.symbols",
     ),
     pytest.param(
         HEAD + "debug: {per_file: {files: x, copts: [-g]}}\n",
-        "3:19", "`debug.per_file`: should be a list", "write a list: `[a, b]`", id="debug.per_file",
+        "3:19",
+        "`debug.per_file`: should be a list",
+        "write a list: `[a, b]`",
+        id="debug.per_file",
     ),
     pytest.param(
         HEAD + 'debug: {per_file: [{files: "a\\tb", copts: [-g]}]}\n',
-        "3:28", "`debug.per_file[0].files`: holds a control character or line break", "`debug.per_file[0].files` is: Labels or paths as `--per_file_copt` takes them: `+third_party/.*,-//x.*`", id="debug.per_file[].files",
+        "3:28",
+        "`debug.per_file[0].files`: holds a control character or line break",
+        "`debug.per_file[0].files` is: Labels or paths as `--per_file_copt` takes them: `+third_party/.*,-//x.*`",
+        id="debug.per_file[].files",
     ),
     pytest.param(
         HEAD + "debug:\n  per_file:\n    - {files: x, copts: [g1]}\n",
-        "5:26", "`debug.per_file[0].copts[0]`: `g1` does not look like a compiler flag", "`debug.per_file[0].copts` is: Compiler options for these files", id="debug.per_file[].copts",
+        "5:26",
+        "`debug.per_file[0].copts[0]`: `g1` does not look like a compiler flag",
+        "`debug.per_file[0].copts` is: Compiler options for these files",
+        id="debug.per_file[].copts",
     ),
     pytest.param(
         HEAD + "debug: {per_file: [{files: x}]}\n",
-        "3:20", "`debug.per_file[0].copts` is missing", "add `copts: …`", id="debug.per_file[] incomplete",
+        "3:20",
+        "`debug.per_file[0].copts` is missing",
+        "add `copts: …`",
+        id="debug.per_file[] incomplete",
     ),
     pytest.param(
         HEAD + 'base: "ubuntu:22.04; id"\n',
-        "3:7", "`base`: not an image reference: 'ubuntu:22.04; id'", "`base` is: Base image instead of the known one", id="base",
+        "3:7",
+        "`base`: not an image reference: 'ubuntu:22.04; id'",
+        "`base` is: Base image instead of the known one",
+        id="base",
     ),
     pytest.param(
         HEAD + "base: TensorFlow/build:2.18\n",
-        "3:7", "`base`: not an image reference: 'TensorFlow/build:2.18'; only a registry may have capitals", "`base` is: Base image instead of the known one", id="base with capitals",
+        "3:7",
+        "`base`: not an image reference: 'TensorFlow/build:2.18'; only a registry may have capitals",
+        "`base` is: Base image instead of the known one",
+        id="base with capitals",
     ),
     pytest.param(
         HEAD + 'bazel: "7.4.1"\n',
-        "3:8", "`bazel`: should be a map of `name: value` lines", "write `bazel: {version: …}`", id="bazel",
+        "3:8",
+        "`bazel`: should be a map of `name: value` lines",
+        "write `bazel: {version: …}`",
+        id="bazel",
     ),
     pytest.param(
         HEAD + "bazel: {version: latest}\n",
-        "3:18", "`bazel.version`: `latest` does not look like a version (`2.18.0`)", "`bazel.version` is: Bazel's version; the release's own by default", id="bazel.version",
+        "3:18",
+        "`bazel.version`: `latest` does not look like a version (`2.18.0`)",
+        "`bazel.version` is: Bazel's version; the release's own by default",
+        id="bazel.version",
     ),
     pytest.param(
         HEAD + "bazel: {configs: [--config=x]}\n",
-        "3:19", "`bazel.configs[0]`: `--config=x` does not look like a plain name", "`bazel.configs` is: Further `--config=` names", id="bazel.configs",
+        "3:19",
+        "`bazel.configs[0]`: `--config=x` does not look like a plain name",
+        "`bazel.configs` is: Further `--config=` names",
+        id="bazel.configs",
     ),
     pytest.param(
         HEAD + "bazel: {copts: [O3]}\n",
-        "3:17", "`bazel.copts[0]`: `O3` does not look like a compiler flag", "`bazel.copts` is: Further compiler options, for every C++ file", id="bazel.copts",
+        "3:17",
+        "`bazel.copts[0]`: `O3` does not look like a compiler flag",
+        "`bazel.copts` is: Further compiler options, for every C++ file",
+        id="bazel.copts",
     ),
     pytest.param(
         HEAD + "bazel: {flags: [-c]}\n",
-        "3:17", "`bazel.flags[0]`: `-c` does not look like a Bazel flag", "`bazel.flags` is: Further flags of `bazel build`", id="bazel.flags",
+        "3:17",
+        "`bazel.flags[0]`: `-c` does not look like a Bazel flag",
+        "`bazel.flags` is: Further flags of `bazel build`",
+        id="bazel.flags",
     ),
     pytest.param(
         HEAD + "bazel: {startup: [batch]}\n",
-        "3:19", "`bazel.startup[0]`: `batch` does not look like a Bazel flag", "`bazel.startup` is: Further startup options", id="bazel.startup",
+        "3:19",
+        "`bazel.startup[0]`: `batch` does not look like a Bazel flag",
+        "`bazel.startup` is: Further startup options",
+        id="bazel.startup",
     ),
     pytest.param(
         HEAD + "resources: {jobs: 0}\n",
-        "3:19", "`resources.jobs`: should be greater than or equal to 1", "`resources.jobs` is: Compile jobs at once", id="resources.jobs",
+        "3:19",
+        "`resources.jobs`: should be greater than or equal to 1",
+        "`resources.jobs` is: Compile jobs at once",
+        id="resources.jobs",
     ),
     pytest.param(
         HEAD + "resources: {jobs: 010}\n",
-        "3:19", "`resources.jobs`: should be a whole number", "`resources.jobs` is: Compile jobs at once", id="resources.jobs octal",
+        "3:19",
+        "`resources.jobs`: should be a whole number",
+        "`resources.jobs` is: Compile jobs at once",
+        id="resources.jobs octal",
     ),
     pytest.param(
         HEAD + "resources: {memory: lots}\n",
-        "3:21", "`resources.memory`: `lots` does not look like an amount of memory (`24GiB`)", "`resources.memory` is: Memory limit of the build container", id="resources.memory",
+        "3:21",
+        "`resources.memory`: `lots` does not look like an amount of memory (`24GiB`)",
+        "`resources.memory` is: Memory limit of the build container",
+        id="resources.memory",
     ),
     pytest.param(
         HEAD + "resources: {cpus: 1.5}\n",
-        "3:19", "`resources.cpus`: should be a whole number", "`resources.cpus` is: Cores", id="resources.cpus",
+        "3:19",
+        "`resources.cpus`: should be a whole number",
+        "`resources.cpus` is: Cores",
+        id="resources.cpus",
     ),
     pytest.param(
         HEAD + "resources: {disk: 60 gigs}\n",
-        "3:19", "`resources.disk`: `60 gigs` does not look like an amount of memory (`24GiB`)", "`resources.disk` is: Free disk that a build must find", id="resources.disk",
+        "3:19",
+        "`resources.disk`: `60 gigs` does not look like an amount of memory (`24GiB`)",
+        "`resources.disk` is: Free disk that a build must find",
+        id="resources.disk",
     ),
     pytest.param(
         HEAD + 'resources: {time_limit: ""}\n',
-        "3:25", "`resources.time_limit`: `` does not look like a duration (`5h30m`)", "`resources.time_limit` is: Stop cleanly, keeping the cache, after this long", id="resources.time_limit",
+        "3:25",
+        "`resources.time_limit`: `` does not look like a duration (`5h30m`)",
+        "`resources.time_limit` is: Stop cleanly, keeping the cache, after this long",
+        id="resources.time_limit",
     ),
     pytest.param(
         HEAD + "resources: 4\n",
-        "3:12", "`resources`: should be a map of `name: value` lines", "write `resources: {jobs: …}`", id="resources",
+        "3:12",
+        "`resources`: should be a map of `name: value` lines",
+        "write `resources: {jobs: …}`",
+        id="resources",
     ),
     pytest.param(
         HEAD + "wheel: mine\n",
-        "3:8", "`wheel`: should be a map of `name: value` lines", "write `wheel: {name: …}`", id="wheel",
+        "3:8",
+        "`wheel`: should be a map of `name: value` lines",
+        "write `wheel: {name: …}`",
+        id="wheel",
     ),
     pytest.param(
         HEAD + "wheel: {name: my wheel}\n",
-        "3:15", "`wheel.name`: `my wheel` does not look like a plain name", "`wheel.name` is: Project name instead of `tensorflow`", id="wheel.name",
+        "3:15",
+        "`wheel.name`: `my wheel` does not look like a plain name",
+        "`wheel.name` is: Project name instead of `tensorflow`",
+        id="wheel.name",
     ),
     pytest.param(
         HEAD + "wheel: {local_version: cuda-12}\n",
-        "3:24", "`wheel.local_version`: `cuda-12` does not look like a local version (`cuda12.5.sm86`)", "`wheel.local_version` is: Local version; made from the toolkit and capabilities by default", id="wheel.local_version",
+        "3:24",
+        "`wheel.local_version`: `cuda-12` does not look like a local version (`cuda12.5.sm86`)",
+        "`wheel.local_version` is: Local version; made from the toolkit and capabilities by default",
+        id="wheel.local_version",
     ),
     pytest.param(
         HEAD + "allow_untested: all\n",
-        "3:17", "`allow_untested`: should be `true` or `false`", "write `true` or `false`", id="allow_untested",
+        "3:17",
+        "`allow_untested`: should be `true` or `false`",
+        "write `true` or `false`",
+        id="allow_untested",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "place", "message", "fix"), BAD)
@@ -411,7 +608,7 @@ def test_a_bad_value_is_refused_at_its_place_with_a_fix(text: str, place: str, m
     assert problem.code == ("profile-missing-key" if "missing" in message else "profile-bad-value")
 
 
-# --- keys -------------------------------------------------------------------------------------------------------------
+# --- keys ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -419,18 +616,38 @@ def test_a_bad_value_is_refused_at_its_place_with_a_fix(text: str, place: str, m
     [
         (HEAD + "pyhton: '3.11'", "3:1", "pyhton", "did you mean `python`?"),
         (HEAD + "Python: '3.11'", "3:1", "Python", "did you mean `python`?"),
-        (HEAD + "compute-capabilities: [sm_86]", "3:1", "compute-capabilities", "did you mean `compute_capabilities`?"),
+        (
+            HEAD + "compute-capabilities: [sm_86]",
+            "3:1",
+            "compute-capabilities",
+            "did you mean `compute_capabilities`?",
+        ),
         (HEAD + "resources: {job: 4}", "3:13", "resources.job", "did you mean `jobs`?"),
         (HEAD + "resources: {jobs: 2,\n  Memory: 2G}", "4:3", "resources.Memory", "did you mean `memory`?"),
-        (SOURCE + "commit: main}", "2:33", "tensorflow.commit", "known here: release, git, ref, fallback, archive, sha256, path, patches"),
+        (
+            SOURCE + "commit: main}",
+            "2:33",
+            "tensorflow.commit",
+            "known here: release, git, ref, fallback, archive, sha256, path, patches",
+        ),
         (HEAD + "debug: {perfile: []}", "3:9", "debug.perfile", "did you mean `per_file`?"),
-        (HEAD + "debug: {per_file: [{files: x, copts: [-g], copt: [-g]}]}", "3:44", "debug.per_file[0].copt", "did you mean `copts`?"),
+        (
+            HEAD + "debug: {per_file: [{files: x, copts: [-g], copt: [-g]}]}",
+            "3:44",
+            "debug.per_file[0].copt",
+            "did you mean `copts`?",
+        ),
         (HEAD + "wheel: {str: x}", "3:9", "wheel.str", "known here: name, local_version"),
         (HEAD + "wheel: {no: x}", "3:9", "wheel.no", "known here: name, local_version"),
-        (HEAD + "host_compiler: {name: gcc, HostCompiler: x}", "3:28", "host_compiler.HostCompiler", "known here: name, version, path"),
+        (
+            HEAD + "host_compiler: {name: gcc, HostCompiler: x}",
+            "3:28",
+            "host_compiler.HostCompiler",
+            "known here: name, version, path",
+        ),
     ],
     ids=lambda value: value if re.fullmatch(r"[\w.\[\]-]+", value) else "",
-)  # fmt: skip
+)
 def test_an_unknown_key_is_refused_with_the_likely_spelling(text: str, place: str, field: str, fix: str) -> None:
     (problem,) = refused(text)
     assert (problem.code, problem.where, problem.field) == ("profile-unknown-key", f"{FILE}:{place}", field)
@@ -468,8 +685,9 @@ def test_a_missing_key_is_named_with_an_example(text: str, message: list[str], f
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "place"), [("- a", "list", "1:1"), ("x", "text", "1:1"), ("\n 3", "number", "2:2"), ("---\n", "null", "2:1")]
-)  # fmt: skip
+    ("text", "kind", "place"),
+    [("- a", "list", "1:1"), ("x", "text", "1:1"), ("\n 3", "number", "2:2"), ("---\n", "null", "2:1")],
+)
 def test_a_document_that_is_no_map_is_refused(text: str, kind: str, place: str) -> None:
     (problem,) = refused(text)
     assert (problem.code, problem.where) == ("profile-not-a-map", f"{FILE}:{place}")
@@ -502,25 +720,45 @@ wheel: {local_version: A, name: "a b"}
     ]
 
 
-# --- versions written as numbers --------------------------------------------------------------------------------------
+# --- versions written as numbers ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("text", "place", "message", "fix"),
     [
         ("schema: 1\ntensorflow: 2.20\n", "2:13", "`tensorflow` is a number (the number 2.2)", 'tensorflow: "2.20"'),
-        ("schema: 1\ntensorflow: {release: 2.10}\n", "2:23", "`tensorflow.release` is a number (the number 2.1)", 'release: "2.10"'),
+        (
+            "schema: 1\ntensorflow: {release: 2.10}\n",
+            "2:23",
+            "`tensorflow.release` is a number (the number 2.1)",
+            'release: "2.10"',
+        ),
         (HEAD + "python: 3.10\n", "3:9", "`python` is a number (the number 3.1)", 'python: "3.10"'),
         (HEAD + "python: 3.11\n", "3:9", "`python` is a number", 'python: "3.11"'),
         (HEAD + "cuda: 12.5\n", "3:7", "`cuda` is a number", 'cuda: "12.5"'),
         (HEAD + "cudnn: 9\n", "3:8", "`cudnn` is a number", 'cudnn: "9"'),
         (HEAD + "rocm: 6.10\n", "3:7", "`rocm` is a number (the number 6.1)", 'rocm: "6.10"'),
-        (HEAD + "components: {nccl: 2.20}\n", "3:20", "`components.nccl` is a number (the number 2.2)", 'nccl: "2.20"'),
-        (HEAD + "bazel: {version: 7.10}\n", "3:18", "`bazel.version` is a number (the number 7.1)", 'version: "7.10"'),
-        (HEAD + "host_compiler: {name: gcc, version: 9}\n", "3:37", "`host_compiler.version` is a number", 'version: "9"'),
+        (
+            HEAD + "components: {nccl: 2.20}\n",
+            "3:20",
+            "`components.nccl` is a number (the number 2.2)",
+            'nccl: "2.20"',
+        ),
+        (
+            HEAD + "bazel: {version: 7.10}\n",
+            "3:18",
+            "`bazel.version` is a number (the number 7.1)",
+            'version: "7.10"',
+        ),
+        (
+            HEAD + "host_compiler: {name: gcc, version: 9}\n",
+            "3:37",
+            "`host_compiler.version` is a number",
+            'version: "9"',
+        ),
     ],
     ids=lambda value: value.split(":")[0] if '"' in value and "schema" not in value else "",
-)  # fmt: skip
+)
 def test_a_version_written_as_a_number_is_shown_how_to_write_it(
     text: str, place: str, message: str, fix: str
 ) -> None:
@@ -548,9 +786,13 @@ def test_a_version_written_as_a_number_is_shown_how_to_write_it(
         ("base: 22.10", "`base` is a number (the number 22.1), but must be text", 'base: "22.10"'),
         ("resources: {memory: 24}", "`resources.memory` is a number, but must be text", 'memory: "24"'),
         ("wheel: {name: 2020-01-01}", "`wheel.name` is a date, but must be text", 'name: "2020-01-01"'),
-        ("wheel: {local_version: 12:30}", "`wheel.local_version` is a number, but must be text", 'local_version: "12:30"'),
+        (
+            "wheel: {local_version: 12:30}",
+            "`wheel.local_version` is a number, but must be text",
+            'local_version: "12:30"',
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_text_written_as_a_number_is_not_called_a_version(text: str, message: str, fix: str) -> None:
     (problem,) = refused(HEAD + text)
     assert problem.code == "profile-bad-value"
@@ -562,7 +804,7 @@ def test_numbers_and_booleans_are_welcome_where_they_belong(text: str) -> None:
     read(HEAD + text)
 
 
-# --- flags that are not the user's ------------------------------------------------------------------------------------
+# --- flags that are not the user's --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -590,7 +832,7 @@ def test_flags_that_tfdock_sets_itself_are_refused_wherever_they_stand(option: s
     assert problem.fix.startswith("remove it; ")
 
 
-# --- extends ----------------------------------------------------------------------------------------------------------
+# --- extends ------------------------------------------------------------------------------------------------------
 
 BASE = HEAD + 'python: "3.11"\ngpus: [rtx3080]\nbazel: {configs: [a, b], copts: [-O2]}\nresources: {jobs: 2}\n'
 
@@ -681,7 +923,7 @@ def test_the_extended_file_is_named_before_the_profile_is_read(text: str, name: 
     assert profiles.extended_by(text, FILE) == name
 
 
-# --- anything at all --------------------------------------------------------------------------------------------------
+# --- anything at all ----------------------------------------------------------------------------------------------
 
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-10**6, 10**6), st.floats(), st.text(max_size=8),
@@ -702,14 +944,20 @@ def yaml_of(value: object) -> str:
     return "~" if value is None else str(value)
 
 
+def problems_of(text: str) -> tuple[Problem, ...]:
+    """None for a profile that is read; any other exception rises."""
+    try:
+        profiles.read(text, FILE, {})
+    except ProfileError as error:
+        return error.problems
+    return ()
+
+
 @settings(max_examples=400, deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=6))
 def test_any_document_is_read_or_refused_at_a_place_and_never_crashes(document: dict[str, object]) -> None:
-    document = {"schema": 1, "tensorflow": "2.18.0", **document}
-    try:
-        profiles.read(yaml_of(document), FILE, {})
-    except ProfileError as error:
-        for problem in error.problems:
-            assert (problem.file, problem.line) == (FILE, 1)
-            assert problem.column
-            assert f"{problem.message}{problem.fix}".isprintable()
+    text = yaml_of({"schema": 1, "tensorflow": "2.18.0", **document})
+    for problem in problems_of(text):
+        assert (problem.file, problem.line) == (FILE, 1)
+        assert problem.column
+        assert f"{problem.message}{problem.fix}".isprintable()

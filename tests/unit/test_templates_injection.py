@@ -128,7 +128,7 @@ def test_every_text_field_of_the_profile_is_attacked_here() -> None:
     assert set(text_fields(Profile)) - {"extends"} <= set(FIELDS)
 
 
-# --- a small parser of Dockerfiles, as the classic builder reads them -------------------------------------------------
+# --- a small parser of Dockerfiles, as the classic builder reads them ---------------------------------------------
 
 
 def instructions(dockerfile: str) -> list[tuple[str, str]]:
@@ -160,7 +160,7 @@ def words(arguments: str) -> list[str]:
     return [str(word) for word in json.loads(arguments)] if arguments.startswith("[") else shlex.split(arguments)
 
 
-# --- planning with a value ----------------------------------------------------------------------------------------------
+# --- planning with a value ----------------------------------------------------------------------------------------
 
 
 def planned(desk: Desk, field: str, value: str) -> BuildPlan | None:
@@ -242,7 +242,7 @@ def test_a_hostile_host_compiler_reaches_the_toolchain_step_as_one_word(desk: De
     assert value in json.loads(step)
 
 
-# --- the second wall: templates refuse what the profile should have refused ------------------------------------------
+# --- the second wall: templates refuse what the profile should have refused ---------------------------------------
 
 
 @pytest.mark.parametrize("value", ["a\nRUN x", "a\0", "a\u2028b", "a\x85b", "a\x1b[1m"], ids=ascii)

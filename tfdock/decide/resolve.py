@@ -508,7 +508,7 @@ class _Resolver:
                 "capability-syntax",
                 path,
                 f"TensorFlow {release.release} is not known to take the capability `{target}`",
-                f"take a release that knows it{self._releases_taking(target)}",
+                f"take a release that knows it{self._releases_taking(release, accelerator, target)}",
             )
 
     def _check_toolkit(
@@ -564,16 +564,21 @@ class _Resolver:
 
     def _takes(self, release: Release, accelerator: Accelerator, target: str) -> bool:
         """Whether the release is known to be able to be told of the target."""
-        pattern = release.capability_pattern if accelerator.target_prefix else None
+        if not accelerator.target_prefix:
+            return True
+        pattern, dotted = release.capability_pattern, release.capability_format == "dotted"
+        if dotted and Capability.parse(target).suffix:
+            return False  # `x.y` has no place for a letter
         return pattern is None or bool(re.fullmatch(pattern, self._written(release, target)))
 
-    def _releases_taking(self, target: str) -> str:
+    def _releases_taking(self, release: Release, accelerator: Accelerator, target: str) -> str:
         able = [
-            name
-            for name, row in self.knowledge.releases.items()
-            if row.capability_pattern and re.fullmatch(row.capability_pattern, self._written(row, target))
+            Version(row.release)
+            for row in self.knowledge.releases.values()
+            if row.capability_pattern and self._takes(row, accelerator, target)
         ]
-        return f", {min(able, key=Version)} or newer" if able else ""
+        newer = [version for version in able if version > Version(release.release)]
+        return f", {min(newer)} or newer" if newer else f", such as {max(able)}" if able else ""
 
     @staticmethod
     def _written(release: Release, target: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 from tfdock import __version__
 from tfdock.decide.plan import BuildPlan, Phase, as_json, toolchain_key
 from tfdock.do import events, journal, seal
-from tfdock.do.engine import RUN_LABEL, Cancel, ContainerSpec, Engine, ImageBuild
+from tfdock.do.engine import BASE_LABEL, RUN_LABEL, Cancel, ContainerSpec, Engine, ImageBuild
 from tfdock.do.failures import Failures, file_error, gib, make_folder
 from tfdock.do.machine import free_disk
 from tfdock.do.settings import Settings
@@ -236,7 +236,8 @@ class Builder:
         )
         run.base_digest = next((digest.rpartition("@")[2] for digest in info.digests), None)
         run.image = plan.image_name if run.attempts == 1 else f"{plan.image_name}-{run.attempts}"
-        if fresh or self.engine.image(run.image) is None:
+        built = self.engine.image(run.image)
+        if fresh or built is None or built.labels.get(BASE_LABEL) != info.id:
             arguments = {"BASE_IMAGE": info.id}
             arguments |= {"SOURCE_REF": run.source_ref} if run.source_ref else {}
             arguments |= {"SOURCE_FRESH": run.name} if fresh and plan.resolution.source.kind != "path" else {}

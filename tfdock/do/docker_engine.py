@@ -86,6 +86,7 @@ _TRANSPORT = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError
 """What a lost engine looks like. `APIError` is a RequestException too: catch it first."""
 
 _CONNECT_TIMEOUT = 15.0
+_QUERY_TIMEOUT = 60.0
 _KILLED = 137
 _OPEN_FILES = 65536
 
@@ -117,7 +118,7 @@ _DISK = _means(
     r"no space left on device|disk quota exceeded",
     DiskFull,
     "disk-full",
-    "the engine's disk is full: {what}",
+    "the engine's disk is full ({what})",
     "make room where the engine keeps its data (`docker info` calls it Docker Root Dir): "
     "`docker system df` shows what takes it, `docker system prune` frees what is unused",
 )
@@ -171,7 +172,7 @@ _REGISTRY = (
     _means(
         r"dial tcp|no such host|connection re(fused|set)|timeout|timed out|network is unreachable|no route to host"
         r"|unexpected (http )?status|error parsing HTTP \d+|\b50[0-9]\b|\bEOF\b|proxyconnect|request canceled"
-        r"|context deadline exceeded|bad gateway|service unavailable",
+        r"|context deadline exceeded|bad gateway|service unavailable|\btls:",
         NetworkError,
         "registry-unreachable",
         "{where} cannot be reached for {what}",
@@ -666,7 +667,7 @@ class DockerEngine:
         self._base_url, self._timeout, self._silence, self._sleep = base_url, timeout, silence, sleep
         self._address: _Address | None = None
         self._version: str | None = None
-        self._client: Sdk = None
+        self._clients: dict[float, Sdk] = {}
         self._connecting = threading.Lock()
 
     # Connection ---------------------------------------------------------------------------------------------
@@ -681,12 +682,14 @@ class DockerEngine:
         seconds: Any = timeout  # the SDK hands it to requests as it is
         return APIClient(self.address.url, version=version, timeout=seconds, tls=self.address.tls)
 
-    def _connected(self) -> Sdk:
+    def _connected(self, timeout: float) -> Sdk:
+        """The client of that timeout, which the SDK knows only one of."""
         with self._connecting:
-            if self._client is None:
+            if self._version is None:
                 self._version = self._negotiate()
-                self._client = self._open(self._timeout, self._version)
-            return self._client
+            if timeout not in self._clients:
+                self._clients[timeout] = self._open(timeout, self._version)
+            return self._clients[timeout]
 
     def _negotiate(self) -> str:
         """The engine's API version; a short timeout, for a frozen engine accepts connections."""
@@ -705,9 +708,9 @@ class DockerEngine:
             )
         return version
 
-    def _call(self, what: str, request: Callable[[Sdk], T]) -> T:
+    def _call(self, what: str, request: Callable[[Sdk], T], timeout: float | None = None) -> T:
         """One request, its failures in our own words."""
-        client = self._connected()
+        client = self._connected(timeout or self._timeout)
         try:
             return request(client)
         except APIError as error:
@@ -726,7 +729,7 @@ class DockerEngine:
             sleep=self._sleep,
             reraise=True,
         )
-        return retrying(lambda: self._call(what, request))
+        return retrying(lambda: self._call(what, request, min(_QUERY_TIMEOUT, self._timeout)))
 
     def _lost(self, what: str, error: BaseException) -> EngineError:
         """The error for a broken connection: is the engine gone, frozen, or back already?"""
@@ -770,7 +773,7 @@ class DockerEngine:
         The client of its own makes the response visible, which the SDK's generators hide, so that it can be broken
         off from another thread or a signal handler.
         """
-        self._connected()
+        self._connected(self._timeout)
         with self._open(self._timeout, self._version or OLDEST_API) as client:
             responses: list[requests.Response] = []
             client.hooks["response"] = [lambda response, **_: responses.append(response)]
@@ -897,7 +900,7 @@ class DockerEngine:
         raise _step_failed(progress.step, words, code)
 
     def _why_stopped(self, progress: _Progress, code: int | None) -> None:
-        """An exit code that is not the command's own: 137 alone is a memory kill, `docker kill` or a stopping engine."""
+        """Raise what an exit code may hide: 137 alone is a memory kill, `docker kill`, or an engine going down."""
         if code == _KILLED and self._oom_events({"container": progress.container}, progress.started):
             raise _step_killed(progress.step)
         if progress.full:
@@ -907,7 +910,7 @@ class DockerEngine:
 
     def _clear_step(self, container: str) -> None:
         """Wait until the engine has removed the step's container; what crashed is removed by us, if it is ours."""
-        if not container:
+        if not container or not self.ping():
             return
         with contextlib.suppress(TfdockError):
             if not self._gone(container, 10) and IMAGE_LABEL in self._labels(container):

@@ -21,6 +21,10 @@ IMAGE_LABEL = "io.tfdock.image"
 """Label that our Dockerfiles set right after FROM, so that the classic builder's step containers carry it too."""
 
 
+BASE_LABEL = "io.tfdock.base"
+"""Label of our images: what the engine called the base they were made from."""
+
+
 class Cancel:
     """A request to stop, set once from a signal handler or another thread, with hooks that act on it."""
 

@@ -25,6 +25,8 @@ from tfdock.inspect import bazel
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68
 _BAZEL_OUT_OF_MEMORY = 33
 _KILLED = 137
+_FULL = 32 << 20
+"""Free bytes below which a disk is taken to be what made a build fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,8 @@ class Failures:
                     fix="was the engine restarted? Run the same command again: it goes on from the cache",
                 )
             )
-        if bazel.speaks_of_full_disk(self.tail):
+        # On a full disk a compiler's own words are lost too: Bazel keeps them in a file until the action ends.
+        if bazel.speaks_of_full_disk(self.tail) or self._is_full:
             return self._full_disk()
         if self.phase == "fetch" and bazel.speaks_of_network(self.tail):
             return NetworkError(
@@ -117,6 +120,10 @@ class Failures:
 
     def _full_disk(self) -> DiskFull:
         return _full_disk(self.folders)
+
+    @property
+    def _is_full(self) -> bool:
+        return any(free is not None and free < _FULL for free in map(free_disk, self.folders.values()))
 
     @property
     def _first_error(self) -> str:

@@ -38,6 +38,14 @@ class Preparer:
 
     def prepare(self, name: str) -> Prepared:
         """Plan the profile in a file, or the shipped profile of that name; raises ProfileError or Incompatible."""
+        try:
+            return self._prepare(name)
+        except OSError as error:  # the profile, or a file of the checkout or of the patches that it names
+            message, fix = f"cannot be read: {error.strerror}", "check the name, the owner and the mode"
+            file = str(error.filename or name)
+            raise ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=file)) from error
+
+    def _prepare(self, name: str) -> Prepared:
         path = find_profile(name)
         text = read_text(path)
         profile, document = profiles.read(text, str(path), _extended(text, path))

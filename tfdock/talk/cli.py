@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -95,22 +96,36 @@ def main() -> None:
         console.say("interrupted")
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read us has gone (`| head`): nothing is left to say, not even by Python at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read us has gone (`| head`): nothing is left to say.
+        _abandon_output()
         sys.exit(ExitCode.OK)
     except Exception as error:
         if os.environ.get("TFDOCK_DEBUG"):
             raise
-        console.show_problems(
-            [
-                Problem(
-                    code="internal-error",
-                    message=f"this is a mistake in tfdock: {type(error).__name__}: {error}",
-                    fix="run it again with TFDOCK_DEBUG=1 and report what it prints",
-                )
-            ]
+        problem, code = _unexpected(error)
+        console.show_problems([problem])
+        sys.exit(code)
+
+
+def _abandon_output() -> None:
+    """Nothing more can be written: Python shall not try it once more at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
+    """What nobody expects where it happens, such as standard output on a full disk."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        _abandon_output()
+        problem = Problem(
+            code="disk-full", message=f"cannot write: {error.strerror}", fix="make room, or write elsewhere"
         )
-        sys.exit(ExitCode.INTERNAL)
+        return problem, ExitCode.RESOURCES
+    problem = Problem(
+        code="internal-error",
+        message=f"this is a mistake in tfdock: {type(error).__name__}: {error}",
+        fix="run it again with TFDOCK_DEBUG=1 and report what it prints",
+    )
+    return problem, ExitCode.INTERNAL
 
 
 def _version(wanted: bool) -> None:

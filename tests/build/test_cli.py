@@ -1,0 +1,280 @@
+"""The command line without an engine: results on standard output, errors that help, no silly input unanswered."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from .harness import MINIATURE, REPOSITORY, Outcome, Tfdock, write_profile
+
+PROFILES = REPOSITORY / "profiles"
+RTX3080 = PROFILES / "rtx3080.yaml"
+ESCAPE = "\x1b["
+
+
+@pytest.fixture
+def tfdock(tmp_path: Path) -> Tfdock:
+    """The command where there is no engine, and no further knowledge."""
+    command = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache", variables={"TFDOCK_KNOWLEDGE": ""})
+    command.home.mkdir()
+    return command
+
+
+def refused(outcome: Outcome, code: int, *words: str) -> None:
+    """Ended with that code, nothing on standard output, and one error that holds the words and a fix."""
+    assert outcome.code == code, outcome.told
+    assert outcome.stdout == ""
+    assert outcome.stderr.count("error:") == 1, outcome.told
+    for word in (*words, "fix:"):
+        assert word in outcome.stderr, outcome.told
+    assert "Traceback" not in outcome.stderr
+
+
+# --- check --------------------------------------------------------------------------------------------------------
+
+
+def test_check_prints_the_build_id_of_each_profile_that_can_be_built(tfdock: Tfdock) -> None:
+    outcome = tfdock.run("check", RTX3080)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert outcome.stdout == f"{RTX3080}: tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64\n"
+
+
+def test_check_says_all_it_found_as_one_document_and_exits_with_the_worst(tfdock: Tfdock, tmp_path: Path) -> None:
+    impossible = write_profile(tmp_path / "impossible.yaml", tensorflow="2.18.0", compute_capabilities=["sm_20"])
+    malformed = write_profile(tmp_path / "malformed.yaml", tensorflow="2.18.0", python=3.1, pyton="3.11")
+    outcome = tfdock.run("check", RTX3080, impossible, malformed, "--json")
+    assert outcome.code == 2, outcome.told
+    document = outcome.document
+    assert list(document)[:2] == ["schema", "ok"]
+    assert (document["schema"], document["ok"]) == ("tfdock.check/1", False)
+    good, cannot, bad = document["profiles"]
+    assert (good["ok"], good["problems"]) == (True, [])
+    assert (cannot["ok"], cannot["file"]) == (False, str(impossible))
+    assert {"code", "severity", "message", "fix", "file", "line", "column"} <= set(cannot["problems"][0])
+    assert len(bad["problems"]) == 2, "every problem of a profile at once"
+    assert all(problem["line"] and problem["column"] and problem["fix"] for problem in bad["problems"])
+    assert tfdock.run("check", impossible).code == 3
+
+
+@pytest.mark.parametrize("profile", sorted(path.name for path in PROFILES.glob("*.yaml")))
+def test_every_shipped_profile_can_be_built(tfdock: Tfdock, profile: str) -> None:
+    outcome = tfdock.with_variables(TFDOCK_KNOWLEDGE=str(MINIATURE / "knowledge")).run("check", PROFILES / profile)
+    assert outcome.code == 0, outcome.told
+
+
+# --- plan, render, schema -----------------------------------------------------------------------------------------
+
+
+def test_plan_prints_what_build_would_run_and_why(tfdock: Tfdock) -> None:
+    document = tfdock.run("plan", RTX3080, "--json").document
+    assert (document["schema"], document["ok"]) == ("tfdock.plan/1", True)
+    wanted = {"build_id", "fingerprint", "image", "environment", "startup_options", "bazel_flags", "targets"}
+    assert wanted | {"mounts", "resources", "choices"} <= set(document)
+    assert "--repo_env=HERMETIC_CUDA_COMPUTE_CAPABILITIES=sm_86" in document["bazel_flags"]
+    assert all(set(choice) == {"field", "value", "source", "reason"} for choice in document["choices"])
+    text = tfdock.run("plan", RTX3080, "--why").stdout
+    for flag in document["bazel_flags"]:
+        assert flag in text
+    for choice in document["choices"]:
+        assert choice["reason"] in text
+
+
+def test_render_writes_the_same_bytes_every_time_and_replaces_only_its_own_folder(
+    tfdock: Tfdock, tmp_path: Path
+) -> None:
+    folder, again, foreign = tmp_path / "context", tmp_path / "again", tmp_path / "foreign"
+    outcome = tfdock.run("render", RTX3080, "-o", folder)
+    assert (outcome.code, outcome.stdout) == (0, f"{folder / 'Dockerfile'}\n")
+    document = tfdock.run("render", RTX3080, "-o", again, "--json").document
+    assert document["schema"] == "tfdock.render/1"
+    for name in document["files"]:
+        assert (folder / name).read_bytes() == (again / name).read_bytes()
+    (folder / "stale").touch()
+    assert tfdock.run("render", RTX3080, "-o", folder).code == 0
+    assert not (folder / "stale").exists()
+
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("years of work")
+    refused(tfdock.run("render", RTX3080, "-o", foreign), 2, "output-not-empty", str(foreign))
+    refused(tfdock.run("render", RTX3080, "-o", foreign / "thesis.tex"), 2, "output-not-empty")
+    assert (foreign / "thesis.tex").read_text() == "years of work"
+
+
+def test_schema_accepts_every_shipped_profile(tfdock: Tfdock, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text(tfdock.run("schema").stdout)
+    profiles = []
+    for path in PROFILES.glob("*.yaml"):
+        profiles.append(tmp_path / f"{path.stem}.json")
+        profiles[-1].write_text(json.dumps(yaml.safe_load(path.read_text())))
+    command = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(schema), *map(str, profiles)]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
+# --- doctor, build without an engine ------------------------------------------------------------------------------
+
+
+def test_doctor_without_an_engine_says_so_first_and_exits_with_6(tfdock: Tfdock) -> None:
+    outcome = tfdock.run("doctor", "--json")
+    assert outcome.code == 6, outcome.told
+    document = outcome.document
+    assert (document["schema"], document["ok"]) == ("tfdock.doctor/1", False)
+    first = document["checks"][0]
+    assert (first["name"], first["status"]) == ("engine", "failed")
+    assert "DOCKER_HOST" in first["fix"]
+    assert "disk of the cache" in {check["name"] for check in document["checks"]}
+
+
+def test_two_profiles_of_the_same_build_are_refused(tfdock: Tfdock, tmp_path: Path) -> None:
+    twin = tmp_path / "twin.yaml"
+    shutil.copy(RTX3080, twin)
+    refused(tfdock.run("build", RTX3080, twin), 2, "build-id-twice", str(twin))
+
+
+def test_a_build_of_refused_profiles_needs_no_engine(tfdock: Tfdock, tmp_path: Path) -> None:
+    impossible = write_profile(tmp_path / "impossible.yaml", tensorflow="2.18.0", compute_capabilities=["sm_20"])
+    outcome = tfdock.build(impossible)
+    assert outcome.code == 3, outcome.told
+    assert outcome.build["status"] == "refused"
+    assert not tfdock.wheelhouse.exists()
+
+
+# --- terminals and pipes ------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_leaves_early_is_no_error(tfdock: Tfdock) -> None:
+    script = f'"{sys.executable}" -m tfdock plan "{RTX3080}" --json | head -c 9 >/dev/null; echo "${{PIPESTATUS[0]}}"'
+    done = subprocess.run(
+        ["bash", "-c", script], env=tfdock.environment, capture_output=True, text=True, check=True, cwd=tfdock.home
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
+def test_colour_in_a_pipe_only_where_it_is_wanted(tfdock: Tfdock, variables: dict[str, str], coloured: bool) -> None:
+    coloring = tfdock.with_variables(**variables)
+    assert (ESCAPE in coloring.run("plan", RTX3080).stdout) is coloured
+    assert (ESCAPE in coloring.run("check", "nonexistent.yaml").stderr) is coloured
+    assert ESCAPE not in coloring.run("plan", RTX3080, "--json").stdout
+
+
+@pytest.mark.parametrize(("term", "coloured"), [("xterm-256color", True), ("dumb", False)])
+def test_colour_on_a_terminal_unless_it_is_dumb(tfdock: Tfdock, term: str, coloured: bool) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**tfdock.environment, "TERM": term}
+    command = [sys.executable, "-m", "tfdock", "check", "nonexistent.yaml"]
+    subprocess.run(command, env=environment, stderr=theirs, check=False, cwd=tfdock.home)
+    os.close(theirs)
+    said = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert "error" in said
+    assert (ESCAPE in said) is coloured
+
+
+def test_standard_output_on_a_full_disk_is_named(tfdock: Tfdock) -> None:
+    command = [sys.executable, "-m", "tfdock", "plan", str(RTX3080)]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, env=tfdock.environment, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 8
+    assert b"[disk-full]" in done.stderr
+
+
+# --- silly inputs -------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_profile_is_answered_with_those_there_are(tfdock: Tfdock) -> None:
+    refused(tfdock.run("check", "rtx3090ti"), 2, "profile-not-found", "rtx3090ti", "rtx3080")
+
+
+def test_a_shipped_profile_needs_only_its_name(tfdock: Tfdock) -> None:
+    assert tfdock.run("check", "rtx3080").code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"", ("empty",), id="empty"),
+        pytest.param(b"# nothing\n", (), id="only a comment"),
+        pytest.param(b"\x89PNG\r\n\x1a\n\x00\xff\xfe", ("UTF-8",), id="a picture"),
+        pytest.param(b"just words", ("name: value",), id="a sentence"),
+        pytest.param(b"- schema: 1\n", (), id="a list"),
+        pytest.param(b"schema: 1\ntensorflow: [2.18.0\n", (), id="an unclosed bracket"),
+        pytest.param(b'schema: 2\ntensorflow: "2.18.0"\n', ("schema",), id="a schema of the future"),
+        pytest.param(b"a: &a [*a]\n", (), id="a list that holds itself"),
+        pytest.param(b"[" * 5000, (), id="five thousand brackets"),
+        pytest.param(b'schema: 1\ntensorflow: "2.18.0"\npython: 3.10\n', ("3.10",), id="a version without quotes"),
+        pytest.param(b'schema: 1\ntensorflow: "2.18.0"\nextends: self.yaml\n', (), id="extends nothing"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused_with_what_is_wrong_and_what_to_do(
+    tfdock: Tfdock, tmp_path: Path, content: bytes, words: tuple[str, ...]
+) -> None:
+    path = tmp_path / "profile.yaml"
+    path.write_bytes(content)
+    outcome = tfdock.run("check", path)
+    assert outcome.code == 2, outcome.told
+    assert "fix:" in outcome.stderr, outcome.told
+    assert str(path) in outcome.stderr
+    for word in words:
+        assert word in outcome.stderr, outcome.told
+
+
+@pytest.mark.parametrize("words", [("check",), ("check", "--nonsense"), ("biuld", "x"), ("plan",), ("render", "x")])
+def test_a_wrong_command_line_is_a_usage_error(tfdock: Tfdock, words: tuple[str, ...]) -> None:
+    outcome = tfdock.run(*words)
+    assert outcome.code == 2, outcome.told
+    assert outcome.stdout == ""
+    assert "Traceback" not in outcome.stderr
+
+
+def test_a_folder_nothing_and_a_name_without_end_are_no_profiles(tfdock: Tfdock, tmp_path: Path) -> None:
+    refused(tfdock.run("check", tmp_path), 2, "is a folder")
+    refused(tfdock.run("check", "/dev/null/x"), 2, "does not exist")
+    refused(tfdock.run("check", ""), 2)
+    refused(tfdock.run("check", "x" * 5000), 2)
+
+
+def test_a_wheelhouse_that_is_a_file_is_named(tfdock: Tfdock) -> None:
+    tfdock.wheelhouse.write_text("not a folder")
+    outcome = tfdock.build(RTX3080)
+    assert outcome.code == 1, outcome.told
+    assert outcome.problem["code"] == "folder-not-writable"
+    assert str(tfdock.wheelhouse) in outcome.problem["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("wheelhose: x\n", ("settings-unknown-key", "wheelhose", "wheelhouse")),
+        ("wheelhouse: [x]\n", ("settings-bad-value",)),
+        (": : :", ()),
+        ("mirrors: nonsense\n", ("settings-bad-value",)),
+    ],
+)
+def test_a_settings_file_with_a_mistake_is_named_with_its_line(
+    tfdock: Tfdock, content: str, words: tuple[str, ...]
+) -> None:
+    folder = tfdock.home / ".config/tfdock"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(content)
+    refused(tfdock.run("check", RTX3080), 2, "config.yaml", *words)
+
+
+def test_help_and_version_answer_at_once(tfdock: Tfdock) -> None:
+    assert tfdock.run("--version").stdout.startswith("tfdock ")
+    for command in ("check", "plan", "render", "build", "shell", "doctor", "schema"):
+        outcome = tfdock.run(command, "--help")
+        assert outcome.code == 0
+        assert "Usage" in outcome.stdout

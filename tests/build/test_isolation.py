@@ -1,0 +1,113 @@
+"""What a compile action may see and do, told by an action itself: it puts what it finds into the wheel."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from .conftest import USER, AsUser, Workshop
+from .harness import Json, Outcome, Tfdock, copy_tree, write_profile
+
+pytestmark = pytest.mark.engine
+
+PROBE = """
+import json
+import os
+import pathlib
+import resource
+import socket
+
+
+def _reaches_the_machine():
+    try:
+        socket.create_connection(("127.0.0.1", 5552), 2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _content(*paths):
+    return next(pathlib.Path(path).read_text().strip() for path in paths if os.path.exists(path))
+
+
+def _facts():
+    status = dict(line.split(":", 1) for line in _content("/proc/self/status").splitlines())
+    environment = _content("/proc/1/environ").split(chr(0))
+    return {
+        "status": {name: value.strip() for name, value in status.items()},
+        "interfaces": os.listdir("/sys/class/net"),
+        "reaches the machine": _reaches_the_machine(),
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "memory": _content("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max"),
+        "pids": _content("/sys/fs/cgroup/pids/pids.max", "/sys/fs/cgroup/pids.max"),
+        "init": _content("/proc/1/cmdline").split(chr(0)),
+        "mounts": [line.split()[3:6] for line in _content("/proc/self/mountinfo").splitlines()],
+        "environment": dict(line.split("=", 1) for line in environment if "=" in line),
+    }
+
+
+"""
+PACKER = "tensorflow/tools/pip_package/build_pip_package.py"
+SAY = '(folder / "tensorflow/facts.py").write_text(json.dumps(_facts()))'
+TELLING = {PACKER: lambda text: PROBE + text.replace("        command = [", f"        {SAY}\n        command = [")}
+
+
+@pytest.fixture(scope="module")
+def telling(workshop: Workshop) -> Path:
+    """A profile whose wheel says how it was made; memory is limited, to a number that is not another's."""
+    tree = copy_tree(workshop.tree(), workshop.folder / "trees/telling", TELLING)
+    return write_profile(workshop.folder / "telling.yaml", tree, resources={"memory": "3000MiB", "cpus": 1})
+
+
+def facts_of(outcome: Outcome) -> Json:
+    assert outcome.code == 0, outcome.told
+    with zipfile.ZipFile(outcome.build["wheels"][0]["path"]) as wheel:
+        facts: Json = json.loads(wheel.read("tensorflow/facts.py"))
+    return facts
+
+
+def assert_walled_in(facts: Json, outcome: Outcome) -> None:
+    plan = json.loads(Path(outcome.build["record"]).read_bytes())["plan"]
+    for capabilities in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(facts["status"][capabilities], 16) == 0
+    assert facts["status"]["NoNewPrivs"] == "1"
+    assert facts["interfaces"] == ["lo"]
+    assert facts["reaches the machine"] is False
+    assert int(facts["memory"]) == plan["resources"]["memory"] == 3000 << 20
+    assert int(facts["pids"]) == plan["resources"]["pids"]
+    assert Path(facts["init"][0]).name == "docker-init"
+    assert facts["environment"]["HOME"] == "/tmp"
+    assert not {"DOCKER_HOST", "GITHUB_TOKEN"} & facts["environment"].keys()
+
+    mounts = {target: (root, options.split(",")[0]) for root, target, options in facts["mounts"]}
+    ours = {target for target in mounts if target.startswith("/tf/")}
+    assert ours == {"/tf/output", "/tf/cache/repository", "/tf/cache/disk", "/tf/staging"}
+    run = facts["environment"]["TFDOCK_RUN"]
+    assert mounts["/tf/output"][0].endswith(f"/output/{run}"), "an output base of this run alone"
+    assert mounts["/tf/staging"][0].endswith(f"/.tfdock/staging/{run}")
+    assert not any(target.endswith("docker.sock") for target in mounts)
+
+
+def test_a_compile_action_has_no_network_no_capability_and_the_limits_of_the_plan(
+    tfdock: Tfdock, telling: Path
+) -> None:
+    outcome = tfdock.with_variables(GITHUB_TOKEN="secret").build(telling)
+    assert_walled_in(facts_of(outcome), outcome)
+
+
+def test_an_ordinary_user_builds_as_that_user_and_owns_everything_that_is_left(
+    as_user: AsUser, telling: Path
+) -> None:
+    tfdock = as_user()
+    outcome = tfdock.build(telling)
+    facts = facts_of(outcome)
+    assert (facts["uid"], facts["gid"]) == (USER, USER)
+    assert_walled_in(facts, outcome)
+    left = [*tfdock.home.rglob("*")]
+    assert tfdock.home / "wheelhouse" / Path(outcome.build["wheels"][0]["path"]).name in left
+    assert any("cas" in path.parts for path in left)
+    assert {path.lstat().st_uid for path in left} == {USER}

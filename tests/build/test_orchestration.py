@@ -1,0 +1,488 @@
+"""The build on an engine in memory: branches that a real engine takes once in a year, taken at will."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tfdock.decide.plan import BuildPlan
+from tfdock.do import events
+from tfdock.do.build import Builder, BuildResult
+from tfdock.do.engine import ContainerSpec, EngineInfo, ImageBuild, ImageInfo
+from tfdock.do.fake_engine import FakeBuild, FakeEngine, FakeRun
+from tfdock.do.prepare import Preparer
+from tfdock.do.settings import Settings
+from tfdock.do.watch import Stop
+from tfdock.errors import (
+    BuildFailed,
+    EngineError,
+    EngineHung,
+    EngineLost,
+    EngineUnavailable,
+    Incompatible,
+    Interrupted,
+    NetworkError,
+    OutOfMemory,
+    Problem,
+    TfdockError,
+    TimeLimit,
+    WheelRefused,
+)
+from tfdock.model import Machine
+
+from .harness import KNOWLEDGE, write_profile
+
+BASE = "tensorflow/build:99.18-python3.11"
+DIGEST = f"sha256:{'d' * 64}"
+SOURCE = {"release": "99.18.0", "git": "https://example.org/tensorflow.git", "ref": "first", "fallback": ["second"]}
+
+
+def wheel(python: str = "cp311", *, damaged: bool = False) -> bytes:
+    """A wheel as small as they come; a damaged one is not what its RECORD says."""
+    files = {
+        "tensorflow/__init__.py": b"",
+        "tensorflow_miniature-99.18.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: tensorflow-miniature\n"
+        b"Version: 99.18.0\n",
+        "tensorflow_miniature-99.18.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\n"
+        b"Root-Is-Purelib: false\n" + f"Tag: {python}-{python}-linux_x86_64\n".encode(),
+    }
+    record = "tensorflow_miniature-99.18.0.dist-info/RECORD"
+    rows = [f"{name},{_record_hash(content)},{len(content)}" for name, content in files.items()]
+    if damaged:
+        files["tensorflow/__init__.py"] = b"#"
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, data in {**files, record: "\n".join([*rows, f"{record},,", ""]).encode()}.items():
+            archive.writestr(name, data)
+    return content.getvalue()
+
+
+def _record_hash(content: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+
+
+def leaving(content: bytes, python: str = "cp311", *, run: str | None = None) -> Callable[[ContainerSpec], None]:
+    """What a compile container does that ends well: wheel, sums, and the marker that names the run."""
+
+    def effect(spec: ContainerSpec) -> None:
+        staging = mounts(spec)["/tf/staging"]
+        name = f"tensorflow_miniature-99.18.0-{python}-{python}-linux_x86_64.whl"
+        (staging / "raw").mkdir()
+        (staging / "raw" / name).write_bytes(content)
+        (staging / "SHA256SUMS").write_text(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
+        (staging / "done").write_text(f"{run or spec.environment['TFDOCK_RUN']}\n")
+
+    return effect
+
+
+def mounts(spec: ContainerSpec) -> dict[str, Path]:
+    return {mount.target: Path(mount.source) for mount in spec.mounts}
+
+
+class Engine(FakeEngine):
+    """Has the base image, and images that know their toolchain; phases do what `phases` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.registry[BASE] = ImageInfo(
+            id="sha256:" + "b" * 64, tags=(BASE,), digests=(f"tensorflow/build@{DIGEST}",)
+        )
+        self.phases = {"fetch": FakeRun(output=[b"fetched\n"]), "compile": FakeRun(effect=leaving(wheel()))}
+        self.on_run = lambda spec: self.phases[spec.name.rpartition("-")[2]]
+
+    def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
+        super().read_file(container, path, limit)
+        return {"/opt/tfdock/toolchain": b"bazel 4.2.3\n", "/opt/tfdock/source": b"c0ffee\n"}.get(path)
+
+    @property
+    def specs(self) -> dict[str, ContainerSpec]:
+        """The containers created, by phase."""
+        created = [spec for (spec,) in self.called("create")]
+        return {spec.name.rpartition("-")[2]: spec for spec in created if isinstance(spec, ContainerSpec)}
+
+    def lose(self, method: str) -> None:
+        self.fail_next(method, EngineLost(Problem(code="engine-lost", message="the engine was lost")))
+
+
+@dataclass
+class Clock:
+    """Seconds that pass whenever somebody looks."""
+
+    step: float = 0.0
+    now: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self) -> float:
+        with self._lock:
+            self.now += self.step
+            return self.now
+
+
+class Desk:
+    """A builder on that engine, and what became of it."""
+
+    def __init__(self, folder: Path, **fields: object) -> None:
+        self.settings = Settings(
+            wheelhouse=folder / "wheelhouse",
+            cache_dir=folder / "cache",
+            state_dir=folder / "state",
+            knowledge=(KNOWLEDGE,),
+        )
+        self.engine = Engine()
+        self.clock = Clock()
+        self.stop = Stop()
+        self.heard: list[events.Event] = []
+        profile = write_profile(folder / "profile.yaml", None, **({"tensorflow": SOURCE} | fields))
+        machine = Machine(cpus=4, memory=16 << 30)
+        self.plan: BuildPlan = Preparer(self.settings, machine).prepare(str(profile)).plan
+
+    @property
+    def builder(self) -> Builder:
+        return Builder(
+            engine=self.engine,
+            settings=self.settings,
+            listen=lambda event: self.heard.append(event),
+            stop=self.stop,
+            clock=self.clock,
+        )
+
+    def build(self, *, force: bool = False) -> BuildResult:
+        return self.builder.build(self.plan, None, force=force)
+
+    def fails(self, kind: type[TfdockError], code: str, phase: str) -> Problem:
+        """The build fails that way, in that phase, and leaves neither a wheel nor a container."""
+        with pytest.raises(kind) as caught:
+            self.build()
+        (problem,) = caught.value.problems
+        assert problem.code == code
+        assert f"phase {phase}" in problem.message
+        assert "log: " in problem.message
+        assert list(self.settings.wheelhouse.glob("*.whl")) == []
+        if self.engine.alive:
+            assert self.left_behind == []
+        return problem
+
+    @property
+    def left_behind(self) -> list[str]:
+        folders = [self.settings.state_dir / "runs", self.settings.cache_dir / "output"]
+        folders.append(self.settings.wheelhouse / ".tfdock/staging")
+        containers = [state.name for state in self.engine.containers("io.tfdock.run")]
+        return containers + [str(path) for folder in folders for path in folder.glob("*")]
+
+    @property
+    def log(self) -> bytes:
+        (log,) = self.settings.wheelhouse.glob(".tfdock/*/*/build.log")
+        return log.read_bytes()
+
+    @property
+    def notices(self) -> list[str]:
+        return [event.text for event in self.heard if isinstance(event, events.Notice)]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+# --- a build that ends well ---------------------------------------------------------------------------------------
+
+
+def test_a_build_goes_through_its_phases_and_leaves_a_wheel_a_record_and_a_log(desk: Desk) -> None:
+    result = desk.build()
+    assert result.status == "built"
+    assert [path.name for path in result.wheels] == [path.name for path in desk.settings.wheelhouse.glob("*.whl")]
+    phases = [event.phase for event in desk.heard if isinstance(event, events.PhaseStarted)]
+    assert phases == ["image", "fetch", "compile", "seal"]
+    assert result.record["base_digest"] == DIGEST
+    assert result.record["source"] == {"ref": "first", "found": "c0ffee"}
+    assert desk.left_behind == []
+    assert desk.build().status == "up-to-date"
+
+
+def test_containers_are_walled_in_and_only_fetch_has_a_network(desk: Desk) -> None:
+    desk.build()
+    fetch, compile_ = desk.engine.specs["fetch"], desk.engine.specs["compile"]
+    assert compile_.network == "none"
+    assert fetch.network != "none"
+    for spec in (fetch, compile_):
+        assert spec.hardened
+        assert spec.user == f"{os.getuid()}:{os.getgid()}"
+        assert (spec.memory, spec.pids) == (desk.plan.resources.memory, desk.plan.resources.pids)
+        assert mounts(spec)["/tf/output"].name == spec.labels["io.tfdock.run"]
+    assert "/tf/staging" not in mounts(fetch)
+
+
+def test_every_run_has_an_output_base_of_its_own(desk: Desk) -> None:
+    desk.build()
+    first = mounts(desk.engine.specs["compile"])["/tf/output"]
+    desk.build(force=True)
+    assert mounts(desk.engine.specs["compile"])["/tf/output"] != first
+
+
+# --- streams and engines that break -------------------------------------------------------------------------------
+
+
+def test_a_stream_that_ends_too_early_is_taken_up_again_where_it_ended(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.engine.phases["compile"] = FakeRun(
+        output=[b"one\n", b"two\n", b"three\n"], pause=0.3, effect=leaving(wheel())
+    )
+    follow = desk.engine.follow
+    skips: list[int] = []
+
+    def broken(container: str, skip: int = 0) -> Iterator[bytes]:
+        skips.append(skip)
+        for piece in follow(container, skip):
+            yield piece
+            if len(skips) < 4:
+                return
+
+    monkeypatch.setattr(desk.engine, "follow", broken)
+    assert desk.build().status == "built"
+    assert desk.log.count(b"one\n") == desk.log.count(b"two\n") == desk.log.count(b"three\n") == 1
+    assert len(set(skips)) > 2
+
+
+@pytest.mark.parametrize(
+    ("method", "phase"),
+    [
+        ("pull", "image"),
+        ("build", "image"),
+        ("tag", "image"),
+        ("read_file", "image"),
+        ("start", "fetch"),
+        ("follow", "fetch"),
+    ],
+)
+def test_an_engine_that_is_lost_is_told_with_the_phase_and_the_next_run_builds(
+    desk: Desk, method: str, phase: str
+) -> None:
+    desk.engine.lose(method)
+    desk.fails(EngineLost, "engine-lost", phase)
+    assert desk.build().status == "built"
+
+
+def test_what_an_engine_that_died_kept_is_cleaned_up_when_it_is_back(desk: Desk) -> None:
+    def die(_: ContainerSpec) -> None:
+        desk.engine.alive = False
+
+    desk.engine.phases["compile"] = FakeRun(effect=die)
+    desk.fails(EngineLost, "engine-lost", "compile")
+    with pytest.raises(EngineUnavailable):
+        desk.build()
+    desk.engine.alive = True
+    assert len(desk.left_behind) > 1
+    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel()))
+    assert desk.build().status == "built"
+    assert any("cleaned up after run" in notice for notice in desk.notices)
+    assert desk.left_behind == []
+
+
+def test_an_engine_that_hangs_is_noticed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk.engine, "ping", lambda: False)
+    desk.clock.step = 40
+    desk.engine.phases["fetch"] = FakeRun(endless=True)
+    problem = desk.fails(EngineHung, "engine-hung", "fetch")
+    assert "does not answer a ping" in problem.message
+
+
+def test_a_build_that_is_silent_on_an_engine_that_answers_goes_on(desk: Desk) -> None:
+    desk.engine.phases["compile"] = FakeRun(output=[b"", b""], pause=1.5, effect=leaving(wheel()))
+    desk.clock.step = 40
+    assert desk.build().status == "built"
+    assert desk.engine.called("ping")
+
+
+def test_an_engine_on_another_machine_is_refused_before_anything_is_made_there(desk: Desk) -> None:
+    desk.engine.engine_info = EngineInfo(
+        name="docker", version="28", api_version="1.50", cpus=4, memory=1 << 34, data_root="/", local=False
+    )
+    with pytest.raises(EngineError) as caught:
+        desk.build()
+    assert caught.value.problems[0].code == "engine-remote"
+    assert desk.engine.called("create") == desk.engine.called("build") == []
+
+
+# --- containers that end in other ways ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exit_code", [0, 1, 137])
+def test_a_process_killed_for_memory_fails_the_build_whatever_the_exit_code(desk: Desk, exit_code: int) -> None:
+    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel()), oom_killed=True, exit_code=exit_code)
+    desk.fails(OutOfMemory, "out-of-memory", "compile")
+
+
+def test_a_container_killed_from_outside_is_no_build_failure(desk: Desk) -> None:
+    desk.engine.phases["compile"] = FakeRun(exit_code=137)
+    desk.fails(EngineLost, "container-killed", "compile")
+
+
+def test_a_container_that_is_gone_is_no_success(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = desk.engine.state
+    monkeypatch.setattr(desk.engine, "state", lambda container: state(container) and None)
+    with pytest.raises(EngineLost) as caught:
+        desk.build()
+    assert caught.value.problems[0].code == "container-gone"
+
+
+@pytest.mark.parametrize("run", [None, "another run"])
+def test_a_success_without_the_marker_of_this_run_is_none(desk: Desk, run: str | None) -> None:
+    effect = leaving(wheel(), run=run) if run else None
+    desk.engine.phases["compile"] = FakeRun(effect=effect)
+    desk.fails(BuildFailed, "build-unfinished", "seal")
+
+
+def test_the_words_of_a_full_disk_are_understood(desk: Desk) -> None:
+    desk.engine.phases["compile"] = FakeRun(output=[b"as: write error: No space left on device\n"], exit_code=1)
+    with pytest.raises(TfdockError) as caught:
+        desk.build()
+    assert (caught.value.problems[0].code, caught.value.exit_code) == ("disk-full", 8)
+
+
+# --- wheels that may not be published -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("effect", "code"),
+    [
+        pytest.param(leaving(wheel("cp312"), "cp312"), "wheel-wrong-python", id="another Python"),
+        pytest.param(leaving(wheel(damaged=True)), None, id="not what its RECORD says"),
+        pytest.param(leaving(b"PK, but not for long"), None, id="no wheel at all"),
+        pytest.param(leaving(wheel()[:-30]), None, id="half a wheel"),
+    ],
+)
+def test_a_wheel_that_is_not_sound_is_refused(
+    desk: Desk, effect: Callable[[ContainerSpec], None], code: str | None
+) -> None:
+    desk.engine.phases["compile"] = FakeRun(effect=effect)
+    with pytest.raises(WheelRefused) as caught:
+        desk.build()
+    (problem,) = caught.value.problems
+    assert code in (None, problem.code)
+    assert "phase seal" in problem.message
+    assert list(desk.settings.wheelhouse.glob("*.whl")) == []
+    assert desk.left_behind == []
+
+
+def test_a_wheel_that_changed_after_its_sum_was_taken_is_refused(desk: Desk) -> None:
+    def effect(spec: ContainerSpec) -> None:
+        leaving(wheel())(spec)
+        (raw,) = (mounts(spec)["/tf/staging"] / "raw").iterdir()
+        raw.write_bytes(wheel() + b"?")
+
+    desk.engine.phases["compile"] = FakeRun(effect=effect)
+    desk.fails(WheelRefused, "wheel-changed", "seal")
+
+
+# --- time and stops -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signals", [{"INT": 8}, {}], ids=["stops when asked", "must be killed"])
+def test_the_time_limit_counts_for_the_whole_build_and_stops_it(tmp_path: Path, signals: dict[str, int]) -> None:
+    desk = Desk(tmp_path, resources={"time_limit": "1h"})
+
+    def run(spec: ContainerSpec) -> FakeRun:
+        if spec.name.endswith("compile"):
+            desk.clock.step = 31  # more than half of the time has gone: two phases of an hour each would be left
+            return FakeRun(endless=True, signals=signals)
+        desk.clock.now += 3500
+        return FakeRun()
+
+    desk.engine.on_run = run
+    problem = desk.fails(TimeLimit, "time-limit", "compile")
+    assert "3600 s" in problem.message
+    assert desk.clock.now < 5400
+    sent = [name for _, name in desk.engine.called("signal")]
+    assert sent == (["INT"] if signals else ["INT", "KILL"])
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+def test_a_stop_is_passed_on_gently_once_and_then_by_force(desk: Desk, terminated: bool) -> None:
+    def run(_: ContainerSpec) -> FakeRun:
+        desk.stop.requests, desk.stop.terminated = 1, terminated
+        threading.Timer(1.2, lambda: setattr(desk.stop, "requests", 2)).start()
+        return FakeRun(endless=True, signals={})
+
+    desk.engine.on_run = run
+    with pytest.raises(Interrupted) as caught:
+        desk.build()
+    assert caught.value.exit_code == (143 if terminated else 130)
+    assert "phase fetch" in caught.value.problems[0].message
+    assert [name for _, name in desk.engine.called("signal")] == ["INT", "KILL"]
+    assert desk.left_behind == []
+
+
+def test_a_stop_during_an_image_build_cancels_it(desk: Desk) -> None:
+    def build(_: ImageBuild) -> FakeBuild:
+        desk.stop.requests = 1
+        return FakeBuild(endless=True)
+
+    desk.engine.on_build = build
+    desk.fails(Interrupted, "interrupted", "image")
+
+
+# --- source fallback ----------------------------------------------------------------------------------------------
+
+
+def refs(desk: Desk) -> list[str]:
+    """The source refs that images were built of."""
+    requests = [request for (request,) in desk.engine.called("build")]
+    return [request.build_args["SOURCE_REF"] for request in requests if isinstance(request, ImageBuild)]
+
+
+def step_failed(status: int) -> FakeBuild:
+    problem = Problem(code="image-step-failed", message=f"a step failed with exit code {status}")
+    return FakeBuild(error=BuildFailed(problem, status=status))
+
+
+@pytest.mark.parametrize("status", [1, 68], ids=["configure fails", "cannot be fetched"])
+def test_a_ref_whose_image_fails_gives_way_to_the_next(desk: Desk, status: int) -> None:
+    desk.engine.on_build = lambda request: (
+        step_failed(status) if request.build_args["SOURCE_REF"] == "first" else FakeBuild()
+    )
+    result = desk.build()
+    assert refs(desk) == ["first", "second"]
+    assert (result.record["source"]["ref"], result.record["attempts"]) == ("second", 2)
+    assert any("source first does not work" in notice for notice in desk.notices)
+
+
+def test_a_ref_that_cannot_be_analysed_gives_way_to_the_next(desk: Desk) -> None:
+    answers = iter([FakeRun(output=[b"ERROR: no such target\n"], exit_code=1), FakeRun()])
+    compiling = desk.engine.phases["compile"]
+    desk.engine.on_run = lambda spec: compiling if spec.name.endswith("compile") else next(answers)
+    assert desk.build().record["source"]["ref"] == "second"
+
+
+def test_after_compiling_began_no_other_ref_is_tried(desk: Desk) -> None:
+    desk.engine.phases["compile"] = FakeRun(output=[b"ERROR: x.cc:1: error: no\n"], exit_code=1)
+    problem = desk.fails(BuildFailed, "compile-failed", "compile")
+    assert "x.cc:1" in problem.message
+    assert refs(desk) == ["first"]
+
+
+def test_a_registry_that_fails_is_not_the_fault_of_a_ref(desk: Desk) -> None:
+    desk.engine.registry.clear()
+    desk.fails(NetworkError, "image-not-found", "image")
+    assert len(desk.engine.called("pull")) == 1
+
+
+def test_when_every_ref_fails_the_last_one_says_why(desk: Desk) -> None:
+    desk.engine.on_build = lambda _: step_failed(68)
+    desk.fails(NetworkError, "source-unreachable", "image")
+    assert refs(desk) == ["first", "second"]
+
+
+def test_a_pin_that_moved_is_refused_and_no_other_ref_is_tried(desk: Desk) -> None:
+    desk.engine.on_build = lambda _: step_failed(65)
+    desk.fails(Incompatible, "pin-moved", "image")
+    assert refs(desk) == ["first"]

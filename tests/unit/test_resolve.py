@@ -1,0 +1,866 @@
+"""Profile x knowledge -> every decision, on releases and devices that do not exist, so that no code can know them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from packaging.version import Version as PackagingVersion
+
+from tfdock.decide import resolve as module
+from tfdock.decide.resolve import LocalSource, find_gpu, sorted_targets
+from tfdock.errors import Problem
+from tfdock.read.knowledge import KnowledgeBase
+
+from .desk import FILE, MADE_UP_TABLES, Desk
+
+HEAD = 'schema: 1\ntensorflow: "9.9.1"\npython: "3.10"\n'
+OLD = 'schema: 1\ntensorflow: "1.9.0"\n'
+OPEN = 'schema: 1\ntensorflow: "9.8.0"\ncudnn: "8.9"\n'
+
+
+# --- what nobody has heard of ---------------------------------------------------------------------------------------
+
+
+def test_a_made_up_accelerator_goes_from_profile_to_plan_without_a_change_of_code(made_up: Desk) -> None:
+    text = HEAD + "gpus: [slab]\ncomponents: {xpu: '5.1.0'}\n"
+    plan = made_up.plan(text)
+    assert plan.build_id == "tf9.9.1-py3.10-xpu5.1.0-xdnn2-xe2-x86_64"
+    assert dict(plan.environment) == {"PYTHON_BIN_PATH": "/usr/bin/python3.10", "XPU_VERSION": "5.1"}
+    assert plan.bazel_flags == ("--config=opt", "--config=xpu", "--repo_env=XPU_TARGETS=xe2")
+    assert plan.targets == ("//:wheel",)
+    assert plan.package == ("collect", "bazel-bin/wheels")
+    dockerfile = plan.context.files["Dockerfile"].decode()
+    assert "ARG BASE_IMAGE=registry.example/xpu/build:9.9-python3.10-xpu5.1\n" in dockerfile
+    assert "RUN install curl zlib1g-dev\n" in dockerfile
+    assert "# XPU\nRUN test -d /opt/xpu-5.1\n" in dockerfile
+    assert '"7.4.1", "/opt/xpu-5.1/bin/xcc", "/usr/bin/python3.10"]' in dockerfile, (
+        "tools outside the image are no tools"
+    )
+
+
+def test_everything_that_may_be_left_out_is_chosen(made_up: Desk) -> None:
+    resolution = made_up.resolve('schema: 1\ntensorflow: "9.9"\naccelerator: xpu\n')
+    assert str(resolution.version) == "9.9.1"
+    assert resolution.python == "3.11"
+    assert dict(resolution.components) == {"xpu": "5.0.2", "xdnn": "2"}
+    assert resolution.targets == ("xe1", "xe2")
+    assert resolution.bazel == "7.4.1"
+    assert resolution.gpu_compiler == ""
+    assert resolution.host_compiler == "clang"
+    assert resolution.source.commit == "a" * 40
+    assert (resolution.wheel_name, resolution.xla, resolution.debug, resolution.optimize) == (
+        "tensorflow",
+        True,
+        None,
+        (),
+    )
+
+
+def test_a_profile_that_asks_for_no_device_builds_for_the_cpu(made_up: Desk) -> None:
+    resolution = made_up.resolve(HEAD)
+    assert resolution.accelerator.accelerator == "cpu"
+    assert (resolution.targets, dict(resolution.components), resolution.local_version) == ((), {}, None)
+    assert resolution.build_id == "tf9.9.1-py3.10-cpu-x86_64"
+
+
+# --- every choice is explained --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD,
+        HEAD + "gpus: [one]\n",
+        HEAD + "gpus: [twelve]\ncuda: '20.1.3'\n",
+        HEAD + "accelerator: xpu\n",
+        HEAD
+        + "debug: true\noptimize: [avx2]\nwheel: {name: x, local_version: y}\nbase: a:b\nbazel: {version: '1.0'}\n",
+        'schema: 1\ntensorflow: {release: "9.9", ref: main}\nhost_compiler: gcc\n',
+        'schema: 1\ntensorflow: {release: "9.9.0", path: x}\nxla: false\n',
+    ],
+    ids=["cpu", "gpu", "other compiler", "accelerator", "all asked", "ref", "path"],
+)
+def test_every_choice_has_a_value_a_source_and_a_reason(made_up: Desk, text: str) -> None:
+    choices = made_up.resolve(text).choices
+    for choice in choices:
+        assert all(asdict(choice).values()), choice
+        assert re.fullmatch(r"profile|default|\w+\.yaml( .*)?", choice.source), choice
+    names = [choice.field for choice in choices]
+    assert len(names) == len(set(names)), "nothing is chosen twice"
+    common = {"tensorflow", "python", "accelerator", "host_compiler", "base", "bazel", "source", "xla", "debug"}
+    assert common | {"optimize", "wheel.name", "wheel.local_version"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value", "source", "reason"),
+    [
+        (HEAD, "python", "3.10", "profile", "as asked"),
+        (
+            'schema: 1\ntensorflow: "9.9"',
+            "tensorflow",
+            "9.9.1",
+            "releases.yaml 9.9",
+            "newest patch release of the minor",
+        ),
+        (
+            'schema: 1\ntensorflow: "9.9"',
+            "python",
+            "3.11",
+            "releases.yaml 9.9",
+            "newest Python the release is built for",
+        ),
+        (HEAD, "accelerator", "cpu", "default", "no GPU is asked for"),
+        (HEAD + "gpus: [one]", "accelerator", "cuda", "profile", "`gpus[0]` asks for it"),
+        (HEAD + "gpus: [one]", "cuda", "20.1.0", "releases.yaml 9.9", "the version the release was tested with"),
+        (HEAD + "gpus: [one]", "targets", "sm_86", "profile", "what one runs natively"),
+        (
+            HEAD + "gpus: [one, twelve]\nallow_untested: true",
+            "targets",
+            "sm_86, sm_120",
+            "profile",
+            "what one, twelve run natively",
+        ),
+        (
+            HEAD + "accelerator: cuda",
+            "targets",
+            "sm_86, compute_90",
+            "releases.yaml 9.9",
+            "the official wheel's list",
+        ),
+        (HEAD + "gpus: [one]", "compiler", "clang", "releases.yaml 9.9", "the release's own GPU compiler"),
+        (HEAD + "gpus: [twelve]", "compiler", "nvcc", "compilers.yaml", "clang 30 cannot emit sm_120"),
+        (HEAD + "gpus: [one]\ncompiler: nvcc", "compiler", "nvcc", "profile", "as asked"),
+        (OPEN + "cuda: '20.0'\ngpus: [one]", "cuda", "20.0.1", "profile", "newest known version of 20.0"),
+        (OPEN + "cuda: '20'\ngpus: [one]", "cuda", "20.0.1", "profile", "newest known version of 20"),
+        (
+            HEAD,
+            "source",
+            "https://github.com/tensorflow/tensorflow.git v9.9.1",
+            "releases.yaml 9.9",
+            f"commit {'a' * 12}",
+        ),
+        (
+            HEAD,
+            "base",
+            "build/cpu:9.9.1",
+            "images.yaml",
+            "the known image for this release and Python; nobody has checked that it exists",
+        ),
+        (HEAD, "xla", "true", "default", "TensorFlow's own default"),
+        (HEAD + "xla: false", "xla", "false", "profile", "as asked"),
+        (HEAD, "wheel.local_version", "none", "default", "tells the wheel from the official one"),
+    ],
+)
+def test_a_choice_says_who_made_it_and_why(
+    made_up: Desk, text: str, field: str, value: str, source: str, reason: str
+) -> None:
+    (choice,) = [choice for choice in made_up.resolve(text).choices if choice.field == field]
+    assert (choice.value, choice.source, choice.reason) == (value, source, reason)
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+UNTESTED = ", or say `allow_untested: true` to try it"
+REFUSALS = [
+    pytest.param(
+        'schema: 1\ntensorflow: "9.6.0"\n',
+        "release-unknown",
+        "tensorflow",
+        2,
+        "use a known release such as `9.9`, or add a row to a folder given by `--knowledge`",
+        id="unknown release",
+    ),
+    pytest.param(
+        'schema: 1\ntensorflow:\n  release: "9.9.7"\n',
+        "release-unknown",
+        "tensorflow.release",
+        3,
+        'use one of them, or name the source: `tensorflow: {release: "9.9.1", ref: …}`',
+        id="never released",
+    ),
+    pytest.param(
+        'schema: 1\ntensorflow: "9.9.1"\npython: "3.8"\n',
+        "python-unsupported",
+        "python",
+        3,
+        'use `python: "3.11"`' + UNTESTED,
+        id="another Python",
+    ),
+    pytest.param(
+        HEAD + "accelerator: xpo\n", "accelerator-unknown", "accelerator", 4, "did you mean `xpu`?", id="typo"
+    ),
+    pytest.param(
+        HEAD + "accelerator: abacus\n",
+        "accelerator-unknown",
+        "accelerator",
+        4,
+        "known: cpu, cuda, xpu",
+        id="nonsense",
+    ),
+    pytest.param(
+        HEAD + "accelerator: cpu\n\ngpus: [one]\n",
+        "accelerator-conflict",
+        "gpus[0]",
+        6,
+        "remove `gpus[0]`, or write `accelerator: cuda`",
+        id="a GPU and no accelerator",
+    ),
+    pytest.param(
+        HEAD + "components: {xpu: '5.0'}\ngpus: [one]\n",
+        "accelerator-conflict",
+        "components.xpu",
+        4,
+        "one wheel serves one accelerator: make two profiles",
+        id="two accelerators",
+    ),
+    pytest.param(
+        HEAD + "components:\n  magic: '1'\n",
+        "component-unused",
+        "components.magic",
+        5,
+        "remove it; cpu takes none",
+        id="a component of nothing",
+    ),
+    pytest.param(
+        HEAD + "accelerator: xpu\ncomponents: {other: '1'}\n",
+        "component-unused",
+        "components.other",
+        5,
+        "remove it; xpu takes xpu, xdnn",
+        id="a component of something else",
+    ),
+    pytest.param(
+        'schema: 1\ntensorflow: "9.8.0"\naccelerator: xpu\n',
+        "accelerator-untested",
+        "accelerator",
+        3,
+        "take a release that is known to work with it" + UNTESTED,
+        id="an accelerator nobody tried",
+    ),
+    pytest.param(
+        'schema: 1\ntensorflow: "9.8.0"\ngpus: [one]\n',
+        "component-missing",
+        "cudnn",
+        1,
+        "say which: `cudnn: …` (8.8, 8.9)",
+        id="no tested version",
+    ),
+    pytest.param(
+        HEAD + "gpus: [one]\ncuda: '20.0'\n",
+        "component-not-accepted",
+        "cuda",
+        5,
+        'use `cuda: "20.0.1"`',
+        id="inexact key",
+    ),
+    pytest.param(
+        HEAD + "gpus: [one]\ncuda: '20.1'\n",
+        "component-not-accepted",
+        "cuda",
+        5,
+        'use `cuda: "20.1.0"`',
+        id="inexact key of the tested",
+    ),
+    pytest.param(
+        HEAD + "gpus: [one]\ncuda: '7.5.18'\n",
+        "component-not-accepted",
+        "cuda",
+        5,
+        'use `cuda: "20.1.0"`',
+        id="far key",
+    ),
+    pytest.param(
+        HEAD + "gpus: [one]\ncuda: '20.2.0'\n",
+        "component-untested",
+        "cuda",
+        5,
+        'use `cuda: "20.1.0"`' + UNTESTED,
+        id="uncertain key",
+    ),
+    pytest.param(
+        OPEN + "gpus: [one]\ncuda: '20.1'\n",
+        "component-untested",
+        "cuda",
+        5,
+        'use `cuda: "20.0"`' + UNTESTED,
+        id="another toolkit",
+    ),
+    pytest.param(
+        HEAD + "gpus: local\n",
+        "gpu-local-none",
+        "gpus",
+        4,
+        "name them: `gpus: [rtx3080]` (`nvidia-smi` or `rocminfo` must work for `local`)",
+        id="no GPU here",
+    ),
+    pytest.param(
+        HEAD + "gpus: [one, twelwe]\n",
+        "gpu-unknown",
+        "gpus[1]",
+        4,
+        "did you mean `twelve`? Otherwise give its capability: `compute_capabilities: [sm_86]`",
+        id="GPU typo",
+    ),
+    pytest.param(
+        HEAD + "gpus: [zzz]\n",
+        "gpu-unknown",
+        "gpus[0]",
+        4,
+        "Otherwise give its capability: `compute_capabilities: [sm_86]`",
+        id="unknown GPU alone",
+    ),
+    pytest.param(
+        HEAD + "accelerator: cpu\ngpus: [zzz]\n",
+        "gpu-unknown",
+        "gpus[0]",
+        5,
+        "Otherwise give its capability: `compute_capabilities: [sm_86]`",
+        id="unknown GPU of a CPU",
+    ),
+    pytest.param(
+        HEAD + "compute_capabilities: [sm86]\n",
+        "target-syntax",
+        "compute_capabilities[0]",
+        4,
+        r"targets look like xe[0-9]+ or (sm|compute)_\d{2,3}[af]?",
+        id="a target of nothing",
+    ),
+    pytest.param(
+        HEAD + "accelerator: xpu\ntargets: [xe1, xd2]\n",
+        "target-syntax",
+        "targets[1]",
+        5,
+        "targets look like xe[0-9]+",
+        id="another target",
+    ),
+    pytest.param(
+        HEAD + "accelerator: cpu\ntargets: [zz1]\n",
+        "target-syntax",
+        "targets[0]",
+        5,
+        "remove `targets`",
+        id="a target of a CPU",
+    ),
+    pytest.param(
+        'schema: 1\ntensorflow: "9.8.0"\naccelerator: cuda\ncudnn: "8.9"\n',
+        "targets-missing",
+        "accelerator",
+        3,
+        "say for which: `gpus: [one]`",
+        id="no official list",
+    ),
+    pytest.param(
+        OLD + "compute_capabilities: [sm_86]\n",
+        "capability-needs-ptx",
+        "compute_capabilities[0]",
+        3,
+        "write `compute_86`",
+        id="SASS of an old release",
+    ),
+    pytest.param(
+        OPEN + "compute_capabilities: [sm_90a]\ncuda: '20.1'\nallow_untested: false\n",
+        "capability-syntax",
+        "compute_capabilities[0]",
+        4,
+        "take a release that knows it, 9.9 or newer" + UNTESTED,
+        id="new letter",
+    ),
+    pytest.param(
+        OPEN + "gpus: [one]\ncuda: '21.0'\n",
+        "component-untested",
+        "cuda",
+        5,
+        'use `cuda: "20.0"`' + UNTESTED,
+        id="unknown toolkit",
+    ),
+    pytest.param(
+        HEAD + "compute_capabilities: [sm_90, sm_35]\n",
+        "target-not-in-toolkit",
+        "compute_capabilities[1]",
+        4,
+        '`cuda: "20.0.1"` compiles it, or compile for another GPU',
+        id="too old a GPU",
+    ),
+    pytest.param(
+        OPEN + "gpus: [twelve]\n",
+        "target-not-in-toolkit",
+        "gpus[0]",
+        4,
+        '`tensorflow: "9.9.1"` takes cuda 20.1.0, or compile for another GPU',
+        id="too new a GPU",
+    ),
+    pytest.param(
+        HEAD + "compute_capabilities: [sm_99]\n",
+        "target-not-in-toolkit",
+        "compute_capabilities[0]",
+        4,
+        "compile for another GPU",
+        id="nobody's GPU",
+    ),
+    pytest.param(
+        HEAD + "accelerator: cuda\ncuda: '20.0.1'\n",
+        "target-not-in-toolkit",
+        "cuda",
+        5,
+        '`cuda: "20.1.0"` compiles it, or compile for another GPU',
+        id="the official list with another toolkit",
+    ),
+    pytest.param(
+        HEAD + "gpus: [twelve]\ncompiler: clang\n",
+        "compiler-cannot-emit",
+        "compiler",
+        5,
+        "use `compiler: nvcc`",
+        id="clang for a new GPU",
+    ),
+    pytest.param(
+        HEAD + "compiler: nvcc\n",
+        "compiler-unused",
+        "compiler",
+        4,
+        "remove it; `host_compiler` says who compiles C++",
+        id="a GPU compiler of a CPU",
+    ),
+    pytest.param(
+        'schema: 1\ntensorflow: "9.9.1"\npython: "3.9"\n',
+        "image-unknown",
+        "base",
+        1,
+        "use one of these Pythons: 3.10, 3.11",
+        id="no image",
+    ),
+    pytest.param(
+        'schema: 1\ntensorflow: "9.9.1"\ncomponents: {xpu: "6.0"}\nallow_untested: true\ntargets: [xe1]\n',
+        "image-unknown",
+        "base",
+        1,
+        "use a toolkit version that has one, or add a row to `images.yaml` in a `--knowledge` folder",
+        id="no image at all",
+    ),
+    pytest.param(
+        'schema: 1\ntensorflow: "9.7.0"\n',
+        "knowledge-placeholder",
+        "tensorflow",
+        2,
+        "add the path or component to the image's or release's row, or a `when:` to this one",
+        id="a hole in a row",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "code", "field", "line", "fix"), REFUSALS)
+def test_what_cannot_work_is_refused_at_its_line_with_a_way_out(
+    made_up: Desk, text: str, code: str, field: str, line: int, fix: str
+) -> None:
+    (problem,) = [problem for problem in made_up.problems(text) if (problem.code, problem.field) == (code, field)]
+    assert (problem.file, problem.line) == (FILE, line)
+    assert problem.column
+    assert problem.fix == fix
+
+
+def codes_in_the_source() -> set[str]:
+    text = Path(module.__file__).read_text("utf-8")
+    return set(re.findall(r"self\.(?:refuse|doubt)\(\s*\"([a-z-]+)\"", text))
+
+
+def test_every_refusal_there_is_stands_in_the_table_above() -> None:
+    provoked = {str(parameter.values[1]) for parameter in REFUSALS} | {"toolkit-unknown"}
+    assert codes_in_the_source() == provoked
+
+
+@pytest.mark.parametrize("text", [parameter.values[0] for parameter in REFUSALS], ids=[one.id for one in REFUSALS])
+def test_nothing_is_said_twice(made_up: Desk, text: str) -> None:
+    problems = made_up.problems(text)
+    assert len(problems) == len(set(problems))
+    assert all(problem.message.isprintable() and problem.message[-1] not in ".!:" for problem in problems)
+
+
+# The version in the fix is read out of its backticks and put into the profile.
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (HEAD + "gpus: [one]\ncuda: '20.0'\n", "cuda"),
+        (HEAD + "gpus: [one]\ncuda: '7.5'\n", "cuda"),
+        (HEAD + "gpus: [old]\n", "cuda"),
+        (HEAD + "accelerator: cuda\ncuda: '20.0.1'\n", "cuda"),
+        ('schema: 1\ntensorflow: "9.9.1"\npython: "3.8"\n', "python"),
+        (OLD + "cuda: '20.1'\ncompute_capabilities: [compute_86]\n", "cuda"),
+        (HEAD + "gpus: [twelve]\ncompiler: clang\n", "compiler"),
+    ],
+)
+def test_the_way_out_leads_out(made_up: Desk, text: str, key: str) -> None:
+    (problem,) = made_up.problems(text)
+    fix = re.search(rf"`({key}: [^`]+)`", problem.fix)
+    assert fix
+    without = re.sub(rf"^{key}: .*\n", "", text, flags=re.MULTILINE)
+    made_up.resolve(f"{without}{fix[1]}\n")
+
+
+def test_the_way_out_of_a_release_that_is_too_old_leads_out(made_up: Desk) -> None:
+    text = OPEN + "gpus: [twelve]\n"
+    (problem,) = [problem for problem in made_up.problems(text) if problem.code == "target-not-in-toolkit"]
+    fix = re.search(r"`(tensorflow: [^`]+)`", problem.fix)
+    assert fix
+    made_up.resolve(f"schema: 1\n{fix[1]}\ngpus: [twelve]\n")
+
+
+def test_several_refusals_come_at_once_from_top_to_bottom(made_up: Desk) -> None:
+    text = 'schema: 1\npython: "3.8"\ngpus: [zzz]\naccelerator: cpu\ntensorflow: "9.9.7"\n'
+    assert [(problem.line, problem.code) for problem in made_up.problems(text)] == [
+        (2, "python-unsupported"),
+        (3, "gpu-unknown"),
+        (5, "release-unknown"),
+    ]
+
+
+# --- untested -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ('schema: 1\ntensorflow: "9.9.1"\npython: "3.10"\n', []),
+        (HEAD + "gpus: [one]\ncuda: '20.2.0'\n", ["component-untested"]),
+        (OPEN + "gpus: [one]\ncuda: '20.1'\n", ["component-untested"]),
+        (OPEN + "cuda: '20.1'\ncompute_capabilities: [sm_90a]\n", ["component-untested", "capability-syntax"]),
+        (HEAD.replace("3.10", "3.8") + "base: my/image:1\n", None),
+    ],
+    ids=["tested", "uncertain key", "other toolkit", "other capability", "no image all the same"],
+)
+def test_what_is_untested_is_built_only_when_the_profile_says_so(
+    made_up: Desk, text: str, codes: list[str] | None
+) -> None:
+    if codes is None:
+        assert {problem.code for problem in made_up.problems(text + "allow_untested: true\n")} == {"image-unknown"}
+        return
+    resolution = made_up.resolve(text + "allow_untested: true\n")
+    assert [problem.code for problem in resolution.untested] == codes
+    if codes:
+        assert [problem.code for problem in made_up.problems(text)] == codes
+        assert all(problem.line for problem in resolution.untested)
+
+
+def test_what_cannot_work_is_refused_also_when_the_untested_is_allowed(made_up: Desk) -> None:
+    (problem,) = made_up.problems(HEAD + "gpus: [old]\nallow_untested: true\n")
+    assert problem.code == "target-not-in-toolkit"
+
+
+def test_an_unknown_toolkit_is_a_doubt_and_said_once(made_up: Desk) -> None:
+    text = (
+        'schema: 1\ntensorflow: "9.8.0"\naccelerator: xpu\ncomponents: {xpu: "9.0", xdnn: "1"}\ntargets: [xe1, xe2]\n'
+    )
+    found: list[Problem] = made_up.problems(text)
+    assert [problem.code for problem in found if problem.field == "xpu"] == ["toolkit-unknown"]
+
+
+# --- GPUs and targets -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        ("one", "one"),
+        ("ONE", "one"),
+        ("NVIDIA Zeta One", "one"),
+        ("Zeta One", "one"),
+        ("zeta one", "one"),
+        ("Zeta Twelve Pro", "twelve"),
+        ("NVIDIA Zeta Twelve Pro", "twelve"),
+        ("Slab (big)", "slab"),
+        ("One", "one"),
+        ("NVIDIA One", None),
+        ("Zeta", None),
+        ("", None),
+    ],
+)
+def test_a_gpu_is_known_by_our_name_and_by_the_drivers_with_or_without_vendor(
+    made_up: Desk, name: str, gpu: str | None
+) -> None:
+    row = find_gpu(made_up.knowledge, name)
+    assert (row.gpu if row else None) == gpu
+
+
+def test_every_shipped_gpu_is_found_by_each_of_its_names(desk: Desk) -> None:
+    wrong = {
+        name: row.gpu
+        for row in desk.knowledge.gpus.values()
+        for name in (row.gpu, *row.names)
+        if (found := find_gpu(desk.knowledge, name)) is None or found.target != row.target
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "targets"),
+    [
+        (["NVIDIA Zeta One"], ("sm_86",)),
+        (["NVIDIA Zeta Twelve", "NVIDIA Zeta One", "NVIDIA Zeta One"], ("sm_86", "sm_120")),
+    ],
+    ids=["one", "three of two kinds"],
+)
+def test_local_means_the_gpus_of_this_machine(made_up: Desk, gpus: list[str], targets: tuple[str, ...]) -> None:
+    assert made_up.resolve(HEAD + "gpus: local\n", local_gpus=gpus).targets == targets
+
+
+def test_a_local_gpu_that_nobody_knows_is_refused_by_name(made_up: Desk) -> None:
+    (problem,) = made_up.problems(HEAD + "gpus: local\n", local_gpus=["NVIDIA Omega"])
+    assert (problem.code, problem.field, problem.line) == ("gpu-unknown", "gpus", 4)
+    assert "`NVIDIA Omega`" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("targets", "expected"),
+    [
+        (["sm_120", "sm_86", "sm_90"], ["sm_86", "sm_90", "sm_120"]),
+        (["sm_86", "sm_86"], ["sm_86"]),
+        (["sm_86", "compute_86"], ["compute_86"]),
+        (["compute_86", "sm_90", "sm_86"], ["compute_86", "sm_90"]),
+        (["sm_90", "compute_90a", "sm_90a"], ["sm_90", "compute_90a"]),
+        (["gfx1030", "gfx90a", "gfx906", "gfx90a"], ["gfx906", "gfx90a", "gfx1030"]),
+        (["xe10", "xe2"], ["xe2", "xe10"]),
+        ([], []),
+    ],
+)
+def test_targets_are_sorted_as_numbers_without_repetition(targets: list[str], expected: list[str]) -> None:
+    assert list(sorted_targets(targets)) == expected
+    assert list(sorted_targets(reversed(targets))) == expected
+
+
+def test_an_old_release_is_told_capabilities_as_numbers_with_a_point(made_up: Desk) -> None:
+    resolution = made_up.resolve(OLD + "gpus: [one, old]\n")
+    assert resolution.targets == ("compute_35", "compute_86"), "SASS alone cannot be asked of it"
+    assert resolution.environment["CAPABILITIES"] == "3.5,8.6"
+    assert resolution.build_id == "tf1.9.0-py3.10-cuda20.0.1-cudnn6-sm35-ptx35-sm86-ptx86-x86_64"
+
+
+def test_a_new_release_is_told_capabilities_by_name(made_up: Desk) -> None:
+    resolution = made_up.resolve(HEAD + "compute_capabilities: [compute_90, sm_86]\n")
+    assert resolution.environment["CAPABILITIES"] == "sm_86,compute_90"
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+GPU = HEAD + "gpus: [one]\n"
+MANY = "[avx, avx2, avx512f, avx512cd, avx512bw, avx512dq, avx512vl, avx512vnni, fma]"
+GIT = 'schema: 1\npython: "3.10"\ntensorflow: {release: "9.9.1", '
+
+
+@pytest.mark.parametrize(
+    ("text", "build_id", "local_version"),
+    [
+        pytest.param(HEAD, "tf9.9.1-py3.10-cpu-x86_64", None, id="cpu"),
+        pytest.param(GPU, "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-x86_64", "cuda20.1.sm86", id="gpu"),
+        pytest.param(
+            HEAD + "compute_capabilities: [sm_86, compute_90]\n",
+            "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-sm90-ptx90-x86_64",
+            "cuda20.1.sm86.sm90.ptx90",
+            id="ptx",
+        ),
+        pytest.param(
+            HEAD + "gpus: [slab]\n", "tf9.9.1-py3.10-xpu5.0.2-xdnn2-xe2-x86_64", "xpu5.0.xe2", id="accelerator"
+        ),
+        pytest.param(HEAD + "optimize: native\n", "tf9.9.1-py3.10-cpu-native-x86_64", "native", id="native"),
+        pytest.param(
+            HEAD + "optimize: [avx2, sse4.2]\n",
+            "tf9.9.1-py3.10-cpu-avx2-sse42-x86_64",
+            "avx2.sse42",
+            id="cpu features",
+        ),
+        pytest.param(HEAD + "debug: true\n", "tf9.9.1-py3.10-cpu-dbg-x86_64", "dbg", id="debug"),
+        pytest.param(HEAD + "xla: false\n", "tf9.9.1-py3.10-cpu-noxla-x86_64", "noxla", id="no XLA"),
+        pytest.param(
+            GPU + "compiler: nvcc\n",
+            "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-nvcc-x86_64",
+            "cuda20.1.sm86",
+            id="nvcc asked",
+        ),
+        pytest.param(
+            HEAD + "gpus: [twelve]\n",
+            "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm120-nvcc-x86_64",
+            "cuda20.1.sm120",
+            id="nvcc of itself",
+        ),
+        pytest.param(
+            OLD + "gpus: [one]\ncompiler: nvcc\n",
+            "tf1.9.0-py3.10-cuda20.0.1-cudnn6-sm86-ptx86-x86_64",
+            "cuda20.0.sm86.ptx86",
+            id="nvcc as ever",
+        ),
+        pytest.param(
+            GPU + "optimize: native\ndebug: true\ncompiler: nvcc\nxla: false\n",
+            "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-native-dbg-nvcc-noxla-x86_64",
+            "cuda20.1.sm86.native.dbg.noxla",
+            id="all together",
+        ),
+        pytest.param(GIT + "ref: main}\n", "tf9.9.1.src55c8be45-py3.10-cpu-x86_64", "src55c8be45", id="another ref"),
+        pytest.param(GIT + "ref: v9.9.1}\n", "tf9.9.1-py3.10-cpu-x86_64", None, id="the release's own tag"),
+        pytest.param(GIT + "patches: [a.patch]}\n", "tf9.9.1-py3.10-cpu-p2d711642-x86_64", "p2d711642", id="a patch"),
+        pytest.param(HEAD + "wheel: {local_version: mine}\n", "tf9.9.1-py3.10-cpu-x86_64", "mine", id="asked"),
+    ],
+)
+def test_a_build_is_named_after_what_makes_it_different(
+    made_up: Desk, text: str, build_id: str, local_version: str | None
+) -> None:
+    patches = {"a.patch": b"x"} if "patches" in text else {}
+    resolution = made_up.resolve(text, local=LocalSource(patches=patches))
+    assert resolution.build_id == build_id
+    assert resolution.local_version == local_version
+
+
+def test_the_machine_is_the_last_word_of_the_name(made_up: Desk) -> None:
+    assert made_up.resolve(HEAD, machine="aarch64").build_id.endswith("-cpu-aarch64")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "ref: main",
+        "fallback: [main]",
+        "git: https://example.org/tf.git",
+        "path: x",
+        f"archive: https://x/y.zip, sha256: {'ab' * 32}",
+    ],
+)
+def test_any_source_but_the_releases_own_tag_is_named_by_its_hash(made_up: Desk, source: str) -> None:
+    resolution = made_up.resolve(GIT + source + "}\n", local=LocalSource(tree="1" * 64))
+    assert not resolution.source.official
+    assert re.fullmatch(r"tf9\.9\.1\.src[0-9a-f]{8}-py3\.10-cpu-x86_64", resolution.build_id)
+    assert resolution.local_version
+    assert resolution.local_version in resolution.build_id
+
+
+def test_two_trees_of_one_path_have_two_names(made_up: Desk) -> None:
+    names = {made_up.resolve(GIT + "path: x}\n", local=LocalSource(tree=tree * 64)).build_id for tree in "012"}
+    assert len(names) == 3
+    assert made_up.resolve(GIT + "path: y}\n", local=LocalSource(tree="0" * 64)).build_id in names, (
+        "the place is nothing"
+    )
+
+
+def test_long_lists_are_hashed_and_short_ones_are_not(made_up: Desk) -> None:
+    eight = HEAD + f"targets: [{', '.join(f'xe{number}' for number in range(10, 18))}]\n"
+    nine = HEAD + f"targets: [{', '.join(f'xe{number}' for number in range(10, 19))}]\n"
+    xes = f"[{', '.join(f'xe{one}' for one in range(30))}]"
+    tables = MADE_UP_TABLES | {"toolkits": MADE_UP_TABLES["toolkits"].replace("[xe1, xe2]", xes)}
+    texts = {name: [(f"{name}.yaml", text)] for name, text in tables.items()}
+    wide = Desk(knowledge=KnowledgeBase(texts), templates=made_up.templates)
+    assert wide.resolve(eight).build_id.endswith("-xe10-xe11-xe12-xe13-xe14-xe15-xe16-xe17-x86_64")
+    assert re.search(r"-x9-[0-9a-f]{8}-x86_64$", wide.resolve(nine).build_id)
+    assert wide.resolve(nine.replace("xe18", "xe19")).build_id != wide.resolve(nine).build_id
+
+
+def test_cpu_features_are_hashed_as_well_when_they_are_many(made_up: Desk) -> None:
+    resolution = made_up.resolve(HEAD + f"optimize: {MANY}\n")
+    assert re.fullmatch(r"tf9\.9\.1-py3\.10-cpu-x9-[0-9a-f]{8}-x86_64", resolution.build_id)
+    assert len(resolution.optimize) == 9, "the flags themselves are all there"
+
+
+def test_the_longest_name_fits_into_an_image_tag(made_up: Desk) -> None:
+    features = ", ".join(f"avx512vp2intersect{number}" for number in range(8))
+    text = GIT + "ref: main, patches: [a.patch]}\ngpus: [one]\ncompiler: nvcc\ndebug: true\nxla: false\n"
+    resolution = made_up.resolve(text + f"optimize: [{features}]\n", local=LocalSource(patches={"a.patch": b"x"}))
+    assert len(resolution.build_id) <= 128
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", resolution.build_id)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GPU + "optimize: native\ndebug: true\nxla: false\n",
+        HEAD + f"optimize: {MANY}\n",
+        HEAD + "optimize: [amx-tile, sse4.2, avx10.1-256]\n",
+        HEAD + "compute_capabilities: [sm_90a, compute_90]\ncompiler: nvcc\n",
+        GIT + "ref: main, patches: [a.patch]}\n",
+        HEAD + "gpus: [slab]\n",
+    ],
+)
+def test_local_versions_are_valid_and_in_their_normal_form(made_up: Desk, text: str) -> None:
+    resolution = made_up.resolve(text, local=LocalSource(patches={"a.patch": b"x"}))
+    version = f"{resolution.version}+{resolution.local_version}"
+    assert str(PackagingVersion(version)) == version
+
+
+# --- flags ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_users_flags_come_last_and_stay_as_they_stand(made_up: Desk) -> None:
+    text = (
+        HEAD + "bazel:\n  configs: [mkl]\n  copts: [-Xclang, -a, -Xclang, -b]\n  flags: [--config=opt, --copt=-b]\n"
+    )
+    assert made_up.resolve(text).flags == (
+        "--config=opt",
+        "--config=mkl",
+        "--copt=-Xclang",
+        "--copt=-a",
+        "--copt=-Xclang",
+        "--copt=-b",
+        "--config=opt",
+        "--copt=-b",
+    )
+
+
+@pytest.mark.parametrize(
+    ("debug", "flags"),
+    [
+        ("true", ["--compilation_mode=dbg", "--strip=never", "--copt=-g"]),
+        ("{mode: fastbuild, symbols: false}", ["--compilation_mode=fastbuild"]),
+        (
+            "{per_file: [{files: +a/.*, copts: [-g1, -O0]}]}",
+            ["--compilation_mode=dbg", "--strip=never", "--copt=-g", "--per_file_copt=+a/.*@-g1,-O0"],
+        ),
+        ("false", []),
+    ],
+)
+def test_debugging_is_flags(made_up: Desk, debug: str, flags: list[str]) -> None:
+    assert list(made_up.resolve(HEAD + f"debug: {debug}\n").flags) == ["--config=opt", *flags]
+
+
+@pytest.mark.parametrize(
+    ("optimize", "flags"), [("portable", ()), ("native", ("-march=native",)), ("[avx2, fma]", ("-mavx2", "-mfma"))]
+)
+def test_optimisation_is_compiler_options(made_up: Desk, optimize: str, flags: tuple[str, ...]) -> None:
+    assert made_up.resolve(HEAD + f"optimize: {optimize}\n").optimize == flags
+
+
+# --- images and sources ---------------------------------------------------------------------------------------------
+
+
+def test_the_base_in_the_profile_replaces_the_known_one(made_up: Desk) -> None:
+    resolution = made_up.resolve(HEAD + "base: host:5000/mine:1\n")
+    assert str(resolution.base) == "host:5000/mine:1"
+
+
+def test_a_host_compiler_of_the_profile_stands_where_the_profile_says(made_up: Desk) -> None:
+    resolution = made_up.resolve(HEAD + "host_compiler: {name: gcc, path: /opt/gcc}\n")
+    assert resolution.host_compiler == "gcc"
+    assert resolution.paths["gcc"] == "/opt/gcc"
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "location", "refs", "commit"),
+    [
+        ("", "git", "https://github.com/tensorflow/tensorflow.git", ("v9.9.1",), "a" * 40),
+        (", ref: v9.9.1", "git", "https://github.com/tensorflow/tensorflow.git", ("v9.9.1",), "a" * 40),
+        (", fallback: [main]", "git", "https://github.com/tensorflow/tensorflow.git", ("v9.9.1", "main"), None),
+        (", ref: x, fallback: [y]", "git", "https://github.com/tensorflow/tensorflow.git", ("x", "y"), None),
+        (", git: https://example.org/tf.git", "git", "https://example.org/tf.git", ("v9.9.1",), None),
+        (f", archive: https://x/y.zip, sha256: {'ab' * 32}", "archive", "https://x/y.zip", (), None),
+        (", path: ../tf", "path", "../tf", (), None),
+    ],
+)
+def test_a_source_is_what_the_profile_names_and_pinned_where_the_commit_is_known(
+    made_up: Desk, source: str, kind: str, location: str, refs: tuple[str, ...], commit: str | None
+) -> None:
+    found = made_up.resolve(f'schema: 1\ntensorflow: {{release: "9.9.1"{source}}}\n').source
+    assert (found.kind, found.location, found.refs, found.commit) == (kind, location, refs, commit)
+
+
+def test_a_script_that_packs_the_wheel_is_told_its_name_and_place(made_up: Desk) -> None:
+    knowledge = made_up.knowledge
+    release = knowledge.releases["9.7"]
+    assert release.wheel.command == ("bazel-bin/script", "{output}", "--name", "{wheel_name}")
+    plan = made_up.plan(OLD)
+    assert plan.package == ("run", "bazel-bin/script", "/tf/staging/raw")
