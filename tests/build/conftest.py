@@ -163,7 +163,11 @@ def as_user(workshop: Workshop) -> Iterator[AsUser]:
         capabilities = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
         command = workshop.tfdock("setpriv", f"--reuid={USER}", f"--regid={USER}", groups, *capabilities)
         command = replace(command, cache=command.home / "cache")
-        os.chown(command.home, USER, USER)
+        for part in ("disk", "repository"):  # what there is: Bazel takes from a cache only what it may write to
+            if (workshop.cache / part).exists():
+                shutil.copytree(workshop.cache / part, command.cache / part)
+        for path in (command.home, *command.home.rglob("*")):
+            os.chown(path, USER, USER)
         commands.append(command)
         return command
 

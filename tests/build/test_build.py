@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -297,34 +296,41 @@ def test_an_archive_that_is_not_the_one_that_was_pinned_is_refused(
     assert tfdock.visible == []
 
 
-def test_a_ref_that_cannot_be_fetched_or_configured_gives_way_to_the_next_and_the_record_says_so(
+def test_a_ref_that_cannot_be_fetched_or_configured_gives_way_to_the_next_and_force_fetches_that_anew(
     tfdock: Tfdock, workshop: Workshop, tmp_path: Path
 ) -> None:
     repositories = tmp_path / "repositories"
     tree = copy_tree(workshop.tree(), repositories / "tensorflow", {"configure": after_first_line("exit 5")})
-    git = ["git", "-C", str(tree), "-c", "user.name=Tests", "-c", "user.email=tests@example.org"]
 
-    def commit(message: str) -> None:
-        subprocess.run([*git, "add", "--all"], check=True)
-        subprocess.run([*git, "commit", "--quiet", "--message", message], check=True)
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=Tests", "-c", "user.email=tests@example.org"]
+        return subprocess.run(
+            ["git", "-C", str(tree), *identity, *words], check=True, capture_output=True, text=True
+        ).stdout.strip()
 
-    subprocess.run(["git", "init", "--quiet", "--initial-branch=main", str(tree)], check=True)
-    commit("configure fails")
-    subprocess.run([*git, "tag", "v99.18.0"], check=True)
-    shutil.copy(workshop.tree() / "configure", tree / "configure")
-    commit("configure works")
-    found = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    def commit(file: str, content: bytes) -> str:
+        (tree / file).write_bytes(content)
+        git("add", "--all")
+        git("commit", "--message", file)
+        return git("rev-parse", "HEAD")
+
+    git("init", "--initial-branch=main")
+    commit("README", b"configure fails")
+    git("tag", "v99.18.0")
+    found = commit("configure", (workshop.tree() / "configure").read_bytes())
 
     with git_server(repositories) as url:
-        source = {
-            "release": "99.18.0",
-            "git": f"{url}/tensorflow",
-            "ref": "nonexistent",
-            "fallback": ["v99.18.0", "main"],
-        }
-        outcome = tfdock.build(write_profile(tmp_path / "git.yaml", tensorflow=source))
-    assert outcome.code == 0, outcome.told
-    assert "source nonexistent does not work" in outcome.stderr
-    assert "source v99.18.0 does not work" in outcome.stderr
-    assert outcome.build["attempts"] == 3
-    assert record_of(outcome.build)["source"] == {"ref": "main", "found": found}
+        source = {"release": "99.18.0", "git": f"{url}/tensorflow", "ref": "gone", "fallback": ["v99.18.0", "main"]}
+        profile = write_profile(tmp_path / "git.yaml", tensorflow=source)
+        outcome = tfdock.build(profile)
+        assert outcome.code == 0, outcome.told
+        assert "source gone does not work" in outcome.stderr
+        assert "source v99.18.0 does not work" in outcome.stderr
+        assert outcome.build["attempts"] == 3
+        assert record_of(outcome.build)["source"] == {"ref": "main", "found": found}
+
+        found = commit("README", b"the branch has moved")
+        assert tfdock.build(profile).build["status"] == "up-to-date"
+        outcome = tfdock.build("--force", profile)
+        assert outcome.code == 0, outcome.told
+        assert record_of(outcome.build)["source"] == {"ref": "main", "found": found}

@@ -208,9 +208,6 @@ def test_a_wheelhouse_that_runs_full_is_named_and_holds_no_half_wheel(
         failed_in("seal", tfdock.build(path), 8, "disk-full", str(tfdock.wheelhouse))
         assert tfdock.visible == []
         assert tfdock.leftovers == []
-        subprocess.run(["mount", "-o", "remount,size=4m", str(tfdock.wheelhouse)], check=True)
-        assert tfdock.build(path).code == 0
-        assert len(tfdock.visible) == 1
 
 
 def test_a_cache_that_runs_full_is_named(tfdock: Tfdock, workshop: Workshop, tmp_path: Path) -> None:
@@ -218,7 +215,7 @@ def test_a_cache_that_runs_full_is_named(tfdock: Tfdock, workshop: Workshop, tmp
     cache = tmp_path / "cache"
     with small_disk(cache, "2m"):
         outcome = replace(tfdock, cache=cache).build(path)
-        failed_in("fetch", outcome, 8, "disk-full", str(cache))
+        failed(outcome, 8, "disk-full", str(cache), "phase ")
 
 
 # --- other runs and other files -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfdock.do import docker_engine
+from tfdock.do import docker_engine, engine_words
 from tfdock.errors import DiskFull, EngineError, NetworkError, TfdockError
 
 from .bench import tar
@@ -34,7 +34,7 @@ from .bench import tar
 def test_failed_pull_is_understood_from_the_words_of_the_engine(
     words: str, error: type[TfdockError], code: str
 ) -> None:
-    found = docker_engine._registry_refusal("r:5000/x/y:z", words)
+    found = engine_words.registry_refusal("r:5000/x/y:z", words)
     assert type(found) is error
     assert found.problems[0].code == code
     assert found.problems[0].fix
@@ -42,7 +42,7 @@ def test_failed_pull_is_understood_from_the_words_of_the_engine(
 
 
 def test_words_with_braces_are_only_words() -> None:
-    found = docker_engine._refusal("start {x}", "bind source path does not exist: /a{b}{0}")
+    found = engine_words.refusal("start {x}", "bind source path does not exist: /a{b}{0}")
     assert "the folder /a{b}{0} does not exist" in found.problems[0].message
 
 

@@ -59,9 +59,9 @@ from tfdock.do.engine import (
     ImageInfo,
     Output,
 )
+from tfdock.do.engine_words import refusal, registry_refusal, speaks_of_full_disk, step_refusal
 from tfdock.errors import (
     BuildFailed,
-    DiskFull,
     EngineError,
     EngineHung,
     EngineLost,
@@ -72,7 +72,7 @@ from tfdock.errors import (
     Problem,
     TfdockError,
 )
-from tfdock.model import ImageRef, Mount
+from tfdock.model import Mount
 
 T = TypeVar("T")
 
@@ -89,177 +89,6 @@ _CONNECT_TIMEOUT = 15.0
 _QUERY_TIMEOUT = 60.0
 _KILLED = 137
 _OPEN_FILES = 65536
-
-
-# What engines say, and what it means ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Meaning:
-    """Words of an engine and the problem they stand for; `{what}`, `{where}` and groups of `words` may be used."""
-
-    words: re.Pattern[str]
-    error: type[TfdockError]
-    code: str
-    message: str
-    fix: str
-
-    def problem(self, found: re.Match[str], **names: str) -> TfdockError:
-        fields = {**names, **{key: value or "" for key, value in found.groupdict().items()}}
-        message = f"{self.message.format(**fields)} (the engine says: {found.string.strip()})"
-        return self.error(Problem(code=self.code, message=message, fix=self.fix.format(**fields)))
-
-
-def _means(words: str, error: type[TfdockError], code: str, message: str, fix: str) -> _Meaning:
-    return _Meaning(re.compile(words, re.IGNORECASE), error, code, message, fix)
-
-
-_DISK = _means(
-    r"no space left on device|disk quota exceeded",
-    DiskFull,
-    "disk-full",
-    "the engine's disk is full ({what})",
-    "make room where the engine keeps its data (`docker info` calls it Docker Root Dir): "
-    "`docker system df` shows what takes it, `docker system prune` frees what is unused",
-)
-
-# The HTTP status does not help: 429, 503 and a registry that is down all arrive as 500 with the registry's words.
-_REGISTRY = (
-    _DISK,
-    _means(
-        r"toomanyrequests|too many requests|rate limit|\b429\b",
-        NetworkError,
-        "registry-rate-limited",
-        "{where} has had too many requests from here and refuses {what} for now",
-        "wait, log in (`docker login`) for a higher limit, or set a registry mirror",
-    ),
-    _means(
-        r"filesystem layer verification failed|does not match.*digest|unexpected commit digest",
-        NetworkError,
-        "registry-damaged-content",
-        "{where} serves damaged content for {what}",
-        "another try would fetch the same bytes: tell who runs the registry, or use another mirror",
-    ),
-    _means(
-        r"no matching manifest for (?P<platform>\S+)",
-        NetworkError,
-        "image-not-found",
-        "{what} exists in {where}, but not for {platform}",
-        "choose an image for this machine's architecture",
-    ),
-    # Before "denied": for a repository that does not exist Docker Hub says both.
-    _means(
-        r"manifest unknown|name unknown|repository (does not exist|name not known)|not found|HTTP 404 response",
-        NetworkError,
-        "image-not-found",
-        "{where} has no image {what}, or does not show it to you",
-        "check name and tag; for a private image log in with `docker login`",
-    ),
-    _means(
-        r"denied|unauthorized|no basic auth credentials|authentication required|forbidden|HTTP 40[13] response",
-        NetworkError,
-        "registry-denied",
-        "{where} refuses to hand out {what}",
-        "log in with `docker login` as somebody who may read it",
-    ),
-    _means(
-        r"server gave HTTP response to HTTPS client|x509|certificate",
-        NetworkError,
-        "registry-unreachable",
-        "the engine does not trust {where}, so {what} cannot be fetched",
-        "give the engine the registry's certificate, or name it in `insecure-registries` of its daemon.json",
-    ),
-    _means(
-        r"dial tcp|no such host|connection re(fused|set)|timeout|timed out|network is unreachable|no route to host"
-        r"|unexpected (http )?status|error parsing HTTP \d+|\b50[0-9]\b|\bEOF\b|proxyconnect|request canceled"
-        r"|context deadline exceeded|bad gateway|service unavailable|\btls:",
-        NetworkError,
-        "registry-unreachable",
-        "{where} cannot be reached for {what}",
-        "check the engine's network (it fetches, not this program) and its proxy settings, or set a registry mirror",
-    ),
-)
-
-_REFUSALS = (
-    _DISK,
-    _means(
-        r"docker-init.*(not found|no such file)|unable to find.*docker-init",
-        EngineError,
-        "docker-init-missing",
-        "the engine cannot find `docker-init`, which forwards signals to the build",
-        "install `tini` on the engine's machine (Debian's docker.io only recommends it)",
-    ),
-    _means(
-        r"bind source path does not exist: (?P<path>.*)|statfs (?P<other>\S+): no such file or directory",
-        EngineError,
-        "mount-source-missing",
-        "the folder {path}{other} does not exist on the engine's machine, so no container can see it",
-        "create it first; with an engine on another machine, folders of this one cannot be mounted",
-    ),
-    _means(
-        r"network (?P<network>\S+) not found|unable to find network.* (?P<other>\S+):",
-        EngineError,
-        "network-not-found",
-        "the engine has no network named {network}{other}",
-        "`docker network ls` lists what there is; `none`, `host` and `bridge` are built in",
-    ),
-    _means(
-        r"No such image: (?P<image>\S+)",
-        EngineError,
-        "image-missing",
-        "the engine does not have the image {image}",
-        "build or pull it first",
-    ),
-    _means(
-        r"No such container",
-        EngineError,
-        "container-gone",
-        "the container is gone: {what}",
-        "somebody removed it; start again",
-    ),
-    _means(
-        r"dockerfile parse error|Cannot locate specified Dockerfile|the Dockerfile .*cannot be empty"
-        r"|requires BuildKit|unknown instruction|failed to parse",
-        BuildFailed,
-        "dockerfile-refused",
-        "the engine does not accept the Dockerfile",
-        "the classic builder knows neither `RUN --mount` nor heredocs; otherwise see the line it names",
-    ),
-)
-
-
-def _interpret(meanings: Iterable[_Meaning], words: str, **names: str) -> TfdockError | None:
-    """The first meaning that fits."""
-    for meaning in meanings:
-        found = meaning.words.search(words)
-        if found:
-            return meaning.problem(found, **names)
-    return None
-
-
-def _refusal(what: str, words: str) -> TfdockError:
-    """The error for a request that the engine answered with a refusal."""
-    return _interpret(_REFUSALS, words, what=what) or EngineError(
-        Problem(
-            code="engine-refused",
-            message=f"the engine refused to {what}: {words}",
-            fix="the words are the engine's own; its log (`journalctl -u docker`) may say more",
-        )
-    )
-
-
-def _registry_refusal(reference: str, words: str) -> TfdockError:
-    """The error for an image that could not be fetched."""
-    return _interpret(_REGISTRY, words, what=f"`{reference}`", where=_registry_of(reference)) or _refusal(
-        f"fetch `{reference}`", words
-    )
-
-
-def _registry_of(reference: str) -> str:
-    try:
-        return f"the registry {ImageRef.parse(reference).registry}"
-    except ValueError:
-        return "its registry"
 
 
 def _words(error: APIError) -> str:
@@ -501,7 +330,7 @@ class _Progress:
         # The id comes from `aux`; the SDK's high level takes it from the log text, which any RUN can print.
         self.image = (message.get("aux") or {}).get("ID", self.image)
         text = message.get("stream", "")
-        self.full = self.full or bool(_DISK.words.search(text))
+        self.full = self.full or speaks_of_full_disk(text)
         if step := _STEP.match(text):
             self.step, self.full = step[1].strip(), False
         elif running := _RUNNING.match(text):
@@ -714,11 +543,11 @@ class DockerEngine:
         try:
             return request(client)
         except APIError as error:
-            raise _refusal(what, _words(error)) from error
+            raise refusal(what, _words(error)) from error
         except _TRANSPORT as error:
             raise self._lost(what, error) from error
         except DockerException as error:
-            raise _refusal(what, str(error)) from error
+            raise refusal(what, str(error)) from error
 
     def _query(self, what: str, request: Callable[[Sdk], T]) -> T:
         """A question, which may be asked again when the connection breaks. A frozen engine (EngineHung) stays so."""
@@ -842,7 +671,7 @@ class DockerEngine:
         retrying(self._pull, reference, output)
         image = self.image(reference)
         if image is None:
-            raise _refusal(f"fetch `{reference}`", "the pull ended, but the image is not there")
+            raise refusal(f"fetch `{reference}`", "the pull ended, but the image is not there")
         return image
 
     def _pull(self, reference: str, output: Output | None) -> None:
@@ -855,7 +684,7 @@ class DockerEngine:
                     _report_pull(reference, message, output)
         except TfdockError as error:
             if isinstance(error.__cause__, APIError):
-                raise _registry_refusal(reference, _words(error.__cause__)) from error.__cause__
+                raise registry_refusal(reference, _words(error.__cause__)) from error.__cause__
             raise
 
     def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
@@ -904,7 +733,7 @@ class DockerEngine:
         if code == _KILLED and self._oom_events({"container": progress.container}, progress.started):
             raise _step_killed(progress.step)
         if progress.full:
-            raise _refusal(f"run `{progress.step}`", "no space left on device, as its output says")
+            raise refusal(f"run `{progress.step}`", "no space left on device, as its output says")
         if not self.ping():
             raise self._lost(f"run `{progress.step}`", RuntimeError("the step was stopped as the engine went down"))
 
@@ -1019,7 +848,7 @@ class DockerEngine:
             _unless(_ABSENT | _BUSY, lambda client: client.remove_container(container, force=True, v=True)),
         )
         if not self._gone(container, 30):
-            raise _refusal(what, "it is still there after 30 seconds")
+            raise refusal(what, "it is still there after 30 seconds")
 
     def containers(self, label: str, value: str | None = None) -> list[ContainerState]:
         wanted = label if value is None else f"{label}={value}"
@@ -1141,14 +970,14 @@ def _build_request(request: ImageBuild, upload: _Upload) -> Callable[[Sdk], obje
 def _build_refusal(progress: _Progress, words: str) -> TfdockError | None:
     """A failure that is not a command's exit code: of the registry in FROM, of the disk, or of the Dockerfile."""
     if progress.base:
-        return _registry_refusal(progress.base, words)
-    return _interpret((_DISK, _REFUSALS[-1]), words, what=f"the image step `{progress.step}`")
+        return registry_refusal(progress.base, words)
+    return step_refusal(progress.step, words)
 
 
 def _report_pull(reference: str, message: Mapping[str, Any], output: Output | None) -> None:
     if "error" in message or "errorDetail" in message:
         words = (message.get("errorDetail") or {}).get("message") or message.get("error") or ""
-        raise _registry_refusal(reference, words)
+        raise registry_refusal(reference, words)
     if output and "status" in message and not message.get("progressDetail"):
         layer = f"{message['id']}: " if message.get("id") else ""
         output(f"{layer}{message['status']}\n".encode())

@@ -1,0 +1,190 @@
+"""What engines say, and what it means: their words -> our errors. No engine is asked here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tfdock.errors import BuildFailed, DiskFull, EngineError, NetworkError, Problem, TfdockError
+from tfdock.model import ImageRef
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """Words of an engine and the problem they stand for; `{what}`, `{where}` and groups of `words` may be used."""
+
+    words: re.Pattern[str]
+    error: type[TfdockError]
+    code: str
+    message: str
+    fix: str
+
+    def problem(self, found: re.Match[str], **names: str) -> TfdockError:
+        fields = {**names, **{key: value or "" for key, value in found.groupdict().items()}}
+        message = f"{self.message.format(**fields)} (the engine says: {found.string.strip()})"
+        return self.error(Problem(code=self.code, message=message, fix=self.fix.format(**fields)))
+
+
+def _means(words: str, error: type[TfdockError], code: str, message: str, fix: str) -> _Meaning:
+    return _Meaning(re.compile(words, re.IGNORECASE), error, code, message, fix)
+
+
+_DISK = _means(
+    r"no space left on device|disk quota exceeded",
+    DiskFull,
+    "disk-full",
+    "the engine's disk is full ({what})",
+    "make room where the engine keeps its data (`docker info` calls it Docker Root Dir): "
+    "`docker system df` shows what takes it, `docker system prune` frees what is unused",
+)
+
+_DOCKERFILE = _means(
+    r"dockerfile parse error|Cannot locate specified Dockerfile|the Dockerfile .*cannot be empty"
+    r"|requires BuildKit|unknown instruction|failed to parse",
+    BuildFailed,
+    "dockerfile-refused",
+    "the engine does not accept the Dockerfile",
+    "the classic builder knows neither `RUN --mount` nor heredocs; otherwise see the line it names",
+)
+
+# The HTTP status does not help: 429, 503 and a registry that is down all arrive as 500 with the registry's words.
+_REGISTRY = (
+    _DISK,
+    _means(
+        r"toomanyrequests|too many requests|rate limit|\b429\b",
+        NetworkError,
+        "registry-rate-limited",
+        "{where} has had too many requests from here and refuses {what} for now",
+        "wait, log in (`docker login`) for a higher limit, or set a registry mirror",
+    ),
+    _means(
+        r"filesystem layer verification failed|does not match.*digest|unexpected commit digest",
+        NetworkError,
+        "registry-damaged-content",
+        "{where} serves damaged content for {what}",
+        "another try would fetch the same bytes: tell who runs the registry, or use another mirror",
+    ),
+    _means(
+        r"no matching manifest for (?P<platform>\S+)",
+        NetworkError,
+        "image-not-found",
+        "{what} exists in {where}, but not for {platform}",
+        "choose an image for this machine's architecture",
+    ),
+    # Before "denied": for a repository that does not exist Docker Hub says both.
+    _means(
+        r"manifest unknown|name unknown|repository (does not exist|name not known)|not found|HTTP 404 response",
+        NetworkError,
+        "image-not-found",
+        "{where} has no image {what}, or does not show it to you",
+        "check name and tag; for a private image log in with `docker login`",
+    ),
+    _means(
+        r"denied|unauthorized|no basic auth credentials|authentication required|forbidden|HTTP 40[13] response",
+        NetworkError,
+        "registry-denied",
+        "{where} refuses to hand out {what}",
+        "log in with `docker login` as somebody who may read it",
+    ),
+    _means(
+        r"server gave HTTP response to HTTPS client|x509|certificate",
+        NetworkError,
+        "registry-unreachable",
+        "the engine does not trust {where}, so {what} cannot be fetched",
+        "give the engine the registry's certificate, or name it in `insecure-registries` of its daemon.json",
+    ),
+    _means(
+        r"dial tcp|no such host|connection re(fused|set)|timeout|timed out|network is unreachable|no route to host"
+        r"|unexpected (http )?status|error parsing HTTP \d+|\b50[0-9]\b|\bEOF\b|proxyconnect|request canceled"
+        r"|context deadline exceeded|bad gateway|service unavailable|\btls:",
+        NetworkError,
+        "registry-unreachable",
+        "{where} cannot be reached for {what}",
+        "check the engine's network (it fetches, not this program) and its proxy settings, or set a registry mirror",
+    ),
+)
+
+_REFUSALS = (
+    _DISK,
+    _means(
+        r"docker-init.*(not found|no such file)|unable to find.*docker-init",
+        EngineError,
+        "docker-init-missing",
+        "the engine cannot find `docker-init`, which forwards signals to the build",
+        "install `tini` on the engine's machine (Debian's docker.io only recommends it)",
+    ),
+    _means(
+        r"bind source path does not exist: (?P<path>.*)|statfs (?P<other>\S+): no such file or directory",
+        EngineError,
+        "mount-source-missing",
+        "the folder {path}{other} does not exist on the engine's machine, so no container can see it",
+        "create it first; with an engine on another machine, folders of this one cannot be mounted",
+    ),
+    _means(
+        r"network (?P<network>\S+) not found|unable to find network.* (?P<other>\S+):",
+        EngineError,
+        "network-not-found",
+        "the engine has no network named {network}{other}",
+        "`docker network ls` lists what there is; `none`, `host` and `bridge` are built in",
+    ),
+    _means(
+        r"No such image: (?P<image>\S+)",
+        EngineError,
+        "image-missing",
+        "the engine does not have the image {image}",
+        "build or pull it first",
+    ),
+    _means(
+        r"No such container|is dead or marked for removal",
+        EngineError,
+        "container-gone",
+        "the container is gone: {what}",
+        "somebody removed it; start again",
+    ),
+    _DOCKERFILE,
+)
+
+
+def _interpret(meanings: Iterable[_Meaning], words: str, **names: str) -> TfdockError | None:
+    """The first meaning that fits."""
+    for meaning in meanings:
+        found = meaning.words.search(words)
+        if found:
+            return meaning.problem(found, **names)
+    return None
+
+
+def refusal(what: str, words: str) -> TfdockError:
+    """The error for a request that the engine answered with a refusal."""
+    return _interpret(_REFUSALS, words, what=what) or EngineError(
+        Problem(
+            code="engine-refused",
+            message=f"the engine refused to {what}: {words}",
+            fix="the words are the engine's own; its log (`journalctl -u docker`) may say more",
+        )
+    )
+
+
+def registry_refusal(reference: str, words: str) -> TfdockError:
+    """The error for an image that could not be fetched."""
+    return _interpret(_REGISTRY, words, what=f"`{reference}`", where=_registry_of(reference)) or refusal(
+        f"fetch `{reference}`", words
+    )
+
+
+def step_refusal(step: str, words: str) -> TfdockError | None:
+    """The error for an image step, where the engine's words say more than that it failed."""
+    return _interpret((_DISK, _DOCKERFILE), words, what=f"the image step `{step}`")
+
+
+def speaks_of_full_disk(words: str) -> bool:
+    """Whether output says that a disk is full."""
+    return _DISK.words.search(words) is not None
+
+
+def _registry_of(reference: str) -> str:
+    try:
+        return f"the registry {ImageRef.parse(reference).registry}"
+    except ValueError:
+        return "its registry"
