@@ -158,7 +158,8 @@ def source_lines(context: BuildContext) -> Iterator[str]:
             [
                 "ARG SOURCE_REF=main",
                 "COPY tfdock/source.sh /opt/tfdock/",
-                "RUN /bin/bash /opt/tfdock/source.sh git https://github.com/tensorflow/tensorflow.git \"${SOURCE_REF}\" ''",
+                "RUN /bin/bash /opt/tfdock/source.sh git "
+                "https://github.com/tensorflow/tensorflow.git \"${SOURCE_REF}\" ''",
             ],
             id="git",
         ),

@@ -10,7 +10,8 @@ import pytest
 from packaging.version import Version as PackagingVersion
 
 from tfdock.decide import resolve as module
-from tfdock.decide.resolve import LocalSource, find_gpu, sorted_targets
+from tfdock.decide.devices import find_gpu, sorted_targets
+from tfdock.decide.resolve import LocalSource
 from tfdock.errors import Problem
 from tfdock.read.knowledge import KnowledgeBase
 

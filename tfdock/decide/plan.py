@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from tfdock.decide.naming import source_identity
 from tfdock.decide.render import BuildContext
-from tfdock.decide.resolve import Resolution, source_identity
+from tfdock.decide.resolve import Resolution
 from tfdock.errors import Incompatible, Problem
 from tfdock.model import BuildId, Machine, Mount, Version
 from tfdock.read.knowledge import KnowledgeBase

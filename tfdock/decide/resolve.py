@@ -7,21 +7,18 @@ nobody is known to have tested, is refused with all reasons at once.
 from __future__ import annotations
 
 import difflib
-import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tfdock.decide.contract import Contract, MissingFact, applies, version_facts
+from tfdock.decide.devices import find_gpu, gpu_key, sorted_targets, target_number
+from tfdock.decide.naming import Names
 from tfdock.errors import Incompatible, Problem
 from tfdock.model import BuildId, Capability, Choice, ImageRef, Source, Version
-from tfdock.read.knowledge import Accelerator, Gpu, Image, KnowledgeBase, Release, Support, in_range
+from tfdock.read.knowledge import Accelerator, Gpu, Image, KnowledgeBase, Release, Support
 from tfdock.read.profile import Debug, HostCompiler, Profile
 from tfdock.read.yamldoc import Node
-
-MAX_NAME = 128
-"""What an image tag may hold; a file name holds 255 bytes."""
-MAX_WORDS_IN_NAME = 8
-"""Longer lists of targets or CPU features are hashed in names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +162,31 @@ class _Resolver:
         facts = self._facts(
             release, version, python, accelerator, components, targets, gpu_compiler, host_compiler, paths, optimize
         )
-        local_version = self._local_version(accelerator, components, targets, source)
-        environment = self._environment(release, facts)
-        flags = self._flags(release, facts, debug)
+        names = Names(
+            version=version,
+            python=python,
+            accelerator=accelerator.accelerator,
+            toolkit=accelerator.toolkit,
+            components=tuple(components.items()),
+            targets=targets,
+            compiler=gpu_compiler if gpu_compiler != release.gpu_compiler else "",
+            cpu=self.profile.optimize if isinstance(self.profile.optimize, str) else tuple(self.profile.optimize),
+            debug=debug is not None,
+            xla=xla,
+            source=source,
+            machine=self.machine,
+        )
+        local_version = self._local_version(names)
+        contract = Contract(self.knowledge, release, facts)
+        try:
+            environment, flags, package = contract.environment(), self._flags(contract), contract.package()
+        except MissingFact as missing:
+            self.refuse(
+                "knowledge-placeholder",
+                "tensorflow",
+                f"the knowledge row `{missing.row}` asks for {missing.fact}, which this build does not have",
+                "add the path or component to the image's or release's row, or a `when:` to this one",
+            )
         self.stop_if_refused()
         return Resolution(
             version=version,
@@ -189,10 +208,10 @@ class _Resolver:
             environment=environment,
             flags=flags,
             startup=tuple(self.profile.bazel.startup),
-            package=tuple(word.format_map(facts) for word in release.wheel.command),
+            package=package,
             wheel_name=wheel_name,
             local_version=local_version,
-            build_id=self._build_id(release, version, python, accelerator, components, targets, gpu_compiler, source),
+            build_id=names.build_id,
             choices=tuple(self.choices),
             untested=tuple(self.untested),
         )
@@ -305,7 +324,7 @@ class _Resolver:
             )
         for path, name in self._asked_gpus():
             if self._gpu(name) is None:
-                near = difflib.get_close_matches(_gpu_key(name), self.knowledge.gpus, n=3, cutoff=0.5)
+                near = difflib.get_close_matches(gpu_key(name), self.knowledge.gpus, n=3, cutoff=0.5)
                 self.refuse(
                     "gpu-unknown",
                     path,
@@ -525,7 +544,7 @@ class _Resolver:
                 f"{accelerator.toolkit} {toolkit} is not known",
                 "use a known version",
             )
-        elif row and _target_number(target) not in row.targets:
+        elif row and target_number(target) not in row.targets:
             self._refuse_target(release, accelerator, path, target, str(toolkit))
 
     def _refuse_target(
@@ -535,7 +554,7 @@ class _Resolver:
         able = {
             row.version
             for row in self.knowledge.toolkits.values()
-            if row.toolkit == name and _target_number(target) in row.targets
+            if row.toolkit == name and target_number(target) in row.targets
         }
         ways = []
         here = _able_versions(release, name, able)
@@ -613,7 +632,7 @@ class _Resolver:
 
     def _cannot_compile(self, compiler: str, release: Release, targets: Sequence[str]) -> str:
         row = self.knowledge.compilers.get((compiler, release.clang or ""))
-        missing = [target for target in targets if row and _target_number(target) not in row.targets]
+        missing = [target for target in targets if row and target_number(target) not in row.targets]
         return f"{compiler} {release.clang} cannot emit {', '.join(missing)}" if missing else ""
 
     def _host_compiler(self, release: Release) -> str:
@@ -649,7 +668,7 @@ class _Resolver:
         return (
             row
             for row in self.knowledge.images
-            if _applies(release, row.releases)
+            if applies(release, row.releases)
             and (not row.accelerators or accelerator.accelerator in row.accelerators)
             and all(Version(components.get(name, "")).matches(Version(want)) for name, want in row.components.items())
         )
@@ -662,7 +681,7 @@ class _Resolver:
         if self.profile.base:
             self.choose("base", self.profile.base, "profile", "as asked")
             return ImageRef.parse(self.profile.base)
-        facts = _version_facts({"python": python, "version": str(version), **components})
+        facts = version_facts({"python": python, "version": str(version), **components})
         reference = ImageRef.parse(image.image.format_map(facts))
         doubt = "; nobody has checked that it exists" if image.unverified else ""
         self.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
@@ -670,7 +689,7 @@ class _Resolver:
 
     def _paths(self, image: Image, version: Version, python: str, components: Mapping[str, str]) -> dict[str, str]:
         """Where the tools stand in the base image."""
-        facts = _version_facts({"python": python, "version": str(version), **components})
+        facts = version_facts({"python": python, "version": str(version), **components})
         paths = {name: path.format_map(facts) for name, path in image.paths.items()}
         host = self.profile.host_compiler
         return paths | ({host.name: host.path} if isinstance(host, HostCompiler) and host.path else {})
@@ -749,7 +768,7 @@ class _Resolver:
     ) -> dict[str, str]:
         """What conditions (`when:`) and placeholders of the contract's rows may speak of."""
         facts = {
-            **_version_facts({"python": python, "version": str(version), **components}),
+            **version_facts({"python": python, "version": str(version), **components}),
             "release": release.release,
             "accelerator": accelerator.accelerator,
             "gpu_compiler": gpu_compiler,
@@ -768,181 +787,28 @@ class _Resolver:
             facts["capabilities"] = ",".join(self._written(release, target) for target in targets)
         return facts | {f"{name}_path": path for name, path in paths.items()}
 
-    def _environment(self, release: Release, facts: Mapping[str, str]) -> dict[str, str]:
-        environment: dict[str, str] = {}
-        for row in self.knowledge.variables:
-            if row.channel == "environment" and _applies(release, row.releases) and _holds(row.when, facts):
-                environment[row.variable] = self._filled(row.value, facts, f"variables.yaml {row.variable}")
-        return environment
-
-    def _flags(self, release: Release, facts: Mapping[str, str], debug: Debug | None) -> tuple[str, ...]:
-        rows = [
-            self._filled(row.flag, facts, f"flags.yaml {row.flag}")
-            for row in self.knowledge.flags
-            if _applies(release, row.releases) and _holds(row.when, facts)
-        ]
-        flags = list(dict.fromkeys(rows))
-        # After the configs: what a config sets loses against a later --repo_env of the same name.
-        repo_env = {
-            row.variable: self._filled(row.value, facts, f"variables.yaml {row.variable}")
-            for row in self.knowledge.variables
-            if row.channel == "repo_env" and _applies(release, row.releases) and _holds(row.when, facts)
-        }
-        flags += [f"--repo_env={name}={value}" for name, value in repo_env.items()]
+    def _flags(self, contract: Contract) -> tuple[str, ...]:
+        """The contract's flags, then the profile's own: the later of two flags wins."""
+        bazel, debug = self.profile.bazel, self.profile.debugging
+        flags = [*contract.flags()]
         if debug:
             flags += [f"--compilation_mode={debug.mode}"]
             flags += ["--strip=never", "--copt=-g"] if debug.symbols else []
             flags += [f"--per_file_copt={rule.files}@{','.join(rule.copts)}" for rule in debug.per_file]
-        bazel = self.profile.bazel
         flags += [f"--config={name}" for name in bazel.configs]
         flags += [f"--copt={option}" for option in bazel.copts]
-        # As they stand: the later of two flags wins, and `-Xclang a -Xclang b` is four options.
+        # As they stand: `-Xclang a -Xclang b` is four options.
         return (*flags, *bazel.flags)
 
-    def _filled(self, template: str, facts: Mapping[str, str], row: str) -> str:
-        try:
-            return template.format_map(facts).strip()
-        except KeyError as error:
-            self.refuse(
-                "knowledge-placeholder",
-                "tensorflow",
-                f"the knowledge row `{row}` asks for {error}, which this build does not have",
-                "add the path or component to the image's or release's row, or a `when:` to this one",
-            )
-            return ""
-
-    # --- names ----------------------------------------
-
-    def _source_suffix(self, source: Source) -> str:
-        """`src1a2b3c4d` for anything but the release's own tag."""
-        return "" if source.official else f"src{_short_hash(source_identity(source))}"
-
-    def _variant(self, source: Source, compiler: str = "", most: int = MAX_WORDS_IN_NAME) -> list[str]:
-        parts = []
-        if self.profile.optimize == "native":
-            parts.append("native")
-        elif isinstance(self.profile.optimize, list):
-            parts += _short_list([re.sub(r"[^a-z0-9]", "", name) for name in self.profile.optimize], most)
-        parts += ["dbg"] if self.profile.debugging else []
-        parts += [compiler] if compiler else []
-        parts += [] if self.profile.xla else ["noxla"]
-        if source.patches:
-            parts.append(f"p{_short_hash(b''.join(source.patches.values()))}")
-        return parts
-
-    def _build_id(
-        self,
-        release: Release,
-        version: Version,
-        python: str,
-        accelerator: Accelerator,
-        components: Mapping[str, str],
-        targets: Sequence[str],
-        gpu_compiler: str,
-        source: Source,
-    ) -> BuildId:
-        suffix = self._source_suffix(source)
-        parts = [f"tf{version}{'.' + suffix if suffix else ''}", f"py{python}"]
-        parts += [f"{name}{value}" for name, value in components.items()] or [accelerator.accelerator]
-        compiler = gpu_compiler if gpu_compiler != release.gpu_compiler else ""
-        name = ""
-        for most in (MAX_WORDS_IN_NAME, 0):
-            words = (*parts, *_target_words(targets, most), *self._variant(source, compiler, most), self.machine)
-            name = "-".join(words)
-            if len(name) <= MAX_NAME:
-                break
-        return BuildId(name)
-
-    def _local_version(
-        self,
-        accelerator: Accelerator,
-        components: Mapping[str, str],
-        targets: Sequence[str],
-        source: Source,
-    ) -> str | None:
-        """What tells this wheel from the official one of that version; None where nothing does."""
+    def _local_version(self, names: Names) -> str | None:
         asked = self.profile.wheel.local_version
-        if asked:
-            self.choose("wheel.local_version", asked, "profile", "as asked")
-            return asked
-        toolkit = accelerator.toolkit
-        parts = [f"{toolkit}{Version(components[toolkit]).minor}"] if toolkit and toolkit in components else []
-        parts += [*_target_words(targets), *self._variant(source)]
-        suffix = self._source_suffix(source)
-        parts += [suffix] if suffix else []
-        local = ".".join(parts) or None
-        self.choose("wheel.local_version", local or "none", "default", "tells the wheel from the official one")
+        local = asked or names.local_version
+        source, reason = _asked_or_default(asked is not None, "tells the wheel from the official one")
+        self.choose("wheel.local_version", local or "none", source, reason)
         return local
 
 
 # --- pure helpers ----------------------------------------
-
-
-def find_gpu(knowledge: KnowledgeBase, name: str) -> Gpu | None:
-    """The row of a GPU by short name (`rtx3080`) or by the name its driver prints; None if unknown."""
-    row = knowledge.gpus.get(_gpu_key(name))
-    if row is not None:
-        return row
-    # Drivers of some years put the vendor before the name and others do not.
-    vendors = [
-        f"{accelerator.vendor.lower()} " for accelerator in knowledge.accelerators.values() if accelerator.vendor
-    ]
-
-    def plain(text: str) -> str:
-        return next((text[len(one) :] for one in vendors if text.startswith(one)), text)
-
-    wanted = plain(name.lower())
-    return next(
-        (gpu for gpu in knowledge.gpus.values() if any(plain(one.lower()) == wanted for one in gpu.names)), None
-    )
-
-
-def sorted_targets(targets: Iterable[str]) -> tuple[str, ...]:
-    """Without repetition, and in numerical order; `compute_86` makes `sm_86` superfluous."""
-    unique = set(targets)
-    try:
-        capabilities = {Capability.parse(target) for target in unique}
-    except ValueError:
-        return tuple(sorted(unique, key=lambda target: (len(target), target)))
-    with_ptx = {(one.major, one.minor, one.suffix) for one in capabilities if one.ptx}
-    return tuple(
-        str(one) for one in sorted(capabilities) if one.ptx or (one.major, one.minor, one.suffix) not in with_ptx
-    )
-
-
-def source_identity(source: Source) -> bytes:
-    """What makes a source that source, for fingerprints and names; patches are apart."""
-    parts = (source.kind, source.sha256 or "", source.commit or "", *(() if source.sha256 else (source.location,)))
-    refs = () if source.commit else source.refs
-    return "\n".join((*parts, *refs)).encode()
-
-
-def _gpu_key(name: str) -> str:
-    return re.sub(r"[^a-z0-9-]", "", name.lower())
-
-
-def _short_hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:8]
-
-
-def _target_number(target: str) -> str:
-    """`86` of `sm_86` and `compute_86`; a gfx target is its own number."""
-    return target.partition("_")[2] or target
-
-
-def _target_words(targets: Sequence[str], most: int = MAX_WORDS_IN_NAME) -> list[str]:
-    """`sm80`, `sm86`, `ptx86` for [sm_80, compute_86]; one hash for long lists."""
-    words: list[str] = []
-    for target in targets:
-        kind, _, number = target.partition("_")
-        words += [f"sm{number}", f"ptx{number}"] if kind == "compute" else [f"{kind}{number}"]
-    return _short_list(words, most)
-
-
-def _short_list(words: Sequence[str], most: int) -> list[str]:
-    if len(words) > most:
-        return [f"x{len(words)}", _short_hash(" ".join(words).encode())]
-    return list(words)
 
 
 def _same_minor(one: str, other: str) -> bool:
@@ -964,24 +830,3 @@ def _able_versions(release: Release, toolkit: str, able: Collection[str]) -> lis
 
 def _either(versions: Sequence[str]) -> str:
     return f" ({', '.join(versions)})" if versions else ""
-
-
-def _version_facts(versions: Mapping[str, str]) -> dict[str, str]:
-    """`cuda`, `cuda_minor` and `cuda_major` for each version."""
-    facts: dict[str, str] = {}
-    for name, text in versions.items():
-        version = Version(text)
-        facts |= {name: text, f"{name}_minor": str(version.minor), f"{name}_major": str((version.parts or ("",))[0])}
-    return facts
-
-
-def _applies(release: Release, span: str) -> bool:
-    """A row holds for a release by its own number, or by that of the release it is like."""
-    return span == release.release or in_range(release.like or release.release, span)
-
-
-def _holds(when: Mapping[str, str | tuple[str, ...]], facts: Mapping[str, str]) -> bool:
-    return all(
-        facts.get(name, "") == wanted if isinstance(wanted, str) else facts.get(name, "") in wanted
-        for name, wanted in when.items()
-    )

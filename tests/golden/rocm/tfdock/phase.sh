@@ -35,11 +35,7 @@ bazel "${startup[@]}" build "${flags[@]}" -- "${targets[@]}"
 
 mkdir -p /tf/staging/raw
 case ${package[0]} in
-collect)
-  shopt -s nullglob
-  wheels=("${package[1]}"/*.whl)
-  [ ${#wheels[@]} -eq 0 ] || cp -L "${wheels[@]}" /tf/staging/raw/
-  ;;
+collect) ! compgen -G "${package[1]}/*.whl" >/dev/null || cp -L "${package[1]}"/*.whl /tf/staging/raw/ ;;
 run) "${package[@]:1}" ;;
 esac
 cd /tf/staging/raw

@@ -1,0 +1,76 @@
+"""The contract of a release: which of its rows hold for a build, and their variables and flags filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tfdock.model import Version
+from tfdock.read.knowledge import KnowledgeBase, Release, in_range
+
+
+class MissingFact(Exception):
+    """A row asks for something that the build does not have; `row` and `fact` say which."""
+
+    def __init__(self, row: str, fact: str) -> None:
+        super().__init__(f"{row} asks for {fact}")
+        self.row = row
+        self.fact = fact
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """The rows of one release, seen with the facts of one build."""
+
+    knowledge: KnowledgeBase
+    release: Release
+    facts: Mapping[str, str]
+
+    def environment(self) -> dict[str, str]:
+        """What is exported for ./configure and Bazel."""
+        return self._variables("environment")
+
+    def flags(self) -> tuple[str, ...]:
+        """Bazel's flags, configs first: what a config sets loses against a later --repo_env of the same name."""
+        rows = (row.flag for row in self.knowledge.flags if self._holds(row.releases, row.when))
+        flags = [self._filled(flag, f"flags.yaml {flag}") for flag in rows]
+        repo_env = [f"--repo_env={name}={value}" for name, value in self._variables("repo_env").items()]
+        return (*dict.fromkeys(flags), *repo_env)
+
+    def package(self) -> tuple[str, ...]:
+        """The words of the script that makes the wheel, for releases that have one."""
+        row = f"releases.yaml {self.release.release}"
+        return tuple(self._filled(word, row) for word in self.release.wheel.command)
+
+    def _variables(self, channel: str) -> dict[str, str]:
+        return {
+            row.variable: self._filled(row.value, f"variables.yaml {row.variable}")
+            for row in self.knowledge.variables
+            if row.channel == channel and self._holds(row.releases, row.when)
+        }
+
+    def _holds(self, span: str, when: Mapping[str, str | tuple[str, ...]]) -> bool:
+        return applies(self.release, span) and all(
+            self.facts.get(name, "") in ((wanted,) if isinstance(wanted, str) else wanted)
+            for name, wanted in when.items()
+        )
+
+    def _filled(self, template: str, row: str) -> str:
+        try:
+            return template.format_map(self.facts).strip()
+        except KeyError as error:
+            raise MissingFact(row, str(error)) from error
+
+
+def applies(release: Release, span: str) -> bool:
+    """A row holds for a release by its own number, or by that of the release it is like."""
+    return span == release.release or in_range(release.like or release.release, span)
+
+
+def version_facts(versions: Mapping[str, str]) -> dict[str, str]:
+    """`cuda`, `cuda_minor` and `cuda_major` for each version."""
+    facts: dict[str, str] = {}
+    for name, text in versions.items():
+        version = Version(text)
+        facts |= {name: text, f"{name}_minor": str(version.minor), f"{name}_major": str((version.parts or ("",))[0])}
+    return facts

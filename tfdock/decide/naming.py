@@ -1,0 +1,96 @@
+"""Names: the build id and the wheel's local version, from what was decided."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfdock.model import BuildId, Source, Version
+
+MAX_NAME = 128
+"""What an image tag may hold; a file name holds 255 bytes."""
+MAX_WORDS = 8
+"""Longer lists of targets or CPU features are hashed in names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What names are made of. `components` are (name, version) pairs in their order; `compiler` only if unusual."""
+
+    version: Version
+    python: str
+    accelerator: str
+    toolkit: str | None
+    components: tuple[tuple[str, str], ...]
+    targets: tuple[str, ...]
+    compiler: str
+    cpu: str | tuple[str, ...]
+    debug: bool
+    xla: bool
+    source: Source
+    machine: str
+
+    @property
+    def build_id(self) -> BuildId:
+        """`tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64`, at most 128 characters."""
+        release = f"tf{self.version}" + "".join(f".{word}" for word in self._source)
+        parts = [release, f"py{self.python}"]
+        parts += [f"{name}{version}" for name, version in self.components] or [self.accelerator]
+        for most in (MAX_WORDS, 0):
+            name = "-".join(
+                (*parts, *target_words(self.targets, most), *self._variant(self.compiler, most), self.machine)
+            )
+            if len(name) <= MAX_NAME:
+                break
+        return BuildId(name)
+
+    @property
+    def local_version(self) -> str | None:
+        """What tells this wheel from the official one of that version (`cuda12.5.sm86`); None where nothing does."""
+        toolkit = [f"{name}{Version(version).minor}" for name, version in self.components if name == self.toolkit]
+        words = (*toolkit, *target_words(self.targets), *self._variant(), *self._source)
+        return ".".join(words) or None
+
+    @property
+    def _source(self) -> list[str]:
+        """`src1a2b3c4d` for anything but the release's own tag."""
+        return [] if self.source.official else [f"src{_short_hash(source_identity(self.source))}"]
+
+    def _variant(self, compiler: str = "", most: int = MAX_WORDS) -> list[str]:
+        """What sets the build apart besides its versions and targets."""
+        features = () if isinstance(self.cpu, str) else self.cpu
+        words = ["native"] if self.cpu == "native" else []
+        words += _short_list([re.sub(r"[^a-z0-9]", "", name) for name in features], most)
+        words += ["dbg"] if self.debug else []
+        words += [compiler] if compiler else []
+        words += [] if self.xla else ["noxla"]
+        words += [f"p{_short_hash(b''.join(self.source.patches.values()))}"] if self.source.patches else []
+        return words
+
+
+def source_identity(source: Source) -> bytes:
+    """What makes a source that source, for fingerprints and names; patches are apart."""
+    parts = (source.kind, source.sha256 or "", source.commit or "", *(() if source.sha256 else (source.location,)))
+    refs = () if source.commit else source.refs
+    return "\n".join((*parts, *refs)).encode()
+
+
+def target_words(targets: Sequence[str], most: int = MAX_WORDS) -> list[str]:
+    """`sm80`, `sm86`, `ptx86` for [sm_80, compute_86]; one hash for more than `most` words."""
+    words: list[str] = []
+    for target in targets:
+        kind, _, number = target.partition("_")
+        words += [f"sm{number}", f"ptx{number}"] if kind == "compute" else [f"{kind}{number}"]
+    return _short_list(words, most)
+
+
+def _short_list(words: Sequence[str], most: int) -> list[str]:
+    if len(words) > most:
+        return [f"x{len(words)}", _short_hash(" ".join(words).encode())]
+    return list(words)
+
+
+def _short_hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:8]
