@@ -148,7 +148,7 @@ class Desk:
     @property
     def builder(self) -> Builder:
         return Builder(
-            engine=self.engine,
+            connect=lambda: self.engine,
             settings=self.settings,
             listen=lambda event: self.heard.append(event),
             stop=self.stop,

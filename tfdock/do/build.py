@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from tfdock import __version__
 from tfdock.decide.plan import BuildPlan, Phase, as_json, toolchain_key
-from tfdock.do import events, journal, seal
-from tfdock.do.engine import BASE_LABEL, RUN_LABEL, Cancel, ContainerSpec, Engine, ImageBuild
+from tfdock.do import events, journal
+from tfdock.do.engine import BASE_LABEL, RUN_LABEL, Cancel, ContainerSpec, Engine, EngineInfo, ImageBuild
 from tfdock.do.failures import Failures, file_error, gib, make_folder
 from tfdock.do.machine import free_disk
 from tfdock.do.settings import Settings
@@ -36,7 +37,6 @@ from tfdock.errors import (
     TimeLimit,
 )
 from tfdock.inspect import bazel
-from tfdock.inspect.wheel import deflate_backend
 from tfdock.model import Mount
 
 _TAIL = 200
@@ -80,15 +80,28 @@ class _Run:
 
 @dataclass
 class Builder:
-    """Builds plans on one engine. `listen` hears events; `clock` is monotonic seconds."""
+    """Builds plans on one engine. `listen` hears events; `clock` is monotonic seconds.
 
-    engine: Engine
+    `connect` is called when the engine is first needed: what is up to date needs neither it nor its SDK.
+    """
+
+    connect: Callable[[], Engine]
     settings: Settings
     listen: events.Listener
     stop: Stop = field(default_factory=Stop)
     clock: Callable[[], float] = time.monotonic
     log: Path | None = None
     """The log of the last build, once it has one."""
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine that builds."""
+        return self.connect()
+
+    @cached_property
+    def engine_info(self) -> EngineInfo:
+        """Who it is."""
+        return self.engine.info()
 
     @property
     def wheelhouse(self) -> Wheelhouse:
@@ -177,7 +190,7 @@ class Builder:
 
     def _ready_engine(self) -> None:
         """See that the engine can be used, and clean up what runs that were killed left on it."""
-        if not self.engine.info().local:
+        if not self.engine_info.local:
             raise EngineError(
                 Problem(
                     code="engine-remote",
@@ -437,16 +450,21 @@ class Builder:
         """From what the container left to wheels in the wheelhouse. A stop is obeyed until they are moved there."""
         began = self.clock()
         stopper = Stopper(self.stop, gently=self.stop.check, clock=self.clock)
+        # Here, not above: what is up to date is told without the modules that know wheels.
+        from tfdock.do import seal
+
         sealed = self._watch(plan, run, "seal", lambda _: seal.sealed_wheels(plan, run.staging, run.name), stopper)
         run.seconds["seal"] = round(self.clock() - began, 3)
-        record = self._record(plan, run, sealed)
+        record = self._record(plan, run, sealed, deflate=seal.deflate_backend())
         self.stop.check()
         self.wheelhouse.publish(plan.build_id, record, sealed)
         return record
 
-    def _record(self, plan: BuildPlan, run: _Run, sealed: Mapping[Path, WheelFile]) -> dict[str, Any]:
+    def _record(
+        self, plan: BuildPlan, run: _Run, sealed: Mapping[Path, WheelFile], *, deflate: str
+    ) -> dict[str, Any]:
         """The build record: no secret, no path of this machine."""
-        info = self.engine.info()
+        info = self.engine_info
         figures = _figures(run.staging / "events.json")
         return {
             "schema": RECORD_SCHEMA,
@@ -464,7 +482,7 @@ class Builder:
             "machine": {"cpus": info.cpus, "memory": info.memory},
             "engine": {"name": info.name, "version": info.version},
             "untested": [problem.message for problem in plan.resolution.untested],
-            "deflate": deflate_backend(),
+            "deflate": deflate,
             "started": _utc(run.started),
             "finished": _utc(time.time()),
         }

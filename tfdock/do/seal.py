@@ -80,5 +80,10 @@ def _check(plan: BuildPlan, name: str, facts: wheels.WheelFacts) -> None:
         raise WheelRefused(Problem(code=first.code, message=message, fix="build again; if it stays, report it"))
 
 
+def deflate_backend() -> str:
+    """What packed the wheels: equal contents are equal bytes only from the same implementation."""
+    return wheels.deflate_backend()
+
+
 def _text(path: Path) -> str:
     return path.read_text("utf-8") if path.is_file() else ""
