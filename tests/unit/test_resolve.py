@@ -152,6 +152,10 @@ def test_every_choice_has_a_value_a_source_and_a_reason(made_up: Desk, text: str
         ),
         (HEAD, "xla", "true", "default", "TensorFlow's own default"),
         (HEAD + "xla: false", "xla", "false", "profile", "as asked"),
+        (HEAD, "debug", "off", "default", "optimised, no symbols"),
+        (HEAD + "debug: {mode: fastbuild}", "debug", "fastbuild", "profile", "as asked"),
+        (HEAD, "wheel.name", "tensorflow", "default", "what `pip install` asks for"),
+        (HEAD + "wheel: {name: mine}", "wheel.name", "mine", "profile", "as asked"),
         (HEAD, "wheel.local_version", "none", "default", "tells the wheel from the official one"),
     ],
 )
@@ -360,6 +364,14 @@ REFUSALS = [
         3,
         "write `compute_86`",
         id="SASS of an old release",
+    ),
+    pytest.param(
+        HEAD + "compute_capabilities: [sm_90f]\n",
+        "capability-syntax",
+        "compute_capabilities[0]",
+        4,
+        "take a release that knows it" + UNTESTED,
+        id="a letter nobody knows",
     ),
     pytest.param(
         OPEN + "compute_capabilities: [sm_90a]\ncuda: '20.1'\nallow_untested: false\n",
@@ -824,6 +836,28 @@ def test_debugging_is_flags(made_up: Desk, debug: str, flags: list[str]) -> None
 )
 def test_optimisation_is_compiler_options(made_up: Desk, optimize: str, flags: tuple[str, ...]) -> None:
     assert made_up.resolve(HEAD + f"optimize: {optimize}\n").optimize == flags
+
+
+FACTS = (
+    "{release} {version} {version_minor} {python} {python_major} {accelerator} {gpu_compiler} {host_compiler} {xla} "
+    "{xla_digit} {optimize} {optimize_flags} {debug} {wheel_name} {targets} {cuda_minor} {cudnn_major} {cuda_path}"
+)
+
+
+def test_rows_may_speak_of_every_fact_of_a_build(made_up: Desk) -> None:
+    row = f'  - {{variable: ALL, releases: "9.9", value: "{FACTS}", source: x}}\n'
+    tables = MADE_UP_TABLES | {"variables": MADE_UP_TABLES["variables"] + row}
+    texts = {name: [(f"{name}.yaml", text)] for name, text in tables.items()}
+    desk = Desk(knowledge=KnowledgeBase(texts), templates=made_up.templates)
+    text = HEAD + "compute_capabilities: [compute_90, sm_86]\nxla: false\noptimize: [avx2, fma]\ndebug: true\n"
+    assert desk.resolve(text + "wheel: {name: mine}\n").environment["ALL"] == (
+        "9.9 9.9.1 9.9 3.10 3 cuda clang clang false 0 custom -mavx2 -mfma true mine sm_86,compute_90 20.1 9 "
+        "/usr/local/cuda-20.1"
+    )
+    assert desk.resolve(HEAD + "gpus: [one]\noptimize: native\n").environment["ALL"] == (
+        "9.9 9.9.1 9.9 3.10 3 cuda clang clang true 1 native -march=native false tensorflow sm_86 20.1 9 "
+        "/usr/local/cuda-20.1"
+    )
 
 
 # --- images and sources ---------------------------------------------------------------------------------------------
