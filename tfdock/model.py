@@ -185,7 +185,7 @@ class Source:
     sha256: str | None = None
     patches: Mapping[str, bytes] = field(default_factory=dict)
     official: bool = False
-    """True for the release's own tag, unpatched: only then may the wheel carry the release's plain name."""
+    """True for the release's own tag. Patches are apart: they show in names by a hash of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """TensorFlow 2.14.1's own source goes through the pipeline's image phase, where its own configure.py runs.
 
 The source is Debian's package of it; the base image is a stand-in made of Debian's packages under the name that the
-profile asks for. The compile itself needs downloads that are out of reach here, so it ends at `.tf_configure.bazelrc`.
+profile asks for. The compile itself needs downloads that are out of reach, so all ends at `.tf_configure.bazelrc`.
 """
 
 from __future__ import annotations

@@ -137,10 +137,18 @@ BAD = [
     pytest.param(
         SOURCE + 'git: "-oProxyCommand=x"}\n',
         "2:38",
-        "`tensorflow.git`: `-oProxyCommand=x` does not look like a git address "
+        "`tensorflow.git`: `-oProxyCommand=x` does not look like a git address without a password "
         "(`https://github.com/tensorflow/tensorflow.git`)",
         "`tensorflow.git` is: A git repository other than TensorFlow's own",
         id="tensorflow.git",
+    ),
+    pytest.param(
+        SOURCE + 'git: "https://me:secret@example.com/x.git"}\n',
+        "2:38",
+        "`tensorflow.git`: `https://me:secret@example.com/x.git` does not look like a git address without a password "
+        "(`https://github.com/tensorflow/tensorflow.git`)",
+        "`tensorflow.git` is: A git repository other than TensorFlow's own",
+        id="tensorflow.git with a password",
     ),
     pytest.param(
         SOURCE + f"archive: ftp://x/y.zip, sha256: {SHA256}}}\n",
@@ -377,7 +385,7 @@ BAD = [
         HEAD + "host_compiler: {name: gcc, version: new}\n",
         "3:37",
         "`host_compiler.version`: `new` does not look like a version (`2.18.0`)",
-        "`host_compiler.version` is: Its version",
+        "`host_compiler.version` is: Its version, where Debian and Ubuntu put it",
         id="host_compiler.version",
     ),
     pytest.param(

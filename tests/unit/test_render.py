@@ -188,9 +188,9 @@ def test_patches_keep_their_order_and_get_harmless_names(desk: Desk) -> None:
     patches = {"z.patch": b"1", "../a b/$(x).patch": b"2", "é.patch": b"3"}
     files = desk.render(text, local=LocalSource(patches=patches)).files
     assert {path: data for path, data in files.items() if "/patches/" in path} == {
-        "tfdock/patches/01-z.patch": b"1",
-        "tfdock/patches/02-.._a_b___x_.patch": b"2",
-        "tfdock/patches/03-_.patch": b"3",
+        "tfdock/patches/001-z.patch": b"1",
+        "tfdock/patches/002-.._a_b___x_.patch": b"2",
+        "tfdock/patches/003-_.patch": b"3",
     }
     assert "COPY tfdock/patches/ /opt/tfdock/patches/" in files["Dockerfile"].decode()
 

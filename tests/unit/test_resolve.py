@@ -475,7 +475,7 @@ def test_what_cannot_work_is_refused_at_its_line_with_a_way_out(
 
 
 def codes_in_the_source() -> set[str]:
-    text = Path(module.__file__).read_text("utf-8")
+    text = "".join(path.read_text("utf-8") for path in Path(module.__file__).parent.glob("*.py"))
     return set(re.findall(r"self\.(?:refuse|doubt)\(\s*\"([a-z-]+)\"", text))
 
 
@@ -606,6 +606,13 @@ def test_every_shipped_gpu_is_found_by_each_of_its_names(desk: Desk) -> None:
     assert wrong == {}
 
 
+@pytest.mark.parametrize("name", ["RTX 3080", "rtx 3080", "GeForce RTX 3080", "NVIDIA GeForce RTX 3080"])
+def test_a_gpu_is_known_as_people_write_it(desk: Desk, name: str) -> None:
+    row = find_gpu(desk.knowledge, name)
+    assert row
+    assert row.gpu == "rtx3080"
+
+
 @pytest.mark.parametrize(
     ("gpus", "targets"),
     [
@@ -687,13 +694,13 @@ GIT = 'schema: 1\npython: "3.10"\ntensorflow: {release: "9.9.1", '
         pytest.param(
             GPU + "compiler: nvcc\n",
             "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-nvcc-x86_64",
-            "cuda20.1.sm86",
+            "cuda20.1.sm86.nvcc",
             id="nvcc asked",
         ),
         pytest.param(
             HEAD + "gpus: [twelve]\n",
             "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm120-nvcc-x86_64",
-            "cuda20.1.sm120",
+            "cuda20.1.sm120.nvcc",
             id="nvcc of itself",
         ),
         pytest.param(
@@ -705,7 +712,7 @@ GIT = 'schema: 1\npython: "3.10"\ntensorflow: {release: "9.9.1", '
         pytest.param(
             GPU + "optimize: native\ndebug: true\ncompiler: nvcc\nxla: false\n",
             "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-native-dbg-nvcc-noxla-x86_64",
-            "cuda20.1.sm86.native.dbg.noxla",
+            "cuda20.1.sm86.native.dbg.nvcc.noxla",
             id="all together",
         ),
         pytest.param(GIT + "ref: main}\n", "tf9.9.1.src55c8be45-py3.10-cpu-x86_64", "src55c8be45", id="another ref"),
@@ -899,3 +906,10 @@ def test_a_script_that_packs_the_wheel_is_told_its_name_and_place(made_up: Desk)
     assert release.wheel.command == ("bazel-bin/script", "{output}", "--name", "{wheel_name}")
     plan = made_up.plan(OLD)
     assert plan.package == ("run", "bazel-bin/script", "/tf/staging/raw")
+
+
+def test_a_host_compiler_by_version_stands_where_debian_puts_it(made_up: Desk) -> None:
+    gcc = made_up.resolve(GPU + "host_compiler: {name: gcc, version: '11'}\n")
+    assert gcc.paths["gcc"] == "/usr/bin/gcc-11"
+    clang = made_up.resolve(GPU + "host_compiler: {name: clang, version: '17'}\n")
+    assert clang.paths["clang"] == "/usr/lib/llvm-17/bin/clang"

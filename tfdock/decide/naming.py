@@ -50,7 +50,7 @@ class Names:
     def local_version(self) -> str | None:
         """What tells this wheel from the official one of that version (`cuda12.5.sm86`); None where nothing does."""
         toolkit = [f"{name}{Version(version).minor}" for name, version in self.components if name == self.toolkit]
-        words = (*toolkit, *target_words(self.targets), *self._variant(), *self._source)
+        words = (*toolkit, *target_words(self.targets), *self._variant(self.compiler), *self._source)
         return ".".join(words) or None
 
     @property

@@ -52,7 +52,7 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
         needed.append("patch.sh")
     files |= {f"tfdock/{name}": templates[f"scripts/{name}"].encode() for name in needed}
     for number, (name, patch) in enumerate(resolution.source.patches.items(), start=1):
-        files[f"tfdock/patches/{number:02}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"] = patch
+        files[f"tfdock/patches/{number:03}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"] = patch
     tree = resolution.source.location if resolution.source.kind == "path" else None
     return BuildContext(files=dict(sorted(files.items())), source_tree=tree)
 

@@ -20,6 +20,9 @@ from tfdock.read.knowledge import Accelerator, Gpu, Image, KnowledgeBase, Releas
 from tfdock.read.profile import Debug, HostCompiler, Profile
 from tfdock.read.yamldoc import Node
 
+# Where Debian and Ubuntu put the compiler of one version.
+_HOST_COMPILERS = {"gcc": "/usr/bin/gcc-{version}", "clang": "/usr/lib/llvm-{version}/bin/clang"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSource:
@@ -692,7 +695,9 @@ class _Resolver:
         facts = version_facts({"python": python, "version": str(version), **components})
         paths = {name: path.format_map(facts) for name, path in image.paths.items()}
         host = self.profile.host_compiler
-        return paths | ({host.name: host.path} if isinstance(host, HostCompiler) and host.path else {})
+        if not isinstance(host, HostCompiler) or not (host.path or host.version):
+            return paths
+        return paths | {host.name: host.path or _HOST_COMPILERS[host.name].format(version=host.version)}
 
     def _bazel(self, release: Release) -> str:
         asked = self.profile.bazel.version

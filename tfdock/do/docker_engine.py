@@ -350,7 +350,8 @@ def _step_failed(step: str, words: str, code: int | None) -> BuildFailed:
             code="image-step-failed",
             message=f"the image step `{step}` failed {ending}",
             fix="its output above says why",
-        )
+        ),
+        status=code,
     )
 
 

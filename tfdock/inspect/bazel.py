@@ -12,7 +12,7 @@ _PROCESSES = re.compile(r"INFO: [\d,]+ process(?:es)?: (.*?)\.?\s*$", re.MULTILI
 _NETWORK = re.compile(
     r"UnknownHostException|Unknown host|Connection refused|Connection reset|[Cc]onnect(?:ion)? timed out|"
     r"Network is unreachable|No route to host|GET returned (?:4|5)\d\d|Could not resolve host|"
-    r"Temporary failure in name resolution"
+    r"Temporary failure (?:in name resolution|resolving)"
 )
 _NO_SPACE = re.compile(r"No space left on device|ENOSPC")
 _ERROR = re.compile(r"^(?:ERROR|FATAL|FAILED)\b|\berror:|^tfdock: |Killed\b|\w+(?:Error|Exception): ")

@@ -100,8 +100,10 @@ GitRef = Annotated[
 GitUrl = Annotated[
     str,
     _Pattern(
-        r"(https?|git|ssh|file)://[A-Za-z0-9_.~:@%/+-]+|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[A-Za-z0-9_./~-]+",
-        "a git address (`https://github.com/tensorflow/tensorflow.git`)",
+        # Without a password: the address ends up in the image's history.
+        r"(https?|git|ssh|file)://(?![^/@]*:[^/@]*@)[A-Za-z0-9_.~:@%/+-]+"
+        r"|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[A-Za-z0-9_./~-]+",
+        "a git address without a password (`https://github.com/tensorflow/tensorflow.git`)",
     ),
 ]
 Url = Annotated[str, _Pattern(r"(https?|file)://[A-Za-z0-9_.~:@%/+=&?,-]+", "a web address")]
@@ -223,7 +225,7 @@ class HostCompiler(_Record):
     """The compiler of the C++ code."""
 
     name: Literal["gcc", "clang"] = Field(description="gcc or clang")
-    version: VersionText | None = Field(None, description="Its version")
+    version: VersionText | None = Field(None, description="Its version, where Debian and Ubuntu put it")
     path: Path_ | None = Field(None, description="Where it stands in the base image")
 
 

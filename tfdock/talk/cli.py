@@ -439,6 +439,8 @@ def _stoppable() -> Iterator[Stop]:
 
     def request(number: int, _frame: object) -> None:
         stop.requests += 1
+        if stop.requests > 2:  # an engine that hangs may keep the second from being heard; the journal knows the rest
+            raise KeyboardInterrupt
         stop.terminated = stop.terminated or number == signal.SIGTERM
 
     previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
