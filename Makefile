@@ -14,7 +14,8 @@ setup: ## Python, a virtual environment, the packages
 demo: setup ## From a profile to a wheel, on a real engine: the main job in miniature
 	@$(BED) run -- ci/demo
 
-test: setup ## The whole suite: unit, engine, builds
+test: ## The whole suite: unit, engine, builds
+	@ci/setup test
 	@$(BED) run -- $(PYTHON) -m pytest $(ARGS)
 
 bench: setup ## Compare with hand-written equivalents; writes build/bench.json
