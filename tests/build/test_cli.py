@@ -97,8 +97,12 @@ def test_render_writes_the_same_bytes_every_time_and_replaces_only_its_own_folde
     assert document["schema"] == "tfdock.render/1"
     for name in document["files"]:
         assert (folder / name).read_bytes() == (again / name).read_bytes()
+    (folder / "notes.txt").write_text("mine")
     (folder / "stale").touch()
+    with (folder / ".tfdock-context").open("a") as written:
+        written.write("stale\n")  # as an earlier render of another profile would have
     assert tfdock.run("render", RTX3080, "-o", folder).code == 0
+    assert (folder / "notes.txt").read_text() == "mine"
     assert not (folder / "stale").exists()
 
     foreign.mkdir()

@@ -222,7 +222,7 @@ def test_a_cache_that_runs_full_is_named(tfdock: Tfdock, workshop: Workshop, tmp
 
 
 def log_says(tfdock: Tfdock, text: str) -> bool:
-    return any(text in log.read_text(errors="replace") for log in tfdock.wheelhouse.glob(".tfdock/*/*/build.log"))
+    return any(text in log.read_text(errors="replace") for log in tfdock.wheelhouse.glob(".tfdock/*/*/*.log"))
 
 
 def compiling(tfdock: Tfdock, profile: Path) -> Running:

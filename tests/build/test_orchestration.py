@@ -180,7 +180,7 @@ class Desk:
 
     @property
     def log(self) -> bytes:
-        (log,) = self.settings.wheelhouse.glob(".tfdock/*/*/build.log")
+        (log,) = self.settings.wheelhouse.glob(".tfdock/*/*/*.log")
         return log.read_bytes()
 
     @property

@@ -151,9 +151,16 @@ BAD = [
         id="tensorflow.git with a password",
     ),
     pytest.param(
+        HEAD + 'compute_capabilities: ["8.6"]\n',
+        "3:24",
+        "`compute_capabilities[0]`: `8.6` does not say what to compile",
+        "write `sm_86` for SASS, `compute_86` for SASS and PTX",
+        id="a dotted capability",
+    ),
+    pytest.param(
         SOURCE + f"archive: ftp://x/y.zip, sha256: {SHA256}}}\n",
         "2:42",
-        "`tensorflow.archive`: `ftp://x/y.zip` does not look like a web address",
+        "`tensorflow.archive`: `ftp://x/y.zip` does not look like a web address without a password",
         "`tensorflow.archive` is: A source archive (.tar.gz or .zip); needs `sha256`",
         id="tensorflow.archive",
     ),

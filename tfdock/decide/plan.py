@@ -201,7 +201,7 @@ def size(profile: Profile, resolution: Resolution, machine: Machine) -> Resource
             Problem(
                 code="memory-too-small",
                 message=f"`resources.memory: {asked.memory}` is too small for Bazel itself",
-                fix="give at least 2GiB, or `auto`",
+                fix="give at least 2GiB (with its unit), or `auto`",
                 field="resources.memory",
             )
         )

@@ -159,7 +159,8 @@ class Builder:
         name = journal.new_run_id()
         output, staging = self.settings.cache_dir.absolute() / "output" / name, self.wheelhouse.staging(name)
         entry = journal.RunEntry(run=name, build_id=plan.build_id, staging=str(staging), output=str(output))
-        log_path = self._log_path(plan)
+        # One log a run: another try, or a shell, leaves the log of the wheel that is here alone.
+        log_path = self.wheelhouse.record_folder(plan.build_id, plan.fingerprint) / f"{name}.log"
         make_folder(log_path.parent)
         # Unbuffered: a disk that runs full shall be noticed in the phase that fills it, not when the log is closed.
         with journal.running(self.settings.state_dir, entry), log_path.open("wb", buffering=0) as log:
@@ -171,7 +172,14 @@ class Builder:
                 with suppress(TfdockError, OSError):
                     journal.clean(self.settings.state_dir, entry, self.engine)
                 raise
+            self._clean(entry)
+
+    def _clean(self, entry: journal.RunEntry) -> None:
+        """Clean up after a run that did what it should: if that fails, its work counts all the same."""
+        try:
             journal.clean(self.settings.state_dir, entry, self.engine)
+        except (TfdockError, OSError) as error:
+            self.listen(events.Notice(text=f"could not clean up after run {entry.run}: {error}; a later run will"))
 
     def _result(self, plan: BuildPlan, status: str, record: Mapping[str, Any]) -> BuildResult:
         folder = self.wheelhouse.record_folder(plan.build_id, plan.fingerprint)
@@ -179,12 +187,9 @@ class Builder:
             status=status,
             record=record,
             record_path=folder / "record.json",
-            log_path=folder / "build.log",
+            log_path=folder / record["log"],
             wheels=tuple(self.wheelhouse.root / wheel["file"] for wheel in record["wheels"]),
         )
-
-    def _log_path(self, plan: BuildPlan) -> Path:
-        return self.wheelhouse.record_folder(plan.build_id, plan.fingerprint) / "build.log"
 
     # --- before -------------------------------------------------------------------------------------------------
 
@@ -424,7 +429,7 @@ class Builder:
         return Failures(
             phase=phase,
             resources=plan.resources,
-            log=self._log_path(plan),
+            log=self.log,
             tail=tuple(run.tail),
             errors=tuple(run.errors),
             folders=self._folders,
@@ -471,6 +476,7 @@ class Builder:
             "build_id": plan.build_id,
             "fingerprint": plan.fingerprint,
             "tfdock": __version__,
+            "log": f"{run.name}.log",
             "wheels": [asdict(wheel) for wheel in sealed.values()],
             "plan": _without_places(plan),
             "toolchain_key": run.toolchain,

@@ -10,29 +10,31 @@ from tfdock.do.source import tree_files
 from tfdock.errors import Problem, ProfileError
 
 _MARK = ".tfdock-context"
-"""A folder that carries this file was written by `render` and may be replaced by it."""
+"""Lists what `render` wrote into the folder, so that another one replaces that and nothing else."""
 
 
 def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
     """Write the context, replacing an earlier one of ours; returns the paths written, sorted.
 
-    Refuses a folder with other contents, and one whose files were changed by hand is left as it is: see the error.
+    Refuses a folder that is not ours; in one of ours, files that others put there stay.
     """
     _empty(folder)
+    # Listed before anything is written: the folder may lie inside the checkout.
+    sources = list(tree_files(tree)) if tree else []
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _MARK).touch()
     for path, data in context.files.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
         target.chmod(0o755 if context.executable(path) else 0o644)
     written = list(context.files)
-    for file in tree_files(tree) if tree else ():
+    for file in sources:
         assert tree is not None
         path = f"source/{file.relative_to(tree).as_posix()}"
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(file, folder / path, follow_symlinks=False)
         written.append(path)
+    (folder / _MARK).write_text("".join(f"{path}\n" for path in sorted(written)), "utf-8")
     return sorted(written)
 
 
@@ -48,4 +50,6 @@ def _empty(folder: Path) -> None:
                 file=str(folder),
             )
         )
-    shutil.rmtree(folder)
+    for path in (folder / _MARK).read_text("utf-8").splitlines() if any(folder.iterdir()) else ():
+        if ".." not in Path(path).parts and not Path(path).is_absolute():
+            (folder / path).unlink(missing_ok=True)

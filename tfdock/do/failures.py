@@ -35,7 +35,7 @@ class Failures:
 
     phase: str
     resources: Resources
-    log: Path
+    log: Path | None
     tail: tuple[str, ...]
     errors: tuple[str, ...]
     folders: Mapping[str, Path]
@@ -157,7 +157,7 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".tfdock-probe"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             problem = Problem(code="disk-full", message=f"no room in {path}: {error.strerror}", fix="make room there")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdock.decide.plan import BuildPlan, make_plan
@@ -13,10 +13,11 @@ from tfdock.do import assets
 from tfdock.do.machine import local_gpus
 from tfdock.do.settings import Settings
 from tfdock.do.source import read_local
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.model import Machine
 from tfdock.read import profile as profiles
 from tfdock.read.knowledge import KnowledgeBase
+from tfdock.read.yamldoc import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +61,18 @@ class Preparer:
             local_gpus=gpus,
             machine=platform.machine(),
         )
-        plan = make_plan(profile, resolution, render(resolution, self._templates), self._knowledge, self._machine)
+        context = render(resolution, self._templates)
+        try:
+            plan = make_plan(profile, resolution, context, self._knowledge, self._machine)
+        except Incompatible as error:
+            raise Incompatible(*(_placed(problem, document, str(path)) for problem in error.problems)) from error
         return Prepared(file=str(path), plan=plan, tree=tree)
+
+
+def _placed(problem: Problem, document: Node, file: str) -> Problem:
+    """The problem with the place of its field."""
+    node = document.at(tuple((problem.field or "").split(".")))
+    return replace(problem, file=node.file or file, line=node.line, column=node.column)
 
 
 def find_profile(name: str) -> Path:

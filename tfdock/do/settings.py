@@ -28,8 +28,6 @@ class Settings:
     mirrors: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
     """The engine's network for image builds and the fetch phase; None is the engine's default."""
-    keep_output: bool = False
-    """Keep Bazel's output base of a failed run for a look inside."""
 
     def mirrored(self, reference: ImageRef) -> ImageRef:
         """Where an image is really asked for; its name in plans and fingerprints stays as it is."""
@@ -44,7 +42,6 @@ _VARIABLES = {
     "knowledge": "TFDOCK_KNOWLEDGE",
     "mirrors": "TFDOCK_REGISTRY_MIRROR",
     "network": "TFDOCK_NETWORK",
-    "keep_output": "TFDOCK_KEEP_OUTPUT",
 }
 
 
@@ -112,8 +109,6 @@ def _parsed(name: str, text: str, where: str) -> object:
         return Path(text).expanduser()
     if name == "knowledge":
         return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
-    if name == "keep_output":
-        return text.lower() in ("1", "true", "yes", "on")
     if name == "mirrors":
         pairs = [part.partition("=") for part in text.split(",") if part]
         if not all(registry and mirror for registry, _, mirror in pairs):

@@ -59,10 +59,16 @@ def tree_files(root: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(root):
         here = Path(folder)
         links = [name for name in folders if (here / name).is_symlink() and not name.startswith("bazel-")]
-        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT and not (here / name).is_symlink())
+        folders[:] = sorted(name for name in folders if _belongs(here / name))
         # bazel-bin and its siblings are links that an earlier build left at the top.
         names = [name for name in (*files, *links) if name not in _LEFT_OUT and not name.startswith("bazel-")]
         yield from (here / name for name in sorted(names))
+
+
+def _belongs(folder: Path) -> bool:
+    """Whether a folder is source: not what is left out, and not a wheelhouse or a rendered context of ours."""
+    ours = (folder / ".tfdock").exists() or (folder / ".tfdock-context").exists()
+    return folder.name not in _LEFT_OUT and not folder.is_symlink() and not ours
 
 
 def tree_hash(root: Path) -> str:

@@ -102,11 +102,13 @@ GitUrl = Annotated[
     _Pattern(
         # Without a password: the address ends up in the image's history.
         r"(https?|git|ssh|file)://(?![^/@]*:[^/@]*@)[A-Za-z0-9_.~:@%/+-]+"
-        r"|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[A-Za-z0-9_./~-]+",
+        r"|[A-Za-z0-9_.][A-Za-z0-9_.-]*@[A-Za-z0-9.-]+:[A-Za-z0-9_./~-]+",
         "a git address without a password (`https://github.com/tensorflow/tensorflow.git`)",
     ),
 ]
-Url = Annotated[str, _Pattern(r"(https?|file)://[A-Za-z0-9_.~:@%/+=&?,-]+", "a web address")]
+Url = Annotated[
+    str, _Pattern(r"(https?|file)://(?![^/]*@)[A-Za-z0-9_.~:@%/+=&?,-]+", "a web address without a password")
+]
 Sha256 = Annotated[str, _Pattern(r"[0-9a-f]{64}", "64 hexadecimal digits")]
 Path_ = Annotated[str, AfterValidator(_no_control_characters)]
 ImageText = Annotated[str, AfterValidator(_image)]
@@ -119,7 +121,22 @@ Flag = Annotated[
 Copt = Annotated[str, AfterValidator(_no_control_characters), _Pattern(r"-.+", "a compiler flag")]
 Memory = Annotated[str, _Pattern(r"\d{1,15}(\.\d{1,6})? ?([KMGT]i?B?)?", "an amount of memory (`24GiB`)")]
 Duration = Annotated[str, _Pattern(r"(?=\d)(\d{1,6}h)?(\d{1,6}m)?(\d{1,6}s)?", "a duration (`5h30m`)")]
-Target = Annotated[str, _Pattern(r"[a-z]+_?[0-9]+[a-z0-9]*", "a target such as `sm_86`, `compute_86` or `gfx90a`")]
+
+
+def _not_dotted(text: str) -> str:
+    """`8.6` is how NVIDIA writes it, but it does not say whether SASS or PTX is meant."""
+    if re.fullmatch(r"\d{1,2}\.\d", text, re.ASCII):
+        number = text.replace(".", "")
+        fix = f"write `sm_{number}` for SASS, `compute_{number}` for SASS and PTX"
+        raise _wrong(f"`{text}` does not say what to compile", fix)
+    return text
+
+
+Target = Annotated[
+    str,
+    AfterValidator(_not_dotted),
+    _Pattern(r"[a-z]+_?[0-9]+[a-z0-9]*", "a target such as `sm_86`, `compute_86` or `gfx90a`"),
+]
 
 
 _T = TypeVar("_T")

@@ -123,6 +123,9 @@ def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
             code="disk-full", message=f"cannot write: {error.strerror}", fix="make room, or write elsewhere"
         )
         return problem, ExitCode.RESOURCES
+    if isinstance(error, OSError) and error.filename:
+        message, fix = f"{error.filename}: {error.strerror}", "check the path, its owner and its mode"
+        return Problem(code="file-error", message=message, fix=fix), ExitCode.USAGE
     problem = Problem(
         code="internal-error",
         message=f"this is a mistake in tfdock: {type(error).__name__}: {error}",
@@ -171,7 +174,7 @@ def _engine() -> Engine:
 # --- check, plan, render, schema ----------------------------------------------------------------------------------
 
 
-@app.command(epilog="Example: `tfdock check profiles/*.yaml`. Exit status: 0 fine, 2 malformed, 3 cannot work.")
+@app.command(epilog="Example: `tfdock check rtx3080 rocm`. Exit status: 0 fine, 2 malformed, 3 cannot work.")
 @_command("tfdock.check/1")
 def check(profiles: Profiles, knowledge: Knowledge = None, as_json: AsJson = False) -> None:
     """Say whether profiles can be built. Needs no engine and no network."""
@@ -300,13 +303,14 @@ def build(
     """Build wheels: check, image, fetch, compile, seal. What is up to date is not built again."""
     settings = _settings(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
     prepared, results = _prepare_all(_preparer(settings), profiles)
+    for result in results:
+        _tell_result(result)
     with _stoppable() as stop, _shown_progress() as listen:
         builder = _builder(settings, listen, stop)
         for one in prepared:
             results.append(_build_one(builder, one, force=force))
+            _tell_result(results[-1])
     ok = all(result["status"] in ("built", "up-to-date") for result in results)
-    for result in results:
-        _tell_result(result)
     if as_json:
         codes = [result.pop("exit_code") for result in results]
         _print_json("tfdock.build/1", ok, {"builds": results})
@@ -336,8 +340,8 @@ def _prepare_all(preparer: Preparer, names: list[str]) -> tuple[list[Prepared], 
             raise ProfileError(
                 Problem(
                     code="build-id-twice",
-                    message=f"{other} and {one.file} are the same build, {one.plan.build_id}",
-                    fix="build one of them",
+                    message=f"{other} and {one.file} have the same build id, {one.plan.build_id}",
+                    fix="build one of them, or one after the other into another `--wheelhouse`",
                     file=one.file,
                 )
             )
@@ -351,6 +355,7 @@ def _builder(settings: Settings, listen: Any, stop: Stop) -> Builder:
 
 
 def _build_one(builder: Builder, prepared: Prepared, *, force: bool) -> dict[str, Any]:
+    builder.log = None
     try:
         builder.stop.check()
         return _built(prepared, _build_result(builder, prepared, force=force))
@@ -454,7 +459,11 @@ def _stoppable() -> Iterator[Stop]:
 # --- shell, doctor ------------------------------------------------------------------------------------------------
 
 
-@app.command(epilog="Example: `tfdock shell debug`, then `bazel build …` or `gdb python3`.")
+@app.command(
+    epilog="Example: `tfdock shell debug`, then `bazel build …` or `gdb python3`; or `tfdock shell debug ls -la`.",
+    # What follows the profile is the command, its options included.
+    context_settings={"allow_interspersed_args": False},
+)
 @_command("tfdock.shell/1")
 def shell(
     profile: OneProfile,

@@ -12,7 +12,7 @@ git)
   git config core.abbrev 12
   git config advice.detachedHead false
   # As a tag first: `git describe`, which stamps the version into the wheel, needs the tag's own name.
-  if ! git fetch -q --depth 1 "$url" "refs/tags/$ref:refs/tags/$ref" && ! git fetch -q --depth 1 "$url" "$ref"; then
+  if ! git fetch -q --depth 1 -- "$url" "refs/tags/$ref:refs/tags/$ref" && ! git fetch -q --depth 1 -- "$url" "$ref"; then
     echo "tfdock: cannot fetch $ref from $url" >&2
     exit 68
   fi
