@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -38,7 +39,7 @@ KERNEL = "tensorflow/core/kernels/relu_op.cc"
 SLOW_CONFIGURE = {"configure": after_first_line("echo configure is slow; sleep 300")}
 SLOW_COMPILE = {KERNEL: before("#define MINIATURE_SLOW_COMPILE 300\n")}
 PACKER = "tensorflow/tools/pip_package/build_pip_package.py"
-BIG = '        (folder / "tensorflow/big.so").write_bytes(os.urandom(40 << 20))\n'
+BIG = '        (folder / "tensorflow/big.so").write_bytes(os.urandom(80 << 20))\n'
 BIG_WHEEL = {PACKER: replaced("        command = [", f"{BIG}        command = [")}
 
 
@@ -297,10 +298,16 @@ def other(workshop: Workshop) -> Iterator[Tfdock]:
 
 def interrupted(phase: str, running: list[tuple[Tfdock, Running]], sign: str) -> None:
     """Send each its signal once its log shows the sign; all end soon, in that phase, and the wheelhouse is empty."""
-    for (tfdock, one), (number, _) in zip(running, SIGNALS, strict=True):
+
+    def send(run: tuple[Tfdock, Running], number: signal.Signals) -> None:
+        tfdock, one = run
         one.wait_for(f"{phase} …")
         wait_until(partial(log_says, tfdock, sign), 60)
         one.signal(number)
+
+    # Each on its own: one may be through the phase before the other has come to it.
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(send, running, [number for number, _ in SIGNALS]))
     for (tfdock, one), (_, code) in zip(running, SIGNALS, strict=True):
         outcome = one.finish(15)
         failed_in(phase, outcome, code, "interrupted", "run the same command again")
