@@ -348,7 +348,7 @@ class Builder:
 
     def _follow(self, container: str, output: Callable[[bytes], None]) -> Any:
         """Hand on a container's output until it has really ended: a stream that ends says nothing (trust nobody)."""
-        seen = 0
+        seen, pause = 0, 0.02
         while True:
             for chunk in self.engine.follow(container, seen):
                 seen += len(chunk)
@@ -364,7 +364,9 @@ class Builder:
                 )
             if not state.running:
                 return state
-            time.sleep(0.2)
+            # The stream of a container ends a moment before its state does; a broken one is taken up again in time.
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
 
     def _watch(
         self,
