@@ -190,12 +190,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Facts about the machine the engine runs on; the command line gathers them and hands them in.
-
-    `memory` and the disk figures in bytes. `gpus` are names as `nvidia-smi` prints them.
-    """
+    """What a build may use of this machine: cores, and memory in bytes. Gathered outside, handed in as a value."""
 
     cpus: int
     memory: int
-    gpus: tuple[str, ...] = ()
-    driver: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from tfdock.do.engine import Engine, EngineInfo
 from tfdock.do.failures import gib
@@ -52,8 +53,6 @@ def examine(settings: Settings, engine: Engine) -> Iterator[Check]:
 
 def free_disk_of(info: EngineInfo) -> int | None:
     """Free bytes in the engine's data root, if this user may look."""
-    from pathlib import Path
-
     return free_disk(Path(info.data_root))
 
 

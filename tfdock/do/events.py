@@ -14,7 +14,6 @@ class PhaseStarted:
 
     build_id: BuildId
     phase: str
-    detail: str = ""
     expected: float | None = None
 
 
@@ -26,7 +25,6 @@ class PhaseEnded:
     phase: str
     seconds: float
     ok: bool
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Profile text -> `Profile`: typed, complete, or refused with every problem at its line and column.
 
 Narrow types are the first wall against injection: nothing that reaches a Dockerfile, a shell or a command line
-can hold a control character, a quote it should not, or a leading dash.
+can hold a control character, or be taken for an option where it is a value.
 """
 
 from __future__ import annotations
