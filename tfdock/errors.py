@@ -6,7 +6,7 @@ command line alone turns them into text, JSON and an exit code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -40,15 +40,32 @@ def combined_exit_code(codes: Iterable[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way out of a refusal, tried before it was offered: the profile so changed is accepted.
+
+    `change` maps a field of the profile to its new value, None to leave it out; `keep` says what stays as it was.
+    `untested`: it works only because the change allows what nobody is known to have tested.
+    """
+
+    text: str
+    change: Mapping[str, object]
+    keep: tuple[str, ...] = ()
+    untested: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One thing that is wrong: a stable kebab-case code, what and why, and what to do about it.
 
-    `line` and `column` count from 1. `field` is the dotted path in the profile (`gpus[1]`).
+    `message` says what, `why` who wanted what and what would happen. `line` and `column` count from 1. `field` is the
+    dotted path in the profile (`gpus[1]`). `severity` is `error` or `warning`.
     """
 
     code: str
     message: str
+    why: str = ""
     fix: str = ""
+    ways: tuple[Way, ...] = ()
     severity: str = "error"
     file: str | None = None
     line: int | None = None

@@ -87,7 +87,8 @@ rows:
     toolkit: cuda
     components: [cuda, cudnn]
     target_pattern: '(sm|compute)_\d{2,3}[af]?'
-    target_prefix: "sm_"
+    target_field: compute_capabilities
+    capabilities: true
     template: cuda
     vendor: NVIDIA
     source: x

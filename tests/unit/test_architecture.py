@@ -41,7 +41,7 @@ HOMES = {
     "pydantic": ("read/",),
     "pydantic_core": ("read/",),
     "packaging": ("inspect/", "do/"),
-    "typer": ("talk/cli.py",),
+    "typer": ("talk/",),
     "rich": ("talk/",),
 }
 

@@ -542,7 +542,7 @@ def test_a_name_sold_with_two_capabilities_is_no_row(knowledge: KnowledgeBase, n
 def test_a_target_fits_its_accelerator(knowledge: KnowledgeBase) -> None:
     for gpu in knowledge.gpus.values():
         row = knowledge.accelerators[gpu.accelerator]
-        prefix = row.target_prefix
+        prefix = "sm_" if row.capabilities else ""
         target = prefix + Capability.of_gpu(gpu.target).number if prefix else gpu.target
         assert re.fullmatch(row.target_pattern or "", target), gpu.gpu
 

@@ -507,7 +507,7 @@ class _Resolver:
             gpu = self._gpu(name)
             if gpu is None or gpu.accelerator != accelerator.accelerator:
                 continue  # said as gpu-unknown or accelerator-conflict
-            if not accelerator.target_prefix:
+            if not accelerator.capabilities:
                 found.append((path, gpu.target))
                 continue
             capability = Capability.of_gpu(gpu.target)
@@ -518,7 +518,7 @@ class _Resolver:
 
     def _check_capability(self, release: Release, accelerator: Accelerator, path: str, target: str) -> None:
         """Whether the release can be told of the target."""
-        if accelerator.target_prefix and release.capability_format == "dotted" and not Capability.parse(target).ptx:
+        if accelerator.capabilities and release.capability_format == "dotted" and not Capability.parse(target).ptx:
             self.refuse(
                 "capability-needs-ptx",
                 path,
@@ -586,7 +586,7 @@ class _Resolver:
 
     def _takes(self, release: Release, accelerator: Accelerator, target: str) -> bool:
         """Whether the release is known to be able to be told of the target."""
-        if not accelerator.target_prefix:
+        if not accelerator.capabilities:
             return True
         pattern, dotted = release.capability_pattern, release.capability_format == "dotted"
         if dotted and Capability.parse(target).suffix:
@@ -610,7 +610,7 @@ class _Resolver:
 
     def _gpu_compiler(self, release: Release, accelerator: Accelerator, targets: Sequence[str]) -> str:
         asked = self.profile.compiler
-        if release.gpu_compiler is None or not accelerator.target_prefix:
+        if release.gpu_compiler is None or not accelerator.capabilities:
             if asked is not None:
                 self.refuse(
                     "compiler-unused",
@@ -788,7 +788,7 @@ class _Resolver:
             "amdgpu_targets": ",".join(targets),
             "output": "/tf/staging/raw",
         }
-        if accelerator.target_prefix:
+        if accelerator.capabilities:
             facts["capabilities"] = ",".join(self._written(release, target) for target in targets)
         return facts | {f"{name}_path": path for name, path in paths.items()}
 

@@ -10,7 +10,8 @@ from tfdock.read.knowledge import KnowledgeBase
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 TABLES = (
-    "accelerators", "bazel", "compilers", "flags", "gpus", "images", "releases", "toolkits", "variables",
+    "accelerators", "architectures", "bazel", "codes", "compilers", "cpu_features", "drivers", "estimates", "flags",
+    "gpus", "images", "interpreters", "libraries", "redistributables", "releases", "toolkits", "variables",
 )  # fmt: skip
 
 

@@ -57,9 +57,11 @@ class _Record(BaseModel):
 
 
 class Row(_Record):
-    """What every row carries."""
+    """What every row carries. `checked` is the day (`2026-11-21`) it was compared with its source: the table's own,
+    unless the row says another. `unverified` says what nobody has checked."""
 
     source: tuple[str, ...] | str
+    checked: str = ""
     note: str | None = None
     unverified: bool | str = False
 
@@ -68,12 +70,13 @@ class Support(_Record):
     """Which versions of a component (CUDA, cuDNN, ROCm) a release takes.
 
     `closed`: nothing outside `accepted` can work (Bazel's hermetic lists). `uncertain` versions appeared about
-    when the release was cut.
+    when the release was cut; about `disputed` ones the sources disagree.
     """
 
     tested: str | None = None
     accepted: tuple[str, ...] = ()
     uncertain: tuple[str, ...] = ()
+    disputed: tuple[str, ...] = ()
     closed: bool = False
 
 
@@ -99,8 +102,13 @@ class Cost(_Record):
 class Release(Row):
     """A minor release of TensorFlow. `like` names the release whose contract rows it follows.
 
-    `official_targets` are the official wheel's; `runtime_targets`, where given, are all the release uses at run
-    time, whatever was compiled (its allow-list of AMD targets).
+    By accelerator: `official_targets` are the official wheel's, `official_project` its name where that is not
+    `tensorflow`; `default_targets` are what ./configure takes when nothing is said; `floor` is the oldest GPU the
+    release uses (`3.5`), `xla_floor` the oldest that XLA uses; `runtime_targets`, where given, are all the release
+    uses at run time, whatever was compiled (its allow-list of AMD targets).
+
+    `configs` are the names that `--config=` takes, those that ./configure writes among them. `bazel_min` and
+    `bazel_max` are the versions ./configure enforces.
     """
 
     release: str
@@ -111,6 +119,8 @@ class Release(Row):
     commits: dict[str, str] = Field(default_factory=dict)
     pythons: tuple[str, ...]
     bazel: str
+    bazel_min: str | None = None
+    bazel_max: str | None = None
     gpu_compiler: str | None = None
     clang: str | None = None
     gcc: str | None = None
@@ -118,7 +128,12 @@ class Release(Row):
     capability_pattern: str | None = None
     capability_format: str = "named"
     official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    official_project: dict[str, str] = Field(default_factory=dict)
+    default_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    floor: dict[str, str] = Field(default_factory=dict)
+    xla_floor: dict[str, str] = Field(default_factory=dict)
     runtime_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    configs: tuple[str, ...] = ()
     wheel: Wheel
     cost: Cost
 
@@ -166,6 +181,92 @@ class Toolkit(Row):
     ptx: str | None = None
     host_gcc_max: int | None = None
     driver_linux: str | None = None
+    driver_windows: str | None = None
+
+
+class Driver(Row):
+    """The oldest driver that runs what a toolkit compiled: `version` is a major version, whose minor versions share
+    it (`12`). `windows` is the one WSL2 shows."""
+
+    toolkit: str
+    version: str
+    linux: str
+    windows: str | None = None
+
+
+class Architecture(Row):
+    """A generation of GPUs and its targets (`8.6`). `embedded` targets run their own code only, and only there.
+
+    `driver_min` and `driver_max` are driver branches (`570`); `machine` is the CPU of the embedded ones.
+    """
+
+    architecture: str
+    accelerator: str
+    targets: tuple[str, ...]
+    embedded: tuple[str, ...] = ()
+    machine: str | None = None
+    driver_min: str | None = None
+    driver_max: str | None = None
+
+
+class Library(Row):
+    """A range of versions of a component that is a library of GPU code (cuDNN): what it runs on, and with.
+
+    `since` and `until` are inclusive, by their written parts (`9.10` holds for 9.10.2). `lowest` and `highest` are
+    the GPUs it has code for; `toolkits` the toolkit versions, by prefix, it is made for; `patches` its full versions.
+    """
+
+    component: str
+    since: str
+    until: str | None = None
+    toolkits: tuple[str, ...] = ()
+    lowest: str | None = None
+    highest: str | None = None
+    patches: tuple[str, ...] = ()
+
+
+class Redistributable(Row):
+    """Where a closed component version is downloaded from: the list that names its archives, and its sha256."""
+
+    component: str
+    version: str
+    url: str
+    sha256: str
+
+
+class Interpreter(Row):
+    """A Python that base images do not carry: its newest patch release, and its source archive."""
+
+    python: str
+    version: str
+    url: str
+    sha256: str
+
+
+class CpuFeature(Row):
+    """An instruction set that `-m<feature>` switches on, on one kind of machine."""
+
+    feature: str
+    machine: str = "x86_64"
+
+
+class Estimate(Row):
+    """A figure that plans are made with: `value` in `unit`, for what its name says."""
+
+    estimate: str
+    value: float
+    unit: str
+
+
+class Code(Row):
+    """A problem's code: what it means, an example, and the ways out. `profile` is a profile that provokes it."""
+
+    code: str
+    title: str
+    cause: str
+    ways: tuple[str, ...]
+    profile: str | None = None
+    example: str | None = None
 
 
 class Compiler(Row):
@@ -179,20 +280,25 @@ class Compiler(Row):
 
 
 class Gpu(Row):
-    """A product. `target` is the compute capability (`8.6`) or gfx target; `names` as the driver prints them."""
+    """A product. `target` is the compute capability (`8.6`) or gfx target; `names` as the driver prints them.
+
+    `machine` is the CPU beside it, where it is sold with one only (`aarch64`).
+    """
 
     gpu: str
     accelerator: str
     target: str
     names: tuple[str, ...] = ()
     memory_gib: float | None = None
+    machine: str | None = None
 
 
 class Image(Row):
     """A base image. The first row that fits a release, Python and accelerator is used.
 
     `template` names `dockerfiles/base/<template>.j2`; `paths` where its tools are (`python`, `clang`, `gcc`,
-    `cuda`, `rocm`); `packages` are installed on top, then `pip` from PyPI without dependencies.
+    `cuda`, `rocm`); `packages` are installed on top, then `pip` from PyPI without dependencies. `interpreter`: the
+    image has not the Python that is asked for, which is compiled from the source archive in `interpreters.yaml`.
     """
 
     image: Template
@@ -202,6 +308,8 @@ class Image(Row):
     components: dict[str, str] = Field(default_factory=dict)
     template: str
     bazel: str = "bazelisk"
+    machine: str = "x86_64"
+    interpreter: bool = False
     paths: dict[str, Template] = Field(default_factory=dict)
     packages: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
@@ -210,20 +318,21 @@ class Image(Row):
 class Accelerator(Row):
     """A family of devices: its toolkit, what is chosen with it, and how its targets are written.
 
-    `components` come into the build id in this order; `target_pattern` is a whole-match expression; `template`
-    names `dockerfiles/accelerator/<template>.j2`. `vendor` is what drivers may put before a GPU's name, `tools` the
-    toolkit's programs that compile, below the image's paths.
+    `components` come into the build id in this order; `target_pattern` is a whole-match expression, `target_field`
+    the profile's field that lists such targets. `capabilities`: targets are compute capabilities, with SASS and PTX.
+    `template` names `dockerfiles/accelerator/<template>.j2`. `vendor` is what drivers may put before a GPU's name,
+    `tools` the toolkit's programs that compile, below the image's paths.
     """
 
     accelerator: str
     toolkit: str | None = None
     components: tuple[str, ...] = ()
     target_pattern: str | None = None
-    target_prefix: str = ""
+    target_field: str = "targets"
+    capabilities: bool = False
     template: str | None = None
     vendor: str = ""
     tools: tuple[Template, ...] = ()
-    runtime: str | None = None
 
 
 _R = TypeVar("_R", bound=Row)
@@ -269,6 +378,46 @@ class KnowledgeBase:
         return {(row.compiler, row.version): row for row in self._rows("compilers", Compiler)}
 
     @cached_property
+    def drivers(self) -> dict[tuple[str, str], Driver]:
+        """(toolkit, major version) -> row."""
+        return {(row.toolkit, row.version): row for row in self._rows("drivers", Driver)}
+
+    @cached_property
+    def architectures(self) -> tuple[Architecture, ...]:
+        """Generations of GPUs."""
+        return self._rows("architectures", Architecture)
+
+    @cached_property
+    def libraries(self) -> tuple[Library, ...]:
+        """What versions of libraries run on and with."""
+        return self._rows("libraries", Library)
+
+    @cached_property
+    def redistributables(self) -> dict[tuple[str, str], Redistributable]:
+        """(component, version) -> row."""
+        return {(row.component, row.version): row for row in self._rows("redistributables", Redistributable)}
+
+    @cached_property
+    def interpreters(self) -> dict[str, Interpreter]:
+        """Python minor version -> row."""
+        return self._keyed("interpreters", Interpreter, "python")
+
+    @cached_property
+    def cpu_features(self) -> dict[str, CpuFeature]:
+        """Feature -> row."""
+        return self._keyed("cpu_features", CpuFeature, "feature")
+
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """Name -> row."""
+        return self._keyed("estimates", Estimate, "estimate")
+
+    @cached_property
+    def codes(self) -> dict[str, Code]:
+        """A problem's code -> row."""
+        return self._keyed("codes", Code, "code")
+
+    @cached_property
     def gpus(self) -> dict[str, Gpu]:
         """Canonical short name -> row."""
         return self._keyed("gpus", Gpu, "gpu")
@@ -307,13 +456,15 @@ class KnowledgeBase:
                     column=node.column,
                 )
             )
-        return [_row(file, item, kind) for item in rows.items]
+        checked = node.entries["checked"].raw if "checked" in node.entries else ""
+        return [_row(file, item, kind, checked) for item in rows.items]
 
 
-def _row(file: str, node: yamldoc.Node, kind: type[_R]) -> _R:
+def _row(file: str, node: yamldoc.Node, kind: type[_R], checked: str) -> _R:
+    values = {"checked": checked, **node.value} if isinstance(node.value, dict) else node.value
     # Strict lists become tuples here because YAML has no tuples and frozen rows want them.
     try:
-        return kind.model_validate(node.value, strict=False)
+        return kind.model_validate(values, strict=False)
     except ValidationError as error:
         raise ProfileError(
             *(

@@ -1,0 +1,97 @@
+"""The application object, and what its commands share: options, errors, the JSON document."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from tfdock.errors import TfdockError
+from tfdock.talk import console
+
+# Everything else is imported where it is used: `tfdock --help` must not wait for an engine's SDK.
+if TYPE_CHECKING:
+    from tfdock.do.engine import Engine
+    from tfdock.do.prepare import Preparer
+    from tfdock.do.settings import Settings
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+app = typer.Typer(
+    name="tfdock",
+    help="Build TensorFlow wheels that fit your GPU, in containers, from a short YAML profile.",
+    epilog="Start with: `tfdock check rtx3080`, `tfdock plan rtx3080 --why`, `tfdock build rtx3080`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Profiles = Annotated[
+    list[str],
+    typer.Argument(help="Profile files, or names of shipped profiles.", metavar="PROFILE…", show_default=False),
+]
+OneProfile = Annotated[
+    str,
+    typer.Argument(help="A profile file, or the name of a shipped profile.", metavar="PROFILE", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Knowledge = Annotated[
+    list[Path] | None,
+    typer.Option("--knowledge", help="A folder of further knowledge rows.", metavar="DIR", show_default=False),
+]
+Wheelhouse = Annotated[
+    Path | None,
+    typer.Option("--wheelhouse", help="Where wheels go; ./wheelhouse by default.", metavar="DIR", show_default=False),
+]
+CacheDir = Annotated[
+    Path | None, typer.Option("--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", show_default=False)
+]
+
+
+def command(schema: str) -> Callable[[_F], _F]:
+    """Make a command report its errors: as text, or as the JSON document it would have printed."""
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except TfdockError as error:
+                console.show_problems(error.problems)
+                if kwargs.get("as_json"):
+                    print_json(schema, False, {"problems": [asdict(problem) for problem in error.problems]})
+                raise typer.Exit(error.exit_code) from error
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"schema": schema, "ok": ok, **document}, indent=2, ensure_ascii=False) + "\n")
+
+
+def settings_for(**flags: Any) -> Settings:
+    from tfdock.do import settings
+
+    return settings.load({name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()})
+
+
+def preparer_for(settings: Settings) -> Preparer:
+    from tfdock.do.machine import local_machine
+    from tfdock.do.prepare import Preparer
+
+    return Preparer(settings, local_machine())
+
+
+def local_engine() -> Engine:
+    from tfdock.do.docker_engine import DockerEngine
+
+    return DockerEngine()
