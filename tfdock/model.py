@@ -190,7 +190,54 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a build may use of this machine: cores, and memory in bytes. Gathered outside, handed in as a value."""
+    """What a build may use of this machine: cores, memory and swap in bytes. Gathered outside, given as a value."""
 
     cpus: int
     memory: int
+    swap: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalGpu:
+    """A GPU of this machine, as its driver tells: `target` is `8.6` or `gfx90a`, memory in bytes; None: not told.
+
+    `accelerator` is the family whose tool found it.
+    """
+
+    name: str
+    accelerator: str
+    target: str | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Devices and drivers of this machine, gathered outside and handed in as a value.
+
+    `drivers` maps an accelerator to its driver's version (on WSL2 that of Windows), `troubles` one to what its tool
+    said instead of an answer. `architecture` is the CPU's (`x86_64`).
+    """
+
+    gpus: tuple[LocalGpu, ...] = ()
+    drivers: Mapping[str, str] = field(default_factory=dict)
+    troubles: Mapping[str, str] = field(default_factory=dict)
+    wsl: bool = False
+    architecture: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A folder of this machine that a build writes to, as it was found.
+
+    `what` is its name for people (`the cache`), `share` the part of a build's disk that lies there, `free` in bytes
+    and `filesystem` the key of its file system, None where that could not be told. `trouble` says why it is of no
+    use, `option` how another folder is chosen.
+    """
+
+    what: str
+    path: str
+    share: float
+    free: int | None = None
+    filesystem: str | None = None
+    trouble: str = ""
+    option: str = ""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from tfdock.decide.plan import BuildPlan, make_plan
+from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext, render
-from tfdock.decide.resolve import LocalSource, Resolution, resolve
+from tfdock.decide.resolve import Resolution, resolve
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.model import Machine
 from tfdock.read import profile as profiles
@@ -89,6 +90,7 @@ rows:
     target_pattern: '(sm|compute)_\d{2,3}[af]?'
     target_field: compute_capabilities
     capabilities: true
+    compilers: [nvcc, clang]
     template: cuda
     vendor: NVIDIA
     source: x
@@ -209,6 +211,12 @@ rows:
     template: sig-build
     paths: {python: /usr/bin/python3}
     unverified: true
+    source: x
+  - image: "build/arm:{version}"
+    releases: "9.9"
+    machine: aarch64
+    template: sig-build
+    paths: {python: /usr/bin/python3}
     source: x
 """,
     "bazel": r"""

@@ -21,7 +21,7 @@ MODULES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8"))
 RINGS = {
     "words": set[str](),
     "read": {"words"},
-    "decide": {"words", "read"},
+    "decide": {"words", "read", "inspect"},
     "inspect": {"words"},
     "do": {"words", "read", "decide", "inspect"},
     "talk": {"words", "read", "decide", "inspect", "do"},

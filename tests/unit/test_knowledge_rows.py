@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,13 +14,14 @@ import pytest
 import yaml
 
 import tfdock
+from tfdock.errors import ProfileError
 from tfdock.model import Capability, ImageRef, Version
-from tfdock.read.knowledge import Flag, Image, KnowledgeBase, Release, Variable, in_range
+from tfdock.read.knowledge import Flag, Gpu, Image, KnowledgeBase, Library, Release, Variable, in_range
 from tfdock.read.yamldoc import MAX_BYTES
 
 FOLDER = Path(tfdock.__file__).parent / "knowledge"
 FILES = sorted(FOLDER.glob("*.yaml"))
-TABLES = ("releases", "variables", "flags", "toolkits", "compilers", "gpus", "images", "accelerators")
+TABLES = ["bazel_options" if file.stem == "bazel" else file.stem for file in FILES]
 
 COMPONENT_FACTS = {f"{name}{part}" for name in ("cuda", "cudnn", "rocm") for part in ("", "_minor", "_major")}
 PATH_FACTS = {f"{name}_path" for name in ("python", "clang", "gcc", "cuda", "rocm")}
@@ -111,19 +113,71 @@ def test_every_row_cites_a_source_of_its_file(file: Path) -> None:
     assert cited == set(document["sources"]), "a source nobody cites is a leftover"
 
 
+@pytest.mark.parametrize("table", TABLES)
+def test_every_row_says_when_it_was_checked(knowledge: KnowledgeBase, table: str) -> None:
+    rows = getattr(knowledge, table)
+    for row in rows.values() if isinstance(rows, dict) else rows:
+        assert date.fromisoformat(row.checked) >= date(2026, 1, 1), row
+
+
+GOOD = 'sources: {{s: here}}\nrows:\n  - {{toolkit: cuda, version: "12.5", targets: [], source: s}}\n{}'
+
+
 @pytest.mark.parametrize(
-    ("table", "keys"),
+    ("table", "text", "place", "says"),
     [
-        ("releases", ("release",)),
-        ("toolkits", ("toolkit", "version")),
-        ("compilers", ("compiler", "version")),
-        ("gpus", ("gpu",)),
-        ("accelerators", ("accelerator",)),
+        (
+            "toolkits",
+            GOOD.format('  - {toolkit: cuda, version: "12.5", targets: [], source: s}\n'),
+            (4, 5),
+            "cuda 12.5 has a row already, in line 3",
+        ),
+        (
+            "toolkits",
+            GOOD.format("  - {toolkit: cuda, version: '12.6', targets: [], source: [s, t]}\n"),
+            (4, 59),
+            "source `t` is not explained in `sources:`",
+        ),
+        (
+            "toolkits",
+            GOOD.format("  - {toolkit: cuda, version: 12.6, targets: [], source: s}\n"),
+            (4, 30),
+            "version: ",
+        ),
+        (
+            "toolkits",
+            GOOD.format("  - {toolkit: cuda, version: '12.6', targets: [], drivers: [], source: s}\n"),
+            (4, 60),
+            "drivers: ",
+        ),
+        (
+            "releases",
+            "rows:\n  - release: '9.9'\n    pythons: ['3.10']\n    bazel: '1.0'\n    wheel: {target: t}\n"
+            "    cost: {memory_per_job_mib: 1, disk_gib: 1}\n    source: s\n"
+            "    components:\n      cuda: {tested: '12.5', accepted: ['12.4', '12.50']}\n",
+            (9, 13),
+            "tested 12.5 is none of accepted (12.4, 12.50)",
+        ),
+        ("toolkits", "targets: []\n", (1, 1), "needs a list `rows:`"),
     ],
+    ids=["twice", "unknown source", "a number", "unknown field", "tested but not accepted", "no rows"],
 )
-def test_no_key_stands_twice(table: str, keys: tuple[str, ...]) -> None:
-    found = [tuple(row[key] for key in keys) for row in _plain(table)["rows"]]
-    assert len(found) == len(set(found))
+def test_a_row_that_cannot_be_right_is_refused_where_it_stands(
+    table: str, text: str, place: tuple[int, int], says: str
+) -> None:
+    with pytest.raises(ProfileError) as error:
+        getattr(KnowledgeBase({table: [("mine.yaml", text)]}), table)
+    (problem,) = error.value.problems
+    assert (problem.file, problem.line, problem.column) == ("mine.yaml", *place)
+    assert problem.code == ("knowledge-table" if says.startswith("needs") else "knowledge-row")
+    assert says in problem.message
+    assert problem.fix
+
+
+def test_a_row_of_an_overlay_replaces_the_shipped_one() -> None:
+    mine = GOOD.replace("targets: []", 'targets: ["99"]').format("")
+    base = KnowledgeBase({"toolkits": [("shipped.yaml", GOOD.format("")), ("mine.yaml", mine)]})
+    assert base.toolkits["cuda", "12.5"].targets == ("99",)
 
 
 # --- releases -------------------------------------------------------------------------------------------------------
@@ -139,7 +193,9 @@ def test_versions_of_a_release_are_its_own_and_ascend(knowledge: KnowledgeBase) 
         assert release.patches
         assert all(Version(patch).matches(Version(release.release)) for patch in release.patches)
         lists = [release.patches, release.pythons]
-        lists += [values for one in release.components.values() for values in (one.accepted, one.uncertain)]
+        lists += [
+            values for one in release.components.values() for values in (one.accepted, one.uncertain, one.disputed)
+        ]
         for values in lists:
             assert list(values) == sorted(set(values), key=Version), (release.release, values)
 
@@ -156,7 +212,8 @@ def test_what_is_tested_is_accepted(knowledge: KnowledgeBase) -> None:
     for release in knowledge.releases.values():
         for name, support in release.components.items():
             assert support.tested in support.accepted, (release.release, name)
-            assert not set(support.accepted) & set(support.uncertain), (release.release, name)
+            kinds = [*support.accepted, *support.uncertain, *support.disputed]
+            assert len(kinds) == len(set(kinds)), (release.release, name)
 
 
 def test_lists_are_closed_where_bazel_downloads_cuda(knowledge: KnowledgeBase) -> None:
@@ -170,7 +227,7 @@ def test_lists_are_closed_where_bazel_downloads_cuda(knowledge: KnowledgeBase) -
         for release in knowledge.releases.values()
         for support in release.components.values()
         if support.closed
-        for version in (*support.accepted, *support.uncertain)
+        for version in (*support.accepted, *support.uncertain, *support.disputed)
         if len(Version(version).parts) < 3
     }
     assert short == {"11.8", "8.6"}
@@ -186,12 +243,15 @@ def test_the_default_compiler_is_the_official_wheels(knowledge: KnowledgeBase) -
 
 
 def test_every_official_target_fits_the_release_and_its_toolkit(knowledge: KnowledgeBase) -> None:
-    official = [release for release in knowledge.releases.values() if "cuda" in release.official_targets]
-    assert [release.release for release in official] == [f"2.{minor}" for minor in range(4, 22)]
-    for release in official:
+    for release in knowledge.releases.values():
         toolkit = knowledge.toolkits["cuda", str(Version(release.components["cuda"].tested or "").minor)]
         for target in release.official_targets["cuda"]:
-            assert re.fullmatch(release.capability_pattern or "", target)
+            dotted = release.capability_format == "dotted"
+            # Only `x.y`, which means both, can be written there: no official wheel of such a release has SASS alone.
+            assert re.fullmatch(
+                release.capability_pattern or "", Capability.parse(target).dotted if dotted else target
+            )
+            assert Capability.parse(target).ptx or not dotted
             assert Capability.parse(target).number in toolkit.targets
             if release.gpu_compiler == "clang":
                 assert Capability.parse(target).number in knowledge.compilers["clang", release.clang or ""].targets
@@ -300,7 +360,7 @@ NEEDED = [
     ("", ("TF_NEED_OPENCL_SYCL",), "1.5..2.3"),
     ("", ("TF_SET_ANDROID_WORKSPACE",), "1.5.."),
     ("", ("TF_NEED_ROCM",), "1.12.."),
-    ("cpu", ("TF_DOWNLOAD_CLANG",), "1.6..2.13"),
+    ("cpu", ("TF_DOWNLOAD_CLANG",), "1.8..2.13"),
     ("cpu", ("TF_NEED_CLANG",), "2.14.."),
     ("rocm", ("TF_NEED_CLANG",), "2.14.."),
     ("rocm", ("TF_ROCM_AMDGPU_TARGETS",), "1.12.."),
@@ -474,6 +534,172 @@ def test_what_a_release_was_tested_with_is_a_known_toolkit(knowledge: KnowledgeB
                 assert (name, str(Version(support.tested or "").minor)) in knowledge.toolkits, release.release
 
 
+BEFORE_MINOR_COMPATIBILITY = ("11.0",)
+"""Came with a driver older than the floor of all of its major version."""
+
+
+def test_drivers_grow_with_the_toolkit(knowledge: KnowledgeBase) -> None:
+    rows = [row for row in knowledge.toolkits.values() if row.toolkit == "cuda" and row.driver_linux]
+    for older, newer in pairwise(rows):
+        assert Version(older.driver_linux or "") < Version(newer.driver_linux or ""), newer.version
+        assert Version(older.driver_windows or "") < Version(newer.driver_windows or ""), newer.version
+    floors = list(knowledge.drivers.values())
+    assert [(row.toolkit, row.version) for row in floors] == [("cuda", "11"), ("cuda", "12"), ("cuda", "13")]
+    for older, newer in pairwise(floors):
+        assert Version(older.linux) < Version(newer.linux)
+        assert Version(older.windows or "") < Version(newer.windows or "")
+
+
+def test_a_majors_driver_is_no_newer_than_its_first_toolkits(knowledge: KnowledgeBase) -> None:
+    for row in knowledge.toolkits.values():
+        floor = knowledge.drivers.get((row.toolkit, row.version.partition(".")[0]))
+        if floor and row.driver_linux and row.version not in BEFORE_MINOR_COMPATIBILITY:
+            assert Version(floor.linux) <= Version(row.driver_linux), row.version
+            assert Version(floor.windows or "") <= Version(row.driver_windows or ""), row.version
+
+
+# NVIDIA's PTX ISA release history: below that branch loading it fails with CUDA_ERROR_UNSUPPORTED_PTX_VERSION.
+PTX_DRIVERS = {
+    "7.5": 495, "7.8": 520, "8.0": 525, "8.1": 530, "8.2": 535, "8.3": 545, "8.4": 550, "8.5": 555,
+    "8.7": 570, "8.8": 575, "9.0": 580, "9.1": 590, "9.2": 595, "9.3": 610, "9.4": 615,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("ptx", "branch"), PTX_DRIVERS.items())
+def test_the_driver_that_knows_a_ptx_is_its_first_toolkits(knowledge: KnowledgeBase, ptx: str, branch: int) -> None:
+    first = next(row for row in knowledge.toolkits.values() if row.ptx == ptx)
+    assert Version(first.driver_linux or "").parts[0] == branch
+
+
+# --- architectures --------------------------------------------------------------------------------------------------
+
+
+def test_every_target_of_a_gpu_or_toolkit_has_one_architecture(knowledge: KnowledgeBase) -> None:
+    targets = [(row.accelerator, target) for row in knowledge.architectures for target in row.targets]
+    assert len(targets) == len(set(targets))
+    assert {(gpu.accelerator, gpu.target) for gpu in knowledge.gpus.values()} <= set(targets)
+    for row in knowledge.toolkits.values():
+        for number in row.targets:
+            target = f"{number.rstrip('af')[:-1]}.{number.rstrip('af')[-1]}" if row.toolkit == "cuda" else number
+            assert (row.toolkit, target) in targets, (row.version, number)
+
+
+def test_an_embedded_gpu_is_one_with_a_cpu_of_its_own(knowledge: KnowledgeBase) -> None:
+    machines = {}
+    for row in knowledge.architectures:
+        assert set(row.embedded) <= set(row.targets)
+        assert bool(row.machine) is bool(row.embedded), row.architecture
+        machines |= dict.fromkeys(row.embedded, row.machine)
+        if row.driver_min and row.driver_max:
+            assert int(row.driver_min) <= int(row.driver_max)
+    assert set(machines) == {"3.2", "5.3", "6.2", "7.2", "8.7", "8.8", "10.1", "11.0"}
+    for gpu in knowledge.gpus.values():
+        assert gpu.gpu.startswith("jetson-") is (gpu.target in machines), gpu.gpu
+        assert gpu.machine == machines.get(gpu.target, gpu.machine), gpu.gpu
+
+
+def test_kepler_runs_nothing_of_cuda_12_and_blackwell_nothing_of_old_drivers(knowledge: KnowledgeBase) -> None:
+    limits = {row.architecture: (row.driver_min, row.driver_max) for row in knowledge.architectures}
+    floor = {major: Version(knowledge.drivers["cuda", major].linux).parts[0] for major in ("11", "12", "13")}
+    assert floor["11"] <= int(limits["Kepler"][1] or 0) < floor["12"]
+    for name in ("Maxwell", "Pascal", "Volta"):
+        assert int(limits[name][1] or 0) == floor["13"]
+    assert limits["Blackwell"] == ("570", None)
+
+
+# --- libraries, redistributables, instruction sets ------------------------------------------------------------------
+
+
+def _range(row: Library) -> tuple[Version, Version]:
+    return Version(row.since), Version(row.until or "99.99")
+
+
+def _covering(knowledge: KnowledgeBase, component: str, version: str) -> list[Library]:
+    """Rows of the minor version; of any minor version where only a major one is named."""
+    asked = Version(version).minor
+    return [
+        row
+        for row in knowledge.libraries
+        if row.component == component
+        and (
+            _range(row)[0] <= asked <= _range(row)[1]
+            if len(asked.parts) > 1
+            else _range(row)[0].parts[0] == asked.parts[0]
+        )
+    ]
+
+
+def test_ranges_of_a_library_follow_each_other_without_gap(knowledge: KnowledgeBase) -> None:
+    assert {row.component for row in knowledge.libraries} == {"cudnn"}
+    for older, newer in pairwise(knowledge.libraries):
+        last, first = _range(older)[1].parts, _range(newer)[0].parts
+        assert first in ((last[0], last[1] + 1), (last[0] + 1, 0)), newer.since
+        assert Version(older.lowest or "") <= Version(newer.lowest or "")
+        assert Version(older.highest or "") <= Version(newer.highest or "")
+
+
+def test_a_librarys_versions_and_toolkits_are_known_ones(knowledge: KnowledgeBase) -> None:
+    toolkits = [Version(row.version) for row in knowledge.toolkits.values() if row.toolkit == "cuda"]
+    for row in knowledge.libraries:
+        first, last = _range(row)
+        assert len(first.parts) == len(last.parts) == 2
+        assert row.patches
+        assert list(row.patches) == sorted(set(row.patches), key=Version)
+        assert all(first <= Version(patch).minor <= last for patch in row.patches)
+        assert {first, last} <= {Version(patch).minor for patch in row.patches}
+        assert all(any(one.matches(Version(wanted)) for one in toolkits) for wanted in row.toolkits)
+        assert Version(row.lowest or "") < Version(row.highest or "")
+
+
+def test_what_a_release_was_tested_with_fits_together(knowledge: KnowledgeBase) -> None:
+    for release in knowledge.releases.values():
+        cuda, cudnn = (Version(release.components[name].tested or "") for name in ("cuda", "cudnn"))
+        rows = _covering(knowledge, "cudnn", str(cudnn))
+        assert any(cuda.matches(Version(one)) for row in rows for one in row.toolkits), release.release
+
+
+@pytest.mark.parametrize(
+    ("cudnn", "gpu", "native"),
+    [
+        ("8.7.0", "3.7", True),
+        ("8.8.0", "3.7", False),
+        ("9.6.0", "9.0", True),
+        ("9.6.0", "12.0", False),
+        ("9.7.0", "12.0", True),
+        ("9.10.2", "7.0", True),
+        ("9.11.0", "7.0", False),
+        ("9.11.0", "7.5", True),
+    ],
+)
+def test_cudnn_has_code_for_these_gpus(knowledge: KnowledgeBase, cudnn: str, gpu: str, native: bool) -> None:
+    (row,) = _covering(knowledge, "cudnn", cudnn)
+    assert (Version(row.lowest or "") <= Version(gpu) <= Version(row.highest or "")) is native
+
+
+def test_every_closed_version_has_its_redistributable(knowledge: KnowledgeBase) -> None:
+    wanted = {
+        (name, version)
+        for release in knowledge.releases.values()
+        for name, one in release.components.items()
+        if one.closed
+        for version in (*one.accepted, *one.uncertain)
+    }
+    assert wanted <= set(knowledge.redistributables)
+    hashes = [row.sha256 for row in knowledge.redistributables.values()]
+    assert len(hashes) == len(set(hashes))
+    for (name, version), row in knowledge.redistributables.items():
+        full = version if len(Version(version).parts) > 2 else f"{version}.0"
+        assert row.url == f"https://developer.download.nvidia.com/compute/{name}/redist/redistrib_{full}.json"
+        assert re.fullmatch(r"[0-9a-f]{64}", row.sha256)
+
+
+def test_instruction_sets_are_what_compilers_know(knowledge: KnowledgeBase) -> None:
+    names = set(knowledge.cpu_features)
+    assert {"avx2", "fma", "sse4.2", "bmi2", "f16c", "avx512f", "avx512vnni"} <= names
+    assert not {"avx9000", "native", "avx512er", "AVX2"} & names
+    assert all(re.fullmatch(r"[a-z0-9.-]+", name) for name in names)
+
+
 # --- GPUs -----------------------------------------------------------------------------------------------------------
 
 
@@ -493,12 +719,36 @@ def test_gpu_names_are_as_people_type_them(knowledge: KnowledgeBase) -> None:
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in knowledge.gpus)
 
 
-def test_a_drivers_name_means_one_target(knowledge: KnowledgeBase) -> None:
-    targets: dict[str, set[str]] = {}
+def test_a_drivers_name_means_one_target_or_rows_that_say_so(knowledge: KnowledgeBase) -> None:
+    rows: dict[str, list[Gpu]] = {}
     for gpu in knowledge.gpus.values():
         for name in gpu.names:
-            targets.setdefault(name.removeprefix("NVIDIA ").lower(), set()).add(gpu.target)
-    assert not {name: found for name, found in targets.items() if len(found) > 1}
+            rows.setdefault(name.removeprefix("NVIDIA ").lower(), []).append(gpu)
+    several = [gpu.gpu for found in rows.values() if len({one.target for one in found}) > 1 for gpu in found]
+    assert sorted(several) == sorted(name for name in knowledge.gpus if re.search(r"-cc\d+$", name))
+
+
+@pytest.mark.parametrize(
+    ("word", "members"),
+    [
+        ("gtx10", r"gtx10.0.*"),
+        ("gtx16", r"gtx16.0.*"),
+        ("rtx20", r"rtx20.0.*"),
+        ("rtx30", r"rtx30.0.*"),
+        ("rtx40", r"rtx40[5-9]0.*"),
+        ("rtx50", r"rtx50[5-9]0.*"),
+        ("rtx-pro-blackwell", r"rtxpro.*-blackwell.*"),
+        ("mi300", r"mi300."),
+        ("mi350", r"mi35.x"),
+    ],
+)
+def test_a_word_for_a_series_is_a_row_only_where_all_of_it_agrees(
+    knowledge: KnowledgeBase, word: str, members: str
+) -> None:
+    targets = [gpu.target for gpu in knowledge.gpus.values() if re.fullmatch(members, gpu.gpu)]
+    assert len(targets) > 1
+    row = knowledge.gpus.get(word)
+    assert (row.target if row else None) == (targets[0] if len(set(targets)) == 1 else None)
 
 
 @pytest.mark.parametrize(
@@ -536,7 +786,7 @@ def test_a_name_sold_with_two_capabilities_is_no_row(knowledge: KnowledgeBase, n
     precise = [gpu for gpu in knowledge.gpus.values() if gpu.gpu.startswith(f"{name}-cc")]
     assert name not in knowledge.gpus
     assert len({gpu.target for gpu in precise}) == len(precise) == 2
-    assert all(gpu.note and gpu.unverified and not gpu.names for gpu in precise)
+    assert all(gpu.note and gpu.unverified and gpu.names == precise[0].names for gpu in precise)
 
 
 def test_a_target_fits_its_accelerator(knowledge: KnowledgeBase) -> None:

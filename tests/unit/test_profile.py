@@ -287,7 +287,7 @@ BAD = [
         HEAD + 'gpus: [rtx3080, "-x"]\n',
         "3:17",
         "`gpus[1]`: `-x` does not look like a GPU's name",
-        "`gpus` is: GPU names, or `local` for this machine's",
+        "`gpus` is: GPU names, or `local` for this machine's; beside a list of targets: what it must serve",
         id="gpus[]",
     ),
     pytest.param(
@@ -301,27 +301,27 @@ BAD = [
         HEAD + "compute_capabilities: [8.6]\n",
         "3:24",
         "`compute_capabilities[0]` is a number, but must be text",
-        'write it in quotes: `"8.6"`',
+        "write `sm_86` for SASS, `compute_86` for SASS and PTX",
         id="compute_capabilities",
     ),
     pytest.param(
         HEAD + "amdgpu_targets: [GFX90a]\n",
         "3:18",
         "`amdgpu_targets[0]`: `GFX90a` does not look like a target such as `sm_86`, `compute_86` or `gfx90a`",
-        "`amdgpu_targets` is: gfx targets; instead of `gpus`",
+        "`amdgpu_targets` is: What to compile: gfx targets",
         id="amdgpu_targets",
     ),
     pytest.param(
         HEAD + "targets: [gfx]\n",
         "3:11",
         "`targets[0]`: `gfx` does not look like a target such as `sm_86`, `compute_86` or `gfx90a`",
-        "`targets` is: Targets of any other accelerator; instead of `gpus`",
+        "`targets` is: What to compile, for any other accelerator",
         id="targets",
     ),
     pytest.param(
-        HEAD + "targets: [gfx90a]\ngpus: [rtx3080]\n",
+        HEAD + "targets: [gfx90a]\namdgpu_targets: [gfx90a]\n",
         "3:10",
-        "`targets`: `gpus` and `targets` say the same thing",
+        "`targets`: `amdgpu_targets` and `targets` say the same thing",
         "keep one",
         id="two lists of targets",
     ),
@@ -796,22 +796,29 @@ def test_a_version_written_as_a_number_is_shown_how_to_write_it(
     ("text", "message", "fix"),
     [
         ("gpus: [3080]", "`gpus[0]` is a number, but must be text", '"3080"'),
-        ("targets: [90]", "`targets[0]` is a number, but must be text", '"90"'),
         ("optimize: [4.20]", "`optimize[0]` is a number (the number 4.2), but must be text", '"4.20"'),
         ("base: 22.10", "`base` is a number (the number 22.1), but must be text", 'base: "22.10"'),
-        ("resources: {memory: 24}", "`resources.memory` is a number, but must be text", 'memory: "24"'),
         ("wheel: {name: 2020-01-01}", "`wheel.name` is a date, but must be text", 'name: "2020-01-01"'),
-        (
-            "wheel: {local_version: 12:30}",
-            "`wheel.local_version` is a number, but must be text",
-            'local_version: "12:30"',
-        ),
     ],
 )
 def test_other_text_written_as_a_number_is_not_called_a_version(text: str, message: str, fix: str) -> None:
     (problem,) = refused(HEAD + text)
     assert problem.code == "profile-bad-value"
     assert (problem.message, problem.fix) == (message, f"write it in quotes: `{fix}`")
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("targets: [90]", "write a target such as `sm_86`, `compute_86` or `gfx90a`"),
+        ("compute_capabilities: [8.6]", "write `sm_86` for SASS, `compute_86` for SASS and PTX"),
+        ("resources: {memory: 24}", "write an amount of memory (`24GiB`)"),
+        ("resources: {time_limit: 5}", "write a duration (`5h30m`)"),
+        ("wheel: {local_version: 12:30}", "write a local version (`cuda12.5.sm86`)"),
+    ],
+)
+def test_a_number_that_quotes_do_not_mend_gets_what_does(text: str, fix: str) -> None:
+    assert [problem.fix for problem in refused(HEAD + text)] == [fix]
 
 
 @pytest.mark.parametrize("text", ["resources: {jobs: 4, cpus: 8}", "debug: {symbols: on}", "xla: yes"])

@@ -17,8 +17,8 @@ import pytest
 from jinja2 import TemplateError, UndefinedError
 
 from tfdock.decide.plan import BuildPlan, as_json
+from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext, render
-from tfdock.decide.resolve import LocalSource
 from tfdock.do import assets
 from tfdock.read import profile as profiles
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from packaging.version import Version as PackagingVersion
 
-from tfdock.decide import resolve as module
 from tfdock.decide.devices import find_gpu, sorted_targets
-from tfdock.decide.resolve import LocalSource
+from tfdock.decide.question import LocalSource
+from tfdock.decide.resolve import resolve
+from tfdock.decide.ways import changed
 from tfdock.errors import Problem
+from tfdock.read import profile as profiles
 from tfdock.read.knowledge import KnowledgeBase
 
 from .desk import FILE, MADE_UP_TABLES, Desk
@@ -78,7 +79,8 @@ def test_a_profile_that_asks_for_no_device_builds_for_the_cpu(made_up: Desk) -> 
         HEAD + "gpus: [twelve]\ncuda: '20.1.3'\n",
         HEAD + "accelerator: xpu\n",
         HEAD
-        + "debug: true\noptimize: [avx2]\nwheel: {name: x, local_version: y}\nbase: a:b\nbazel: {version: '1.0'}\n",
+        + "debug: true\noptimize: [avx2]\nwheel: {name: x, local_version: y}\nbase: a:b\nbazel: {version: '1.0'}\n"
+        + "allow_untested: true\n",
         'schema: 1\ntensorflow: {release: "9.9", ref: main}\nhost_compiler: gcc\n',
         'schema: 1\ntensorflow: {release: "9.9.0", path: x}\nxla: false\n',
     ],
@@ -88,7 +90,7 @@ def test_every_choice_has_a_value_a_source_and_a_reason(made_up: Desk, text: str
     choices = made_up.resolve(text).choices
     for choice in choices:
         assert all(asdict(choice).values()), choice
-        assert re.fullmatch(r"profile|default|\w+\.yaml( .*)?", choice.source), choice
+        assert re.fullmatch(r"profile|command line|default|\w+\.yaml( .*)?", choice.source), choice
     names = [choice.field for choice in choices]
     assert len(names) == len(set(names)), "nothing is chosen twice"
     common = {"tensorflow", "python", "accelerator", "host_compiler", "base", "bazel", "source", "xla", "debug"}
@@ -168,14 +170,12 @@ def test_a_choice_says_who_made_it_and_why(
 
 # --- refusals -------------------------------------------------------------------------------------------------------
 
-UNTESTED = ", or say `allow_untested: true` to try it"
 REFUSALS = [
     pytest.param(
         'schema: 1\ntensorflow: "9.6.0"\n',
         "release-unknown",
         "tensorflow",
         2,
-        "use a known release such as `9.9`, or add a row to a folder given by `--knowledge`",
         id="unknown release",
     ),
     pytest.param(
@@ -183,7 +183,6 @@ REFUSALS = [
         "release-unknown",
         "tensorflow.release",
         3,
-        'use one of them, or name the source: `tensorflow: {release: "9.9.1", ref: …}`',
         id="never released",
     ),
     pytest.param(
@@ -191,18 +190,14 @@ REFUSALS = [
         "python-unsupported",
         "python",
         3,
-        'use `python: "3.11"`' + UNTESTED,
         id="another Python",
     ),
-    pytest.param(
-        HEAD + "accelerator: xpo\n", "accelerator-unknown", "accelerator", 4, "did you mean `xpu`?", id="typo"
-    ),
+    pytest.param(HEAD + "accelerator: xpo\n", "accelerator-unknown", "accelerator", 4, id="typo"),
     pytest.param(
         HEAD + "accelerator: abacus\n",
         "accelerator-unknown",
         "accelerator",
         4,
-        "known: cpu, cuda, xpu",
         id="nonsense",
     ),
     pytest.param(
@@ -210,7 +205,6 @@ REFUSALS = [
         "accelerator-conflict",
         "gpus[0]",
         6,
-        "remove `gpus[0]`, or write `accelerator: cuda`",
         id="a GPU and no accelerator",
     ),
     pytest.param(
@@ -218,7 +212,6 @@ REFUSALS = [
         "accelerator-conflict",
         "components.xpu",
         4,
-        "one wheel serves one accelerator: make two profiles",
         id="two accelerators",
     ),
     pytest.param(
@@ -226,7 +219,6 @@ REFUSALS = [
         "component-unused",
         "components.magic",
         5,
-        "remove it; cpu takes none",
         id="a component of nothing",
     ),
     pytest.param(
@@ -234,7 +226,6 @@ REFUSALS = [
         "component-unused",
         "components.other",
         5,
-        "remove it; xpu takes xpu, xdnn",
         id="a component of something else",
     ),
     pytest.param(
@@ -242,7 +233,6 @@ REFUSALS = [
         "accelerator-untested",
         "accelerator",
         3,
-        "take a release that is known to work with it" + UNTESTED,
         id="an accelerator nobody tried",
     ),
     pytest.param(
@@ -250,7 +240,6 @@ REFUSALS = [
         "component-missing",
         "cudnn",
         1,
-        "say which: `cudnn: …` (8.8, 8.9)",
         id="no tested version",
     ),
     pytest.param(
@@ -258,7 +247,6 @@ REFUSALS = [
         "component-not-accepted",
         "cuda",
         5,
-        'use `cuda: "20.0.1"`',
         id="inexact key",
     ),
     pytest.param(
@@ -266,7 +254,6 @@ REFUSALS = [
         "component-not-accepted",
         "cuda",
         5,
-        'use `cuda: "20.1.0"`',
         id="inexact key of the tested",
     ),
     pytest.param(
@@ -274,7 +261,6 @@ REFUSALS = [
         "component-not-accepted",
         "cuda",
         5,
-        'use `cuda: "20.1.0"`',
         id="far key",
     ),
     pytest.param(
@@ -282,7 +268,6 @@ REFUSALS = [
         "component-untested",
         "cuda",
         5,
-        'use `cuda: "20.1.0"`' + UNTESTED,
         id="uncertain key",
     ),
     pytest.param(
@@ -290,7 +275,6 @@ REFUSALS = [
         "component-untested",
         "cuda",
         5,
-        'use `cuda: "20.0"`' + UNTESTED,
         id="another toolkit",
     ),
     pytest.param(
@@ -298,7 +282,6 @@ REFUSALS = [
         "gpu-local-none",
         "gpus",
         4,
-        "name them: `gpus: [rtx3080]` (`nvidia-smi` or `rocminfo` must work for `local`)",
         id="no GPU here",
     ),
     pytest.param(
@@ -306,7 +289,6 @@ REFUSALS = [
         "gpu-unknown",
         "gpus[1]",
         4,
-        "did you mean `twelve`? Otherwise give its capability: `compute_capabilities: [sm_86]`",
         id="GPU typo",
     ),
     pytest.param(
@@ -314,7 +296,6 @@ REFUSALS = [
         "gpu-unknown",
         "gpus[0]",
         4,
-        "Otherwise give its capability: `compute_capabilities: [sm_86]`",
         id="unknown GPU alone",
     ),
     pytest.param(
@@ -322,7 +303,6 @@ REFUSALS = [
         "gpu-unknown",
         "gpus[0]",
         5,
-        "Otherwise give its capability: `compute_capabilities: [sm_86]`",
         id="unknown GPU of a CPU",
     ),
     pytest.param(
@@ -330,7 +310,6 @@ REFUSALS = [
         "target-syntax",
         "compute_capabilities[0]",
         4,
-        r"targets look like xe[0-9]+ or (sm|compute)_\d{2,3}[af]?",
         id="a target of nothing",
     ),
     pytest.param(
@@ -338,7 +317,6 @@ REFUSALS = [
         "target-syntax",
         "targets[1]",
         5,
-        "targets look like xe[0-9]+",
         id="another target",
     ),
     pytest.param(
@@ -346,7 +324,6 @@ REFUSALS = [
         "target-syntax",
         "targets[0]",
         5,
-        "remove `targets`",
         id="a target of a CPU",
     ),
     pytest.param(
@@ -354,7 +331,6 @@ REFUSALS = [
         "targets-missing",
         "accelerator",
         3,
-        "say for which: `gpus: [one]`",
         id="no official list",
     ),
     pytest.param(
@@ -362,7 +338,6 @@ REFUSALS = [
         "capability-needs-ptx",
         "compute_capabilities[0]",
         3,
-        "write `compute_86`",
         id="SASS of an old release",
     ),
     pytest.param(
@@ -370,7 +345,6 @@ REFUSALS = [
         "capability-syntax",
         "compute_capabilities[0]",
         4,
-        "take a release that knows it" + UNTESTED,
         id="a letter nobody knows",
     ),
     pytest.param(
@@ -378,7 +352,6 @@ REFUSALS = [
         "capability-syntax",
         "compute_capabilities[0]",
         4,
-        "take a release that knows it, 9.9 or newer" + UNTESTED,
         id="new letter",
     ),
     pytest.param(
@@ -386,7 +359,6 @@ REFUSALS = [
         "component-untested",
         "cuda",
         5,
-        'use `cuda: "20.0"`' + UNTESTED,
         id="unknown toolkit",
     ),
     pytest.param(
@@ -394,7 +366,6 @@ REFUSALS = [
         "target-not-in-toolkit",
         "compute_capabilities[1]",
         4,
-        '`cuda: "20.0.1"` compiles it, or compile for another GPU',
         id="too old a GPU",
     ),
     pytest.param(
@@ -402,7 +373,6 @@ REFUSALS = [
         "target-not-in-toolkit",
         "gpus[0]",
         4,
-        '`tensorflow: "9.9.1"` takes cuda 20.1.0, or compile for another GPU',
         id="too new a GPU",
     ),
     pytest.param(
@@ -410,7 +380,6 @@ REFUSALS = [
         "target-not-in-toolkit",
         "compute_capabilities[0]",
         4,
-        "compile for another GPU",
         id="nobody's GPU",
     ),
     pytest.param(
@@ -418,7 +387,6 @@ REFUSALS = [
         "target-not-in-toolkit",
         "cuda",
         5,
-        '`cuda: "20.1.0"` compiles it, or compile for another GPU',
         id="the official list with another toolkit",
     ),
     pytest.param(
@@ -426,7 +394,6 @@ REFUSALS = [
         "compiler-cannot-emit",
         "compiler",
         5,
-        "use `compiler: nvcc`",
         id="clang for a new GPU",
     ),
     pytest.param(
@@ -434,7 +401,6 @@ REFUSALS = [
         "compiler-unused",
         "compiler",
         4,
-        "remove it; `host_compiler` says who compiles C++",
         id="a GPU compiler of a CPU",
     ),
     pytest.param(
@@ -442,7 +408,6 @@ REFUSALS = [
         "image-unknown",
         "base",
         1,
-        "use one of these Pythons: 3.10, 3.11",
         id="no image",
     ),
     pytest.param(
@@ -450,7 +415,6 @@ REFUSALS = [
         "image-unknown",
         "base",
         1,
-        "use a toolkit version that has one, or add a row to `images.yaml` in a `--knowledge` folder",
         id="no image at all",
     ),
     pytest.param(
@@ -458,66 +422,74 @@ REFUSALS = [
         "knowledge-placeholder",
         "tensorflow",
         2,
-        "add the path or component to the image's or release's row, or a `when:` to this one",
         id="a hole in a row",
     ),
 ]
 
 
-@pytest.mark.parametrize(("text", "code", "field", "line", "fix"), REFUSALS)
+@pytest.mark.parametrize(("text", "code", "field", "line"), REFUSALS)
 def test_what_cannot_work_is_refused_at_its_line_with_a_way_out(
-    made_up: Desk, text: str, code: str, field: str, line: int, fix: str
+    made_up: Desk, text: str, code: str, field: str, line: int
 ) -> None:
     (problem,) = [problem for problem in made_up.problems(text) if (problem.code, problem.field) == (code, field)]
     assert (problem.file, problem.line) == (FILE, line)
     assert problem.column
-    assert problem.fix == fix
-
-
-def codes_in_the_source() -> set[str]:
-    text = "".join(path.read_text("utf-8") for path in Path(module.__file__).parent.glob("*.py"))
-    return set(re.findall(r"self\.(?:refuse|doubt)\(\s*\"([a-z-]+)\"", text))
-
-
-def test_every_refusal_there_is_stands_in_the_table_above() -> None:
-    provoked = {str(parameter.values[1]) for parameter in REFUSALS} | {"toolkit-unknown"}
-    assert codes_in_the_source() == provoked
+    assert problem.fix
 
 
 @pytest.mark.parametrize("text", [parameter.values[0] for parameter in REFUSALS], ids=[one.id for one in REFUSALS])
 def test_nothing_is_said_twice(made_up: Desk, text: str) -> None:
     problems = made_up.problems(text)
-    assert len(problems) == len(set(problems))
-    assert all(problem.message.isprintable() and problem.message[-1] not in ".!:" for problem in problems)
+    assert len(problems) == len({(problem.code, problem.field, problem.message) for problem in problems})
+    for problem in problems:
+        for sentence in (problem.message, problem.why or "x", problem.fix):
+            assert sentence.isprintable()
+            assert sentence[-1] not in ".!:"
 
 
-# The version in the fix is read out of its backticks and put into the profile.
+# What nothing in the profile mends; its fix says what else to do.
+NO_WAY = {"gpu-local-none", "knowledge-placeholder"}
+
+
+@pytest.mark.parametrize("text", [parameter.values[0] for parameter in REFUSALS], ids=[one.id for one in REFUSALS])
+def test_every_way_out_leads_out(made_up: Desk, text: str) -> None:
+    problems = made_up.problems(text)
+    profile, document = profiles.read(text, FILE)
+    for problem in problems:
+        assert problem.ways or problem.code in NO_WAY
+        for way in problem.ways:
+            resolution = resolve(changed(profile, way.change), document, made_up.knowledge, file=FILE)
+            assert bool(resolution.untested) <= way.untested, way.text
+
+
+def test_a_way_out_reads_as_it_stands_in_a_profile(made_up: Desk) -> None:
+    text = HEAD + "gpus: [one]\ncuda: '20.0'\n"
+    (problem,) = made_up.problems(text)
+    snippet = re.search(r"`(cuda: [^`]+)`", problem.fix)
+    assert snippet
+    assert made_up.resolve(HEAD + f"gpus: [one]\n{snippet[1]}\n").components["cuda"] == "20.1.0"
+
+
 @pytest.mark.parametrize(
-    ("text", "key"),
+    ("text", "ways"),
     [
-        (HEAD + "gpus: [one]\ncuda: '20.0'\n", "cuda"),
-        (HEAD + "gpus: [one]\ncuda: '7.5'\n", "cuda"),
-        (HEAD + "gpus: [old]\n", "cuda"),
-        (HEAD + "accelerator: cuda\ncuda: '20.0.1'\n", "cuda"),
-        ('schema: 1\ntensorflow: "9.9.1"\npython: "3.8"\n', "python"),
-        (OLD + "cuda: '20.1'\ncompute_capabilities: [compute_86]\n", "cuda"),
-        (HEAD + "gpus: [twelve]\ncompiler: clang\n", "compiler"),
+        (HEAD + "accelerator: xpo\n", ["`accelerator: xpu`"]),
+        (HEAD + "gpus: [one, twelwe]\n", ["`gpus: [one, twelve]`"]),
+        (HEAD + "gpus: [twelve]\ncompiler: clang\n", ["remove `compiler`"]),
+        (HEAD + "gpus: [one]\ncuda: '20.2.0'\n", ['`cuda: "20.1.0"`', "keep cuda 20.2.0: `allow_untested: true`"]),
+        (OLD + "compute_capabilities: [sm_86]\n", ["keep TensorFlow 1.9.0: `compute_capabilities: [compute_86]`"]),
+        (HEAD + "gpus: [one]\ncompute_capabilities: [sm_90]\n", ["remove `compute_capabilities`"]),
     ],
 )
-def test_the_way_out_leads_out(made_up: Desk, text: str, key: str) -> None:
-    (problem,) = made_up.problems(text)
-    fix = re.search(rf"`({key}: [^`]+)`", problem.fix)
-    assert fix
-    without = re.sub(rf"^{key}: .*\n", "", text, flags=re.MULTILINE)
-    made_up.resolve(f"{without}{fix[1]}\n")
+def test_the_nearest_way_comes_first_and_the_untested_last(made_up: Desk, text: str, ways: list[str]) -> None:
+    found = [way.text for way in made_up.problems(text)[0].ways]
+    assert [found[0], *found[len(found) - len(ways) + 1 :]] == ways
 
 
-def test_the_way_out_of_a_release_that_is_too_old_leads_out(made_up: Desk) -> None:
+def test_a_release_that_is_too_old_is_left_with_as_few_changes_as_it_takes(made_up: Desk) -> None:
     text = OPEN + "gpus: [twelve]\n"
-    (problem,) = [problem for problem in made_up.problems(text) if problem.code == "target-not-in-toolkit"]
-    fix = re.search(r"`(tensorflow: [^`]+)`", problem.fix)
-    assert fix
-    made_up.resolve(f"schema: 1\n{fix[1]}\ngpus: [twelve]\n")
+    changes = [dict(way.change) for way in made_up.problems(text)[0].ways]
+    assert {"tensorflow": "9.9.1", "cudnn": "9.0.0"} in changes
 
 
 def test_several_refusals_come_at_once_from_top_to_bottom(made_up: Desk) -> None:
@@ -539,16 +511,11 @@ def test_several_refusals_come_at_once_from_top_to_bottom(made_up: Desk) -> None
         (HEAD + "gpus: [one]\ncuda: '20.2.0'\n", ["component-untested"]),
         (OPEN + "gpus: [one]\ncuda: '20.1'\n", ["component-untested"]),
         (OPEN + "cuda: '20.1'\ncompute_capabilities: [sm_90a]\n", ["component-untested", "capability-syntax"]),
-        (HEAD.replace("3.10", "3.8") + "base: my/image:1\n", None),
+        (HEAD.replace("3.10", "3.8") + "base: my/image:1\n", ["python-unsupported"]),
     ],
-    ids=["tested", "uncertain key", "other toolkit", "other capability", "no image all the same"],
+    ids=["tested", "uncertain key", "other toolkit", "other capability", "a Python in a base of one's own"],
 )
-def test_what_is_untested_is_built_only_when_the_profile_says_so(
-    made_up: Desk, text: str, codes: list[str] | None
-) -> None:
-    if codes is None:
-        assert {problem.code for problem in made_up.problems(text + "allow_untested: true\n")} == {"image-unknown"}
-        return
+def test_what_is_untested_is_built_only_when_the_profile_says_so(made_up: Desk, text: str, codes: list[str]) -> None:
     resolution = made_up.resolve(text + "allow_untested: true\n")
     assert [problem.code for problem in resolution.untested] == codes
     if codes:
@@ -557,7 +524,7 @@ def test_what_is_untested_is_built_only_when_the_profile_says_so(
 
 
 def test_what_cannot_work_is_refused_also_when_the_untested_is_allowed(made_up: Desk) -> None:
-    (problem,) = made_up.problems(HEAD + "gpus: [old]\nallow_untested: true\n")
+    (problem,) = made_up.problems(HEAD + "gpus: [old]\ncuda: '20.1.0'\nallow_untested: true\n")
     assert problem.code == "target-not-in-toolkit"
 
 
@@ -566,7 +533,7 @@ def test_an_unknown_toolkit_is_a_doubt_and_said_once(made_up: Desk) -> None:
         'schema: 1\ntensorflow: "9.8.0"\naccelerator: xpu\ncomponents: {xpu: "9.0", xdnn: "1"}\ntargets: [xe1, xe2]\n'
     )
     found: list[Problem] = made_up.problems(text)
-    assert [problem.code for problem in found if problem.field == "xpu"] == ["toolkit-unknown"]
+    assert [problem.code for problem in found if problem.field == "components.xpu"] == ["toolkit-unknown"]
 
 
 # --- GPUs and targets -----------------------------------------------------------------------------------------------
@@ -584,7 +551,7 @@ def test_an_unknown_toolkit_is_a_doubt_and_said_once(made_up: Desk) -> None:
         ("NVIDIA Zeta Twelve Pro", "twelve"),
         ("Slab (big)", "slab"),
         ("One", "one"),
-        ("NVIDIA One", None),
+        ("NVIDIA One", "one"),
         ("Zeta", None),
         ("", None),
     ],
@@ -601,7 +568,9 @@ def test_every_shipped_gpu_is_found_by_each_of_its_names(desk: Desk) -> None:
         name: row.gpu
         for row in desk.knowledge.gpus.values()
         for name in (row.gpu, *row.names)
-        if (found := find_gpu(desk.knowledge, name)) is None or found.target != row.target
+        # What is sold with two targets under one name is found by the short name only.
+        if not (name in row.names and re.search(r"-cc\d+$", row.gpu))
+        and ((found := find_gpu(desk.knowledge, name)) is None or found.target != row.target)
     }
     assert wrong == {}
 
@@ -909,7 +878,7 @@ def test_a_script_that_packs_the_wheel_is_told_its_name_and_place(made_up: Desk)
 
 
 def test_a_host_compiler_by_version_stands_where_debian_puts_it(made_up: Desk) -> None:
-    gcc = made_up.resolve(GPU + "host_compiler: {name: gcc, version: '11'}\n")
+    gcc = made_up.resolve(GPU + "host_compiler: {name: gcc, version: '11'}\nallow_untested: true\n")
     assert gcc.paths["gcc"] == "/usr/bin/gcc-11"
-    clang = made_up.resolve(GPU + "host_compiler: {name: clang, version: '17'}\n")
+    clang = made_up.resolve(GPU + "host_compiler: {name: clang, version: '17'}\nallow_untested: true\n")
     assert clang.paths["clang"] == "/usr/lib/llvm-17/bin/clang"

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tfdock.decide.plan import BuildPlan
+from tfdock.decide.question import LocalSource
 from tfdock.decide.render import render
-from tfdock.decide.resolve import LocalSource
+from tfdock.do import assets
 from tfdock.errors import Incompatible, ProfileError
 from tfdock.read.profile import Profile
 from tfdock.read.profile import read as read_profile
@@ -41,7 +42,7 @@ FIELDS = {
     "gpus": (HEAD + "gpus: […]\n", "rtx3080"),
     "compute_capabilities": (HEAD + "compute_capabilities: […]\n", "sm_86"),
     "amdgpu_targets": (HEAD + "amdgpu_targets: […]\n", "gfx90a"),
-    "targets": (HEAD + "targets: […]\n", "gfx90a"),
+    "targets": (HEAD + "targets: […]\n", "bead1"),
     "cuda": (HEAD + "cuda: …\n", "12.5.1"),
     "cudnn": (HEAD + "cuda: '12.5.1'\ncudnn: …\n", "9.3.0"),
     "rocm": (HEAD + "amdgpu_targets: [gfx90a]\nrocm: …\n", "6.4"),
@@ -102,6 +103,25 @@ PAYLOADS = {
     "direction": "\u202egnp",
     "terminal": "\x1b[31m",
 }
+
+
+# `targets` is the field of accelerators that only users' knowledge knows.
+OVERLAY = {
+    "accelerators": 'rows: [{accelerator: abacus, target_pattern: "bead[0-9]", source: x}]',
+    "images": (
+        'rows: [{image: "a/b", releases: "2.18", accelerators: [abacus], template: sig-build, '
+        "paths: {python: /p, clang: /c}, source: x}]"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    """The shipped knowledge, and one accelerator more."""
+    folder = tmp_path_factory.mktemp("knowledge")
+    for table, text in OVERLAY.items():
+        (folder / f"{table}.yaml").write_text(text, "utf-8")
+    return Desk(knowledge=assets.knowledge([folder]), templates=assets.templates())
 
 
 def strings(annotation: Any) -> bool:

@@ -78,6 +78,8 @@ class BuildPlan:
     phases: tuple[Phase, ...]
     resources: Resources
     labels: Mapping[str, str]
+    for_this_machine: bool = False
+    """The profile takes the GPUs of this machine (`gpus: local`): what they cannot run is not worth building."""
 
     @property
     def image_name(self) -> str:
@@ -126,6 +128,7 @@ def make_plan(
         ),
         resources=resources,
         labels={"io.tfdock.build-id": resolution.build_id},
+        for_this_machine=profile.gpus == "local",
     )
 
 

@@ -45,11 +45,15 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
         "Dockerfile": _tidy(dockerfile).encode(),
         "tfdock/environment": _environment_file(resolution.environment),
     }
-    needed = ["toolchain.sh", "phase.sh", "configure.sh"]
+    needed = ["toolchain.sh", "pins.py", "phase.sh", "configure.sh"]
     if resolution.source.kind != "path":
         needed.append("source.sh")
     if resolution.source.patches:
         needed.append("patch.sh")
+    if getattr(resolution, "archives", ()):
+        needed.append("archive.sh")
+    if getattr(resolution, "interpreter", None):
+        needed.append("interpreter.sh")
     files |= {f"tfdock/{name}": templates[f"scripts/{name}"].encode() for name in needed}
     for number, (name, patch) in enumerate(resolution.source.patches.items(), start=1):
         files[f"tfdock/patches/{number:03}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"] = patch
@@ -66,6 +70,8 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "accelerator_template": resolution.accelerator.template,
         "packages": image.packages,
         "pip": image.pip,
+        "interpreter": getattr(resolution, "interpreter", None),
+        "archives": _archives(resolution),
         "bazel": resolution.bazel,
         "bazel_url": f"{_BAZEL_RELEASES}/{resolution.bazel}/bazel-{resolution.bazel}-installer-linux-x86_64.sh",
         "tools": _tools(resolution),
@@ -77,6 +83,15 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "source_commit": source.commit or "",
         "patches": bool(source.patches),
     }
+
+
+def _archives(resolution: Resolution) -> list[list[str]]:
+    """The words of `archive.sh` for each archive the image is given; they go where the toolkit stands."""
+    prefix = resolution.paths.get(resolution.accelerator.toolkit or "", "")
+    return [
+        [row.url, row.sha256, prefix, *(word.format_map({"prefix": prefix}) for word in row.arguments)]
+        for row in getattr(resolution, "archives", ())
+    ]
 
 
 def _tools(resolution: Resolution) -> list[str]:

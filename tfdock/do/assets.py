@@ -10,8 +10,9 @@ from tfdock.read.knowledge import KnowledgeBase
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 TABLES = (
-    "accelerators", "architectures", "bazel", "codes", "compilers", "cpu_features", "drivers", "estimates", "flags",
-    "gpus", "images", "interpreters", "libraries", "redistributables", "releases", "toolkits", "variables",
+    "accelerators", "architectures", "archives", "bazel", "codes", "companions", "compilers", "cpu_features",
+    "drivers", "estimates", "flags", "gpus", "images", "interpreters", "libraries", "redistributables", "releases",
+    "toolkits", "variables",
 )  # fmt: skip
 
 

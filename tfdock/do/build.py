@@ -16,20 +16,21 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from tfdock import __version__
+from tfdock.decide import lock as locks
+from tfdock.decide.lock import LockFile, Pin
 from tfdock.decide.plan import BuildPlan, Phase, as_json, toolchain_key
 from tfdock.do import events, journal
 from tfdock.do.engine import BASE_LABEL, RUN_LABEL, Cancel, ContainerSpec, Engine, EngineInfo, ImageBuild
-from tfdock.do.failures import Failures, file_error, gib, make_folder
-from tfdock.do.machine import free_disk
+from tfdock.do.failures import Failures, file_error, make_folder
 from tfdock.do.settings import Settings
 from tfdock.do.source import context_archive
 from tfdock.do.watch import Lines, Stop, Stopper, watched
 from tfdock.do.workspace import RECORD_SCHEMA, WheelFile, Wheelhouse
 from tfdock.errors import (
     BuildFailed,
-    DiskFull,
     EngineError,
     EngineLost,
+    Incompatible,
     Interrupted,
     NetworkError,
     Problem,
@@ -76,6 +77,9 @@ class _Run:
     base_digest: str | None = None
     source_ref: str | None = None
     source_found: str = ""
+    lock: LockFile | None = None
+    installed: tuple[Pin, ...] = ()
+    """What the image holds, by its own account."""
 
 
 @dataclass
@@ -110,28 +114,33 @@ class Builder:
 
     # --- the whole --------------------------------------------------------------------------------------------
 
-    def up_to_date(self, plan: BuildPlan) -> BuildResult | None:
-        """The finished build of that very plan, if it is in the wheelhouse; asks no engine."""
+    def up_to_date(self, plan: BuildPlan, lock: LockFile | None = None) -> BuildResult | None:
+        """The finished build of that very plan, by that very lock, if it is in the wheelhouse; asks no engine."""
         record = self.wheelhouse.finished(plan.build_id, plan.fingerprint)
-        return self._result(plan, "up-to-date", record) if record else None
+        by_lock = record is not None and (lock is None or record.get("lock") == lock.sha256)
+        return self._result(plan, "up-to-date", record) if record and by_lock else None
 
-    def build(self, plan: BuildPlan, tree: Path | None, *, force: bool = False) -> BuildResult:
+    def build(
+        self, plan: BuildPlan, tree: Path | None, *, force: bool = False, lock: LockFile | None = None
+    ) -> BuildResult:
         """Build a plan, or find that it is built. `tree` is the local checkout, if that is the source.
 
+        With a `lock`, by which the plan was made, an image that holds something else is refused.
         Raises a TfdockError whose problems name the phase, the log and what to do next.
         """
         self.log = None
         make_folder(self.wheelhouse.root)
         try:
             with self.wheelhouse.locked(plan.build_id):
-                done = None if force else self.up_to_date(plan)
-                return done or self._build(plan, tree, fresh=force)
+                done = None if force else self.up_to_date(plan, lock)
+                return done or self._build(plan, tree, fresh=force, lock=lock)
         except OSError as error:  # in a phase it has become a TfdockError already
             raise file_error(error, self._folders) from error
 
-    def _build(self, plan: BuildPlan, tree: Path | None, *, fresh: bool) -> BuildResult:
-        self._check_disk(plan)
+    def _build(self, plan: BuildPlan, tree: Path | None, *, fresh: bool, lock: LockFile | None) -> BuildResult:
+        self._preflight(plan)
         with self._run(plan) as run:
+            run.lock = lock
             self._image_and_fetch(plan, run, tree, fresh=fresh)
             self._timed(plan, run, "compile", lambda: self._container(plan, run, plan.phases[1]))
             record = self._timed(plan, run, "seal", lambda: self._sealed(plan, run))
@@ -151,6 +160,13 @@ class Builder:
             )
             ready()
             return self.engine.attach(container)
+
+    def pins(self, plan: BuildPlan, tree: Path | None) -> tuple[Pin, ...]:
+        """Build a plan's image, no further, and return what it holds: Bazel, packages, Python requirements, tools."""
+        make_folder(self.wheelhouse.root)
+        with self._run(plan) as run:
+            self._timed(plan, run, "image", lambda: self._image(plan, run, tree, fresh=False))
+            return run.installed
 
     @contextmanager
     def _run(self, plan: BuildPlan) -> Iterator[_Run]:
@@ -207,22 +223,14 @@ class Builder:
             journal.clean(self.settings.state_dir, entry, self.engine)
             self.listen(events.Notice(text=f"cleaned up after run {entry.run}, which had not ended well"))
 
-    def _check_disk(self, plan: BuildPlan) -> None:
-        """Refuse before hours of work what would die of a full disk."""
-        for what, folder, share in (
-            ("the cache", self.settings.cache_dir, 0.5),
-            ("the wheelhouse", self.wheelhouse.root, 0.05),
-        ):
-            free, needed = free_disk(folder.absolute()), int(plan.resources.disk * share)
-            if free is not None and free < needed:
-                raise DiskFull(
-                    Problem(
-                        code="disk-too-small",
-                        message=f"{what} ({folder}) has {gib(free)} free, this build needs about {gib(needed)}",
-                        fix="make room, choose another folder (`--cache-dir`, `--wheelhouse`), or set "
-                        "`resources: {disk: …}` if you know better",
-                    )
-                )
+    def _preflight(self, plan: BuildPlan) -> None:
+        """Refuse before hours of work what cannot end well on this machine, and say what else is amiss."""
+        # Here, not above: what is up to date is told without knowledge of drivers.
+        from tfdock.do import assets, doctor
+
+        knowledge = assets.knowledge(self.settings.knowledge)
+        for check in doctor.before_build(plan, knowledge, self.settings, self.engine, self.engine_info):
+            self.listen(events.Notice(text=str(check.problem)))
 
     # --- image and fetch ----------------------------------------------------------------------------------------
 
@@ -252,7 +260,7 @@ class Builder:
             Stopper(self.stop, gently=self.stop.check, clock=self.clock),
             self.engine,
         )
-        run.base_digest = next((digest.rpartition("@")[2] for digest in info.digests), None)
+        run.base_digest = base.digest or next((digest.rpartition("@")[2] for digest in info.digests), None)
         run.image = plan.image_name if run.attempts == 1 else f"{plan.image_name}-{run.attempts}"
         built = self.engine.image(run.image)
         if fresh or built is None or built.labels.get(BASE_LABEL) != info.id:
@@ -270,10 +278,13 @@ class Builder:
                 plan, run, "image", lambda output: self.engine.build(request, output, cancel), stopper, self.engine
             )
             self.engine.tag(image, run.image)
-        self._read_toolchain(run)
+        self._read_image(plan, run)
+        problem = locks.moved(run.lock.lock.of(*locks.INSTALLED), run.installed, run.lock.path) if run.lock else None
+        if problem:
+            raise Incompatible(problem)
 
-    def _read_toolchain(self, run: _Run) -> None:
-        """The toolchain's identity, as the image wrote it down; the container is never started."""
+    def _read_image(self, plan: BuildPlan, run: _Run) -> None:
+        """The toolchain's identity and all else that the image wrote down; the container is never started."""
         container = self.engine.create(
             ContainerSpec(
                 name=f"tfdock-{run.name}-look", image=run.image, command=("true",), labels={RUN_LABEL: run.name}
@@ -282,6 +293,9 @@ class Builder:
         try:
             toolchain = self.engine.read_file(container, "/opt/tfdock/toolchain")
             found = self.engine.read_file(container, "/opt/tfdock/source")
+            pins = self.engine.read_file(container, "/opt/tfdock/pins")
+            name = locks.requirements_file(plan.resolution.python)
+            requirements = self.engine.read_file(container, f"/tf/tensorflow/{name}")
         finally:
             self.engine.remove(container)
         if toolchain is None:
@@ -294,6 +308,7 @@ class Builder:
             )
         run.toolchain = toolchain_key(run.base_digest, toolchain)
         run.source_found = (found or b"").decode("ascii", "replace").strip()
+        run.installed = locks.installed(toolchain, pins or b"", {name: requirements} if requirements else {})
 
     # --- containers ---------------------------------------------------------------------------------------------
 
@@ -484,6 +499,7 @@ class Builder:
             "toolchain_key": run.toolchain,
             "base_digest": run.base_digest,
             "source": {"ref": run.source_ref, "found": run.source_found},
+            "lock": run.lock.sha256 if run.lock else None,
             "bazel": asdict(figures) if figures else None,
             "seconds": dict(run.seconds),
             "attempts": run.attempts,

@@ -1,94 +1,177 @@
-"""What this machine lacks: each check with what was found, and how to get what is missing."""
+"""What this machine lacks: for building anything, and for building one plan. Gathers the facts; judging is pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from tfdock.decide import preflight
+from tfdock.decide.plan import BuildPlan
+from tfdock.decide.preflight import FAILED, OK, WARNING, Check
 from tfdock.do.engine import Engine, EngineInfo
-from tfdock.do.failures import gib
 from tfdock.do.journal import leftovers
-from tfdock.do.machine import engine_machine, free_disk, local_gpus
+from tfdock.do.machine import engine_machine, local_host, local_machine, nearest, place
 from tfdock.do.settings import Settings
-from tfdock.errors import EngineError, ExitCode, Problem
+from tfdock.errors import (
+    BuildFailed,
+    DiskFull,
+    EngineError,
+    EngineUnavailable,
+    ExitCode,
+    Incompatible,
+    OutOfMemory,
+    Problem,
+    TfdockError,
+    combined_exit_code,
+)
+from tfdock.model import Host, Place
+from tfdock.read.knowledge import KnowledgeBase
 
-_GIB = 1 << 30
-# A CUDA build of TensorFlow 2 was seen with some 40 GB of output base and cache; the miniature needs 1.
-_DISK_ADVISED = 60 * _GIB
-_DISK_NEEDED = 5 * _GIB
-_MEMORY_ADVISED = 16 * _GIB
-_MEMORY_NEEDED = 3 * _GIB
+# How a build's disk divides: images and layers; output base, disk cache and downloads; staging and wheels. From
+# builds of TensorFlow 2 with CUDA that left some 40 GB in the second.
+_IMAGE, _CACHE, _WHEELS = 0.35, 0.6, 0.05
+_IMAGES = "the engine's images"
+
+# What lets containers see a GPU: a runtime the engine lists, or a program that its `--gpus` looks for.
+_RUNTIMES = {"cuda": ("nvidia", ("nvidia-container-runtime-hook", "nvidia-ctk"))}
+
+_ERRORS: dict[ExitCode, type[TfdockError]] = {
+    ExitCode.ENGINE: EngineUnavailable,
+    ExitCode.RESOURCES: DiskFull,
+    ExitCode.INCOMPATIBLE: Incompatible,
+    ExitCode.BUILD_FAILED: BuildFailed,
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One finding. `status` is `ok`, `warning` (builds may work) or `failed` (they will not)."""
+def examine(
+    settings: Settings,
+    engine: Engine,
+    plans: Iterable[tuple[str, BuildPlan]] = (),
+    knowledge: KnowledgeBase | None = None,
+) -> Iterator[Check]:
+    """Look at everything that a build needs, most important first; with plans (by file), at what each one needs."""
+    info, answer = _asked(engine)
+    yield answer
+    machine, host = engine_machine(info) if info else local_machine(), local_host()
+    places = build_places(settings, info)
+    plans = list(plans)
+    if not plans:
+        yield preflight.any_memory_check(machine)
+        yield from preflight.any_disk_checks(places)
+    for file, plan in plans:
+        assert knowledge is not None
+        yield from preflight.machine_findings(
+            plan, knowledge, host=host, machine=machine, places=places, profile=file
+        )
+    yield from preflight.folder_checks(places)
+    yield from _devices(host, info, troubles=not plans)
+    yield from _leftovers(settings)
 
-    name: str
-    status: str
-    found: str
-    fix: str = ""
-    exit_code: ExitCode = ExitCode.OK
+
+def before_build(
+    plan: BuildPlan, knowledge: KnowledgeBase, settings: Settings, engine: Engine, info: EngineInfo
+) -> list[Check]:
+    """The same checks for a build that is about to start, whose engine answers.
+
+    Raises the error of what would end it; returns what else is worth telling.
+    """
+    places = build_places(settings, info)
+    if any(one.what == _IMAGES for one in places) and engine.image(plan.image_name):
+        places = [one for one in places if one.what != _IMAGES]  # what it is about to make is there
+    # Drivers' tools can take seconds: nobody waits for them who builds for the CPU.
+    host = local_host() if plan.resolution.accelerator.toolkit else Host()
+    checks = [
+        preflight.engine_check(info.name, info.version, info.api_version, local=info.local),
+        *preflight.machine_findings(plan, knowledge, host=host, machine=engine_machine(info), places=places),
+    ]
+    stopping = [check for check in checks if check.status == FAILED]
+    if stopping:
+        raise _error(stopping)
+    return [check for check in checks if check.status == WARNING]
 
 
-def examine(settings: Settings, engine: Engine) -> Iterator[Check]:
-    """Look at everything a build needs, most important first."""
+def _error(checks: list[Check]) -> TfdockError:
+    code = combined_exit_code(check.exit_code for check in checks)
+    first = sorted(checks, key=lambda check: check.exit_code != code)
+    kind = _ERRORS.get(ExitCode(code), EngineError)
+    if kind is DiskFull and first[0].name == "memory":
+        kind = OutOfMemory
+    return kind(*(check.problem for check in first))
+
+
+def build_places(settings: Settings, info: EngineInfo | None = None) -> list[Place]:
+    """The folders of this machine that a build writes to; the engine's only where this user can see it."""
+    cache, wheels, state = (
+        folder.absolute() for folder in (settings.cache_dir, settings.wheelhouse, settings.state_dir)
+    )
+    places = [
+        place("the cache", cache, share=_CACHE, executes=True, option="--cache-dir"),
+        place("the wheelhouse", wheels, share=_WHEELS, option="--wheelhouse"),
+        place("the journal of runs", state, share=0, option="TFDOCK_STATE_DIR"),
+    ]
+    root = info.data_root if info and info.local else ""
+    # Of a local engine in a virtual machine, or in a root of its own, the path means another place than ours.
+    if root and nearest(Path(root)) == Path(root):
+        # The engine writes there, not this user.
+        places.append(replace(place(_IMAGES, Path(root), share=_IMAGE), trouble=""))
+    return places
+
+
+def _asked(engine: Engine) -> tuple[EngineInfo | None, Check]:
     try:
         info = engine.info()
     except EngineError as error:
         problem: Problem = error.problems[0]
-        yield Check(name="engine", status="failed", found=problem.message, fix=problem.fix, exit_code=ExitCode.ENGINE)
-    else:
-        where = "" if info.local else ", on another machine"
-        yield Check(name="engine", status="ok", found=f"{info.name} {info.version}, API {info.api_version}{where}")
-        yield _memory(info)
-        yield _gpu(info)
-        if info.local:
-            yield _disk("disk of the engine", free_disk_of(info), info.data_root)
-    yield _disk("disk of the cache", free_disk(settings.cache_dir.absolute()), str(settings.cache_dir))
-    yield _disk("disk of the wheelhouse", free_disk(settings.wheelhouse.absolute()), str(settings.wheelhouse))
-    yield _leftovers(settings)
+        return None, Check(
+            name="engine",
+            code=problem.code,
+            status=FAILED,
+            found=problem.message,
+            fix=problem.fix,
+            exit_code=ExitCode.ENGINE,
+        )
+    return info, preflight.engine_check(info.name, info.version, info.api_version, local=info.local)
 
 
-def free_disk_of(info: EngineInfo) -> int | None:
-    """Free bytes in the engine's data root, if this user may look."""
-    return free_disk(Path(info.data_root))
+def _devices(host: Host, info: EngineInfo | None, *, troubles: bool) -> Iterator[Check]:
+    """GPUs, and whether containers can see them: a build needs neither."""
+    if host.wsl:
+        found = "this is Windows' own Linux (WSL2): the GPU's driver is that of Windows, install none here"
+        yield Check(name="wsl", status=OK, found=found)
+    if troubles:  # a plan for these GPUs has told of them
+        yield from (preflight.trouble_check(host, accelerator) for accelerator in host.troubles)
+    if not host.gpus:
+        if not host.troubles:
+            yield Check(name="gpu", status=OK, found="no GPU here; none is needed to build")
+        return
+    names = [f"{gpu.name} ({gpu.target})" if gpu.target else gpu.name for gpu in host.gpus]
+    drivers = "".join(f", driver {version}" for version in host.drivers.values())
+    yield Check(name="gpu", status=OK, found=f"{', '.join(names)}{drivers}")
+    for accelerator, (runtime, programs) in _RUNTIMES.items():
+        if info is None or accelerator not in {gpu.accelerator for gpu in host.gpus}:
+            continue
+        if runtime in info.runtimes or any(shutil.which(program) for program in programs):
+            yield Check(name="gpu runtime", status=OK, found=f"containers can use {runtime}'s")
+            continue
+        yield Check(
+            name="gpu runtime",
+            code="gpu-runtime-missing",
+            status=WARNING,
+            found=f"no container runtime for these GPUs; the engine has {', '.join(info.runtimes) or 'none'}",
+            fix="install the NVIDIA container toolkit to run GPU checks in containers; building works without",
+        )
 
 
-def _memory(info: EngineInfo) -> Check:
-    machine = engine_machine(info)
-    found = f"{gib(machine.memory)} and {machine.cpus} cores for builds"
-    fix = "give the engine's machine more memory or swap; jobs are limited to what fits, so builds take longer"
-    if machine.memory < _MEMORY_NEEDED:
-        return Check(name="memory", status="failed", found=found, fix=fix, exit_code=ExitCode.RESOURCES)
-    return Check(name="memory", status="ok" if machine.memory >= _MEMORY_ADVISED else "warning", found=found, fix=fix)
-
-
-def _gpu(info: EngineInfo) -> Check:
-    gpus = local_gpus()
-    if not gpus:
-        return Check(name="gpu", status="ok", found="no GPU here; none is needed to build")
-    found = f"{', '.join(gpus)}; container runtimes: {', '.join(info.runtimes)}"
-    if "nvidia" in info.runtimes:
-        return Check(name="gpu", status="ok", found=found)
-    fix = "install the NVIDIA container toolkit to run GPU checks in containers; building works without"
-    return Check(name="gpu", status="warning", found=found, fix=fix)
-
-
-def _disk(name: str, free: int | None, where: str) -> Check:
-    if free is None:
-        return Check(name=name, status="warning", found=f"cannot see {where}", fix="look there with `df -h`")
-    found = f"{gib(free)} free in {where}"
-    fix = "make room, or choose another folder; a CUDA build of TensorFlow wants about 60 GiB in all"
-    if free < _DISK_NEEDED:
-        return Check(name=name, status="failed", found=found, fix=fix, exit_code=ExitCode.RESOURCES)
-    return Check(name=name, status="ok" if free >= _DISK_ADVISED else "warning", found=found, fix=fix)
-
-
-def _leftovers(settings: Settings) -> Check:
-    runs = leftovers(settings.state_dir)
+def _leftovers(settings: Settings) -> Iterator[Check]:
+    try:
+        runs = leftovers(settings.state_dir)
+    except OSError:  # said by the check of that folder
+        return
     if not runs:
-        return Check(name="leftovers", status="ok", found="none")
+        yield Check(name="leftovers", status=OK, found="none")
+        return
     found = ", ".join(entry.run for entry in runs)
-    return Check(name="leftovers", status="warning", found=found, fix="the next `tfdock build` removes them")
+    fix = "the next `tfdock build` removes them"
+    yield Check(name="leftovers", code="run-left-behind", status=WARNING, found=found, fix=fix)

@@ -1,22 +1,38 @@
-"""Facts about this machine: cores and memory as its control group allows them, free disk, GPUs."""
+"""Facts about this machine: cores and memory as its control groups allow them, free disk, GPUs and their driver.
+
+Each kind of output is read by a function of its text, so that it can be tried on what other machines printed.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+import platform
+import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdock.do.engine import EngineInfo
-from tfdock.model import Machine
+from tfdock.model import Host, LocalGpu, Machine, Place
 
-_CGROUP = Path("/sys/fs/cgroup")
+_ANSWER_SECONDS = 20.0
+"""nvidia-smi takes seconds where no persistence daemon keeps the driver loaded, and for ever when a GPU has died."""
+_MIB = 1 << 20
+
+# --- cores and memory ---------------------------------------------------------------------------------------------
 
 
 def local_machine() -> Machine:
     """This machine, as far as this process may use it."""
-    return Machine(cpus=_cpus(), memory=_memory())
+    groups = control_groups(_text("/proc/self/cgroup"), _text("/proc/self/mountinfo"))
+    physical = _physical_memory()
+    memory = min([physical, *memory_limits(groups)])
+    # What a group may swap is another limit, which few set: swap counts only where nothing limits the memory.
+    swap = swap_total(_text("/proc/meminfo")) if memory == physical else 0
+    return Machine(cpus=max(1, min([_cores(), *core_limits(groups)])), memory=memory, swap=swap)
 
 
 def engine_machine(info: EngineInfo) -> Machine:
@@ -24,54 +40,328 @@ def engine_machine(info: EngineInfo) -> Machine:
     if not info.local:
         return Machine(cpus=info.cpus, memory=info.memory)
     local = local_machine()
-    return Machine(cpus=min(info.cpus, local.cpus), memory=min(info.memory, local.memory))
+    # An engine in a virtual machine of its own (Docker Desktop) has not this machine's swap either.
+    swap = local.swap if info.memory >= local.memory else 0
+    return Machine(cpus=min(info.cpus, local.cpus), memory=min(info.memory, local.memory), swap=swap)
 
 
-def _cpus() -> int:
-    cpus = len(os.sched_getaffinity(0))
-    quota = _first_number([_CGROUP / "cpu.max", _CGROUP / "cpu/cpu.cfs_quota_us"])
-    period = _first_number([_CGROUP / "cpu/cpu.cfs_period_us"]) or 100_000
-    return max(1, min(cpus, quota // period)) if quota else cpus
+def _cores() -> int:
+    # Only Linux tells which cores a process may run on.
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _memory() -> int:
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _first_number([_CGROUP / "memory.max", _CGROUP / "memory/memory.limit_in_bytes"])
-    return min(physical, limit) if limit else physical
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _first_number(files: Iterable[Path]) -> int | None:
-    """The first number of the first file that has one; `max` and -1 mean no limit."""
-    for file in files:
-        try:
-            word = file.read_text("ascii").split()[0]
-        except (OSError, IndexError):
+def swap_total(meminfo: str) -> int:
+    """Bytes of swap, from the text of /proc/meminfo."""
+    found = re.search(r"^SwapTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def control_groups(cgroup: str, mountinfo: str) -> tuple[Path, ...]:
+    """The folders whose limits hold for a process: its own groups and all above them, memory's and cpu's, v1 and v2.
+
+    From the texts of its /proc/self/cgroup (cgroups(7)) and /proc/self/mountinfo (proc(5)).
+    """
+    own = dict(_memberships(cgroup))
+    folders: dict[Path, None] = {}
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        before, after = left.split(), right.split()
+        if len(before) < 5 or len(after) < 3 or after[0] not in ("cgroup", "cgroup2"):
             continue
-        if word.isdigit():
-            return int(word)
-    return None
+        controllers = ("",) if after[0] == "cgroup2" else tuple({"memory", "cpu"} & set(after[2].split(",")))
+        for path in (own[controller] for controller in controllers if controller in own):
+            folders |= dict.fromkeys(_up(Path(before[4]), _below(path, before[3])))
+    return tuple(folders)
+
+
+def _memberships(cgroup: str) -> Iterator[tuple[str, str]]:
+    """(controller, path) for each line `5:cpu,cpuacct:/path`; the controller of version 2 is the empty text."""
+    for line in cgroup.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if colon:
+            yield from ((controller, path) for controller in controllers.split(","))
+
+
+def _below(path: str, root: str) -> Path:
+    """A group's path below the mount of `root`; the mount itself where the path leads out of what is mounted."""
+    if ".." in path.split("/"):
+        return Path()
+    if root == "/":
+        return Path(path.lstrip("/"))
+    return Path(path[len(root) :].lstrip("/")) if path == root or path.startswith(f"{root}/") else Path()
+
+
+def _up(mount: Path, below: Path) -> Iterator[Path]:
+    yield mount / below
+    if below.parts:
+        yield from (mount / parent for parent in below.parents)
+
+
+def memory_limits(groups: Iterable[Path]) -> Iterator[int]:
+    """Bytes that each group allows, where it says so. Above `memory.high` the kernel slows a group to a crawl."""
+    for folder in groups:
+        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
+            yield from _numbers(folder / name)[:1]
+
+
+def core_limits(groups: Iterable[Path]) -> Iterator[int]:
+    """Whole cores that each group allows, where it says so; at least one."""
+    for folder in groups:
+        numbers = _numbers(folder / "cpu.max")
+        if not numbers:
+            numbers = _numbers(folder / "cpu.cfs_quota_us") + _numbers(folder / "cpu.cfs_period_us")
+        if len(numbers) == 2 and numbers[1]:
+            yield max(1, numbers[0] // numbers[1])
+
+
+def _numbers(file: Path) -> list[int]:
+    """The numbers of a one-line file, if it begins with one; `max` and -1 mean no limit."""
+    words = _text(file).split()
+    return [int(word) for word in words if word.isdigit()] if words and words[0].isdigit() else []
+
+
+def _text(path: str | Path) -> str:
+    """A file's text; empty where there is none to read."""
+    try:
+        return Path(path).read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+# --- disk ---------------------------------------------------------------------------------------------------------
+
+
+def nearest(path: Path) -> Path:
+    """The path itself, or the nearest thing above it that exists."""
+    path = path.absolute()
+    # Not `exists`: that is false for a link that leads nowhere, and no folder can be made in its place.
+    return next((one for one in (path, *path.parents) if os.path.lexists(one)), path)
 
 
 def free_disk(path: Path) -> int | None:
     """Free bytes for this user where `path` lies or will lie; None if that cannot be told."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
     try:
-        return shutil.disk_usage(path).free
+        return shutil.disk_usage(nearest(path)).free
     except OSError:
         return None
 
 
-def local_gpus() -> tuple[str, ...]:
-    """Names of this machine's NVIDIA GPUs as the driver prints them; empty where there is none."""
+def place(what: str, path: Path, *, share: float, executes: bool = False, option: str = "") -> Place:
+    """A folder that a build will write to, and whether it can. Makes and changes nothing.
+
+    `share` is the part of a build's disk that lies there; programs are run from one that `executes`; `option` is how
+    another is chosen.
+    """
+    there, looked = nearest(path), Place(what=what, path=str(path), share=share, option=option)
     try:
-        result = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
+        usage, device = os.statvfs(there), there.stat().st_dev
+    except OSError as error:
+        return replace(looked, trouble=f"{there} cannot be looked at: {error.strerror}")
+    return replace(
+        looked,
+        free=usage.f_bavail * usage.f_frsize,
+        filesystem=mounted_from(_text("/proc/self/mountinfo"), there.resolve()) or str(device),
+        trouble=_trouble(there, usage.f_flag, executes=executes),
+    )
+
+
+def mounted_from(mountinfo: str, path: Path) -> str | None:
+    """The device on which a path lies, from the text of /proc/self/mountinfo; None where that is none of /dev.
+
+    It tells what device numbers do not: subvolumes of one btrfs have a number each, and one free space.
+    """
+    found: dict[str, str] = {}
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        before, after = left.split(), right.split()
+        if len(before) > 4 and len(after) > 1:
+            # Spaces in names are written `\040`; of two mounts at one place the later one hides the other.
+            found[re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before[4])] = after[1]
+    source = next((found[str(one)] for one in (path, *path.parents) if str(one) in found), "")
+    return source if source.startswith("/dev/") else None
+
+
+def _trouble(there: Path, flags: int, *, executes: bool) -> str:
+    if not there.is_dir():
+        return f"{there} is in the way: it is no folder"
+    if flags & os.ST_RDONLY:
+        return f"{there} is mounted read-only"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"you may not write to {there}"
+    if executes and flags & getattr(os, "ST_NOEXEC", 0):
+        return f"{there} is mounted with `noexec`, but Bazel runs programs that it builds there"
+    return ""
+
+
+# --- GPUs and drivers ---------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def local_host() -> Host:
+    """This machine's devices, asked once a process."""
+    return read_host()
+
+
+def read_host() -> Host:
+    """This machine's devices as the drivers' own tools tell; where there is no tool there is nothing to tell."""
+    found = {"cuda": _nvidia(), "rocm": _amd()}
+    return Host(
+        gpus=tuple(gpu for one in found.values() for gpu in one.gpus),
+        drivers={name: one.driver for name, one in found.items() if one.driver},
+        troubles={name: one.trouble for name, one in found.items() if one.trouble},
+        wsl=is_wsl(_text("/proc/sys/kernel/osrelease")),
+        architecture=platform.machine(),
+    )
+
+
+def local_gpus() -> tuple[str, ...]:
+    """Names of this machine's GPUs as their drivers print them; empty where there is none."""
+    return tuple(gpu.name for gpu in local_host().gpus)
+
+
+def is_wsl(release: str) -> bool:
+    """Whether a kernel release is one of Windows' own Linux (`5.15.153.1-microsoft-standard-WSL2`)."""
+    return "microsoft" in release.lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """What one tool told: GPUs, the driver's version, and what it said instead of telling."""
+
+    gpus: tuple[LocalGpu, ...] = ()
+    driver: str = ""
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a program printed, on both streams, and its exit status; None if it was not there to end."""
+
+    text: str
+    status: int | None = 0
+
+
+def _ask(program: str, *arguments: str) -> _Answer:
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "LC_ALL": "C"},
+            timeout=_ANSWER_SECONDS,
+            check=False,
         )
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(line.strip() for line in result.stdout.splitlines() if line.strip())
+    except subprocess.TimeoutExpired:
+        return _Answer(f"no answer in {_ANSWER_SECONDS:.0f} s", None)
+    except OSError as error:
+        return _Answer(f"cannot be run: {error.strerror}", None)
+    return _Answer(done.stdout.decode("utf-8", "replace"), done.returncode)
+
+
+# NVIDIA. Newest set of fields first: drivers before R510 or so answer that compute_cap is not a valid field.
+_FIELDS: tuple[tuple[str, ...], ...] = (
+    ("name", "compute_cap", "driver_version", "memory.total"),
+    ("name", "driver_version", "memory.total"),
+)
+_WSL_TOOL = "/usr/lib/wsl/lib/nvidia-smi"
+"""Windows' driver brings its tool there, which is not on every PATH."""
+
+
+def _nvidia() -> Devices:
+    loaded = loaded_driver(_text("/proc/driver/nvidia/version"))
+    program = shutil.which("nvidia-smi") or shutil.which(_WSL_TOOL)
+    if program is None:
+        return Devices(driver=loaded)
+    answer, fields = _Answer(""), _FIELDS[0]
+    for fields in _FIELDS:
+        answer = _ask(program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+        if "is not a valid field" not in answer.text:
+            break
+    found = nvidia_devices(answer.text, fields, ended_well=answer.status == 0)
+    return Devices(gpus=found.gpus, driver=loaded or found.driver, trouble=found.trouble)
+
+
+def loaded_driver(text: str) -> str:
+    """The loaded kernel module's version, from the text of /proc/driver/nvidia/version; empty if there is none."""
+    found = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\s", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> Devices:
+    """Read `nvidia-smi --query-gpu=<fields> --format=csv,noheader`; one line a GPU, values it has not as `[N/A]`.
+
+    With MIG a line is still a whole GPU. Lines that do not fit the fields are what it has to complain of.
+    """
+    gpus: list[LocalGpu] = []
+    versions: list[str] = []
+    said: list[str] = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        # From the right: only a name could hold a comma.
+        values = dict(zip(fields, map(str.strip, line.rsplit(",", len(fields) - 1)), strict=False))
+        version = values.get("driver_version", "")
+        if len(values) < len(fields) or not re.fullmatch(r"\d+(\.\d+)+|\[.*\]", version):
+            said.append(line)
+            continue
+        target = re.fullmatch(r"\d{1,2}\.\d", values.get("compute_cap", ""))
+        memory = re.fullmatch(r"(\d+) MiB", values["memory.total"])
+        gpus.append(
+            LocalGpu(
+                name=values["name"],
+                accelerator="cuda",
+                target=target[0] if target else None,
+                memory=int(memory[1]) * _MIB if memory else None,
+            )
+        )
+        versions += [] if version.startswith("[") else [version]
+    trouble = "" if ended_well and gpus else f"nvidia-smi: {_shortened(said) or 'it failed without a word'}"
+    return Devices(gpus=tuple(gpus), driver=versions[0] if versions else "", trouble=trouble)
+
+
+# AMD.
+_ROCM_TOOL = "/opt/rocm/bin/rocminfo"
+
+
+def _amd() -> Devices:
+    program = shutil.which("rocminfo") or shutil.which(_ROCM_TOOL)
+    if program is None:
+        return Devices()
+    answer = _ask(program)
+    return rocm_devices(answer.text, ended_well=answer.status == 0)
+
+
+def rocm_devices(text: str, *, ended_well: bool) -> Devices:
+    """Read what `rocminfo` prints: a block for each agent, CPUs among them; sizes of memory pools in KB."""
+    # Agents are announced between lines of asterisks; what stands before the first is about the system.
+    system, *agents = re.split(r"^Agent \d+\s*$", text, flags=re.MULTILINE)
+    gpus = tuple(_amd_gpu(agent) for agent in agents if _value(agent, "Device Type") == "GPU")
+    if ended_well:
+        return Devices(gpus=gpus)
+    said = [line.strip() for line in system.splitlines() if re.search(r"[a-z]{2}", line)]
+    return Devices(gpus=gpus, trouble=f"rocminfo: {_shortened(said) or 'it failed without a word'}")
+
+
+def _amd_gpu(agent: str) -> LocalGpu:
+    target = _value(agent, "Name")
+    size = re.search(r"Segment:\s+GLOBAL.*\n\s*Size:\s+(\d+)", agent)
+    return LocalGpu(
+        name=_value(agent, "Marketing Name") or target,
+        accelerator="rocm",
+        target=target if re.fullmatch(r"gfx[0-9a-f]+", target) else None,
+        memory=int(size[1]) * 1024 if size else None,
+    )
+
+
+def _value(agent: str, key: str) -> str:
+    found = re.search(rf"^\s*{key}:[ \t]*(.*?)[ \t]*$", agent, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _shortened(lines: Sequence[str]) -> str:
+    return " ".join(" ".join(lines).split())[:200]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tfdock.decide.lock import LockFile
 from tfdock.decide.plan import BuildPlan, make_plan
 from tfdock.decide.render import render
-from tfdock.decide.resolve import resolve
+from tfdock.decide.resolve import Resolution, resolve
 from tfdock.do import assets
 from tfdock.do.machine import local_gpus
 from tfdock.do.settings import Settings
@@ -22,48 +24,55 @@ from tfdock.read.yamldoc import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A profile, planned. `tree` is the local checkout it builds, if it names one."""
+    """A profile, planned. `tree` is the local checkout it builds, if it names one; `lock` what it was planned by."""
 
     file: str
     plan: BuildPlan
     tree: Path | None
+    lock: LockFile | None = None
 
 
 class Preparer:
     """Plans profiles for one machine; knowledge and templates are read once."""
 
-    def __init__(self, settings: Settings, machine: Machine) -> None:
+    def __init__(self, settings: Settings, machine: Machine, *, allow_untested: bool = False) -> None:
         self._machine = machine
-        self._knowledge: KnowledgeBase = assets.knowledge(settings.knowledge)
+        self._allow_untested = allow_untested
+        self.knowledge: KnowledgeBase = assets.knowledge(settings.knowledge)
         self._templates = assets.templates()
 
-    def prepare(self, name: str) -> Prepared:
-        """Plan the profile in a file, or the shipped profile of that name; raises ProfileError or Incompatible."""
+    def prepare(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> Prepared:
+        """Plan the profile in a file, or the shipped profile of that name; raises ProfileError or Incompatible.
+
+        `pinned` says what of its resolution is fixed more closely, by a lock.
+        """
         try:
-            return self._prepare(name)
+            return self._prepare(name, pinned or (lambda resolution: resolution))
         except OSError as error:  # the profile, or a file of the checkout or of the patches that it names
             message, fix = f"cannot be read: {error.strerror}", "check the name, the owner and the mode"
             file = str(error.filename or name)
             raise ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=file)) from error
 
-    def _prepare(self, name: str) -> Prepared:
+    def _prepare(self, name: str, pinned: Callable[[Resolution], Resolution]) -> Prepared:
         path = find_profile(name)
         text = read_text(path)
         profile, document = profiles.read(text, str(path), _extended(text, path))
         source, tree = read_local(profile.source, path.parent, str(path))
-        gpus = local_gpus() if profile.gpus == "local" else ()
+        gpus = local_gpus() if "local" in (profile.gpus or ()) else ()
         resolution = resolve(
             profile,
             document,
-            self._knowledge,
+            self.knowledge,
             file=str(path),
             local=source,
             local_gpus=gpus,
             machine=platform.machine(),
+            allow_untested=self._allow_untested,
         )
+        resolution = pinned(resolution)
         context = render(resolution, self._templates)
         try:
-            plan = make_plan(profile, resolution, context, self._knowledge, self._machine)
+            plan = make_plan(profile, resolution, context, self.knowledge, self._machine)
         except Incompatible as error:
             raise Incompatible(*(_placed(problem, document, str(path)) for problem in error.problems)) from error
         return Prepared(file=str(path), plan=plan, tree=tree)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfdock.decide.plan import EPOCH
+from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext
-from tfdock.decide.resolve import LocalSource
 from tfdock.errors import Problem, ProfileError
 from tfdock.read.profile import TensorFlow
 

@@ -8,13 +8,14 @@ toolkit, a GPU or an accelerator is adding rows; no code knows a version number.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import string
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.model import Version
@@ -52,13 +53,20 @@ def in_range(release: str, span: str) -> bool:
     return first <= wanted and (last is None or wanted <= last)
 
 
+def _holds(prefix: str, version: str) -> bool:
+    return version == prefix or version.startswith(f"{prefix}.")
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Row(_Record):
     """What every row carries. `checked` is the day (`2026-11-21`) it was compared with its source: the table's own,
-    unless the row says another. `unverified` says what nobody has checked."""
+    unless the row says another. `unverified` says what nobody has checked. `KEY` are the fields that tell the rows
+    of one file apart."""
+
+    KEY: ClassVar[tuple[str, ...]] = ()
 
     source: tuple[str, ...] | str
     checked: str = ""
@@ -78,6 +86,12 @@ class Support(_Record):
     uncertain: tuple[str, ...] = ()
     disputed: tuple[str, ...] = ()
     closed: bool = False
+
+    @model_validator(mode="after")
+    def _tested_is_accepted(self) -> Self:
+        if self.tested and self.accepted and not any(_holds(one, self.tested) for one in self.accepted):
+            raise ValueError(f"tested {self.tested} is none of accepted ({', '.join(self.accepted)})")
+        return self
 
 
 class Wheel(_Record):
@@ -107,9 +121,12 @@ class Release(Row):
     release uses (`3.5`), `xla_floor` the oldest that XLA uses; `runtime_targets`, where given, are all the release
     uses at run time, whatever was compiled (its allow-list of AMD targets).
 
+    `host_compilers` says who compiles C++ beside a GPU compiler or accelerator; else clang where the release has one.
     `configs` are the names that `--config=` takes, those that ./configure writes among them. `bazel_min` and
     `bazel_max` are the versions ./configure enforces.
     """
+
+    KEY = ("release",)
 
     release: str
     like: str | None = None
@@ -122,6 +139,7 @@ class Release(Row):
     bazel_min: str | None = None
     bazel_max: str | None = None
     gpu_compiler: str | None = None
+    host_compilers: dict[str, str] = Field(default_factory=dict)
     clang: str | None = None
     gcc: str | None = None
     components: dict[str, Support] = Field(default_factory=dict)
@@ -174,6 +192,8 @@ class BazelOption(Row):
 class Toolkit(Row):
     """A minor version of an accelerator's toolkit (CUDA 12.5, ROCm 6.2) and the targets it compiles for."""
 
+    KEY = ("toolkit", "version")
+
     toolkit: str
     version: str
     patches: tuple[str, ...] = ()
@@ -188,6 +208,8 @@ class Driver(Row):
     """The oldest driver that runs what a toolkit compiled: `version` is a major version, whose minor versions share
     it (`12`). `windows` is the one WSL2 shows."""
 
+    KEY = ("toolkit", "version")
+
     toolkit: str
     version: str
     linux: str
@@ -199,6 +221,8 @@ class Architecture(Row):
 
     `driver_min` and `driver_max` are driver branches (`570`); `machine` is the CPU of the embedded ones.
     """
+
+    KEY = ("architecture",)
 
     architecture: str
     accelerator: str
@@ -216,6 +240,8 @@ class Library(Row):
     the GPUs it has code for; `toolkits` the toolkit versions, by prefix, it is made for; `patches` its full versions.
     """
 
+    KEY = ("component", "since")
+
     component: str
     since: str
     until: str | None = None
@@ -228,6 +254,8 @@ class Library(Row):
 class Redistributable(Row):
     """Where a closed component version is downloaded from: the list that names its archives, and its sha256."""
 
+    KEY = ("component", "version")
+
     component: str
     version: str
     url: str
@@ -237,29 +265,79 @@ class Redistributable(Row):
 class Interpreter(Row):
     """A Python that base images do not carry: its newest patch release, and its source archive."""
 
+    KEY = ("python",)
+
     python: str
     version: str
     url: str
     sha256: str
 
 
+class Archive(Row):
+    """A component that base images do not carry, as an archive to download: an image with `archives` is given it.
+
+    It serves a build that asks for `version` or a prefix of it, with other components that match `components`.
+    `arguments` are the words for a program that installs itself, with `{prefix}` for where to; without them the
+    archive's `include` and `lib` are copied.
+    """
+
+    component: str
+    version: str
+    url: str
+    sha256: str
+    components: dict[str, str] = Field(default_factory=dict)
+    arguments: tuple[Template, ...] = ()
+
+
 class CpuFeature(Row):
     """An instruction set that `-m<feature>` switches on, on one kind of machine."""
+
+    KEY = ("feature",)
 
     feature: str
     machine: str = "x86_64"
 
 
 class Estimate(Row):
-    """A figure that plans are made with: `value` in `unit`, for what its name says."""
+    """A figure that plans are made with: `value` in `unit`, for what its name says.
+
+    The first row of a name that holds for a release and its accelerator is the one to use.
+    """
 
     estimate: str
     value: float
     unit: str
+    accelerator: str
+    releases: ReleaseRange = "1.4.."
+
+
+class Companion(Row):
+    """What comes with a release's official wheel and narrows the GPUs it serves.
+
+    It is a library that pip installs beside it (`package`, by the wheel's `extra`), or one linked into it.
+
+    `version` is exactly what comes; with `before` the oldest that may, where pip takes the newest below `before`.
+    `carries: wheel`: it is compiled for the wheel's SASS alone. `limit` is what to say, for GPUs from `lowest` to
+    `highest` (`9.0`).
+    """
+
+    component: str
+    accelerator: str
+    releases: ReleaseRange
+    extra: str | None = None
+    package: str | None = None
+    version: str | None = None
+    before: str | None = None
+    carries: str | None = None
+    lowest: str | None = None
+    highest: str | None = None
+    limit: str | None = None
 
 
 class Code(Row):
     """A problem's code: what it means, an example, and the ways out. `profile` is a profile that provokes it."""
+
+    KEY = ("code",)
 
     code: str
     title: str
@@ -271,6 +349,8 @@ class Code(Row):
 
 class Compiler(Row):
     """A compiler that can compile GPU code itself: its targets and its newest PTX ISA."""
+
+    KEY = ("compiler", "version")
 
     compiler: str
     version: str
@@ -284,6 +364,8 @@ class Gpu(Row):
 
     `machine` is the CPU beside it, where it is sold with one only (`aarch64`).
     """
+
+    KEY = ("gpu",)
 
     gpu: str
     accelerator: str
@@ -299,6 +381,7 @@ class Image(Row):
     `template` names `dockerfiles/base/<template>.j2`; `paths` where its tools are (`python`, `clang`, `gcc`,
     `cuda`, `rocm`); `packages` are installed on top, then `pip` from PyPI without dependencies. `interpreter`: the
     image has not the Python that is asked for, which is compiled from the source archive in `interpreters.yaml`.
+    `archives` are the components that it has not either: they come from `archives.yaml`.
     """
 
     image: Template
@@ -310,6 +393,7 @@ class Image(Row):
     bazel: str = "bazelisk"
     machine: str = "x86_64"
     interpreter: bool = False
+    archives: tuple[str, ...] = ()
     paths: dict[str, Template] = Field(default_factory=dict)
     packages: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
@@ -322,7 +406,12 @@ class Accelerator(Row):
     the profile's field that lists such targets. `capabilities`: targets are compute capabilities, with SASS and PTX.
     `template` names `dockerfiles/accelerator/<template>.j2`. `vendor` is what drivers may put before a GPU's name,
     `tools` the toolkit's programs that compile, below the image's paths.
+
+    `compilers` can compile its GPU code, beside the release's own; `titles` are the components' names as people write
+    them. `symptoms` maps the code of a refusal to what would be seen without it, with `{target}` and `{number}`.
     """
+
+    KEY = ("accelerator",)
 
     accelerator: str
     toolkit: str | None = None
@@ -333,6 +422,9 @@ class Accelerator(Row):
     template: str | None = None
     vendor: str = ""
     tools: tuple[Template, ...] = ()
+    compilers: tuple[str, ...] = ()
+    titles: dict[str, str] = Field(default_factory=dict)
+    symptoms: dict[str, Template] = Field(default_factory=dict)
 
 
 _R = TypeVar("_R", bound=Row)
@@ -403,14 +495,24 @@ class KnowledgeBase:
         return self._keyed("interpreters", Interpreter, "python")
 
     @cached_property
+    def archives(self) -> tuple[Archive, ...]:
+        """Archives of components, in order of preference: overlay rows first."""
+        return self._rows("archives", Archive, newest_file_first=True)
+
+    @cached_property
     def cpu_features(self) -> dict[str, CpuFeature]:
         """Feature -> row."""
         return self._keyed("cpu_features", CpuFeature, "feature")
 
     @cached_property
-    def estimates(self) -> dict[str, Estimate]:
-        """Name -> row."""
-        return self._keyed("estimates", Estimate, "estimate")
+    def estimates(self) -> tuple[Estimate, ...]:
+        """Figures for planning, overlay rows first."""
+        return self._rows("estimates", Estimate, newest_file_first=True)
+
+    @cached_property
+    def companions(self) -> tuple[Companion, ...]:
+        """What comes with official wheels."""
+        return self._rows("companions", Companion)
 
     @cached_property
     def codes(self) -> dict[str, Code]:
@@ -431,6 +533,21 @@ class KnowledgeBase:
     def accelerators(self) -> dict[str, Accelerator]:
         """Name -> row."""
         return self._keyed("accelerators", Accelerator, "accelerator")
+
+    @cached_property
+    def version(self) -> str:
+        """A hash of every table's text, whichever folder it came from: 16 hexadecimal digits."""
+        total = hashlib.sha256()
+        for table in sorted(self._texts):
+            for _, text in self._texts[table]:
+                total.update(f"{table}\0{text}\0".encode())
+        return total.hexdigest()[:16]
+
+    def sources(self, table: str) -> dict[str, str]:
+        """What the short names in the `source` of a table's rows stand for."""
+        documents = [yamldoc.parse(text, file) for file, text in self._texts.get(table, ())]
+        named = [document.entries["sources"].entries for document in documents if "sources" in document.entries]
+        return {name: node.raw for entries in named for name, node in entries.items()}
 
     def _keyed(self, table: str, kind: type[_R], key: str) -> dict[str, _R]:
         return {getattr(row, key): row for row in self._rows(table, kind)}
@@ -457,7 +574,28 @@ class KnowledgeBase:
                 )
             )
         checked = node.entries["checked"].raw if "checked" in node.entries else ""
-        return [_row(file, item, kind, checked) for item in rows.items]
+        found = [_row(file, item, kind, checked) for item in rows.items]
+        sources = node.entries["sources"].entries if "sources" in node.entries else None
+        seen: dict[tuple[str, ...], int] = {}
+        for item, row in zip(rows.items, found, strict=True):
+            cited = (row.source,) if isinstance(row.source, str) else row.source
+            if sources is not None and (unknown := [one for one in cited if one not in sources]):
+                place = item.entries["source"]
+                fix = f"the table's `sources:` has: {', '.join(sources)}"
+                raise _wrong_row(file, place, f"source `{unknown[0]}` is not explained in `sources:`", fix)
+            key = tuple(getattr(row, field) for field in kind.KEY)
+            if key and seen.setdefault(key, item.line) != item.line:
+                message = f"{' '.join(key)} has a row already, in line {seen[key]}"
+                raise _wrong_row(
+                    file, item, message, "one row says all of it; a row of an overlay replaces the shipped one"
+                )
+        return found
+
+
+def _wrong_row(file: str, place: yamldoc.Node, message: str, fix: str) -> ProfileError:
+    return ProfileError(
+        Problem(code="knowledge-row", message=message, fix=fix, file=file, line=place.line, column=place.column)
+    )
 
 
 def _row(file: str, node: yamldoc.Node, kind: type[_R], checked: str) -> _R:

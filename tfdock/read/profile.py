@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -119,7 +119,7 @@ Flag = Annotated[
     AfterValidator(_not_our_own),
 ]
 Copt = Annotated[str, AfterValidator(_no_control_characters), _Pattern(r"-.+", "a compiler flag")]
-Memory = Annotated[str, _Pattern(r"\d{1,15}(\.\d{1,6})? ?([KMGT]i?B?)?", "an amount of memory (`24GiB`)")]
+Memory = Annotated[str, _Pattern(r"\d{1,15}(\.\d{1,6})? ?[KMGT]i?B?", "an amount of memory (`24GiB`)")]
 Duration = Annotated[str, _Pattern(r"(?=\d)(\d{1,6}h)?(\d{1,6}m)?(\d{1,6}s)?", "a duration (`5h30m`)")]
 
 
@@ -269,13 +269,13 @@ class Profile(_Record):
     )
     accelerator: Word | None = Field(None, description="cuda, rocm or cpu; by what else is asked when left out")
     gpus: _List[GpuName] | Literal["local"] | None = Field(
-        None, description="GPU names, or `local` for this machine's"
+        None, description="GPU names, or `local` for this machine's; beside a list of targets: what it must serve"
     )
     compute_capabilities: _List[Target] | None = Field(
-        None, description="`sm_86` for SASS, `compute_86` for SASS and PTX; instead of `gpus`"
+        None, description="What to compile: `sm_86` for SASS, `compute_86` for SASS and PTX"
     )
-    amdgpu_targets: _List[Target] | None = Field(None, description="gfx targets; instead of `gpus`")
-    targets: _List[Target] | None = Field(None, description="Targets of any other accelerator; instead of `gpus`")
+    amdgpu_targets: _List[Target] | None = Field(None, description="What to compile: gfx targets")
+    targets: _List[Target] | None = Field(None, description="What to compile, for any other accelerator")
     cuda: VersionText | None = Field(None, description="CUDA version; the tested one by default")
     cudnn: VersionText | None = Field(None, description="cuDNN version; the tested one by default")
     rocm: VersionText | None = Field(None, description="ROCm version")
@@ -309,7 +309,7 @@ class Profile(_Record):
 
     @model_validator(mode="after")
     def _one_list(self) -> Profile:
-        given = [name for name in _TARGET_FIELDS if getattr(self, name) is not None]
+        given = [name for name in TARGET_FIELDS if getattr(self, name) is not None]
         if len(given) > 1:
             message = f"{' and '.join(f'`{name}`' for name in given)} say the same thing"
             raise _wrong(message, "keep one", given[-1])
@@ -319,7 +319,9 @@ class Profile(_Record):
         return self
 
 
-_TARGET_FIELDS = ("gpus", "compute_capabilities", "amdgpu_targets", "targets")
+TARGET_FIELDS = ("compute_capabilities", "amdgpu_targets", "targets")
+"""Lists of what is compiled; `gpus`, given beside one, are held against it."""
+_DEVICE_FIELDS = ("gpus", *TARGET_FIELDS)
 
 
 def json_schema() -> dict[str, Any]:
@@ -409,10 +411,10 @@ def _merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ..
 
 
 def _overlaid(base: yamldoc.Node, node: yamldoc.Node) -> yamldoc.Node:
-    """Maps merge, everything else replaces. A list of targets replaces whichever list of targets the base had."""
+    """Maps merge, everything else replaces. GPUs or targets replace whichever of them the base had."""
     entries = dict(base.entries)
-    if any(name in node.entries for name in _TARGET_FIELDS):
-        entries = {key: child for key, child in entries.items() if key not in _TARGET_FIELDS}
+    if any(name in node.entries for name in _DEVICE_FIELDS):
+        entries = {key: child for key, child in entries.items() if key not in _DEVICE_FIELDS}
     for key, child in node.entries.items():
         old = entries.get(key)
         entries[key] = _overlaid(old, child) if old and old.kind == child.kind == "map" else child
@@ -432,10 +434,11 @@ def _overlaid(base: yamldoc.Node, node: yamldoc.Node) -> yamldoc.Node:
 def _unquoted_texts(document: yamldoc.Node, file: str) -> list[Problem]:
     """Text written as YAML numbers; versions so are the first mistake of every user: 3.10 is the number 3.1."""
     found = []
-    for path, is_version in _text_paths(Profile, document, ()):
+    for path, marks in _text_paths(Profile, document, ()):
         node = document.at(path)
         if node.kind not in ("number", "date"):
             continue
+        is_version = any(isinstance(mark, _IsVersion) for mark in marks)
         name, kind = _dotted(path), f"a {node.kind}"
         lost = f" (the number {node.value})" if str(node.value) != node.raw else ""
         key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
@@ -443,7 +446,7 @@ def _unquoted_texts(document: yamldoc.Node, file: str) -> list[Problem]:
             Problem(
                 code="version-not-text" if is_version else "profile-bad-value",
                 message=f"`{name}` is {kind}{lost}, but {'versions are' if is_version else 'must be'} text",
-                fix=f'write it in quotes: `{key}"{node.raw}"`',
+                fix=_as_text(node.raw, marks) or f'write it in quotes: `{key}"{node.raw}"`',
                 file=node.file or file,
                 line=node.line,
                 column=node.column,
@@ -453,11 +456,28 @@ def _unquoted_texts(document: yamldoc.Node, file: str) -> list[Problem]:
     return found
 
 
+def _as_text(raw: str, marks: Sequence[Any]) -> str:
+    """What to write for a number whose digits would not do in quotes either; empty where they would."""
+    try:
+        for mark in marks:
+            if isinstance(mark, _Pattern):
+                mark.check(raw)
+            elif isinstance(mark, AfterValidator):
+                mark.func(raw)  # type: ignore[call-arg]
+    except PydanticCustomError as error:
+        return str((error.context or {})["fix"])
+    except ValueError as error:
+        return f"write {str(error).partition(' does not look like ')[2]}"
+    return ""
+
+
 _Path = tuple[str | int, ...]
 
 
-def _text_paths(annotation: Any, node: yamldoc.Node, path: _Path, *marks: Any) -> Iterator[tuple[_Path, bool]]:
-    """The scalars of the document for which the type wants text and no number, and whether they are versions."""
+def _text_paths(
+    annotation: Any, node: yamldoc.Node, path: _Path, *marks: Any
+) -> Iterator[tuple[_Path, tuple[Any, ...]]]:
+    """The scalars of the document for which the type wants text and no number, and what else it wants of them."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         yield from _text_paths(arguments[0], node, path, *marks, *arguments[1:])
@@ -469,7 +489,7 @@ def _text_paths(annotation: Any, node: yamldoc.Node, path: _Path, *marks: Any) -
         for inner, child, step, inner_marks in _inside(annotation, node):
             yield from _text_paths(inner, child, (*path, step), *inner_marks)
     elif annotation is str:
-        yield path, any(isinstance(mark, _IsVersion) for mark in marks)
+        yield path, marks
 
 
 def _inside(annotation: Any, node: yamldoc.Node) -> Iterator[tuple[Any, yamldoc.Node, str | int, list[Any]]]:

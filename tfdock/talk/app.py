@@ -46,6 +46,9 @@ Knowledge = Annotated[
     list[Path] | None,
     typer.Option("--knowledge", help="A folder of further knowledge rows.", metavar="DIR", show_default=False),
 ]
+AllowUntested = Annotated[
+    bool, typer.Option("--allow-untested", help="Take combinations that nobody is known to have tested.")
+]
 Wheelhouse = Annotated[
     Path | None,
     typer.Option("--wheelhouse", help="Where wheels go; ./wheelhouse by default.", metavar="DIR", show_default=False),
@@ -84,11 +87,11 @@ def settings_for(**flags: Any) -> Settings:
     return settings.load({name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()})
 
 
-def preparer_for(settings: Settings) -> Preparer:
+def preparer_for(settings: Settings, *, allow_untested: bool = False) -> Preparer:
     from tfdock.do.machine import local_machine
     from tfdock.do.prepare import Preparer
 
-    return Preparer(settings, local_machine())
+    return Preparer(settings, local_machine(), allow_untested=allow_untested)
 
 
 def local_engine() -> Engine:

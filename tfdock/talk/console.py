@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
+import unicodedata
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 from tfdock.do import events
@@ -15,6 +17,14 @@ from tfdock.errors import Problem
 HEARTBEAT_SECONDS = 60.0
 """Silence after which a pipe gets a line: CI systems kill jobs that say nothing."""
 _SHOWN_LINES = 6
+_PLAIN_WIDTH = 80
+"""Columns where nobody says how many there are: what a pipe gets."""
+_LEAST_WIDTH = 20
+"""Columns below which text is no longer made to fit: a word a line helps nobody."""
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+# A word, or words between backticks: what is to be typed as it stands is not torn apart. Before it, what parts it.
+_WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
+_ONE = re.compile(r"\x1b\[[0-9;]*m|.", re.DOTALL)
 
 
 def colour_wanted(stream: TextIO) -> bool:
@@ -62,21 +72,120 @@ def clean(text: str) -> str:
 
 
 def say(text: str = "", *, stream: TextIO | None = None) -> None:
-    """Print a line, to standard error unless told otherwise."""
+    """Print a line as it stands, to standard error unless told otherwise."""
     stream = stream or sys.stderr
     stream.write(f"{text}\n")
     stream.flush()
 
 
+def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None:
+    """Print prose no wider than the stream, to standard error unless told otherwise."""
+    stream = stream or sys.stderr
+    for line in wrapped(text, width(stream), indent):
+        say(line, stream=stream)
+
+
+def width(stream: TextIO) -> int:
+    """Columns a line may take: as COLUMNS says, else as wide as the stream's terminal, else 80."""
+    asked = os.environ.get("COLUMNS", "")
+    columns = int(asked) if asked.isascii() and asked.isdigit() else 0
+    if not columns:
+        try:
+            columns = os.get_terminal_size(stream.fileno()).columns
+        except (OSError, ValueError, AttributeError):  # no terminal, no descriptor, or closed
+            columns = 0
+    return max(columns or _PLAIN_WIDTH, _LEAST_WIDTH)
+
+
+def columns_of(text: str) -> int:
+    """How many columns a terminal needs for a line: colours none, East Asian characters two."""
+    text = _ESCAPE.sub("", text)
+    if text.isascii():
+        return len(text)
+    return sum(_character_columns(one) for one in text)
+
+
+def _character_columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def wrapped(text: str, columns: int, indent: str = "  ") -> list[str]:
+    """Lines no wider than `columns`, continued after `indent`; line breaks and what a line begins with stay.
+
+    Words, and `code spans` as a whole, are broken only where one alone is wider than a line.
+    """
+    return [line for part in text.split("\n") for line in _wrapped_line(part, columns, indent)]
+
+
+def _wrapped_line(text: str, columns: int, indent: str) -> Iterator[str]:
+    if columns_of(text) <= columns:
+        yield text
+        return
+    begin = text[: len(text) - len(text.lstrip(" "))]
+    # However deep the indentation, something must fit behind it.
+    rest = f"{begin}{indent}"[: columns // 2]
+    line, empty = begin[: columns // 2], True
+    for gap, word in _words(text, columns - len(rest)):
+        if not empty and columns_of(line) + len(gap) + columns_of(word) > columns:
+            yield line
+            line, empty = rest, True
+        line, empty = f"{line}{'' if empty else gap}{word}", False
+    if not empty:
+        yield line
+
+
+def _words(text: str, room: int) -> Iterator[tuple[str, str]]:
+    """Each word after what parts it from the one before; those wider than `room` in pieces."""
+    for gap, word in _WORD.findall(text):
+        if columns_of(word) <= room:
+            yield gap, word
+            continue
+        # A code span at its spaces, a word anywhere.
+        for index, part in enumerate(word.split()):
+            pieces = list(_pieces(part, room))
+            yield " " if index else gap, pieces[0]
+            yield from (("", piece) for piece in pieces[1:])
+
+
+def _pieces(word: str, room: int) -> Iterator[str]:
+    piece, taken = "", 0
+    for one in _ONE.findall(word):
+        columns = columns_of(one)
+        if taken + columns > room:
+            yield piece
+            piece, taken = "", 0
+        piece, taken = piece + one, taken + columns
+    yield piece
+
+
 def show_problems(problems: Iterable[Problem]) -> None:
-    """Problems on standard error: where, what, and the fix."""
-    style = Style(sys.stderr)
-    for problem in problems:
+    """Problems on standard error: where and what, then why, and the ways out last."""
+    for line in problem_lines(list(problems), Style(sys.stderr), width(sys.stderr)):
+        say(line)
+
+
+def problem_lines(problems: Sequence[Problem], style: Style, columns: int) -> Iterator[str]:
+    """Problems for people, no wider than `columns`. Ways out that lead out of all of several stand below the last."""
+    for index, problem in enumerate(problems):
         label = style.bad("error") if problem.severity == "error" else style.warn(problem.severity)
         where = f"{style.strong(clean(problem.where))}: " if problem.where else ""
-        say(f"{where}{label}: {clean(problem.message)} {style.faint(f'[{problem.code}]')}")
-        if problem.fix:
-            say(f"  {style.good('fix:')} {clean(problem.fix)}")
+        message, *more = clean(problem.message).split("\n")
+        yield from wrapped(f"{where}{label}: {message} {style.faint(f'[{problem.code}]')}", columns)
+        for line in more:
+            yield from wrapped(line, columns)
+        if problem.why:
+            yield from wrapped(f"  {style.strong('why:')} {clean(problem.why)}", columns, " " * 5)
+        shared = problem.ways and any(other.ways == problem.ways for other in problems[index + 1 :])
+        for fix in () if shared else _ways_out(problem):
+            yield from wrapped(f"  {style.good('fix:')} {clean(fix)}", columns, " " * 5)
+
+
+def _ways_out(problem: Problem) -> list[str]:
+    """A fix for each way that was tried, else the problem's own."""
+    ways = [f"{way.text}{' (nobody is known to have built this)' if way.untested else ''}" for way in problem.ways]
+    return ways or ([problem.fix] if problem.fix else [])
 
 
 def duration(seconds: float) -> str:
@@ -98,13 +207,45 @@ def size(count: int) -> str:
     raise AssertionError
 
 
-def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Columns as wide as they must be, the last one free."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)] if rows else []
+def table(rows: Sequence[Sequence[str]], indent: str = "  ", columns: int | None = None) -> list[str]:
+    """Columns as wide as they must be; the last one is continued under itself, or below where there is no room.
+
+    `columns` is what a line may take in all: standard output's width by default.
+    """
+    room = (columns or width(sys.stdout)) - len(indent)
+    return [(indent + line).rstrip() for lines in _cells(rows, room) for line in lines]
+
+
+def _cells(rows: Sequence[Sequence[str]], room: int) -> list[list[str]]:
+    """For each row its lines, no wider than `room`."""
+    if not rows or len(rows[0]) == 1:
+        return [wrapped(row[0], room) for row in rows]
+    before = [list(row[:-1]) for row in rows]
+    widths = [max(columns_of(row[column]) for row in before) for column in range(len(before[0]))]
+    left = sum(widths) + 2 * len(widths)
+    if room - left < min(_LEAST_WIDTH, max(columns_of(row[-1]) for row in rows)):
+        # What comes before leaves no room: the last cell goes below it.
+        return [head + _below(row[-1], room) for head, row in zip(_cells(before, room), rows, strict=True)]
     return [
-        indent + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in rows
+        _beside("  ".join(map(_filled, head, widths)), row[-1], left, room)
+        for head, row in zip(before, rows, strict=True)
     ]
+
+
+def _beside(head: str, cell: str, left: int, room: int) -> list[str]:
+    widest = max((columns_of(word) for _, word in _WORD.findall(cell)), default=0)
+    if widest > room - left and widest <= room - 4:
+        return [head.rstrip(), *_below(cell, room)]  # better below than broken
+    first, *rest = wrapped(cell, room - left, "")
+    return [f"{head}  {first}", *(" " * left + line for line in rest)]
+
+
+def _below(cell: str, room: int) -> list[str]:
+    return [f"    {line}" for line in wrapped(cell, room - 4, "")] if cell else []
+
+
+def _filled(cell: str, width: int) -> str:
+    return cell + " " * (width - columns_of(cell))
 
 
 class Remaining:

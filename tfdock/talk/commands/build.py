@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,7 @@ import typer
 from tfdock.errors import Problem, TfdockError, combined_exit_code
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowUntested,
     AsJson,
     CacheDir,
     Knowledge,
@@ -31,7 +32,7 @@ from tfdock.talk.app import (
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder, BuildResult
-    from tfdock.do.prepare import Prepared, Preparer
+    from tfdock.do.prepare import Prepared
     from tfdock.do.settings import Settings
     from tfdock.do.watch import Stop
 
@@ -46,15 +47,19 @@ def build(
     force: Annotated[
         bool, typer.Option("--force", help="Build even what is up to date; fetch the source anew.")
     ] = False,
+    allow_untested: AllowUntested = False,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="Build what `tfdock lock` wrote down, or say which pin moved.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Build wheels: check, image, fetch, compile, seal. What is up to date is not built again."""
     settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
-    prepared, results = _prepare_all(preparer_for(settings), profiles)
+    prepared, results = _prepare_all(_planner(settings, locked=locked, allow_untested=allow_untested), profiles)
     for result in results:
         _tell_result(result)
-    with _stoppable() as stop, _shown_progress() as listen:
-        builder = _builder(settings, listen, stop)
+    with stoppable() as stop, shown_progress() as listen:
+        builder = builder_for(settings, listen, stop)
         for one in prepared:
             results.append(_build_one(builder, one, force=force))
             _tell_result(results[-1])
@@ -70,13 +75,23 @@ def build(
     raise typer.Exit(combined_exit_code(codes))
 
 
-def _prepare_all(preparer: Preparer, names: list[str]) -> tuple[list[Prepared], list[dict[str, Any]]]:
+def _planner(settings: Settings, *, locked: bool, allow_untested: bool) -> Callable[[str], Prepared]:
+    """Plans a profile, by its lock where that is asked for."""
+    preparer = preparer_for(settings, allow_untested=allow_untested)
+    if not locked:
+        return preparer.prepare
+    from tfdock.do.lock import prepare_locked
+
+    return lambda name: prepare_locked(name, preparer, settings)
+
+
+def _prepare_all(plan: Callable[[str], Prepared], names: list[str]) -> tuple[list[Prepared], list[dict[str, Any]]]:
     """Plan all profiles before anything starts; those refused become results at once."""
     prepared: list[Prepared] = []
     refused: list[dict[str, Any]] = []
     for name in names:
         try:
-            prepared.append(preparer.prepare(name))
+            prepared.append(plan(name))
         except TfdockError as error:
             refused.append(_failed(name, None, "refused", error))
     ids: dict[str, str] = {}
@@ -96,7 +111,8 @@ def _prepare_all(preparer: Preparer, names: list[str]) -> tuple[list[Prepared], 
     return list({one.plan.build_id: one for one in prepared}.values()), refused
 
 
-def _builder(settings: Settings, listen: Any, stop: Stop) -> Builder:
+def builder_for(settings: Settings, listen: Any, stop: Stop) -> Builder:
+    """A builder on this machine's engine, which it asks for only when it needs it."""
     from tfdock.do.build import Builder
 
     return Builder(connect=local_engine, settings=settings, listen=listen, stop=stop)
@@ -108,16 +124,17 @@ def _build_one(builder: Builder, prepared: Prepared, *, force: bool) -> dict[str
         builder.stop.check()
         return _built(prepared, _build_result(builder, prepared, force=force))
     except TfdockError as error:
-        from tfdock.errors import Interrupted
+        from tfdock.errors import Incompatible, Interrupted
 
-        status = "interrupted" if isinstance(error, Interrupted) else "failed"
+        refused = "refused" if isinstance(error, Incompatible) else "failed"
+        status = "interrupted" if isinstance(error, Interrupted) else refused
         return _failed(prepared.file, prepared.plan.build_id, status, error, builder.log)
 
 
 def _build_result(builder: Builder, prepared: Prepared, *, force: bool) -> BuildResult:
     """Up to date costs neither an engine nor its SDK."""
-    done = None if force else builder.up_to_date(prepared.plan)
-    return done or builder.build(prepared.plan, prepared.tree, force=force)
+    done = None if force else builder.up_to_date(prepared.plan, prepared.lock)
+    return done or builder.build(prepared.plan, prepared.tree, force=force, lock=prepared.lock)
 
 
 def _built(prepared: Prepared, result: BuildResult) -> dict[str, Any]:
@@ -175,7 +192,8 @@ def _tell_result(result: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _shown_progress() -> Iterator[Any]:
+def shown_progress() -> Iterator[Any]:
+    """Show what is going on, as fits standard error; gives the listener."""
     progress = console.progress_for(sys.stderr)
     try:
         yield progress
@@ -184,7 +202,7 @@ def _shown_progress() -> Iterator[Any]:
 
 
 @contextmanager
-def _stoppable() -> Iterator[Stop]:
+def stoppable() -> Iterator[Stop]:
     """Count SIGINT and SIGTERM instead of dying of them; the build looks at the count twice a second."""
     from tfdock.do.watch import Stop
 
@@ -222,8 +240,8 @@ def shell(
     """Open the image that builds a profile, with its caches and its network, ready to call bazel or gdb."""
     settings = settings_for(cache_dir=cache_dir, knowledge=knowledge)
     prepared = preparer_for(settings).prepare(profile)
-    with _shown_progress() as listen:
-        builder = _builder(settings, listen, _no_stop())
+    with shown_progress() as listen:
+        builder = builder_for(settings, listen, _no_stop())
         status = builder.shell(prepared.plan, prepared.tree, tuple(command or ("/bin/bash",)), ready=listen.close)
     raise typer.Exit(status)
 

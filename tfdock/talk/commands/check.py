@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdock.errors import TfdockError, combined_exit_code
+from tfdock.errors import Problem, TfdockError, combined_exit_code
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowUntested,
     AsJson,
     Knowledge,
     OneProfile,
@@ -26,33 +27,100 @@ from tfdock.talk.app import (
 )
 
 if TYPE_CHECKING:
-    from tfdock.do.prepare import Prepared
+    from tfdock.decide.preflight import Check
+    from tfdock.do.prepare import Prepared, Preparer
+    from tfdock.do.settings import Settings
 
 
 @app.command(epilog="Example: `tfdock check rtx3080 rocm`. Exit status: 0 fine, 2 malformed, 3 cannot work.")
 @command("tfdock.check/1")
-def check(profiles: Profiles, knowledge: Knowledge = None, as_json: AsJson = False) -> None:
-    """Say whether profiles can be built. Needs no engine and no network."""
-    preparer = preparer_for(settings_for(knowledge=knowledge))
+def check(
+    profiles: Profiles,
+    allow_untested: AllowUntested = False,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether profiles can be built, and what this machine has to say to it. Needs no engine and no network."""
+    settings = settings_for(knowledge=knowledge)
+    preparer = preparer_for(settings, allow_untested=allow_untested)
     results, codes = [], []
     for name in profiles:
-        try:
-            prepared = preparer.prepare(name)
-        except TfdockError as error:
-            codes.append(int(error.exit_code))
-            console.show_problems(error.problems)
-            problems = [asdict(problem) for problem in error.problems]
-            results.append({"file": name, "ok": False, "build_id": None, "problems": problems})
-            continue
-        plan = prepared.plan
-        for problem in plan.resolution.untested:
-            console.say(f"{problem.where}: untested, as the profile allows: {problem.message}")
-        results.append({"file": name, "ok": True, "build_id": plan.build_id, "problems": []})
+        result = _checked(preparer, settings, name)
+        codes.append(result.exit_code)
+        results.append(result)
         if not as_json:
-            console.say(f"{name}: {plan.build_id}", stream=sys.stdout)
+            _show(result)
     if as_json:
-        print_json("tfdock.check/1", not codes, {"profiles": results})
+        print_json("tfdock.check/1", not any(codes), {"profiles": [result.document for result in results]})
     raise typer.Exit(combined_exit_code(codes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    """What became of one profile. `machine` are this machine's checks, none where the profile is refused."""
+
+    file: str
+    exit_code: int = 0
+    build_id: str | None = None
+    problems: Sequence[Problem] = ()
+    untested: Sequence[Problem] = ()
+    warnings: Sequence[Problem] = ()
+    machine: Sequence[Check] = ()
+
+    @property
+    def document(self) -> dict[str, object]:
+        """As `--json` prints it."""
+        amiss = [check for check in self.machine if check.status in ("warning", "failed")]
+        skipped = [check for check in self.machine if check.status == "skipped"]
+        return {
+            "file": self.file,
+            "ok": not self.exit_code,
+            "build_id": self.build_id,
+            "problems": [asdict(problem) for problem in self.problems],
+            "untested": [asdict(problem) for problem in self.untested],
+            "warnings": [asdict(problem) for problem in (*self.warnings, *(check.problem for check in amiss))],
+            "skipped": [{"rule": check.name, "reason": check.found} for check in skipped],
+        }
+
+
+def _checked(preparer: Preparer, settings: Settings, name: str) -> _Checked:
+    from tfdock.decide.preflight import machine_findings
+    from tfdock.do.doctor import build_places
+    from tfdock.do.machine import local_host, local_machine
+
+    try:
+        plan = preparer.prepare(name).plan
+    except TfdockError as error:
+        return _Checked(file=name, exit_code=int(error.exit_code), problems=error.problems)
+    # Drivers' tools can take seconds: nobody waits for them who builds for the CPU.
+    host = local_host() if plan.resolution.accelerator.toolkit else None
+    machine = machine_findings(
+        plan, preparer.knowledge, host=host, machine=local_machine(), places=build_places(settings)
+    )
+    return _Checked(
+        file=name,
+        build_id=plan.build_id,
+        untested=plan.resolution.untested,
+        warnings=plan.resolution.warnings,
+        machine=machine,
+    )
+
+
+def _show(result: _Checked) -> None:
+    """The answer on standard output; what is amiss, and why, on standard error."""
+    style = console.Style(sys.stderr)
+    if result.exit_code:
+        console.show_problems(result.problems)
+        return
+    console.say(f"{result.file}: {result.build_id}", stream=sys.stdout)
+    for problem in result.untested:
+        console.tell(f"{problem.where}: {style.warn('untested')}, as is allowed: {console.clean(problem.message)}")
+    console.show_problems(result.warnings)
+    for check in result.machine:
+        if check.status in ("warning", "failed"):
+            here = f"{style.warn('this machine')}: {check.name}: {check.found}; needed: {check.needed}"
+            console.tell(f"{here} {style.faint(f'[{check.code}]')}")
+            console.tell(f"  {style.good('fix:')} {check.fix}", indent=" " * 5)
 
 
 @app.command(epilog="Example: `tfdock plan rtx3080 --why` shows who chose each value, and why.")
@@ -60,13 +128,14 @@ def check(profiles: Profiles, knowledge: Knowledge = None, as_json: AsJson = Fal
 def plan(
     profile: OneProfile,
     why: Annotated[bool, typer.Option("--why", help="Show the source of and the reason for each value.")] = False,
+    allow_untested: AllowUntested = False,
     knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
     """Print exactly what `build` would run. Needs no engine and no network."""
     from tfdock.decide.plan import as_json as plan_json
 
-    prepared = preparer_for(settings_for(knowledge=knowledge)).prepare(profile)
+    prepared = preparer_for(settings_for(knowledge=knowledge), allow_untested=allow_untested).prepare(profile)
     if as_json:
         print_json("tfdock.plan/1", True, plan_json(prepared.plan))
         return
@@ -80,7 +149,9 @@ def _plan_lines(prepared: Prepared, *, why: bool) -> Iterator[str]:
     yield f"{style.strong(plan.build_id)}  {style.faint(plan.fingerprint[:12])}"
     yield ""
     rows = [
-        (choice.field, choice.value, f"{choice.reason} ({choice.source})") if why else (choice.field, choice.value)
+        (choice.field, choice.value, style.faint(f"{choice.reason} ({choice.source})"))
+        if why
+        else (choice.field, choice.value)
         for choice in resolution.choices
     ]
     yield from console.table(rows)
@@ -97,7 +168,7 @@ def _plan_lines(prepared: Prepared, *, why: bool) -> Iterator[str]:
     memory = resources.memory / (1 << 30)
     yield f"{style.strong('limits')}  {resources.jobs} jobs, {resources.cpus} cores, {memory:.1f} GiB memory"
     for problem in resolution.untested:
-        yield f"{style.warn('untested')}  {problem.message}"
+        yield from console.wrapped(f"{style.warn('untested')}  {problem.message}", console.width(sys.stdout))
 
 
 def _command_lines(words: tuple[str, ...]) -> Iterator[str]:
@@ -118,13 +189,14 @@ def _command_lines(words: tuple[str, ...]) -> Iterator[str]:
 def render(
     profile: OneProfile,
     output: Annotated[Path, typer.Option("-o", "--output", help="A new or earlier folder of ours.", metavar="DIR")],
+    allow_untested: AllowUntested = False,
     knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the build context: the Dockerfile and the files it copies."""
     from tfdock.do.context_folder import write
 
-    prepared = preparer_for(settings_for(knowledge=knowledge)).prepare(profile)
+    prepared = preparer_for(settings_for(knowledge=knowledge), allow_untested=allow_untested).prepare(profile)
     files = write(prepared.plan.context, prepared.tree, output)
     if as_json:
         print_json("tfdock.render/1", True, {"build_id": prepared.plan.build_id, "files": files})

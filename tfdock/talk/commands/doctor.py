@@ -3,30 +3,121 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdock.errors import combined_exit_code
+from tfdock.errors import TfdockError, combined_exit_code
 from tfdock.talk import console
-from tfdock.talk.app import AsJson, CacheDir, Wheelhouse, app, command, local_engine, print_json, settings_for
+from tfdock.talk.app import (
+    AsJson,
+    CacheDir,
+    Knowledge,
+    Wheelhouse,
+    app,
+    command,
+    local_engine,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+
+if TYPE_CHECKING:
+    from tfdock.decide.plan import BuildPlan
+    from tfdock.decide.preflight import Check
+    from tfdock.do.settings import Settings
+
+_INDENT = " " * 9
+"""As wide as a status and what follows it."""
 
 
-@app.command(epilog="Exit status: 0 nothing lacks, 6 no engine, 8 too little memory or disk.")
+@app.command(
+    epilog="Example: `tfdock doctor rtx3080`. Exit status: 0 nothing lacks, 1 a folder that cannot be written to, "
+    "2 or 3 the profile is refused, 6 no engine, 8 too little memory or disk."
+)
 @command("tfdock.doctor/1")
-def doctor(wheelhouse: Wheelhouse = None, cache_dir: CacheDir = None, as_json: AsJson = False) -> None:
+def doctor(
+    profiles: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Profiles to check this machine for: driver, memory and disk.",
+            metavar="[PROFILE…]",
+            show_default=False,
+        ),
+    ] = None,
+    wheelhouse: Wheelhouse = None,
+    cache_dir: CacheDir = None,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
     """Say what this machine lacks for building, and how to get it."""
+    from tfdock.do.assets import knowledge as read_knowledge
     from tfdock.do.doctor import examine
 
-    checks = list(examine(settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir), local_engine()))
+    settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
+    plans, checks = _planned(settings, profiles or [])
+    # What is refused for itself can be built on no machine: there is nothing to compare with this one.
+    if plans or not profiles:
+        checks = [*examine(settings, local_engine(), plans, read_knowledge(settings.knowledge)), *checks]
     failed = [check for check in checks if check.status == "failed"]
     if as_json:
         print_json("tfdock.doctor/1", not failed, {"checks": [asdict(check) for check in checks]})
     else:
-        style = console.Style(sys.stdout)
-        paint = {"ok": style.good, "warning": style.warn, "failed": style.bad}
-        for one in checks:
-            console.say(f"{paint[one.status](f'{one.status:<7}')}  {one.name}: {one.found}", stream=sys.stdout)
-            if one.status != "ok":
-                console.say(f"         fix: {one.fix}", stream=sys.stdout)
+        _show(checks, profiles or [])
     raise typer.Exit(combined_exit_code(check.exit_code for check in failed))
+
+
+def _planned(settings: Settings, names: list[str]) -> tuple[list[tuple[str, BuildPlan]], list[Check]]:
+    """The profiles' plans, and a failed check for each profile that has none."""
+    from tfdock.decide.preflight import FAILED, Check
+
+    plans, refused = [], []
+    preparer = preparer_for(settings) if names else None
+    for name in names:
+        assert preparer is not None
+        try:
+            prepared = preparer.prepare(name)
+        except TfdockError as error:
+            console.show_problems(error.problems)
+            refused += [
+                Check(
+                    name="profile",
+                    code=problem.code,
+                    status=FAILED,
+                    found=problem.message,
+                    fix=problem.fix,
+                    exit_code=error.exit_code,
+                    profile=name,
+                )
+                for problem in error.problems
+            ]
+        else:
+            plans.append((name, prepared.plan))
+    return plans, refused
+
+
+def _show(checks: list[Check], profiles: list[str]) -> None:
+    """The answer, then a check a line with its fix below; what several profiles share is said once."""
+    style = console.Style(sys.stdout)
+    console.tell(_answer(checks, profiles, style), stream=sys.stdout)
+    several = len(profiles) > 1
+    for check in dict.fromkeys(checks if several else (replace(check, profile=None) for check in checks)):
+        paint = {"ok": style.good, "warning": style.warn, "failed": style.bad}.get(check.status, style.faint)
+        of = f"{check.profile}: " if check.profile else ""
+        lacks = check.status in ("warning", "failed")
+        needed = f"; needed: {check.needed}" if check.needed and check.status != "ok" else ""
+        text = console.clean(f"{of}{check.name}: {check.found}{needed}")
+        console.tell(f"{paint(f'{check.status:<7}')}  {text}", stream=sys.stdout, indent=_INDENT)
+        if lacks and check.fix:
+            fix = f"{_INDENT}{style.good('fix:')} {console.clean(check.fix)}"
+            console.tell(fix, stream=sys.stdout, indent="     ")
+
+
+def _answer(checks: list[Check], profiles: list[str], style: console.Style) -> str:
+    what = ", ".join(profiles) or "TensorFlow"
+    failed, warnings = (sum(check.status == status for check in checks) for status in ("failed", "warning"))
+    if failed:
+        return f"{style.bad('no')}: {what} cannot be built on this machine as it is"
+    amiss = f", but see {'the warning' if warnings == 1 else f'{warnings} warnings'}" if warnings else ""
+    return f"{style.good('yes')}: {what} can be built on this machine{amiss}"

@@ -1,0 +1,497 @@
+"""Locks: what is pinned, by the registry and the image themselves; builds by a lock; and every pin that can move."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.server
+import io
+import json
+import os
+import re
+import secrets
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+import yaml
+
+from tfdock.do import registry
+from tfdock.do.docker_engine import DockerEngine
+from tfdock.do.engine import RUN_LABEL, ContainerSpec
+from tfdock.do.settings import load
+from tfdock.errors import NetworkError
+from tfdock.model import ImageRef
+
+from .conftest import Workshop
+from .harness import Json, Outcome, Tfdock, closed_port, copy_tree, file_server, git_server, write_profile
+
+STAND_IN = "tensorflow/build:99.18-python3.11"
+ASK = (
+    'dpkg-query -W -f \'${Package}:${Architecture} ${Version}\\n\'; sha256sum "$(readlink -f "$(command -v bazel)")"'
+)
+
+
+def git(tree: Path, *words: str) -> str:
+    identity = ["-c", "user.name=Tests", "-c", "user.email=tests@example.org"]
+    command = ["git", "-C", str(tree), *identity, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+class Bench:
+    """A profile with a base in the real registry and a source on a git server, both of which can be moved."""
+
+    def __init__(self, workshop: Workshop, repositories: Path, url: str) -> None:
+        self.workshop, self.sdk = workshop, workshop.sdk
+        self.base = f"tfdock-tests/lock-{secrets.token_hex(4)}:1"
+        settings = load({}, os.environ)
+        self.pushed = str(settings.mirrored(ImageRef.parse(self.base)))
+        self.stand_in = str(settings.mirrored(ImageRef.parse(STAND_IN)))
+        self.tree = copy_tree(workshop.tree(), repositories / "tensorflow")
+        git(self.tree, "init", "--initial-branch=main")
+        git(self.tree, "add", "--all")
+        git(self.tree, "commit", "--message", "one")
+        git(self.tree, "tag", "--annotate", "--message", "a tag with a name of its own", "v99.18.0")
+        self.commit = git(self.tree, "rev-parse", "HEAD")
+        self.tfdock = workshop.tfdock()
+        source = {"release": "99.18.0", "git": f"{url}/tensorflow"}
+        self.fields: Json = {"base": self.base, "accelerator": "cpu", "compute_capabilities": None}
+        self.profile = write_profile(self.tfdock.home / "profile.yaml", tensorflow=source, **self.fields)
+        self.lock = self.profile.with_suffix(".lock")
+        if not DockerEngine(workshop.host).image(self.stand_in):
+            DockerEngine(workshop.host).pull(self.stand_in)
+        self.digest = self.push(self.stand_in)
+        self.outcome = self.tfdock.run("lock", "--json", self.profile)
+        assert self.outcome.code == 0, self.outcome.told
+        self.text = self.lock.read_text()
+
+    def push(self, image: str) -> str:
+        """Make the tag stand for that image; returns the digest that the engine learns from the registry."""
+        repository, _, tag = self.pushed.rpartition(":")
+        self.sdk.tag(image, repository, tag, force=True)
+        for message in self.sdk.push(repository, tag, stream=True, decode=True):
+            assert "error" not in message, message
+        digest: str = self.sdk.inspect_distribution(self.pushed)["Descriptor"]["digest"]
+        return digest
+
+    @contextlib.contextmanager
+    def moved_base(self) -> Iterator[str]:
+        """The tag stands for another image for a while; gives the digest of that."""
+        recipe = f"FROM {self.stand_in}\nLABEL io.tfdock.tests={secrets.token_hex(8)}\n"
+        built = list(self.sdk.build(fileobj=io.BytesIO(recipe.encode()), rm=True, decode=True))
+        image = next(message["aux"]["ID"] for message in built if "aux" in message)
+        try:
+            yield self.push(image)
+        finally:
+            assert self.push(self.stand_in) == self.digest
+            self.sdk.remove_image(image, force=True)
+
+    @contextlib.contextmanager
+    def lock_with(self, edit: Callable[[str], str]) -> Iterator[None]:
+        """The lock with some of its text changed for a while."""
+        changed = edit(self.text)
+        assert changed != self.text
+        self.lock.write_text(changed)
+        try:
+            yield
+        finally:
+            self.lock.write_text(self.text)
+
+    def build(self) -> Outcome:
+        return self.tfdock.build("--locked", self.profile)
+
+    @property
+    def pins(self) -> dict[tuple[str, str], str]:
+        """(kind, name) -> value, as any reader of YAML finds them."""
+        return {(row["pin"], row["name"]): row["value"] for row in yaml.safe_load(self.text)["pins"]}
+
+    @property
+    def phases(self) -> list[str]:
+        """The phases that all runs so far have gone through, run by run."""
+        logs = sorted(self.tfdock.wheelhouse.glob(".tfdock/tf*/*/*.log"), key=lambda log: log.stat().st_mtime)
+        return [name for log in logs for name in re.findall(r"^=== tfdock: (\w+) of", log.read_text(), re.MULTILINE)]
+
+    def close(self) -> None:
+        digests = DockerEngine(self.workshop.host).image(f"{self.pushed.rpartition(':')[0]}@{self.digest}")
+        for name in (self.pushed, *(one for one in digests.digests if "/lock-" in one)) if digests else ():
+            with contextlib.suppress(docker.errors.APIError):
+                self.sdk.remove_image(name)
+
+
+@pytest.fixture(scope="module")
+def bench(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    if "127.0.0.1" not in os.environ.get("TFDOCK_REGISTRY_MIRROR", ""):
+        pytest.skip("no registry of our own to push to (`ci/bed/bed run -- …` starts one)")
+    repositories = tmp_path_factory.mktemp("repositories")
+    with git_server(repositories) as url:
+        bench = Bench(workshop, repositories, url)
+        yield bench
+        bench.close()
+    assert bench.tfdock.leftovers == []
+
+
+@pytest.fixture(scope="module")
+def built(bench: Bench) -> Json:
+    """The build by the lock."""
+    outcome = bench.build()
+    assert outcome.code == 0, outcome.told
+    return outcome.build
+
+
+def refused(outcome: Outcome, code: str, *words: str) -> None:
+    """Refused as incompatible, with one problem that names all these."""
+    assert outcome.code == 3, outcome.told
+    assert outcome.build["status"] == "refused"
+    assert outcome.problem["code"] == code, outcome.told
+    for word in words:
+        assert word in outcome.problem["message"], outcome.told
+
+
+# --- what a lock holds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.engine
+def test_a_lock_pins_what_the_registry_the_git_server_and_the_image_say_themselves(bench: Bench) -> None:
+    document = bench.outcome.document
+    assert (document["schema"], document["ok"]) == ("tfdock.lock/1", True)
+    (told,) = document["locks"]
+    assert told["file"] == str(bench.lock)
+    assert {(row["pin"], row["name"]): row["value"] for row in told["pins"]} == bench.pins
+    assert bench.pins["base", bench.base] == bench.digest
+    assert bench.pins["source", "v99.18.0"] == bench.commit
+
+    engine = DockerEngine(bench.workshop.host)
+    spec = ContainerSpec(
+        name=f"tfdock-tests-{os.getpid()}-ask",
+        image=bench.stand_in,
+        command=("bash", "-c", ASK),
+        labels={RUN_LABEL: "ask"},
+        network="none",
+    )
+    container = engine.create(spec)
+    engine.start(container)
+    *packages, bazel = b"".join(engine.follow(container)).decode().splitlines()
+    engine.remove(container)
+    pinned = {name: value for (kind, name), value in bench.pins.items() if kind == "package"}
+    assert pinned == dict(line.split(" ") for line in packages)
+    assert bench.pins["bazel", "bazel"] == f"4.2.3 sha256:{bazel.split()[0]}"
+    assert re.fullmatch(r"1\.24\.2 sha256:[0-9a-f]{64}", bench.pins["requirement", "numpy"])
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", bench.pins["toolchain", "/usr/bin/python3"])
+
+
+@pytest.mark.engine
+def test_locking_compiles_nothing_and_again_writes_the_same_bytes(bench: Bench) -> None:
+    assert bench.phases[:1] == ["image"]
+    again = bench.tfdock.run("lock", bench.profile)
+    assert (again.code, again.stdout) == (0, f"{bench.lock}\n"), again.told
+    assert "moved" not in again.stderr
+    assert bench.lock.read_text() == bench.text
+    assert list(bench.tfdock.home.glob("*.lock")) == [bench.lock], "nothing half written stays"
+
+
+@pytest.mark.engine
+def test_of_several_profiles_each_gets_a_lock_of_its_own_and_those_that_cannot_are_named(bench: Bench) -> None:
+    native = write_profile(bench.tfdock.home / "native.yaml", tensorflow="99.18.0", optimize="native")
+    gone = write_profile(bench.tfdock.home / "gone.yaml", **{**bench.fields, "base": "tfdock-tests/nobody:1"})
+    outcome = bench.tfdock.run("lock", "--json", native, bench.profile, gone)
+    assert outcome.code == 7, outcome.told
+    refused, locked, missing = outcome.document["locks"]
+    assert (refused["ok"], refused["problems"][0]["code"]) == (False, "native-in-lock")
+    assert (locked["ok"], locked["file"]) == (True, str(bench.lock))
+    assert (missing["ok"], missing["problems"][0]["code"]) == (False, "image-not-found")
+    assert not native.with_suffix(".lock").exists()
+    assert not gone.with_suffix(".lock").exists()
+
+
+@pytest.mark.engine
+def test_where_a_pin_cannot_be_asked_for_the_lock_that_was_there_stays(bench: Bench) -> None:
+    nowhere = bench.tfdock.with_variables(TFDOCK_REGISTRY_MIRROR=f"docker.io={closed_port()}")
+    for outcome in (nowhere.run("lock", bench.profile), nowhere.build("--locked", bench.profile)):
+        assert outcome.code == 7, outcome.told
+        assert "registry-unreachable" in outcome.stderr
+    assert bench.lock.read_text() == bench.text
+
+
+# --- building by a lock -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.engine
+def test_a_locked_build_uses_the_image_of_the_lock_and_notes_the_lock_in_its_record(
+    bench: Bench, built: Json
+) -> None:
+    record = json.loads(Path(built["record"]).read_bytes())
+    assert built["status"] == "built"
+    assert record["lock"] == hashlib.sha256(bench.text.encode()).hexdigest()
+    assert record["base_digest"] == bench.digest
+    assert record["source"] == {"ref": "v99.18.0", "found": bench.commit}
+    assert record["plan"]["image"]["base"] == f"{bench.base.partition(':')[0]}@{bench.digest}"
+    assert record["fingerprint"] == yaml.safe_load(bench.text)["fingerprint"]
+    assert record["build_id"] == yaml.safe_load(bench.text)["build_id"]
+    # Locked, nothing is asked of the engine for what is up to date.
+    nowhere = Tfdock(home=bench.tfdock.home, cache=bench.tfdock.cache).build("--locked", bench.profile)
+    assert nowhere.code == 0, nowhere.told
+    assert nowhere.build["status"] == "up-to-date"
+
+
+@pytest.mark.engine
+def test_a_tag_that_was_moved_in_the_registry_is_refused_with_both_digests_and_nothing_is_built(
+    bench: Bench, built: Json
+) -> None:
+    before = bench.phases
+    with bench.moved_base() as digest:
+        assert digest != bench.digest
+        refused(bench.build(), "pin-moved", f"base {bench.base}", bench.digest, digest)
+        assert "profile.lock" in bench.tfdock.run("build", "--locked", bench.profile).stderr
+        assert bench.phases == before
+        # Who means it locks again, and is told what has moved.
+        again = bench.tfdock.run("lock", "--json", bench.profile).document["locks"][0]
+        assert {"pin": f"base {bench.base}", "locked": bench.digest, "found": digest} in again["moved"]
+        bench.lock.write_text(bench.text)
+    assert bench.build().build["status"] == "up-to-date"
+    assert built["wheels"] == bench.build().build["wheels"]
+
+
+@pytest.mark.engine
+def test_a_git_tag_that_was_moved_is_refused_with_both_commits(bench: Bench, built: Json) -> None:
+    before = bench.phases
+    git(bench.tree, "commit", "--allow-empty", "--message", "two")
+    git(bench.tree, "tag", "--force", "v99.18.0")
+    found = git(bench.tree, "rev-parse", "HEAD")
+    try:
+        refused(bench.build(), "pin-moved", "source v99.18.0", bench.commit, found)
+        git(bench.tree, "tag", "--delete", "v99.18.0")
+        refused(bench.build(), "pin-moved", "source v99.18.0", bench.commit, "no longer there")
+    finally:
+        git(bench.tree, "tag", "--force", "v99.18.0", bench.commit)
+    assert bench.phases == before
+    assert bench.build().build["wheels"] == built["wheels"]
+
+
+@pytest.mark.engine
+def test_what_the_image_holds_is_held_against_the_lock_before_anything_is_compiled(bench: Bench, built: Json) -> None:
+    before = bench.phases
+    numpy = bench.pins["requirement", "numpy"]
+    version = bench.pins["package", "bash:amd64"]
+
+    def other(text: str) -> str:
+        text = text.replace(numpy, f"1.24.1 {numpy.split()[1]}").replace("sha256:" + "0" * 64, "")
+        return text.replace(f'name: "bash:amd64", value: "{version}"', 'name: "bash:amd64", value: "4.4-5"')
+
+    with bench.lock_with(other):
+        refused(bench.build(), "pin-moved", "2 pins", "package bash:amd64", version, "4.4-5", "numpy", "1.24.1")
+    assert bench.phases in (before, [*before, "image"])
+    # What the lock does not know is not pinned.
+    with bench.lock_with(lambda text: re.sub(r".*pin: requirement.*\n", "", text)):
+        refused(bench.build(), "pin-missing", "requirement numpy", "not at all")
+    assert bench.phases.count("compile") == before.count("compile")
+    assert bench.build().build["wheels"] == built["wheels"]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("kind", ["base", "source", "bazel", "package", "toolchain"])
+def test_a_lock_without_a_kind_of_pin_is_refused_without_an_engine(bench: Bench, kind: str) -> None:
+    nowhere = Tfdock(home=bench.tfdock.home, cache=bench.tfdock.cache)
+    with bench.lock_with(lambda text: re.sub(rf".*pin: {kind},.*\n", "", text)):
+        refused(nowhere.build("--locked", bench.profile), "pin-missing", kind)
+
+
+@pytest.mark.engine
+def test_a_profile_that_has_changed_since_is_refused_with_what_has_changed(bench: Bench) -> None:
+    text = bench.profile.read_text()
+    source = json.loads(text)["tensorflow"]
+    try:
+        write_profile(bench.profile, tensorflow=source, **bench.fields, xla=False)
+        refused(bench.build(), "lock-outdated", "`xla` was true and is false")
+        write_profile(bench.profile, tensorflow=source, **bench.fields, bazel={"flags": ["--keep_going"]})
+        refused(bench.build(), "lock-outdated", "flags")
+        write_profile(bench.profile, tensorflow=source, **bench.fields, resources={"jobs": 1})
+        assert bench.build().code == 0, "what does not decide the wheel may change"
+    finally:
+        bench.profile.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "problem"),
+    [(None, 3, "lock-missing"), ("schema: 2\n", 2, "lock-malformed"), ("pins: [\n", 2, "yaml-syntax")],
+)
+def test_without_a_lock_that_can_be_read_nothing_is_built(
+    tmp_path: Path, text: str | None, code: int, problem: str
+) -> None:
+    tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
+    profile = write_profile(tmp_path / "profile.yaml", tensorflow="99.18.0")
+    if text is not None:
+        (tmp_path / "profile.lock").write_text(text)
+    outcome = tfdock.build("--locked", profile)
+    assert outcome.code == code, outcome.told
+    assert outcome.problem["code"] == problem
+    assert outcome.problem["file"] == str(tmp_path / "profile.lock")
+    assert "tfdock lock" in outcome.problem["fix"] or problem == "yaml-syntax"
+
+
+# --- asking registries --------------------------------------------------------------------------------------------
+
+MANIFEST = b'{"schemaVersion": 2}'
+MANIFEST_DIGEST = f"sha256:{hashlib.sha256(MANIFEST).hexdigest()}"
+
+
+class FakeRegistry(http.server.BaseHTTPRequestHandler):
+    """Answers as registries do that want a token of everybody, or do not name the digest; keeps what it was asked."""
+
+    asked: list[tuple[str, str]]
+    status = 200
+    names_digest = True
+    wants_token = False
+    realm = ""
+
+    def do_GET(self) -> None:  # noqa: N802
+        self.asked.append((self.command, self.path))
+        if self.path.startswith("/token"):
+            self._answer(200, b'{"token": "t0k3n"}')
+        elif self.wants_token and self.headers.get("Authorization") != "Bearer t0k3n":
+            host = self.headers["Host"]
+            realm = self.realm or f"http://{host}/token"
+            self._answer(401, b"", ("WWW-Authenticate", f'Bearer realm="{realm}",service="here",scope="s"'))
+        elif "application/vnd.oci.image.index.v1+json" not in self.headers["Accept"]:
+            self._answer(404, b"")
+        else:
+            digest = [("Docker-Content-Digest", MANIFEST_DIGEST)] if self.names_digest else []
+            self._answer(self.status, MANIFEST, *digest)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _answer(self, status: int, body: bytes, *headers: tuple[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (*headers, ("Content-Length", str(len(body)))):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body if self.command == "GET" else b"")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def fake_registry(**behaviour: Any) -> Iterator[tuple[ImageRef, list[tuple[str, str]]]]:
+    """An image's name there, and what the registry was asked."""
+    asked: list[tuple[str, str]] = []
+    handler = type("Handler", (FakeRegistry,), {**behaviour, "asked": asked})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield ImageRef("some/image", f"127.0.0.1:{server.server_port}", "1.0"), asked
+        server.shutdown()
+
+
+def test_a_digest_is_asked_for_without_fetching_the_manifest() -> None:
+    with fake_registry() as (image, asked):
+        assert registry.digest(image) == MANIFEST_DIGEST
+    assert asked == [("HEAD", "/v2/some/image/manifests/1.0")]
+
+
+def test_a_digest_that_the_registry_does_not_name_is_that_of_the_manifests_bytes() -> None:
+    with fake_registry(names_digest=False) as (image, asked):
+        assert registry.digest(image) == MANIFEST_DIGEST
+    assert [method for method, _ in asked] == ["HEAD", "GET"]
+
+
+def test_a_registry_that_gives_everybody_a_token_is_asked_with_one() -> None:
+    with fake_registry(wants_token=True) as (image, asked):
+        assert registry.digest(image) == MANIFEST_DIGEST
+    assert asked[1] == ("GET", "/token?scope=s&service=here")
+
+
+def test_a_registry_cannot_send_us_to_a_file_for_its_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text('{"token": "t0k3n"}')
+    with fake_registry(wants_token=True, realm=f"file://{tmp_path}/token") as (image, _), pytest.raises(NetworkError):
+        registry.digest(image)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (403, "registry-denied"),
+        (404, "image-not-found"),
+        (429, "registry-rate-limited"),
+        (503, "registry-unreachable"),
+    ],
+)
+def test_what_a_registry_answers_instead_is_told_apart(status: int, code: str) -> None:
+    with fake_registry(status=status) as (image, _), pytest.raises(NetworkError) as caught:
+        registry.digest(image)
+    assert caught.value.problems[0].code == code
+
+
+# --- asking git servers -------------------------------------------------------------------------------------------
+
+
+class GitOverHttp(http.server.BaseHTTPRequestHandler):
+    """git's own CGI program behind a web server."""
+
+    root: Path
+
+    def do_GET(self) -> None:  # noqa: N802
+        path, _, query = self.path.partition("?")
+        environment = {
+            "PATH": os.environ["PATH"],
+            "GIT_PROJECT_ROOT": str(self.root),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+        }
+        answer = subprocess.run(["git", "http-backend"], env=environment, capture_output=True, check=True).stdout
+        headers, _, body = answer.partition(b"\r\n\r\n")
+        self.send_response(404 if headers.startswith(b"Status: 404") else 200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@pytest.fixture(params=["git", "http"])
+def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The address of a repository, by either protocol, and where it lies."""
+    tree = tmp_path / "served" / "tensorflow"
+    tree.mkdir(parents=True)
+    git(tree, "init", "--initial-branch=main")
+    git(tree, "commit", "--allow-empty", "--message", "one")
+    if request.param == "git":
+        with git_server(tree.parent) as url:
+            yield f"{url}/tensorflow", tree
+        return
+    handler = type("Handler", (GitOverHttp,), {"root": tree.parent})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://somebody@127.0.0.1:{server.server_port}/tensorflow/.git", tree
+        server.shutdown()
+
+
+def test_a_tag_a_branch_and_an_annotated_tag_are_the_commits_that_git_takes_them_for(
+    repository: tuple[str, Path],
+) -> None:
+    url, tree = repository
+    first = git(tree, "rev-parse", "HEAD")
+    git(tree, "tag", "light")
+    git(tree, "tag", "--annotate", "--message", "m", "heavy")
+    git(tree, "branch", "both")
+    git(tree, "commit", "--allow-empty", "--message", "two")
+    git(tree, "tag", "both")
+    second = git(tree, "rev-parse", "HEAD")
+    assert git(tree, "rev-parse", "heavy") != first, "the tag is an object of its own"
+    refs = {"light": first, "heavy": first, "main": second, "both": second, "nothing": None}
+    assert {ref: registry.commit(url, ref) for ref in refs} == refs
+
+
+@pytest.mark.parametrize("scheme", ["http", "git", "ssh", "git@example.org:"])
+def test_a_server_that_cannot_be_asked_is_named_with_a_way_out(scheme: str, tmp_path: Path) -> None:
+    with file_server(tmp_path) as url:
+        addresses = {"http": url, "git": f"git://{closed_port()}/x", "ssh": "ssh://git@example.org/x"}
+        with pytest.raises(NetworkError) as caught:
+            registry.commit(addresses.get(scheme, f"{scheme}x.git"), "main")
+    (problem,) = caught.value.problems
+    assert problem.code == "source-unreachable"
+    assert "ref:" in problem.fix

@@ -1,0 +1,109 @@
+"""GPUs by the names that people and drivers give them, and what a name that means several is answered with."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfdock.decide.devices import find_gpu, matching
+from tfdock.do.assets import knowledge as shipped
+from tfdock.read.knowledge import KnowledgeBase
+
+
+@pytest.fixture(scope="module")
+def knowledge() -> KnowledgeBase:
+    return shipped()
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        ("rtx3080", "rtx3080"),
+        ("RTX 3080", "rtx3080"),
+        ("rtx-3080", "rtx3080"),
+        ("3080", "rtx3080"),
+        ("GeForce RTX 3080", "rtx3080"),
+        ("NVIDIA GeForce RTX 3080", "rtx3080"),
+        ("nvidia rtx 3080", "rtx3080"),
+        ("RTX 3080 10GB", "rtx3080"),
+        ("rtx 4060 laptop", "rtx4060-laptop"),
+        ("NVIDIA GeForce RTX 4060 Laptop GPU", "rtx4060-laptop"),
+        ("1080ti", "gtx1080ti"),
+        ("RTX 6000 Ada", "rtx6000-ada"),
+        ("RTX A6000", "rtxa6000"),
+        ("Quadro RTX 6000", "quadro-rtx6000"),
+        ("gtx titan", "gtx-titan"),
+        ("v100", "v100"),
+        ("a100", "a100"),
+        ("h100", "h100"),
+        ("H100 SXM", "h100-sxm"),
+        ("Tesla K80", "k80"),
+        ("k80", "k80"),
+        ("t4", "t4"),
+        ("dgx spark", "dgx-spark"),
+        ("jetson orin", "jetson-orin"),
+        ("orin nano", "jetson-orin-nano"),
+        ("Jetson AGX Orin 64GB", "jetson-agx-orin"),
+        ("rx7900xtx", "rx7900xtx"),
+        ("AMD Radeon RX 7900 XTX", "rx7900xtx"),
+        ("Radeon RX 7900 XTX", "rx7900xtx"),
+        ("mi300x", "mi300x"),
+        ("MI300", "mi300"),
+    ],
+)
+def test_a_gpu_is_found_by_what_people_type(knowledge: KnowledgeBase, name: str, gpu: str) -> None:
+    found = matching(knowledge, name)
+    assert found.gpu
+    assert (found.gpu.gpu, found.candidates, found.near) == (gpu, (), ())
+    assert find_gpu(knowledge, name) is found.gpu
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        ("NVIDIA GeForce GT 730", {"3.0", "3.5"}),
+        ("gt730", {"3.0", "3.5"}),
+        ("GeForce GTX 750", {"5.0", "5.2"}),
+        ("GTX 860M", {"3.0", "5.0"}),
+        ("RTX 6000", {"7.5", "8.9", "12.0"}),
+        ("titan x", {"5.2", "6.1"}),
+        ("3050", {"8.6", "8.9"}),
+    ],
+)
+def test_a_name_of_several_targets_is_answered_with_one_gpu_of_each(
+    knowledge: KnowledgeBase, name: str, targets: set[str]
+) -> None:
+    found = matching(knowledge, name)
+    assert found.gpu is None
+    assert {gpu.target for gpu in found.candidates} == targets
+    assert len(found.candidates) == len(targets)
+    assert find_gpu(knowledge, name) is None
+    # Each candidate's own name is the way out.
+    assert all(find_gpu(knowledge, gpu.gpu) is gpu for gpu in found.candidates)
+
+
+@pytest.mark.parametrize("name", ["", "x", "rtx", "ti", "super", "gpu", "NVIDIA", "rtx9999", "Radeon 3080", "308"])
+def test_a_word_or_a_name_of_nobody_is_not_guessed(knowledge: KnowledgeBase, name: str) -> None:
+    found = matching(knowledge, name)
+    assert (found.gpu, found.candidates) == (None, ())
+
+
+def test_a_slip_of_the_pen_is_answered_with_names_that_exist(knowledge: KnowledgeBase) -> None:
+    near = matching(knowledge, "rtx3088").near
+    assert "rtx3080" in near
+    assert set(near) <= set(knowledge.gpus)
+
+
+def test_rows_of_an_overlay_are_matched_like_shipped_ones() -> None:
+    rows = """
+sources: {s: here}
+rows:
+  - {gpu: slab-one, accelerator: stone, target: "8.6", names: ["Quarry Slab One"], source: s}
+  - {gpu: slab-two-cc86, accelerator: stone, target: "8.6", names: ["Quarry Slab Two"], source: s}
+  - {gpu: slab-two-cc90, accelerator: stone, target: "9.0", names: ["Quarry Slab Two"], source: s}
+"""
+    stone = "sources: {s: here}\nrows:\n  - {accelerator: stone, vendor: Quarry, source: s}\n"
+    made_up = KnowledgeBase({"gpus": [("gpus.yaml", rows)], "accelerators": [("accelerators.yaml", stone)]})
+    assert [find_gpu(made_up, name) for name in ("slab one", "Slab One", "quarry one")] == [
+        made_up.gpus["slab-one"]
+    ] * 3
+    assert [gpu.gpu for gpu in matching(made_up, "Slab Two").candidates] == ["slab-two-cc86", "slab-two-cc90"]

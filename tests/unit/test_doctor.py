@@ -1,0 +1,303 @@
+"""What this machine lacks, gathered and told: `tfdock doctor`, and the checks before a build starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tfdock.decide.plan import BuildPlan
+from tfdock.decide.preflight import Check
+from tfdock.do import doctor
+from tfdock.do.engine import ImageInfo
+from tfdock.do.fake_engine import FakeEngine
+from tfdock.do.settings import Settings
+from tfdock.errors import (
+    DiskFull,
+    EngineUnavailable,
+    ExitCode,
+    Incompatible,
+    OutOfMemory,
+    Problem,
+    TfdockError,
+)
+from tfdock.model import Host, LocalGpu, Machine, Place
+from tfdock.talk import cli
+from tfdock.talk.commands import doctor as command
+
+from .desk import GIB, Desk
+
+RTX3080 = LocalGpu(name="NVIDIA GeForce RTX 3080", accelerator="cuda", target="8.6")
+PROFILE = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\ncuda: "12.5.1"\ncompute_capabilities: [sm_86]\n'
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(wheelhouse=tmp_path / "wheels", cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
+
+
+@pytest.fixture
+def plan(desk: Desk) -> BuildPlan:
+    return desk.plan(PROFILE)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Says what this machine is; until then one with room for everything, and without a GPU."""
+    sizes = {"free": 500 * GIB, "memory": 64 * GIB}
+
+    def look(what: str, path: Path, **more: Any) -> Place:
+        more.pop("executes", None)
+        return Place(what=what, path=str(path), free=sizes["free"], filesystem="1", **more)
+
+    def become(host: Host | None = None, **changes: int) -> None:
+        sizes.update(changes)
+        monkeypatch.setattr(doctor, "local_host", lambda: host or Host())
+        monkeypatch.setattr(doctor, "place", look)
+        here = Machine(cpus=8, memory=sizes["memory"])
+        monkeypatch.setattr(doctor, "local_machine", lambda: here)
+        monkeypatch.setattr(doctor, "engine_machine", lambda _: here)
+
+    become()
+    return become
+
+
+def engine(**changes: Any) -> FakeEngine:
+    fake = FakeEngine()
+    fake.engine_info = replace(fake.engine_info, **changes)
+    return fake
+
+
+def gone() -> FakeEngine:
+    fake = FakeEngine()
+    fake.fail_next(
+        "info", EngineUnavailable(Problem(code="engine-unavailable", message="nobody there", fix="start it"))
+    )
+    return fake
+
+
+def checks(
+    settings: Settings, fake: FakeEngine, *plans: tuple[str, BuildPlan], desk: Desk | None = None
+) -> list[Check]:
+    return list(doctor.examine(settings, fake, plans, desk.knowledge if desk else None))
+
+
+def of(found: list[Check], name: str) -> Check:
+    (check,) = [check for check in found if check.name == name]
+    return check
+
+
+# --- the machine ----------------------------------------------------------------------------------------------------
+
+
+def test_without_an_engine_memory_and_disk_are_judged_all_the_same(settings: Settings) -> None:
+    found = checks(settings, gone())
+    assert (found[0].name, found[0].status, found[0].exit_code) == ("engine", "failed", ExitCode.ENGINE)
+    assert (found[0].code, found[0].fix) == ("engine-unavailable", "start it")
+    assert (of(found, "memory").status, of(found, "disk").status) == ("ok", "ok")
+
+
+def test_an_engine_on_another_machine_builds_nothing_here(settings: Settings) -> None:
+    check = of(checks(settings, engine(local=False)), "engine")
+    assert (check.status, check.code) == ("failed", "engine-remote")
+
+
+def test_a_folder_of_no_use_fails_whatever_is_free_there(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    settings.wheelhouse.write_text("in the way")
+    check = of(checks(settings, engine()), "folder")
+    assert (check.status, check.code, check.exit_code) == ("failed", "folder-not-writable", ExitCode.BUILD_FAILED)
+    assert str(settings.wheelhouse) in check.found
+
+
+def test_the_engines_images_count_where_its_folder_is_this_machines(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    here = doctor.build_places(settings, engine(data_root=str(tmp_path / "root")).engine_info)
+    assert "the engine's images" in {place.what for place in here}
+    for other in (
+        engine(data_root=str(tmp_path / "none")),
+        engine(data_root=str(tmp_path / "root"), local=False),
+        engine(data_root=""),
+    ):
+        there = doctor.build_places(settings, other.engine_info)
+        assert "the engine's images" not in {place.what for place in there}
+        assert len(there) == len(here) - 1
+
+
+def test_the_parts_of_a_builds_disk_are_the_whole(settings: Settings, tmp_path: Path) -> None:
+    places = doctor.build_places(settings, engine(data_root=str(tmp_path)).engine_info)
+    assert sum(place.share for place in places) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "program", "status"),
+    [(("nvidia", "runc"), None, "ok"), (("runc",), "nvidia-ctk", "ok"), (("runc",), None, "warning")],
+)
+def test_gpus_want_a_container_runtime(
+    settings: Settings,
+    machine: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    runtimes: tuple[str, ...],
+    program: str | None,
+    status: str,
+) -> None:
+    machine(Host(gpus=(RTX3080,), drivers={"cuda": "550.54.14"}))
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: name if name == program else None)
+    found = checks(settings, engine(runtimes=runtimes))
+    assert of(found, "gpu runtime").status == status
+    assert "RTX 3080 (8.6), driver 550.54.14" in of(found, "gpu").found
+
+
+def test_a_driver_that_is_out_of_order_is_told(settings: Settings, machine: Callable[..., None]) -> None:
+    machine(Host(troubles={"cuda": "nvidia-smi: Failed to initialize NVML"}, wsl=True))
+    found = checks(settings, engine())
+    assert (of(found, "driver").code, of(found, "wsl").status) == ("driver-broken", "ok")
+    assert "gpu" not in {check.name for check in found}
+
+
+def test_a_profile_is_compared_with_the_machine(
+    settings: Settings, machine: Callable[..., None], plan: BuildPlan, desk: Desk
+) -> None:
+    machine(Host(gpus=(RTX3080,), drivers={"cuda": "470.256.02"}), memory=2 * GIB)
+    found = checks(settings, engine(), ("x.yaml", plan), desk=desk)
+    assert (of(found, "driver").status, of(found, "driver").profile) == ("warning", "x.yaml")
+    assert of(found, "memory").code == "machine-memory-too-small"
+
+
+# --- before a build -------------------------------------------------------------------------------------------------
+
+
+def stopped(plan: BuildPlan, desk: Desk, settings: Settings, fake: FakeEngine) -> TfdockError:
+    with pytest.raises(TfdockError) as caught:
+        doctor.before_build(plan, desk.knowledge, settings, fake, fake.engine_info)
+    return caught.value
+
+
+@pytest.mark.parametrize(("sizes", "error"), [({"memory": 2 * GIB}, OutOfMemory), ({"free": 20 * GIB}, DiskFull)])
+def test_too_little_memory_or_disk_stops_a_build(
+    settings: Settings,
+    machine: Callable[..., None],
+    plan: BuildPlan,
+    desk: Desk,
+    sizes: dict[str, int],
+    error: type[TfdockError],
+) -> None:
+    machine(**sizes)
+    found = stopped(plan, desk, settings, engine())
+    assert (type(found), found.exit_code) == (error, ExitCode.RESOURCES)
+    assert found.problems[0].fix
+
+
+def test_an_engine_too_old_stops_a_build_before_all_else(
+    settings: Settings, machine: Callable[..., None], plan: BuildPlan, desk: Desk
+) -> None:
+    machine(memory=2 * GIB)
+    found = stopped(plan, desk, settings, engine(api_version="1.39"))
+    assert found.exit_code == ExitCode.ENGINE
+    assert [problem.code for problem in found.problems] == ["engine-too-old", "machine-memory-too-small"]
+
+
+def test_an_old_driver_stops_only_a_build_for_this_machine(
+    settings: Settings, machine: Callable[..., None], plan: BuildPlan, desk: Desk
+) -> None:
+    machine(Host(gpus=(RTX3080,), drivers={"cuda": "470.256.02"}))
+    (notice,) = doctor.before_build(plan, desk.knowledge, settings, engine(), engine().engine_info)
+    assert notice.code == "driver-too-old"
+    found = stopped(replace(plan, for_this_machine=True), desk, settings, engine())
+    assert isinstance(found, Incompatible)
+    assert found.exit_code == ExitCode.INCOMPATIBLE
+
+
+def test_an_image_that_is_there_takes_no_more_room(
+    settings: Settings, machine: Callable[..., None], plan: BuildPlan, desk: Desk, tmp_path: Path
+) -> None:
+    # Too little for 60 GiB with the image's third, enough without.
+    machine(free=35 * GIB)
+    fake = engine(data_root=str(tmp_path))
+    assert stopped(plan, desk, settings, fake).problems[0].code == "disk-too-small"
+    fake.images[plan.image_name] = ImageInfo(id="sha256:" + "1" * 64, tags=(plan.image_name,))
+    assert [check.code for check in doctor.before_build(plan, desk.knowledge, settings, fake, fake.engine_info)] == [
+        "disk-short"
+    ]
+
+
+def test_a_build_for_the_cpu_asks_no_driver(settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never() -> Host:
+        raise AssertionError
+
+    monkeypatch.setattr(doctor, "local_host", never)
+    cpu = desk.plan('schema: 1\ntensorflow: "2.18.0"\n')
+    assert doctor.before_build(cpu, desk.knowledge, settings, engine(), engine().engine_info) == []
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """The command with an engine in memory, where the settings say."""
+    for name in ("wheelhouse", "cache_dir", "state_dir"):
+        monkeypatch.setenv(f"TFDOCK_{name.upper()}", str(getattr(settings, name)))
+    monkeypatch.setenv("TFDOCK_KNOWLEDGE", "")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def called(*words: str, fake: FakeEngine | None = None, columns: int = 80) -> Any:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(command, "local_engine", lambda: fake or engine())
+        return CliRunner().invoke(cli.app, ["doctor", *words])
+
+    return called
+
+
+def test_the_answer_comes_first(run: Callable[..., Any], machine: Callable[..., None]) -> None:
+    assert run().stdout.startswith("yes: ")
+    assert run(fake=gone()).stdout.startswith("no: ")
+    machine(memory=4 * GIB)
+    short = run()
+    assert (short.exit_code, short.stdout.splitlines()[0].endswith("see the warning")) == (0, True)
+
+
+@pytest.mark.parametrize("columns", [30, 60, 100])
+def test_no_line_is_wider_than_the_terminal(
+    run: Callable[..., Any], machine: Callable[..., None], tmp_path: Path, columns: int
+) -> None:
+    machine(Host(gpus=(RTX3080,), drivers={"cuda": "470.256.02"}), memory=2 * GIB, free=GIB)
+    profile = tmp_path / "x.yaml"
+    profile.write_text(PROFILE)
+    result = run(str(profile), columns=columns)
+    assert result.exit_code == ExitCode.RESOURCES
+    assert max(map(len, result.stdout.splitlines())) <= columns
+    assert "fix:" in result.stdout
+
+
+def test_the_document_has_every_check(run: Callable[..., Any], machine: Callable[..., None], tmp_path: Path) -> None:
+    machine(Host(gpus=(RTX3080,), drivers={"cuda": "470.256.02"}))
+    profile = tmp_path / "x.yaml"
+    profile.write_text(PROFILE)
+    document = json.loads(run(str(profile), "--json").stdout)
+    assert list(document) == ["schema", "ok", "checks"]
+    assert (document["schema"], document["ok"]) == ("tfdock.doctor/1", True)
+    (driver,) = [check for check in document["checks"] if check["name"] == "driver"]
+    assert (driver["status"], driver["code"], driver["profile"]) == ("warning", "driver-too-old", str(profile))
+
+
+def test_several_profiles_are_told_apart(run: Callable[..., Any]) -> None:
+    result = run("rtx3080", "cpu-native")
+    assert "rtx3080: memory" in result.stdout
+    assert "cpu-native: memory" in result.stdout
+    assert result.stdout.count("engine: ") == 1
+
+
+def test_a_profile_that_is_refused_is_a_failed_check(run: Callable[..., Any], tmp_path: Path) -> None:
+    profile = tmp_path / "x.yaml"
+    profile.write_text(PROFILE.replace("sm_86", "sm_20"))
+    result = run(str(profile), "--json")
+    assert result.exit_code == ExitCode.INCOMPATIBLE
+    document = json.loads(result.stdout)
+    assert {check["name"] for check in document["checks"]} == {"profile"}
+    assert document["ok"] is False

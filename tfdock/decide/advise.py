@@ -1,0 +1,666 @@
+"""GPUs and a release -> what the official wheel does on them, and the smallest build that would do better.
+
+Everything is computed from knowledge rows. A profile is offered only after it was resolved and accepted, and the
+release it names is the one asked for, or else the nearest that takes it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tfdock.decide.contract import applies
+from tfdock.decide.devices import find_gpu, gpu_key, sorted_targets
+from tfdock.decide.known import TargetFacts, taken_versions, target_facts, uses_target
+from tfdock.decide.preflight import toolkit_floor
+from tfdock.decide.resolve import Resolution, resolve
+from tfdock.decide.rules import judge, library
+from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.inspect.verdict import Runs
+from tfdock.model import Capability, Version
+from tfdock.read import profile as profiles
+from tfdock.read.knowledge import (
+    Accelerator,
+    Companion,
+    Estimate,
+    Gpu,
+    KnowledgeBase,
+    Library,
+    Release,
+    Support,
+    Toolkit,
+)
+
+OFFICIAL_MACHINE = "x86_64"
+"""The kind of machine that official wheels with GPU code are for."""
+_FILE = "advice.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """An official wheel: `targets` are what was compiled into it, empty where nobody knows of any for such GPUs."""
+
+    project: str
+    release: str
+    version: str
+    pythons: tuple[str, ...]
+    targets: tuple[str, ...]
+    requirement: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuAdvice:
+    """How a GPU runs the official wheel. `limits` are what is narrower than the verdict."""
+
+    gpu: Gpu
+    capability: bool
+    runs: Runs
+    by: str
+    reason: str
+    limits: tuple[str, ...]
+
+    @property
+    def starts_at_once(self) -> bool:
+        """Whether nothing needs to be built for it."""
+        return self.runs in ("native", "native-same-major")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A target of a list: the GPUs it serves, and what it adds to the wheel (MB) and to the build (per cent)."""
+
+    target: str
+    serves: tuple[str, ...]
+    wheel_mb: float | None
+    compile_percent: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizePlan:
+    """A list of targets, and about how large its wheel becomes; None where there is no figure."""
+
+    targets: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    wheel_mb: float | None
+    compile_percent: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A profile that `check` accepts. `untested`: because it allows what nobody is known to have tested."""
+
+    text: str
+    release: Release
+    resolution: Resolution
+    untested: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The whole answer. `native` is the newest official wheel that runs on all the GPUs without JIT.
+
+    `offer` is the profile to build, `untested` one that stays with the release asked for at one's own risk, `refused`
+    why the release asked for does not take them. `plan` is the offer's list, `alternative` the one with code for
+    each GPU alone, where that is longer; `figures` are what sizes and times were reckoned with.
+    """
+
+    release: Release
+    version: str
+    python: str | None
+    wheel: Wheel
+    gpus: tuple[GpuAdvice, ...]
+    native: Wheel | None
+    offer: Offer | None
+    untested: Offer | None
+    refused: tuple[Problem, ...]
+    plan: SizePlan | None
+    alternative: SizePlan | None
+    figures: tuple[Estimate, ...]
+    jit: Estimate | None
+
+    @property
+    def needs_no_build(self) -> bool:
+        """Whether the official wheel of the release does it for every GPU."""
+        fits = self.python is None or self.python in self.wheel.pythons
+        return fits and all(one.starts_at_once for one in self.gpus)
+
+
+# --- the whole ------------------------------------------------------------------------------------------------------
+
+
+def advise(
+    knowledge: KnowledgeBase, gpus: Sequence[Gpu], *, tensorflow: str | None = None, python: str | None = None
+) -> Advice:
+    """Answer for GPUs and a release (`2.19`, `2.19.1`; None is the newest); ProfileError for an unknown one."""
+    release, version = _release(knowledge, tensorflow)
+    found = tuple(_on_official(knowledge, release, gpu) for gpu in gpus)
+    offer, refused = _offer(knowledge, release, version, gpus, python)
+    other = offer is not None and offer.release is not release
+    planned = offer.release if offer else release
+    kinds = {gpu.accelerator for gpu in gpus}
+    accelerator = knowledge.accelerators[gpus[0].accelerator]
+    single = len(kinds) == 1
+    return Advice(
+        release=release,
+        version=version,
+        python=python,
+        wheel=official_wheel(release, version, accelerator, knowledge),
+        gpus=found,
+        native=_newest_native(knowledge, gpus),
+        offer=offer,
+        untested=_untested(knowledge, release, version, gpus, python) if other or not offer else None,
+        refused=refused,
+        plan=_size(knowledge, planned, accelerator, gpus, offer.resolution.targets) if offer else None,
+        alternative=_one_each(knowledge, offer, accelerator, gpus) if offer and single else None,
+        figures=tuple(_figures(knowledge, planned, accelerator)),
+        jit=_estimate(knowledge, "jit-first-start", release, accelerator),
+    )
+
+
+def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...]:
+    """The rows of GPUs, without repetition; ProfileError with the nearest names for those that are not known."""
+    found, problems = list[Gpu](), list[Problem]()
+    for name in names:
+        row = find_gpu(knowledge, name)
+        if row is None:
+            problems.append(_unknown(knowledge, name))
+        elif row not in found:
+            found.append(row)
+    if problems or not found:
+        raise ProfileError(*problems or [_no_name()])
+    return tuple(found)
+
+
+def _no_name() -> Problem:
+    return Problem(
+        code="gpu-unknown", message="no GPU is named", fix="name one: `tfdock advise --gpu rtx3080`", field="gpu"
+    )
+
+
+def _unknown(knowledge: KnowledgeBase, name: str) -> Problem:
+    # Where one name was sold with several capabilities each has a row of its own, without the drivers' names.
+    key = gpu_key(name)
+    sold = [
+        row for row in knowledge.gpus.values() if not row.names and "-" in row.gpu and key.endswith(_stem(row.gpu))
+    ]
+    if len({row.target for row in sold}) > 1:
+        which = " or ".join(f"`{row.gpu}` ({row.target})" for row in sold)
+        message = f"`{name}` is the name of GPUs with different capabilities"
+        return Problem(code="gpu-unknown", message=message, fix=f"say which: {which}", field="gpu")
+    near = nearest(key, knowledge.gpus)
+    fix = f"did you mean {' or '.join(f'`{one}`' for one in near)}?" if near else "`tfdock gpus` lists all"
+    return Problem(code="gpu-unknown", message=f"the GPU `{name}` is not known", fix=fix, field="gpu")
+
+
+def _stem(name: str) -> str:
+    """`gtx750` of `gtx750-cc50`."""
+    return name.rpartition("-")[0]
+
+
+def nearest(word: str, known: Collection[str]) -> list[str]:
+    """Up to three of the known words that look most like one."""
+    return difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+
+
+def _release(knowledge: KnowledgeBase, asked: str | None) -> tuple[Release, str]:
+    """The row, and the full version: the newest patch release where none is asked for."""
+    known = sorted(knowledge.releases, key=Version)
+    if asked is None:
+        row = knowledge.releases[known[-1]]
+        return row, _newest_patch(row)
+    row_or_none = knowledge.releases.get(str(Version(asked).minor))
+    if row_or_none is None:
+        near = nearest(asked, known) or known[-1:]
+        message = f"TensorFlow {asked} is not known; known releases: {known[0]} to {known[-1]}"
+        fix = f"use a known release, such as {' or '.join(f'`{one}`' for one in near)}"
+        raise ProfileError(Problem(code="release-unknown", message=message, fix=fix, field="tensorflow"))
+    row = row_or_none
+    exact = len(Version(asked).parts) > len(Version(row.release).parts)
+    if exact and row.patches and asked not in row.patches:
+        message = f"TensorFlow {asked} was never released; {row.release} has {', '.join(row.patches)}"
+        problem = Problem(code="release-unknown", message=message, fix="use one of them", field="tensorflow")
+        raise ProfileError(problem)
+    return row, asked if exact else _newest_patch(row)
+
+
+def _newest_patch(release: Release) -> str:
+    return release.patches[-1] if release.patches else release.release
+
+
+# --- the official wheel ---------------------------------------------------------------------------------------------
+
+
+def official_wheel(release: Release, version: str, accelerator: Accelerator, knowledge: KnowledgeBase) -> Wheel:
+    """What a release published for such GPUs."""
+    name = accelerator.accelerator
+    project = release.official_project.get(name, "tensorflow")
+    extra = next((row.extra for row in _companions(knowledge, release, accelerator) if row.extra), None)
+    return Wheel(
+        project=project,
+        release=release.release,
+        version=version,
+        pythons=release.pythons,
+        targets=release.official_targets.get(name, ()),
+        requirement=f"{project}{f'[{extra}]' if extra else ''}=={version}",
+    )
+
+
+def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> GpuAdvice:
+    """The verdict on the release's official wheel."""
+    accelerator = knowledge.accelerators[gpu.accelerator]
+    targets = release.official_targets.get(gpu.accelerator, ())
+    found = judge(knowledge, accelerator, gpu, targets)
+    limits = _Limits(knowledge, release, accelerator, gpu)
+    against = limits.machine() or ("" if targets else _nothing_published(release, accelerator))
+    if not against and found.runs != "no":
+        against = limits.against()
+    runs: Runs = "no" if against else found.runs
+    return GpuAdvice(
+        gpu=gpu,
+        capability=accelerator.capabilities,
+        runs=runs,
+        by="" if against else found.by,
+        reason=against or found.reason,
+        limits=tuple(limits.of(runs)) if runs != "no" else (),
+    )
+
+
+def _nothing_published(release: Release, accelerator: Accelerator) -> str:
+    title = accelerator.titles.get(accelerator.toolkit or "", accelerator.accelerator)
+    project = release.official_project.get(accelerator.accelerator)
+    own = f"{accelerator.vendor} publishes wheels as `{project}`, whose code is not known here" if project else ""
+    theirs = (
+        own or f"wheels for {title} are {accelerator.vendor or 'others'}'s own, and what is in them not known here"
+    )
+    return f"TensorFlow's own wheel of {release.release} has no {title} code; {theirs}"
+
+
+def _newest_native(knowledge: KnowledgeBase, gpus: Sequence[Gpu]) -> Wheel | None:
+    """The newest release whose official wheel runs on all of them without JIT."""
+    if len({gpu.accelerator for gpu in gpus}) > 1:
+        return None
+    for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True):
+        if all(_on_official(knowledge, release, gpu).starts_at_once for gpu in gpus):
+            accelerator = knowledge.accelerators[gpus[0].accelerator]
+            return official_wheel(release, _newest_patch(release), accelerator, knowledge)
+    return None
+
+
+def _companions(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Iterator[Companion]:
+    for row in knowledge.companions:
+        if row.accelerator == accelerator.accelerator and applies(release, row.releases):
+            yield row
+
+
+class _Limits:
+    """What is narrower than the code in an official wheel: its libraries, its toolkit, the driver, the machine."""
+
+    def __init__(self, knowledge: KnowledgeBase, release: Release, accelerator: Accelerator, gpu: Gpu) -> None:
+        self._knowledge, self._release, self._accelerator, self._gpu = knowledge, release, accelerator, gpu
+        self._companions = tuple(_companions(knowledge, release, accelerator))
+        self._facts: TargetFacts = target_facts(knowledge, accelerator, gpu.target)
+
+    def machine(self) -> str:
+        """Why the wheel is not for the machine that the GPU is part of; empty if it is."""
+        machine = machine_of(self._knowledge, self._gpu)
+        if machine == OFFICIAL_MACHINE:
+            return ""
+        return f"official wheels with GPU code are for {OFFICIAL_MACHINE}; this GPU stands beside a CPU of {machine}"
+
+    def against(self) -> str:
+        """Why its code cannot run at all, fitting as it is; empty where nothing is known."""
+        if not uses_target(self._release, self._accelerator, self._gpu.target):
+            return f"TensorFlow {self._release.release} ignores GPUs of {self._gpu.target}, whatever was compiled"
+        floor, last = self._toolkit_driver(), self._facts.driver_max
+        if floor and last and floor.parts[0] > int(last):
+            said = f"{self._title(self._accelerator.toolkit or '')} {self._toolkit_version()}"
+            return f"{said}, which it is made with, needs driver {floor}, and {last} was the last for this GPU"
+        return ""
+
+    def of(self, runs: Runs) -> Iterator[str]:
+        """The limits of a wheel that runs."""
+        yield from self._floors()
+        yield from self._toolkit_age()
+        for name in self._accelerator.components:
+            if name != self._accelerator.toolkit:
+                yield from self._library(name)
+        yield from self._told(runs)
+        yield from self._driver(runs)
+
+    def _title(self, component: str) -> str:
+        return self._accelerator.titles.get(component, component)
+
+    def _companion(self, component: str) -> Companion | None:
+        return next((row for row in self._companions if row.component == component and row.version), None)
+
+    def _toolkit_version(self) -> str:
+        """The toolkit whose libraries are used: what pip brings, else the one it was built and tested with."""
+        name = self._accelerator.toolkit or ""
+        companion = self._companion(name)
+        return (companion and companion.version) or self._release.components.get(name, Support()).tested or ""
+
+    def _toolkit(self) -> Toolkit | None:
+        """Its row; where pip may take newer ones, that of the newest."""
+        name, version = self._accelerator.toolkit or "", self._toolkit_version()
+        companion = self._companion(name)
+        if companion and companion.before:
+            rows = [row for row in self._knowledge.toolkits.values() if row.toolkit == name]
+            below = [row for row in rows if Version(row.version) < Version(companion.before)]
+            return max(below, key=lambda row: Version(row.version), default=None)
+        return self._knowledge.toolkits.get((name, str(Version(version).minor)))
+
+    def _toolkit_driver(self) -> Version | None:
+        version = self._toolkit_version()
+        return toolkit_floor(self._knowledge, self._accelerator.toolkit or "", Version(version)) if version else None
+
+    def _floors(self) -> Iterator[str]:
+        floor = self._release.xla_floor.get(self._accelerator.accelerator)
+        if floor and self._accelerator.capabilities and _below(self._gpu.target, floor):
+            yield f"XLA leaves it out: it uses no GPU below {floor}"
+
+    def _toolkit_age(self) -> Iterator[str]:
+        row = self._toolkit()
+        if row is None or not self._accelerator.capabilities:
+            return
+        number = Capability.of_gpu(self._gpu.target).number
+        title = f"{self._title(row.toolkit)} {row.version}"
+        if number not in row.targets:
+            newer = all(_digits(one) < int(number) for one in row.targets)
+            how = "is older than this GPU" if newer else "does not compile for it"
+            yield f"{title}, which comes with it, {how}: XLA leaves compiling to the driver; its libraries may fail"
+
+    def _library(self, component: str) -> Iterator[str]:
+        """Whether a library of the wheel's own version has code for the GPU, and which version has."""
+        companion = self._companion(component)
+        version = (companion and companion.version) or self._release.components.get(component, Support()).tested
+        if not version or not self._accelerator.capabilities:
+            return
+        rows = [row for row in self._knowledge.libraries if row.component == component and self._made_for(row)]
+        title = self._title(component)
+        if companion and companion.before:
+            yield from self._newest_of(rows, title, version, companion)
+            return
+        row = library(self._knowledge, component, version)
+        if row is None or _covers(row, self._gpu.target):
+            return
+        # TensorFlow takes any newer minor version of the major version it was built with.
+        major = Version(version).parts[0]
+        newer = [
+            one.since
+            for one in rows
+            if Version(one.since) > Version(version)
+            and Version(one.since).parts[0] == major
+            and _covers(one, self._gpu.target)
+        ]
+        way = f"; {title} {min(newer, key=Version)} or newer has it" if newer else ""
+        yield f"{title} {version}, which it is used with, has no code for {self._gpu.target}{way}"
+
+    def _newest_of(self, rows: Sequence[Library], title: str, version: str, companion: Companion) -> Iterator[str]:
+        """pip takes the newest: where that has dropped the GPU, it needs to be held back."""
+        assert companion.before
+        end = Version(companion.before)
+        order = sorted((row for row in rows if Version(row.since) < end), key=lambda row: Version(row.since))
+        if not order or _covers(order[-1], self._gpu.target):
+            return
+        fitting = [row for row in order if _covers(row, self._gpu.target) and Version(version) < _end(row)]
+        first = order[order.index(fitting[-1]) + 1].since if fitting else ""
+        way = f"; install `{companion.package}<{first}` with it" if first else ""
+        yield f"pip takes the newest {title}, which has no code for {self._gpu.target}{way}"
+
+    def _made_for(self, row: Library) -> bool:
+        held = Version(self._toolkit_version())
+        return not row.toolkits or any(
+            held.matches(Version(one)) or Version(one).matches(held) for one in row.toolkits
+        )
+
+    def _told(self, runs: Runs) -> Iterator[str]:
+        for row in self._companions:
+            if row.limit and self._within(row) and (row.carries is None or runs == "ptx-jit"):
+                yield row.limit
+
+    def _within(self, row: Companion) -> bool:
+        if not self._accelerator.capabilities:
+            return row.lowest is None and row.highest is None
+        below = row.lowest is not None and _below(self._gpu.target, row.lowest)
+        return not below and not (row.highest is not None and _below(row.highest, self._gpu.target))
+
+    def _driver(self, runs: Runs) -> Iterator[str]:
+        """The oldest driver by toolkit, GPU, and PTX; and the last one that knows the GPU."""
+        name, version = self._accelerator.toolkit or "", self._toolkit_version()
+        own = self._knowledge.toolkits.get((name, str(Version(version).minor)))
+        # What is compiled by the driver needs the one that came with the toolkit that wrote it.
+        written = own.driver_linux if own and runs == "ptx-jit" else None
+        floors = [self._toolkit_driver(), Version(written) if written else None]
+        floors += [Version(self._facts.driver)] if self._facts.driver else []
+        known = [floor for floor in floors if floor]
+        last = self._facts.driver_max
+        if known:
+            end = f", and {last} is the last that knows this GPU" if last else ""
+            yield f"driver {max(known)} or newer{end}"
+
+
+def _below(target: str, limit: str) -> bool:
+    return Capability.of_gpu(target) < Capability.of_gpu(limit)
+
+
+def _digits(number: str) -> int:
+    return int(number.rstrip("af"))
+
+
+def _covers(row: Library, target: str) -> bool:
+    return not (row.lowest and _below(target, row.lowest)) and not (row.highest and _below(row.highest, target))
+
+
+def _end(row: Library) -> Version:
+    """Behind the range: any version of `until: 9.10` is below 9.10.999999."""
+    return Version(f"{row.until or row.since}.999999")
+
+
+def machine_of(knowledge: KnowledgeBase, gpu: Gpu) -> str:
+    """The kind of machine that a GPU is sold with; x86_64 where it is sold with any."""
+    families = (row for row in knowledge.architectures if row.accelerator == gpu.accelerator)
+    embedded = next((row.machine for row in families if gpu.target in row.embedded), None)
+    return gpu.machine or embedded or OFFICIAL_MACHINE
+
+
+# --- what to build --------------------------------------------------------------------------------------------------
+
+
+def cover(
+    knowledge: KnowledgeBase, gpus: Sequence[Gpu], *, ptx: bool = False, able: Collection[str] | None = None
+) -> tuple[str, ...]:
+    """The fewest targets that serve all the GPUs natively; empty where `able` (numbers, `86`) has none for one.
+
+    SASS serves its own major version upwards: one for each major version, that of its lowest GPU, is the least there
+    can be. Embedded GPUs run their own alone. Where `able` lacks that number, the next lower of the major does it.
+    """
+    accelerator = knowledge.accelerators[gpus[0].accelerator]
+    if not accelerator.capabilities:
+        return sorted_targets(gpu.target for gpu in gpus)
+    embedded = {target for row in knowledge.architectures for target in row.embedded}
+    every = {target for row in knowledge.architectures for target in row.targets if target not in embedded}
+    lowest: dict[tuple[int, str], Capability] = {}
+    for gpu in gpus:
+        one = Capability.of_gpu(gpu.target)
+        group = (one.major, one.dotted if one.dotted in embedded else "")
+        lowest[group] = min(one, lowest.get(group, one))
+    chosen = []
+    for (major, own), first in lowest.items():
+        others = [] if own else [Capability.of_gpu(each) for each in every if each.startswith(f"{major}.")]
+        fitting = [one for one in {first, *others} if one <= first and (able is None or one.number in able)]
+        if not fitting:
+            return ()
+        chosen.append(replace(max(fitting), ptx=ptx))
+    return sorted_targets(str(one) for one in chosen)
+
+
+def _offer(
+    knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Gpu], python: str | None
+) -> tuple[Offer | None, tuple[Problem, ...]]:
+    """The profile for the release asked for, or for the nearest one that takes it; and why that one does not."""
+    offer, refused = _accepted(knowledge, release, version, gpus, python)
+    elsewhere = any(machine_of(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus)
+    if offer or elsewhere or len({gpu.accelerator for gpu in gpus}) > 1:
+        return offer, refused  # what no other release would change
+    for other in _by_nearness(knowledge, release):
+        found, _ = _accepted(knowledge, other, _newest_patch(other), gpus, python)
+        if found:
+            return found, refused
+    return None, refused
+
+
+def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:
+    """The other releases: newer ones from the next on, then older ones from the next on."""
+    order = sorted(knowledge.releases.values(), key=lambda row: Version(row.release))
+    place = order.index(release)
+    return [*order[place + 1 :], *reversed(order[:place])]
+
+
+def _untested(
+    knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Gpu], python: str | None
+) -> Offer | None:
+    return _accepted(knowledge, release, version, gpus, python, allow_untested=True)[0]
+
+
+def _accepted(
+    knowledge: KnowledgeBase,
+    release: Release,
+    version: str,
+    gpus: Sequence[Gpu],
+    python: str | None,
+    *,
+    allow_untested: bool = False,
+) -> tuple[Offer | None, tuple[Problem, ...]]:
+    """A profile that is resolved without an objection, or the objections to the first that was tried."""
+    draft = _Draft(version=version, python=python, gpus=tuple(gpu.gpu for gpu in gpus), untested=allow_untested)
+    first: tuple[Problem, ...] = ()
+    for targets in _lists(knowledge, release, gpus):
+        wanted = replace(draft, targets=targets)
+        try:
+            resolution = _resolved(knowledge, wanted)
+            exact = replace(wanted, chosen=tuple(_chosen(release, resolution)))
+            resolution = _resolved(knowledge, exact)
+        except Incompatible as error:
+            first = first or error.problems
+            continue
+        text = exact.text()
+        return Offer(text=text, release=release, resolution=resolution, untested=resolution.untested), ()
+    return None, first
+
+
+def _lists(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> Iterator[tuple[str, str]]:
+    """(field, list) to try, smallest first; empty where the names of the GPUs say it all."""
+    accelerator = knowledge.accelerators[gpus[0].accelerator]
+    if not accelerator.capabilities or len({gpu.accelerator for gpu in gpus}) > 1:
+        yield "", ""
+        return
+    ptx = release.capability_format == "dotted"
+    exact = sorted_targets(str(replace(Capability.of_gpu(gpu.target), ptx=ptx)) for gpu in gpus)
+    name = accelerator.toolkit or ""
+    minors = {str(Version(one).minor) for one in taken_versions(release.components.get(name, Support()))}
+    rows = [row for key, row in knowledge.toolkits.items() if key[0] == name and key[1] in minors]
+    able = {number for row in rows for number in row.targets}
+    for targets in dict.fromkeys((cover(knowledge, gpus, ptx=ptx), cover(knowledge, gpus, ptx=ptx, able=able))):
+        if targets == exact:
+            yield "", ""
+        elif targets:
+            yield accelerator.target_field, f"[{', '.join(targets)}]"
+
+
+def _resolved(knowledge: KnowledgeBase, draft: _Draft) -> Resolution:
+    profile, document = profiles.read(draft.text(), _FILE)
+    return resolve(profile, document, knowledge, file=_FILE, machine=OFFICIAL_MACHINE)
+
+
+def _chosen(release: Release, resolution: Resolution) -> Iterator[tuple[str, str, str]]:
+    """(field, value, reason) of what the GPUs made different from the release's defaults."""
+    reasons = {choice.field: choice.reason for choice in resolution.choices}
+    for name, value in resolution.components.items():
+        tested = release.components.get(name, Support()).tested
+        if tested is None or not Version(value).matches(Version(tested)):
+            yield name, value, reasons.get(name, "")
+    if resolution.gpu_compiler and resolution.gpu_compiler != release.gpu_compiler:
+        yield "compiler", resolution.gpu_compiler, reasons.get("compiler", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """A profile to be: `targets` is a field and its list, `chosen` are (field, value, reason)."""
+
+    version: str
+    python: str | None
+    gpus: tuple[str, ...]
+    untested: bool = False
+    targets: tuple[str, str] = ("", "")
+    chosen: tuple[tuple[str, str, str], ...] = ()
+
+    def text(self) -> str:
+        """The profile's YAML."""
+        lines = ["schema: 1", f'tensorflow: "{self.version}"']
+        lines += [f'python: "{self.python}"'] if self.python else []
+        lines.append(f"gpus: [{', '.join(self.gpus)}]")
+        field, targets = self.targets
+        whom = "all of them" if len(self.gpus) > 1 else "it"
+        lines += [f"{field}: {targets}  # the fewest that run on {whom} without JIT"] if field else []
+        for name, value, reason in self.chosen:
+            written = value if value.isalpha() else f'"{value}"'
+            lines += [f"# {line}" for line in [reason] if line]
+            lines.append(f"{name}: {written}")
+        lines += ["# Nobody is known to have tested this.", "allow_untested: true"] if self.untested else []
+        return "\n".join(lines) + "\n"
+
+
+# --- sizes ----------------------------------------------------------------------------------------------------------
+
+_SIZES = ("wheel-base", "wheel-per-sass", "wheel-per-ptx", "compile-time-per-sass")
+
+
+def _estimate(knowledge: KnowledgeBase, name: str, release: Release, accelerator: Accelerator) -> Estimate | None:
+    rows = (row for row in knowledge.estimates if (row.estimate, row.accelerator) == (name, accelerator.accelerator))
+    return next((row for row in rows if applies(release, row.releases)), None)
+
+
+def _figures(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Iterable[Estimate]:
+    rows = (_estimate(knowledge, name, release, accelerator) for name in _SIZES)
+    return (row for row in rows if row)
+
+
+def _size(
+    knowledge: KnowledgeBase,
+    release: Release,
+    accelerator: Accelerator,
+    gpus: Sequence[Gpu],
+    targets: Sequence[str],
+) -> SizePlan:
+    """What a list weighs and costs, entry by entry."""
+    base, sass, ptx, time = (_estimate(knowledge, name, release, accelerator) for name in _SIZES)
+    serving = {gpu.gpu: judge(knowledge, accelerator, gpu, targets).by for gpu in gpus}
+    entries = []
+    for target in targets:
+        both = accelerator.capabilities and Capability.parse(target).ptx
+        size = sass.value + (ptx.value if both and ptx else 0) if sass else None
+        number = target.partition("_")[2]
+        serves = [name for name, by in serving.items() if by == target or (number and by.endswith(f"_{number}"))]
+        percent = time.value if time else None
+        entries.append(Entry(target=target, serves=tuple(serves), wheel_mb=size, compile_percent=percent))
+    sizes = [entry.wheel_mb for entry in entries if entry.wheel_mb is not None]
+    return SizePlan(
+        targets=tuple(targets),
+        entries=tuple(entries),
+        wheel_mb=base.value + sum(sizes) if base and sass else None,
+        compile_percent=time.value * len(entries) if time else None,
+    )
+
+
+def _one_each(
+    knowledge: KnowledgeBase, offer: Offer, accelerator: Accelerator, gpus: Sequence[Gpu]
+) -> SizePlan | None:
+    """The list with code for each GPU alone, where it is a longer one that the release takes as well."""
+    draft = _Draft(version=str(offer.resolution.version), python=None, gpus=tuple(gpu.gpu for gpu in gpus))
+    try:
+        targets = _resolved(knowledge, draft).targets
+    except Incompatible:
+        return None
+    longer = len(targets) > len(offer.resolution.targets)
+    return _size(knowledge, offer.release, accelerator, gpus, targets) if longer else None

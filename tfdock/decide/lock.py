@@ -1,0 +1,405 @@
+"""A lock: everything a build takes from elsewhere, pinned. Its text, its rows, and what differs from it.
+
+Pure: who asks registries and images is `tfdock.do.lock`; what it learns is compared here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tfdock.decide.plan import BuildPlan
+from tfdock.decide.resolve import Resolution
+from tfdock.errors import Problem, ProfileError
+from tfdock.model import Choice, ImageRef
+from tfdock.read import yamldoc
+from tfdock.read.knowledge import KnowledgeBase
+
+SCHEMA = 1
+KINDS = ("base", "source", "bazel", "package", "requirement", "redistributable", "toolchain")
+"""In the order of a lock's rows."""
+INSTALLED = ("bazel", "package", "requirement", "toolchain")
+"""Kinds that only the built image can tell."""
+_ALWAYS = ("bazel", "package", "toolchain")
+"""Kinds of which every image has some."""
+_HEAD = """\
+# Written by `tfdock lock`. `tfdock build --locked` builds exactly this, or says which pin moved.
+# Not to be edited: when the profile changes, lock it again.
+"""
+_LISTED = 20
+"""Differences that a refusal shows; a new distribution release moves hundreds of packages at once."""
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """One row: of which kind, what, which value, and where that was learned (`origin`, `from` in the file).
+
+    | kind | name | value |
+    |---|---|---|
+    | base | image name as the profile has it | manifest digest |
+    | source | git ref | commit |
+    | source | archive's address, checkout's path, patch's name | `sha256:…` |
+    | bazel | `bazel` | version and sha256 of its program |
+    | package | `name:architecture` | version |
+    | requirement | Python distribution; the source's own lock file | version and sum over its files; sum |
+    | redistributable | component and version | sha256 of the list that names its archives |
+    | toolchain | a compiler's path in the image | sha256 |
+    """
+
+    kind: str
+    name: str
+    value: str
+    origin: str
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What it is sorted by, and what two rows must not share."""
+        return KINDS.index(self.kind), self.name
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """A profile's lock. `choices` are what the profile resolved to, to say what changed; `knowledge` its version."""
+
+    profile: str
+    build_id: str
+    fingerprint: str
+    knowledge: str
+    choices: Mapping[str, str]
+    pins: tuple[Pin, ...]
+
+    def of(self, *kinds: str) -> tuple[Pin, ...]:
+        """The rows of some kinds."""
+        return tuple(pin for pin in self.pins if pin.kind in kinds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockFile:
+    """A lock as it was read from a file. `sha256` is of its bytes: builds note by which lock they were made."""
+
+    path: str
+    sha256: str
+    lock: Lock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A pin whose value is another now: `locked` is None for what the lock does not know, `found` for what is gone."""
+
+    pin: str
+    locked: str | None
+    found: str | None
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+def to_text(lock: Lock) -> str:
+    """The lock as YAML: sorted, a line a row, so that two locks can be compared line by line."""
+    lines = [
+        f"schema: {SCHEMA}",
+        *(f"{name}: {_word(getattr(lock, name))}" for name in ("profile", "build_id", "fingerprint", "knowledge")),
+        "choices:",
+        *(f"  {name}: {_word(value)}" for name, value in sorted(lock.choices.items())),
+        "pins:",
+        *(
+            f"  - {{pin: {pin.kind}, name: {_word(pin.name)}, value: {_word(pin.value)}, from: {_word(pin.origin)}}}"
+            for pin in sorted(lock.pins, key=lambda pin: pin.key)
+        ),
+    ]
+    return _HEAD + "".join(f"{line}\n" for line in lines)
+
+
+def _word(text: str) -> str:
+    """A YAML string on one line: JSON's are."""
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def from_text(text: str, file: str) -> Lock:
+    """Read a lock; raises ProfileError (`lock-malformed`, or YAML's own codes) at the line that is wrong."""
+    node = yamldoc.parse(text, file)
+    if node.kind != "map":
+        raise _malformed(node, "a lock is a map with `schema: 1`")
+    schema = node.entries.get("schema")
+    if schema is None or schema.raw != str(SCHEMA):
+        raise _malformed(schema or node, f"`schema` must be {SCHEMA}")
+    choices = _child(node, "choices", "map")
+    pins = tuple(_pin(row) for row in _child(node, "pins", "list").items)
+    seen: set[tuple[int, str]] = set()
+    for pin, row in zip(pins, node.entries["pins"].items, strict=True):
+        if pin.key in seen:
+            raise _malformed(row, f"{pin} is pinned twice")
+        seen.add(pin.key)
+    return Lock(
+        profile=_text(node, "profile"),
+        build_id=_text(node, "build_id"),
+        fingerprint=_text(node, "fingerprint"),
+        knowledge=_text(node, "knowledge"),
+        choices={name: _text(choices, name) for name in choices.entries},
+        pins=tuple(sorted(pins, key=lambda pin: pin.key)),
+    )
+
+
+def _pin(row: yamldoc.Node) -> Pin:
+    if row.kind != "map" or set(row.entries) != {"pin", "name", "value", "from"}:
+        raise _malformed(row, "a row has `pin`, `name`, `value` and `from`")
+    pin = Pin(kind=_text(row, "pin"), name=_text(row, "name"), value=_text(row, "value"), origin=_text(row, "from"))
+    if pin.kind not in KINDS:
+        raise _malformed(row, f"there is no kind of pin `{yamldoc.shown(pin.kind)}`; there are {', '.join(KINDS)}")
+    # These two reach the Dockerfile.
+    if pin.kind == "base" and not _DIGEST.fullmatch(pin.value):
+        raise _malformed(row, f"{pin} is pinned by `sha256:` and 64 hexadecimal digits")
+    if pin.kind == "source" and not (_DIGEST.fullmatch(pin.value) or COMMIT.fullmatch(pin.value)):
+        raise _malformed(row, f"{pin} is pinned by a whole commit, or by `sha256:` and 64 hexadecimal digits")
+    return pin
+
+
+def _child(node: yamldoc.Node, name: str, kind: str) -> yamldoc.Node:
+    child = node.entries.get(name)
+    if child is None or child.kind != kind:
+        raise _malformed(child or node, f"`{name}` must be a {kind}")
+    return child
+
+
+def _text(node: yamldoc.Node, name: str) -> str:
+    child = node.entries.get(name)
+    if child is None or child.kind in ("map", "list", "null") or not child.raw.isprintable() or not child.raw:
+        raise _malformed(child or node, f"`{name}` must be text on one line")
+    return child.raw
+
+
+def _malformed(node: yamldoc.Node, message: str) -> ProfileError:
+    return ProfileError(
+        Problem(
+            code="lock-malformed",
+            message=f"not a lock: {message}",
+            fix="lock the profile again: `tfdock lock PROFILE` writes the file anew",
+            file=node.file or None,
+            line=node.line,
+            column=node.column,
+        )
+    )
+
+
+def requirements_file(python: str) -> str:
+    """Where a release that has one keeps its own list of Python packages with their hashes."""
+    return f"requirements_lock_{python.replace('.', '_')}.txt"
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def stated(resolution: Resolution, knowledge: KnowledgeBase) -> tuple[Pin, ...]:
+    """The pins that nobody needs to be asked for: what the profile, its files or the knowledge fix already."""
+    source, base = resolution.source, resolution.base
+    pins = [
+        Pin(kind="source", name=name, value=f"sha256:{hashlib.sha256(patch).hexdigest()}", origin="profile")
+        for name, patch in source.patches.items()
+    ]
+    if source.kind != "git":
+        origin = "profile" if source.kind == "archive" else "checkout"
+        pins.append(Pin(kind="source", name=source.location, value=f"sha256:{source.sha256}", origin=origin))
+    if base.digest:
+        pins.append(Pin(kind="base", name=str(base), value=base.digest, origin="profile"))
+    for component, version in resolution.components.items():
+        row = knowledge.redistributables.get((component, version))
+        support = resolution.release.components.get(component)
+        # Elsewhere it comes with the base image.
+        if row is not None and support is not None and support.closed:
+            name = f"{component} {version}"
+            pins.append(Pin(kind="redistributable", name=name, value=f"sha256:{row.sha256}", origin=row.url))
+    return tuple(pins)
+
+
+def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) -> tuple[Pin, ...]:
+    """The pins that an image wrote down of itself.
+
+    `toolchain` and `pins` are the files of toolchain.sh and pins.py; `requirements` the source's own lists of Python
+    packages with their hashes, by file name.
+    """
+    lines = [line.split() for line in (toolchain + pins).decode("utf-8", "replace").splitlines()]
+    found: dict[tuple[int, str], Pin] = {}
+    bazel: list[str] = []
+    for words in lines:
+        match words:
+            case ["bazel", value]:
+                bazel.append(value if "." in value else f"sha256:{value}")
+                continue
+            case ["package", name, version, architecture]:
+                pin = Pin(kind="package", name=f"{name}:{architecture}", value=version, origin="dpkg")
+            case ["tool", path, value]:
+                pin = Pin(kind="toolchain", name=path, value=f"sha256:{value}", origin="image")
+            case ["requirement", name, version, value]:
+                pin = Pin(kind="requirement", name=name, value=f"{version} sha256:{value}", origin="image")
+            case _:
+                continue
+        found[pin.key] = pin
+    rows = [
+        *found.values(),
+        *(
+            Pin(kind="requirement", name=name, value=f"sha256:{hashlib.sha256(content).hexdigest()}", origin="source")
+            for name, content in requirements.items()
+        ),
+    ]
+    if bazel:
+        rows.append(Pin(kind="bazel", name="bazel", value=" ".join(bazel), origin="image"))
+    return tuple(sorted(rows, key=lambda pin: pin.key))
+
+
+def make_lock(profile: str, plan: BuildPlan, knowledge: str, pins: Iterable[Pin]) -> Lock:
+    """The lock of a plan that was made with these pins (`pinned`)."""
+    return Lock(
+        profile=profile,
+        build_id=plan.build_id,
+        fingerprint=plan.fingerprint,
+        knowledge=knowledge,
+        choices=_choices(plan.resolution.choices),
+        pins=tuple(sorted(pins, key=lambda pin: pin.key)),
+    )
+
+
+def _choices(choices: Iterable[Choice]) -> dict[str, str]:
+    """What explains a change: base and source are pins of their own."""
+    return {one.field: one.value for one in choices if one.field not in ("base", "source") and one.value}
+
+
+def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
+    """The resolution with its base by digest and its source at one commit, as far as there are pins for them.
+
+    The build id stays: it names what was asked for. The fingerprint follows from what is pinned.
+    """
+    rows = {(pin.kind, pin.name): pin for pin in pins}
+    base, source = resolution.base, resolution.source
+    choices = {choice.field: choice for choice in resolution.choices}
+    row = rows.get(("base", str(base)))
+    if row is not None and not base.digest:
+        base = ImageRef(base.repository, base.registry, digest=row.value)
+        choices["base"] = Choice(
+            field="base", value=str(base), source="lock", reason=f"{row.name} when it was locked"
+        )
+    ref = next((ref for ref in source.refs if ("source", ref) in rows), None)
+    if ref is not None:
+        commit = rows["source", ref].value
+        source = replace(source, refs=(ref,), commit=commit)
+        reason = f"commit {commit[:12]}, as locked"
+        choices["source"] = Choice(field="source", value=f"{source.location} {ref}", source="lock", reason=reason)
+    return replace(resolution, base=base, source=source, choices=tuple(choices.values()))
+
+
+# --- comparing ------------------------------------------------------------------------------------------------------
+
+
+def compare(locked: Iterable[Pin], now: Iterable[Pin]) -> tuple[Difference, ...]:
+    """What differs between two sets of rows, in the lock's order."""
+    before, after = ({pin.key: pin for pin in pins} for pins in (locked, now))
+    return tuple(
+        Difference(
+            pin=str(before.get(key) or after[key]),
+            locked=before[key].value if key in before else None,
+            found=after[key].value if key in after else None,
+        )
+        for key in sorted(before | after)
+        if key not in before or key not in after or before[key].value != after[key].value
+    )
+
+
+def moved(locked: Iterable[Pin], now: Iterable[Pin], file: str) -> Problem | None:
+    """The refusal for pins that are not what they were: `now` is what was found where `locked` came from."""
+    differences = compare(locked, now)
+    if not differences:
+        return None
+    lines = [line for one in differences[:_LISTED] for line in _lines(one)]
+    if len(differences) > _LISTED:
+        lines.append(f"  and {len(differences) - _LISTED} more")
+    changed = any(one.locked is not None for one in differences)
+    count = f"{len(differences)} pin{'s have' if len(differences) > 1 else ' has'} moved"
+    what = f"{count} since the profile was locked" if changed else "not everything is pinned"
+    return Problem(
+        code="pin-moved" if changed else "pin-missing",
+        message="\n".join([what, *lines]),
+        fix="if the change is welcome, lock again: `tfdock lock PROFILE`; else use a mirror that still has what was "
+        "locked",
+        file=file,
+    )
+
+
+def _lines(one: Difference) -> Iterator[str]:
+    yield f"  {one.pin}"
+    yield f"    locked  {one.locked or 'not at all'}"
+    yield f"    now     {one.found or 'no longer there'}"
+
+
+def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
+    """The refusal for what the build takes from elsewhere and the lock has no row for, as far as that shows early."""
+    source = resolution.source
+    rows = {(pin.kind, pin.name) for pin in lock.pins}
+    lacking = [] if ("base", str(resolution.base)) in rows else [f"base {resolution.base}"]
+    sources = source.refs or (source.location,)
+    if not any(("source", name) in rows for name in sources):
+        lacking.append(f"source {' or '.join(sources)}")
+    lacking += [f"source {name}" for name in source.patches if ("source", name) not in rows]
+    kinds = {pin.kind for pin in lock.pins}
+    lacking += [kind for kind in _ALWAYS if kind not in kinds]
+    if not lacking:
+        return None
+    return Problem(
+        code="pin-missing",
+        message=f"not everything is pinned: {', '.join(lacking)}",
+        fix="lock the profile again: `tfdock lock PROFILE`",
+    )
+
+
+def outdated(lock: Lock, plan: BuildPlan, file: str) -> Problem | None:
+    """The refusal for a lock of something else than what the profile resolves to now, where its choices tell.
+
+    `plan` was made with the lock's pins. What does not decide the wheel's bytes may change.
+    """
+    now = _choices(plan.resolution.choices)
+    changed = [
+        f"`{name}` was {lock.choices.get(name, 'not there')} and is {now.get(name, 'no longer there')}"
+        for name in sorted({**lock.choices, **now})
+        if lock.choices.get(name) != now.get(name)
+    ]
+    return _outdated(file, "; ".join(changed)) if changed and lock.fingerprint != plan.fingerprint else None
+
+
+def altered(lock: Lock, plan: BuildPlan, knowledge: str, file: str) -> Problem | None:
+    """The refusal for a plan that differs in something that is neither a choice nor a pin."""
+    if lock.fingerprint == plan.fingerprint:
+        return None
+    if lock.knowledge != knowledge:
+        return _outdated(file, f"the knowledge was {lock.knowledge}, is {knowledge}, and plans it otherwise")
+    return _outdated(file, "the profile's flags, or the Dockerfile that is rendered for it, have changed")
+
+
+def _outdated(file: str, changed: str) -> Problem:
+    return Problem(
+        code="lock-outdated",
+        message=f"this is no longer the build that was locked: {changed}",
+        fix="lock the profile again: `tfdock lock PROFILE`, or undo the change",
+        file=file,
+    )
+
+
+def native(resolution: Resolution, file: str) -> Problem | None:
+    """The refusal for a build that is made for whichever machine runs it: no lock holds on another one."""
+    flags = (*resolution.optimize, *resolution.flags)
+    if not any(_NATIVE.search(flag) for flag in flags):
+        return None
+    return Problem(
+        code="native-in-lock",
+        message="`native` code depends on the machine that builds it, so a lock cannot promise it",
+        fix="name the instruction sets (`optimize: [avx2, fma]`), or say `optimize: portable`",
+        file=file,
+        field="optimize",
+    )

@@ -1,0 +1,88 @@
+"""What a resolution says on its way: its choices, and the problems at their places in the profile."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from tfdock.errors import Incompatible, Problem
+from tfdock.model import Choice
+from tfdock.read.yamldoc import Node
+
+
+class Refused(Exception):
+    """A trial ended at its first refusal: nobody will read which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a rule found: a code, the field at fault, what is wrong, and who wanted what.
+
+    `weight` is `error` (cannot work), `doubt` (nobody is known to have tested it) or `warning` (works, but).
+    `fix` is for what no change of the profile mends.
+    """
+
+    code: str
+    path: str
+    message: str
+    why: str = ""
+    fix: str = ""
+    weight: str = "error"
+
+
+@dataclass(slots=True, kw_only=True)
+class Notes:
+    """Choices and problems in the making. A `trial` only asks whether there is a problem, and stops at the first."""
+
+    document: Node
+    file: str
+    allow_untested: bool
+    trial: bool = False
+    choices: list[Choice] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    untested: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+    def choose(self, name: str, value: object, source: str, reason: str) -> None:
+        """Write down a decision."""
+        self.choices.append(Choice(field=name, value=str(value), source=source, reason=reason))
+
+    def find(self, finding: Finding) -> None:
+        """Write down a finding where it belongs. The untested is refused as well, unless the profile allows it."""
+        refused = finding.weight == "error" or (finding.weight == "doubt" and not self.allow_untested)
+        if refused and self.trial:
+            raise Refused
+        place = self.problems if refused else self.warnings if finding.weight == "warning" else self.untested
+        place.append(self._problem(finding, "error" if refused else "warning"))
+
+    def refuse(self, code: str, path: str, message: str, *, why: str = "", fix: str = "") -> None:
+        """What cannot work."""
+        self.find(Finding(code=code, path=path, message=message, why=why, fix=fix))
+
+    def doubt(self, code: str, path: str, message: str, *, why: str = "") -> None:
+        """What nobody is known to have tested."""
+        self.find(Finding(code=code, path=path, message=message, why=why, weight="doubt"))
+
+    def warn(self, code: str, path: str, message: str, *, why: str = "") -> None:
+        """What works, and yet one should know."""
+        self.find(Finding(code=code, path=path, message=message, why=why, weight="warning"))
+
+    def stop_if_refused(self) -> None:
+        """Raise Incompatible with all problems so far, from the top of the profile to its end."""
+        if self.problems:
+            raise Incompatible(*sorted(self.problems, key=lambda item: (item.line or 0, item.column or 0)))
+
+    def _problem(self, finding: Finding, severity: str) -> Problem:
+        words = re.findall(r"[^.\[\]]+", finding.path)
+        node = self.document.at(tuple(int(word) if word.isdigit() else word for word in words))
+        return Problem(
+            code=finding.code,
+            message=finding.message,
+            why=finding.why,
+            fix=finding.fix,
+            severity=severity,
+            file=node.file or self.file,
+            line=node.line,
+            column=node.column,
+            field=finding.path,
+        )

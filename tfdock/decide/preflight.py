@@ -1,0 +1,467 @@
+"""This machine against a build: driver, GPUs, memory, disk and engine, each judged before anything starts.
+
+Pure: what the machine is comes in as values (`Host`, `Machine`, `Place`); what it would need comes from the plan and
+from knowledge rows. What is not known is said to be skipped, with the reason, and never stops a build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tfdock.decide.plan import GIB, MIB, BuildPlan
+from tfdock.decide.resolve import Resolution
+from tfdock.errors import ExitCode, Problem
+from tfdock.inspect import verdict
+from tfdock.model import Capability, Host, LocalGpu, Machine, Place, Version
+from tfdock.read.knowledge import Architecture, KnowledgeBase, Toolkit
+
+OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
+
+OLDEST_API = Version("1.41")
+"""Of the engine: Docker 20.10's. The API's version and not the engine's own: podman counts its versions otherwise."""
+
+BAZEL_SERVER = 1 * GIB
+"""Memory of Bazel itself, beside its jobs."""
+
+_CERTAINLY = 0.6
+"""Of the disk that a build is estimated to need: below this part it is refused, up to the whole it is warned of."""
+
+# Of a machine, before it is known what will be built there: what most builds of TensorFlow with CUDA want, and what
+# not even the smallest does without.
+_DISK_ADVISED, _DISK_LEAST = 60 * GIB, 5 * GIB
+_MEMORY_ADVISED, _MEMORY_LEAST = 16 * GIB, 3 * GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One question to this machine, and the answer.
+
+    `status` is `ok`, `warning` (a build may work), `failed` (it will not, and ends with `exit_code`) or `skipped`
+    (`found` says why). `code` is that of a problem, empty where there is none; `profile` is the file that was
+    compared, None where it is about any build.
+    """
+
+    name: str
+    status: str
+    found: str
+    code: str = ""
+    needed: str = ""
+    fix: str = ""
+    exit_code: ExitCode = ExitCode.OK
+    profile: str | None = None
+
+    @property
+    def problem(self) -> Problem:
+        """A check that did not go well, as a problem."""
+        message = f"{self.found}; needed: {self.needed}" if self.needed else self.found
+        severity = "error" if self.status == FAILED else "warning"
+        return Problem(code=self.code, message=message, fix=self.fix, severity=severity, file=self.profile)
+
+
+def machine_findings(
+    plan: BuildPlan,
+    knowledge: KnowledgeBase,
+    *,
+    host: Host | None,
+    machine: Machine | None,
+    places: Sequence[Place],
+    profile: str | None = None,
+) -> tuple[Check, ...]:
+    """What this machine, without its engine, has to say to a build: driver and GPUs, memory, disk.
+
+    None, and no places, stand for facts that could not be gathered: their checks are skipped.
+    """
+    checks = (
+        *device_checks(plan.resolution, knowledge, host, for_this_machine=plan.for_this_machine),
+        memory_check(plan, machine),
+        *disk_checks(places, plan.resources.disk),
+    )
+    return tuple(replace(check, profile=profile) for check in checks)
+
+
+# --- driver and GPUs ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFloor:
+    """A driver that something needs at least: a version, or a branch (`570`)."""
+
+    version: Version
+    code: str
+    why: str
+
+
+def device_checks(
+    resolution: Resolution, knowledge: KnowledgeBase, host: Host | None, *, for_this_machine: bool
+) -> Iterator[Check]:
+    """The driver and the GPUs of this machine against what is built; nothing for a build without accelerator.
+
+    They stop a build that is meant for the GPUs of this machine; any other may be for another machine's.
+    """
+    accelerator = resolution.accelerator
+    if not accelerator.toolkit:
+        return
+    if host is None:
+        yield Check(name="driver", status=SKIPPED, found="this machine's driver was not asked for")
+        return
+    if accelerator.accelerator in host.troubles:
+        yield trouble_check(host, accelerator.accelerator, for_this_machine=for_this_machine)
+    gpus = [gpu for gpu in host.gpus if gpu.accelerator == accelerator.accelerator]
+    distinct = {(gpu.name, gpu.target): gpu for gpu in gpus}.values()
+    yield from (_gpu_check(resolution, knowledge, gpu, for_this_machine=for_this_machine) for gpu in distinct)
+    yield _driver_check(resolution, knowledge, host, gpus, for_this_machine=for_this_machine)
+
+
+def trouble_check(host: Host, accelerator: str, *, for_this_machine: bool = False) -> Check:
+    """A driver's tool that answered with an error: there is a driver, and nothing will run on it."""
+    check = Check(
+        name="driver",
+        code="driver-broken",
+        status=WARNING,
+        found=host.troubles[accelerator],
+        fix="a driver that was just updated wants a restart of the machine; else install it anew. A build needs none",
+    )
+    return _weighed(check, for_this_machine=for_this_machine)
+
+
+def _weighed(check: Check, *, for_this_machine: bool) -> Check:
+    """A wheel for another machine may be built on one that cannot run it."""
+    return replace(check, status=FAILED, exit_code=ExitCode.INCOMPATIBLE) if for_this_machine else check
+
+
+def _driver_check(
+    resolution: Resolution,
+    knowledge: KnowledgeBase,
+    host: Host,
+    gpus: Sequence[LocalGpu],
+    *,
+    for_this_machine: bool,
+) -> Check:
+    accelerator = resolution.accelerator
+    floors = driver_floors(resolution, knowledge, gpus, wsl=host.wsl)
+    highest = max(floors, key=lambda floor: floor.version.parts, default=None)
+    needed = f"driver {highest.version} or newer, {highest.why}" if highest else ""
+    here = host.drivers.get(accelerator.accelerator)
+    if highest is None:
+        return Check(name="driver", status=SKIPPED, found="which drivers will do is not known")
+    if here is None:
+        vendor = accelerator.vendor or accelerator.accelerator
+        found = f"no {vendor} driver here to compare; building needs none"
+        return Check(name="driver", status=SKIPPED, found=found, needed=needed)
+    found = f"driver {here}{' of Windows' if host.wsl else ''}"
+    if gpus and all(_is_embedded(knowledge, gpu) for gpu in gpus):
+        found += ", which came with the board's system: the tables of drivers do not hold for it"
+        return Check(name="driver", status=SKIPPED, found=found)
+    if Version(here) >= highest.version:
+        return Check(name="driver", status=OK, found=found, needed=needed)
+    fix = _newer_driver(resolution, knowledge, highest, Version(here), wsl=host.wsl)
+    check = Check(name="driver", code=highest.code, status=WARNING, found=found, needed=needed, fix=fix)
+    return _weighed(check, for_this_machine=for_this_machine)
+
+
+def driver_floors(
+    resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence[LocalGpu], *, wsl: bool
+) -> tuple[DriverFloor, ...]:
+    """Every driver that is needed at least, to run what is built on these GPUs; on any, where none is given."""
+    name = resolution.accelerator.toolkit or ""
+    version = Version(resolution.components.get(name, ""))
+    title = resolution.accelerator.titles.get(name, name)
+    floors: list[DriverFloor] = []
+    floor = toolkit_floor(knowledge, name, version, wsl=wsl)
+    if floor:
+        floors.append(DriverFloor(version=floor, code="driver-too-old", why=f"for what {title} {version} compiles"))
+    ptx = _needed_ptx(resolution, knowledge, gpus)
+    writer = _first_toolkit(knowledge, name, ptx) if ptx else None
+    if ptx and writer:
+        floor = _own_driver(writer, wsl=wsl)
+        why = f"to compile PTX {ptx}, which came with {title} {writer.version}, where a GPU has no code of its own"
+        floors += [DriverFloor(version=floor, code="driver-too-old-for-ptx", why=why)] if floor else []
+    for gpu in gpus:
+        row = _architecture(knowledge, gpu)
+        if row and row.driver_min:
+            why = f"for {gpu.name}, which is of the {row.architecture} generation"
+            floors.append(DriverFloor(version=Version(row.driver_min), code="driver-too-old-for-gpu", why=why))
+    return tuple(floors)
+
+
+def toolkit_floor(knowledge: KnowledgeBase, toolkit: str, version: Version, *, wsl: bool = False) -> Version | None:
+    """The oldest driver that runs what a toolkit compiled to machine code; None where it is not known.
+
+    One for all minor versions of a major one where there is a row for that, else the toolkit's own driver.
+    """
+    shared = knowledge.drivers.get((toolkit, str(version.parts[0]) if version.parts else ""))
+    if shared is not None:
+        text = shared.windows if wsl else shared.linux
+        return Version(text or _branch(shared.linux))
+    own = knowledge.toolkits.get((toolkit, str(version.minor)))
+    return _own_driver(own, wsl=wsl) if own else None
+
+
+def _own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
+    if wsl and toolkit.driver_windows:
+        return Version(toolkit.driver_windows)
+    # Where Windows' version is not known: its drivers share the branch, and are numbered above Linux' own.
+    text = _branch(toolkit.driver_linux) if wsl and toolkit.driver_linux else toolkit.driver_linux
+    return Version(text) if text else None
+
+
+def _branch(version: str) -> str:
+    return version.partition(".")[0]
+
+
+def _needed_ptx(resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence[LocalGpu]) -> Version | None:
+    """The PTX ISA that the driver will have to compile; None where there is none, or every GPU has machine code.
+
+    A compiler that is older than the toolkit writes the PTX that itself knows.
+    """
+    if not resolution.accelerator.capabilities or not verdict.code_of(resolution.targets)[1]:
+        return None
+    runs = [_runs(resolution, knowledge, gpu) for gpu in gpus]
+    if runs and not any(one is None or one.runs == "ptx-jit" for one in runs):
+        return None
+    name = resolution.accelerator.toolkit or ""
+    toolkit = knowledge.toolkits.get((name, str(Version(resolution.components.get(name, "")).minor)))
+    compiler = knowledge.compilers.get((resolution.gpu_compiler, resolution.release.clang or ""))
+    known = [Version(row.ptx) for row in (toolkit, compiler) if row and row.ptx]
+    return min(known, default=None) if toolkit and toolkit.ptx else None
+
+
+def _first_toolkit(knowledge: KnowledgeBase, toolkit: str, ptx: Version) -> Toolkit | None:
+    """The oldest toolkit that knows that PTX ISA: its driver is the first that does."""
+    rows = (row for row in knowledge.toolkits.values() if row.toolkit == toolkit and row.ptx)
+    able = (row for row in rows if Version(row.ptx or "") >= ptx)
+    return min(able, key=lambda row: Version(row.version).parts, default=None)
+
+
+def _newer_driver(
+    resolution: Resolution, knowledge: KnowledgeBase, floor: DriverFloor, here: Version, *, wsl: bool
+) -> str:
+    """The ways out: another driver, a toolkit whose floor this driver meets, or machine code instead of PTX."""
+    where = " of Windows" if wsl else ""
+    ways = [f"install driver{where} {floor.version} or newer where the wheel is to run"]
+    if floor.code == "driver-too-old-for-ptx":
+        ways.append("or name the GPU itself as a target, so that nothing is left for the driver to compile")
+    name = resolution.accelerator.toolkit or ""
+    if floor.code == "driver-too-old":
+        title = resolution.accelerator.titles.get(name, name)
+        support = resolution.release.components.get(name)
+        accepted = [Version(one) for one in support.accepted] if support else []
+        floors = ((one, toolkit_floor(knowledge, name, one, wsl=wsl)) for one in accepted)
+        fitting = max((one for one, needs in floors if needs and needs <= here), default=None)
+        # No promise that the rest of the profile goes with it: that is for the rules to say.
+        ways += (
+            [f"or build with {title} {fitting}, the newest of this release that driver {here} runs"]
+            if fitting
+            else []
+        )
+    return ", ".join(ways)
+
+
+def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu, *, for_this_machine: bool) -> Check:
+    named = f"{gpu.name} ({gpu.target})" if gpu.target else gpu.name
+    row = _architecture(knowledge, gpu)
+    name = resolution.accelerator.toolkit or ""
+    floor = toolkit_floor(knowledge, name, Version(resolution.components.get(name, "")))
+    if row and row.driver_max and floor and floor.parts[:1] > Version(row.driver_max).parts:
+        conflict = Check(
+            name="gpu",
+            code="driver-gpu-conflict",
+            status=WARNING,
+            found=f"{named}: the last drivers for the {row.architecture} generation are of branch {row.driver_max}",
+            needed=f"driver {floor}, which {name} {resolution.components[name]} starts at",
+            fix=f"take an older {name}: no driver runs both",
+        )
+        return _weighed(conflict, for_this_machine=for_this_machine)
+    how = _runs(resolution, knowledge, gpu)
+    if how is None:
+        found = f"{named}: its driver does not tell what code it runs"
+        return Check(name="gpu", status=SKIPPED, found=found)
+    if how.runs != "no":
+        return Check(name="gpu", status=OK, found=f"{named}: {how.reason}")
+    check = Check(
+        name="gpu",
+        code="gpu-not-served",
+        status=WARNING,
+        found=f"{named} will not run what is built: {how.reason}",
+        needed=f"code for {gpu.target}, if the wheel is for this machine",
+        fix="add this GPU to `gpus:`, or write `gpus: local`",
+    )
+    return _weighed(check, for_this_machine=for_this_machine)
+
+
+def _runs(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) -> verdict.Verdict | None:
+    """How a GPU runs what is built; None where its target is not known."""
+    if gpu.target is None:
+        return None
+    if not resolution.accelerator.capabilities:
+        return verdict.runs_gfx(gpu.target, resolution.targets)
+    embedded = [one for row in knowledge.architectures for one in row.embedded]
+    return verdict.runs(Capability.of_gpu(gpu.target), *verdict.code_of(resolution.targets), embedded=embedded)
+
+
+def _architecture(knowledge: KnowledgeBase, gpu: LocalGpu) -> Architecture | None:
+    rows = (row for row in knowledge.architectures if row.accelerator == gpu.accelerator)
+    return next((row for row in rows if gpu.target in row.targets), None)
+
+
+def _is_embedded(knowledge: KnowledgeBase, gpu: LocalGpu) -> bool:
+    row = _architecture(knowledge, gpu)
+    return row is not None and gpu.target in row.embedded
+
+
+# --- memory -------------------------------------------------------------------------------------------------------
+
+
+def memory_check(plan: BuildPlan, machine: Machine | None) -> Check:
+    """One job must fit, with swap; all that run at once should fit without."""
+    if machine is None:
+        return Check(name="memory", status=SKIPPED, found="this machine's memory is not known")
+    resources, per_job = plan.resources, plan.resolution.release.cost.memory_per_job_mib * MIB
+    memory = min(resources.memory, machine.memory)
+    swap = f" and {_gib(machine.swap)} swap" if machine.swap else ""
+    found = f"{_gib(memory)} for the build{swap}, {_jobs(resources.jobs)} at once"
+    wanted = BAZEL_SERVER + resources.jobs * per_job
+    needed = f"about {_gib(wanted)}: {_gib(per_job)} a job, {_gib(BAZEL_SERVER)} for Bazel"
+    if memory + machine.swap < BAZEL_SERVER + per_job:
+        return Check(
+            name="memory",
+            code="machine-memory-too-small",
+            status=FAILED,
+            found=found,
+            needed=f"about {_gib(BAZEL_SERVER + per_job)} for a single job",
+            fix="give the engine's machine, or this control group, more memory or swap",
+            exit_code=ExitCode.RESOURCES,
+        )
+    if memory < wanted:
+        fitting = max(1, (memory - BAZEL_SERVER) // per_job)
+        fix = f"`resources: {{jobs: {fitting}}}` fits"
+        if resources.jobs == 1:
+            fix = "it will swap, and be slow; give the engine's machine more memory"
+        return Check(name="memory", code="memory-overcommitted", status=WARNING, found=found, needed=needed, fix=fix)
+    return Check(name="memory", status=OK, found=found, needed=needed)
+
+
+def any_memory_check(machine: Machine) -> Check:
+    """The memory of a machine where nothing is planned yet."""
+    swap = f", {_gib(machine.swap)} swap" if machine.swap else ""
+    found = f"{_gib(machine.memory)}{swap} and {machine.cpus} core{'s' if machine.cpus != 1 else ''} for builds"
+    needed = f"{_gib(_MEMORY_ADVISED)} make a build of TensorFlow quick"
+    fix = "give the engine's machine more memory or swap; jobs are limited to what fits, so builds take longer"
+    if machine.memory + machine.swap < _MEMORY_LEAST:
+        needed = f"{_gib(_MEMORY_LEAST)} at least"
+        code, exit_code = "machine-memory-too-small", ExitCode.RESOURCES
+        return Check(
+            name="memory", code=code, status=FAILED, found=found, needed=needed, fix=fix, exit_code=exit_code
+        )
+    if machine.memory < _MEMORY_ADVISED:
+        return Check(name="memory", code="memory-short", status=WARNING, found=found, needed=needed, fix=fix)
+    return Check(name="memory", status=OK, found=found)
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job{'s' if count != 1 else ''}"
+
+
+# --- disk ---------------------------------------------------------------------------------------------------------
+
+
+def disk_checks(places: Sequence[Place], needed: int) -> Iterator[Check]:
+    """One check a file system: folders that share it must fit into it together. `needed` is a build's whole disk."""
+    if not places:
+        yield Check(name="disk", status=SKIPPED, found="where the build would write is not known")
+    for group in file_systems(places):
+        yield _disk_check(group, needed, int(needed * _CERTAINLY))
+
+
+def any_disk_checks(places: Sequence[Place]) -> Iterator[Check]:
+    """The disks of a machine where nothing is planned yet: what most builds want is advice."""
+    for group in file_systems(places):
+        yield _disk_check(group, _DISK_ADVISED, _DISK_LEAST)
+
+
+def _disk_check(group: Sequence[Place], needed: int, least: int) -> Check:
+    """What lies on one file system against its share of the disk a build needs, and needs at the very least."""
+    free = min((place.free for place in group if place.free is not None), default=None)
+    names = _listed(f"{place.what} ({place.path})" for place in group)
+    if free is None:
+        return Check(name="disk", status=SKIPPED, found=f"cannot see how much is free for {names}")
+    share = sum(place.share for place in group)
+    found, wanted = f"{_gib(free)} free for {names}", f"about {_gib(int(needed * share))}"
+    if free >= needed * share:
+        return Check(name="disk", status=OK, found=found, needed=wanted)
+    folders = " or ".join(f"`{place.option}`" for place in group if place.option)
+    fix = f"make room{f', or choose another folder ({folders})' if folders else ''}"
+    if free >= least * share:
+        return Check(name="disk", code="disk-short", status=WARNING, found=found, needed=wanted, fix=fix)
+    return Check(
+        name="disk",
+        code="disk-too-small",
+        status=FAILED,
+        found=found,
+        needed=wanted,
+        fix=f"{fix}; or set `resources: {{disk: …}}` if you know better",
+        exit_code=ExitCode.RESOURCES,
+    )
+
+
+def file_systems(places: Iterable[Place]) -> list[list[Place]]:
+    """Places that take room, by their file system, in the order they came; one that is not known stands alone."""
+    groups: dict[object, list[Place]] = {}
+    for place in (place for place in places if place.share):
+        groups.setdefault(place.filesystem or id(place), []).append(place)
+    return list(groups.values())
+
+
+def folder_checks(places: Iterable[Place]) -> Iterator[Check]:
+    """What cannot be written to is of no use, however much is free there."""
+    for place in places:
+        if place.trouble:
+            yield Check(
+                name="folder",
+                code="folder-not-writable",
+                status=FAILED,
+                found=f"{place.what} ({place.path}) cannot be used: {place.trouble}",
+                fix=f"give another folder (`{place.option}`), or correct its owner" if place.option else "look there",
+                exit_code=ExitCode.BUILD_FAILED,
+            )
+
+
+# --- engine -------------------------------------------------------------------------------------------------------
+
+
+def engine_check(name: str, version: str, api_version: str, *, local: bool) -> Check:
+    """An engine that answers: is it new enough, and does it see this machine's folders?"""
+    found = f"{name} {version}, API {api_version}"
+    if not local:
+        return Check(
+            name="engine",
+            code="engine-remote",
+            status=FAILED,
+            found=f"{found}, on another machine: a build mounts folders of this one",
+            fix="use an engine on this machine: unset DOCKER_HOST, or run tfdock there",
+            exit_code=ExitCode.ENGINE,
+        )
+    if Version(api_version) < OLDEST_API:
+        return Check(
+            name="engine",
+            code="engine-too-old",
+            status=FAILED,
+            found=found,
+            needed=f"API {OLDEST_API} (Docker 20.10) or newer",
+            fix="update the engine",
+            exit_code=ExitCode.ENGINE,
+        )
+    return Check(name="engine", status=OK, found=found)
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size // MIB} MiB"
+
+
+def _listed(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

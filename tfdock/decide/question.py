@@ -1,0 +1,33 @@
+"""What a resolution is asked: a profile, what is known, and what was found on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tfdock.decide.notes import Notes
+from tfdock.read.knowledge import KnowledgeBase
+from tfdock.read.profile import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSource:
+    """What the command line read from disk: the tree hash of `path`, and the patches' bytes by name."""
+
+    tree: str | None = None
+    patches: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Everything that the steps of a resolution read, and the notes they write.
+
+    `local_gpus` are the names of this machine's GPUs, for `gpus: local`; `machine` is the CPU that is built for.
+    """
+
+    profile: Profile
+    knowledge: KnowledgeBase
+    notes: Notes
+    local: LocalSource = LocalSource()
+    local_gpus: Sequence[str] = ()
+    machine: str = "x86_64"

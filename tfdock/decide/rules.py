@@ -1,0 +1,419 @@
+"""What cannot be combined, each rule once: a function from a combination to its findings.
+
+The same rules choose defaults (the first candidate without a finding) and refuse what was asked. They match values
+against rows; none knows a version or a vendor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tfdock.decide.devices import sorted_targets, target_number
+from tfdock.decide.notes import Finding
+from tfdock.inspect import verdict
+from tfdock.model import Capability, Version
+from tfdock.read.knowledge import Accelerator, Gpu, KnowledgeBase, Library, Release, Support, Toolkit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A target to compile for, and who wants it: the field of the profile, the GPU that stands there, if any."""
+
+    target: str
+    path: str
+    gpu: Gpu | None = None
+    official: bool = False
+
+    @property
+    def who(self) -> str:
+        """For sentences: the official wheel's list, `gpus[0]` (rtx3080), `compute_capabilities[1]`."""
+        if self.official:
+            return "the official wheel's list"
+        return f"`{self.path}` ({self.gpu.gpu})" if self.gpu else f"`{self.path}`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination:
+    """The values that must get along. `asked` are the components the profile names, with the versions as written
+    there; `fields` are the fields where they stand.
+
+    `compiler` compiles GPU code, `compiler_version` is its own where it is not the toolkit's, `compiler_asked` is
+    whether the profile names it. `served` are GPUs that the list of targets, given beside them, must serve: (field,
+    row).
+    """
+
+    knowledge: KnowledgeBase
+    release: Release
+    accelerator: Accelerator
+    components: Mapping[str, str]
+    asked: Mapping[str, str]
+    fields: Mapping[str, str]
+    targets: Sequence[Wanted]
+    compiler: str = ""
+    compiler_version: str = ""
+    compiler_asked: bool = False
+    xla: bool = True
+    served: Sequence[tuple[str, Gpu]] = ()
+
+    @property
+    def toolkit_version(self) -> str:
+        """The version of the accelerator's toolkit; empty where it has none."""
+        return self.components.get(self.accelerator.toolkit or "", "")
+
+    @property
+    def toolkit(self) -> Toolkit | None:
+        """The toolkit's row, if it is known."""
+        version = self.toolkit_version
+        return self.knowledge.toolkits.get((self.accelerator.toolkit or "", str(Version(version).minor)))
+
+    def title(self, component: str) -> str:
+        """A component's name as people write it."""
+        return self.accelerator.titles.get(component, component)
+
+    def place(self, component: str) -> str:
+        """The field of the profile that says, or would say, a component's version."""
+        return self.fields.get(component, component)
+
+    def said(self, component: str) -> str:
+        """Who says which version: `` `cuda: "11.0"` `` or `CUDA 12.5.1`."""
+        if component in self.asked:
+            return f'`{self.place(component)}: "{self.asked[component]}"`'
+        return f"{self.title(component)} {self.components.get(component, '')}".strip()
+
+    def symptom(self, code: str, target: str = "") -> str:
+        """What would be seen without the refusal; empty where nobody wrote it down."""
+        text = self.accelerator.symptoms.get(code, "")
+        return text.format_map({"target": target, "number": target_number(target)}) if text else ""
+
+
+Rule = Callable[[Combination], Iterator[Finding]]
+
+
+# --- release x component --------------------------------------------------------------------------------------------
+
+
+def component_is_accepted(one: Combination) -> Iterator[Finding]:
+    """Whether the release takes the versions that the profile asks for."""
+    for name, asked in one.asked.items():
+        if name in one.accelerator.components:
+            yield from _acceptance(one, name, asked, one.components.get(name, asked))
+
+
+def _acceptance(one: Combination, name: str, asked: str, value: str) -> Iterator[Finding]:
+    support = one.release.components.get(name, Support())
+    title, release = one.title(name), f"TensorFlow {one.release.release}"
+    tested = [support.tested] if support.tested else []
+    known = {*support.accepted, *tested}
+    if value in support.disputed:
+        yield Finding(
+            code="component-disputed",
+            path=one.place(name),
+            message=f"sources disagree whether {release} takes {title} {value}",
+            why=f"it was tested with {support.tested}",
+            weight="warning",
+        )
+    elif support.closed and value not in {*known, *support.uncertain}:
+        yield Finding(
+            code="component-not-accepted",
+            path=one.place(name),
+            message=f"{release} takes exact {title} versions only, and {asked} is none of them",
+            why=f"it downloads {title} itself, from its own list: {', '.join(support.accepted)}",
+        )
+    elif support.closed and value in support.uncertain:
+        yield Finding(
+            code="component-untested",
+            path=one.place(name),
+            message=f"{title} {value} was added to {release} about when it was cut",
+            why="nobody is known to have built that",
+            weight="doubt",
+        )
+    elif known and not support.closed and not any(same_minor(value, version) for version in known):
+        yield Finding(
+            code="component-untested",
+            path=one.place(name),
+            message=f"{release} is not known to work with {title} {value}",
+            why=f"known to work: {', '.join(sorted(known, key=Version))}",
+            weight="doubt",
+        )
+
+
+def toolkit_is_known(one: Combination) -> Iterator[Finding]:
+    """Whether anything is known of the toolkit's version, so that targets can be held against it."""
+    name = one.accelerator.toolkit
+    if not name or one.toolkit or not one.toolkit_version:
+        return
+    if not any(True for _ in _acceptance(one, name, one.asked.get(name, ""), one.toolkit_version)):
+        known = sorted((row.version for row in one.knowledge.toolkits.values() if row.toolkit == name), key=Version)
+        yield Finding(
+            code="toolkit-unknown",
+            path=one.place(name),
+            message=f"{one.title(name)} {one.toolkit_version} is not known",
+            why=f"known are {known[0]} to {known[-1]}" if known else "",
+            weight="doubt",
+        )
+
+
+# --- target x release -----------------------------------------------------------------------------------------------
+
+
+def release_can_be_told(one: Combination) -> Iterator[Finding]:
+    """Whether the release can be told of the targets."""
+    for wanted in one.targets:
+        if needs_ptx(one.release, one.accelerator, wanted.target):
+            yield Finding(
+                code="capability-needs-ptx",
+                path=wanted.path,
+                message=f"TensorFlow {one.release.release} cannot compile SASS alone",
+                why="it takes capabilities only as `x.y`, which means SASS and PTX; "
+                f"{wanted.who} wants `{wanted.target}`, which is SASS",
+            )
+        elif not can_be_told(one.release, one.accelerator, wanted.target):
+            yield Finding(
+                code="capability-syntax",
+                path=wanted.path,
+                message=f"TensorFlow {one.release.release} is not known to take the capability `{wanted.target}`",
+                why=f"{wanted.who} wants it; the release takes what matches `{one.release.capability_pattern}`",
+                weight="doubt",
+            )
+
+
+def needs_ptx(release: Release, accelerator: Accelerator, target: str) -> bool:
+    """Whether the release knows only `x.y`, which means SASS and PTX, and the target is SASS alone."""
+    return accelerator.capabilities and release.capability_format == "dotted" and not Capability.parse(target).ptx
+
+
+def can_be_told(release: Release, accelerator: Accelerator, target: str) -> bool:
+    """Whether the release is known to be able to be told of the target."""
+    if not accelerator.capabilities:
+        return True
+    pattern = release.capability_pattern
+    if release.capability_format == "dotted" and Capability.parse(target).suffix:
+        return False  # `x.y` has no place for a letter
+    return pattern is None or bool(re.fullmatch(pattern, written(release, target)))
+
+
+def written(release: Release, target: str) -> str:
+    """A capability as the release wants it written."""
+    return Capability.parse(target).dotted if release.capability_format == "dotted" else target
+
+
+def release_uses_the_target(one: Combination) -> Iterator[Finding]:
+    """Whether the release uses such GPUs at all, whatever is compiled for them."""
+    allowed = one.release.runtime_targets.get(one.accelerator.accelerator, ())
+    for wanted in one.targets:
+        if allowed and target_number(wanted.target) not in allowed:
+            yield Finding(
+                code="runtime-target",
+                path=wanted.path,
+                message=f"TensorFlow {one.release.release} does not use {target_number(wanted.target)} at run time",
+                why=_sentences(
+                    f"{wanted.who} wants it; the release uses {', '.join(allowed)}",
+                    one.symptom("runtime-target", wanted.target),
+                ),
+            )
+    yield from _floors(one, "release-floor", one.release.floor, "TensorFlow {release} uses no GPU below {floor}")
+    if one.xla:
+        message = "XLA of TensorFlow {release} uses no GPU below {floor}"
+        yield from _floors(one, "xla-floor", one.release.xla_floor, message)
+
+
+def _floors(one: Combination, code: str, floors: Mapping[str, str], message: str) -> Iterator[Finding]:
+    floor = floors.get(one.accelerator.accelerator)
+    for wanted in one.targets if floor and one.accelerator.capabilities else ():
+        capability, lowest = Capability.parse(wanted.target), Capability.of_gpu(floor or "")
+        if (capability.major, capability.minor) < (lowest.major, lowest.minor):
+            yield Finding(
+                code=code,
+                path=wanted.path,
+                message=message.format(release=one.release.release, floor=floor),
+                why=_sentences(f"{wanted.who} wants {capability.dotted}", one.symptom(code, wanted.target)),
+            )
+
+
+# --- target x toolkit, target x compiler ----------------------------------------------------------------------------
+
+
+def toolkit_compiles(one: Combination) -> Iterator[Finding]:
+    """Whether the toolkit knows the targets, under their exact names."""
+    row = one.toolkit
+    for wanted in one.targets if row else ():
+        if row and target_number(wanted.target) not in row.targets:
+            name = one.accelerator.toolkit or ""
+            yield Finding(
+                code="target-not-in-toolkit",
+                path=wanted.path,
+                message=f"{one.title(name)} {row.version} cannot compile for {wanted.target}",
+                why=_sentences(
+                    f"{wanted.who} wants it; {one.said(name)} compiles for {', '.join(row.targets)}",
+                    _prevented(one.symptom("target-not-in-toolkit", wanted.target)),
+                ),
+            )
+
+
+def compiler_emits(one: Combination) -> Iterator[Finding]:
+    """Whether a compiler that is not the toolkit's own knows the targets."""
+    row = one.knowledge.compilers.get((one.compiler, one.compiler_version))
+    missing = [wanted for wanted in one.targets if row and target_number(wanted.target) not in row.targets]
+    for wanted in missing:
+        yield Finding(
+            code="compiler-cannot-emit",
+            path="compiler" if one.compiler_asked else wanted.path,
+            message=f"{one.compiler} {one.compiler_version} cannot emit {wanted.target}",
+            why=_sentences(f"{wanted.who} wants it", _prevented(one.symptom("compiler-cannot-emit", wanted.target))),
+        )
+    unverified = row and row.unverified and not missing
+    if row and unverified and one.targets:
+        yield Finding(
+            code="compiler-untested",
+            path="compiler",
+            message=f"{one.compiler} {one.compiler_version} is not known to have compiled GPU code of TensorFlow",
+            why=str(row.unverified),
+            weight="doubt",
+        )
+
+
+def compiler_reads_toolkit(one: Combination) -> Iterator[Finding]:
+    """Whether a compiler that is not the toolkit's own can read its headers."""
+    row = one.knowledge.compilers.get((one.compiler, one.compiler_version))
+    newest = row.toolkit_max if row else None
+    if newest and one.toolkit_version and Version(one.toolkit_version).minor > Version(newest):
+        name = one.accelerator.toolkit or ""
+        yield Finding(
+            code="compiler-toolkit",
+            path=one.place(name) if name in one.asked else "compiler",
+            message=f"{one.compiler} {one.compiler_version} cannot read the headers of {one.said(name)}",
+            why=_sentences(
+                f"{one.title(name)} {newest} is the newest it compiles", _prevented(one.symptom("compiler-toolkit"))
+            ),
+        )
+
+
+# --- libraries ------------------------------------------------------------------------------------------------------
+
+
+def libraries_fit(one: Combination) -> Iterator[Finding]:
+    """Whether libraries of GPU code are made for the toolkit, and have code for the GPUs."""
+    for name, version in one.components.items():
+        row = library(one.knowledge, name, version)
+        if row:
+            yield from _library_toolkit(one, name, version, row)
+            yield from _library_target(one, name, version, row)
+
+
+def library(knowledge: KnowledgeBase, component: str, version: str) -> Library | None:
+    """The row of the range that a component's version lies in."""
+    wanted = Version(version)
+
+    def within(row: Library) -> bool:
+        below = row.until is not None and _cut(wanted, row.until) > Version(row.until)
+        return _cut(wanted, row.since) >= Version(row.since) and not below
+
+    return next((row for row in knowledge.libraries if row.component == component and within(row)), None)
+
+
+def _cut(version: Version, like: str) -> Version:
+    """A version with as many parts as another, so that 9.10.2 lies within `until: 9.10`."""
+    parts = version.parts[: len(Version(like).parts)]
+    return Version(".".join(str(part) for part in parts))
+
+
+def _library_toolkit(one: Combination, name: str, version: str, row: Library) -> Iterator[Finding]:
+    toolkit = one.accelerator.toolkit or ""
+    held = Version(one.toolkit_version)
+    if row.toolkits and one.toolkit_version and not any(held.matches(Version(made)) for made in row.toolkits):
+        yield Finding(
+            code="library-toolkit",
+            path=one.place(name if name in one.asked else toolkit),
+            message=f"{one.title(name)} {version} is not made for {one.title(toolkit)} {one.toolkit_version}",
+            why=f"it is made for {one.title(toolkit)} {', '.join(row.toolkits)}",
+        )
+
+
+def _library_target(one: Combination, name: str, version: str, row: Library) -> Iterator[Finding]:
+    gpus = [(path, gpu.target, f"`{path}` ({gpu.gpu})") for path, gpu in one.served]
+    held = gpus or [(wanted.path, _dotted(wanted.target), wanted.who) for wanted in one.targets]
+    for path, target, who in held if one.accelerator.capabilities else ():
+        capability = Capability.of_gpu(target)
+        below = row.lowest and capability < Capability.of_gpu(row.lowest)
+        if below or (row.highest and capability > Capability.of_gpu(row.highest)):
+            limit = f"nothing below {row.lowest}" if below else f"nothing above {row.highest}"
+            yield Finding(
+                code="library-target",
+                path=one.place(name) if name in one.asked else path,
+                message=f"{one.title(name)} {version} has no code for {target}",
+                why=f"{who} wants it; {one.said(name)} has {limit}",
+                # The official list serves many: the others still work.
+                weight="warning" if not gpus and all(wanted.official for wanted in one.targets) else "error",
+            )
+
+
+def _dotted(target: str) -> str:
+    return Capability.parse(target).dotted
+
+
+# --- GPUs beside a list ---------------------------------------------------------------------------------------------
+
+
+def gpus_are_served(one: Combination) -> Iterator[Finding]:
+    """Whether the GPUs named beside a list of targets run what is compiled."""
+    targets = sorted_targets(wanted.target for wanted in one.targets)
+    for path, gpu in one.served:
+        found = judge(one.knowledge, one.accelerator, gpu, targets)
+        if found.runs == "no":
+            yield Finding(
+                code="gpu-not-served",
+                path=path,
+                message=f"{gpu.gpu} ({gpu.target}) would not run what is compiled: {', '.join(targets)}",
+                why=_sentences(found.reason, _prevented(one.symptom("gpu-not-served", gpu.target))),
+            )
+        elif not found.starts_at_once:
+            yield Finding(
+                code="gpu-jit",
+                path=path,
+                message=f"{gpu.gpu} ({gpu.target}) would compile at its first start, for half an hour or longer",
+                why=found.reason,
+                weight="warning",
+            )
+
+
+def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: Gpu, targets: Sequence[str]) -> verdict.Verdict:
+    """How a GPU runs what is compiled for the targets."""
+    if not accelerator.capabilities:
+        return verdict.runs_gfx(gpu.target, targets)
+    embedded = [target for row in knowledge.architectures for target in row.embedded]
+    return verdict.runs(Capability.of_gpu(gpu.target), *verdict.code_of(targets), embedded=embedded)
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def same_minor(one: str, other: str) -> bool:
+    """Whether two versions agree as far as both are written, in their first two parts: 4.8 and 4.8.5, 18 and 18.1."""
+    length = min(2, len(Version(one).parts), len(Version(other).parts))
+    return Version(one).parts[:length] == Version(other).parts[:length]
+
+
+def _sentences(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+def _prevented(symptom: str) -> str:
+    return f"without this refusal: {symptom}" if symptom else ""
+
+
+DEVICE_RULES: tuple[Rule, ...] = (toolkit_compiles, compiler_emits, compiler_reads_toolkit)
+"""What chooses the toolkit and the compiler."""
+LIBRARY_RULES: tuple[Rule, ...] = (libraries_fit,)
+"""What chooses the other components."""
+RULES: tuple[Rule, ...] = (
+    component_is_accepted,
+    toolkit_is_known,
+    release_can_be_told,
+    release_uses_the_target,
+    *DEVICE_RULES,
+    *LIBRARY_RULES,
+    gpus_are_served,
+)
+"""All of them, in the order in which they are told."""

@@ -1,0 +1,188 @@
+"""A first profile: from what somebody wants to text that resolves, with a comment for each line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tfdock.decide.devices import find_gpu, sorted_targets
+from tfdock.decide.known import dotted, target_facts
+from tfdock.decide.resolve import Resolution, resolve
+from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.model import Capability, Version
+from tfdock.read import profile as profiles
+from tfdock.read.knowledge import Accelerator, Gpu, KnowledgeBase
+
+_TRIES = 4
+"""Releases that are tried, the newest first, before the reasons of the newest are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """What a profile is to be for: GPUs by their rows, or targets as a profile lists them, or neither."""
+
+    accelerator: Accelerator
+    gpus: tuple[Gpu, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """For a sentence: `rtx3080 and h100`."""
+        *first, last = [gpu.gpu for gpu in self.gpus] or [*self.targets] or [self.accelerator.accelerator.upper()]
+        return f"{', '.join(first)} and {last}" if first else last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """A profile's text, and what it resolves to."""
+
+    text: str
+    resolution: Resolution
+
+
+def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> Devices:
+    """What words stand for: names of GPUs, targets, or an accelerator that has none; raises ProfileError."""
+    rows: list[Accelerator] = []
+    gpus: list[Gpu] = []
+    targets: list[str] = []
+    for word in words:
+        plain = knowledge.accelerators.get(word.lower())
+        gpu, target = find_gpu(knowledge, word), _target(knowledge, word)
+        if plain is not None and plain.target_pattern is None:
+            rows.append(plain)
+        elif gpu is not None:
+            rows.append(knowledge.accelerators[gpu.accelerator])
+            gpus.append(gpu)
+        elif target is not None:
+            rows.append(target[0])
+            targets.append(target[1])
+        else:
+            raise ProfileError(_unknown(word))
+    if len({row.accelerator for row in rows}) > 1:
+        raise ProfileError(
+            Problem(
+                code="accelerator-conflict",
+                message=f"{' and '.join(f'`{word}`' for word in words)} belong to several accelerators",
+                fix="one wheel serves one accelerator: make two profiles",
+            )
+        )
+    if targets:  # a list holds all of them, those of named GPUs as well
+        targets += [_listed(rows[0], gpu.target) for gpu in gpus]
+        gpus = []
+    return Devices(accelerator=rows[0], gpus=tuple(dict.fromkeys(gpus)), targets=sorted_targets(targets))
+
+
+def _unknown(word: str) -> Problem:
+    return Problem(
+        code="gpu-unknown",
+        message=f"no GPU is known by `{word}`",
+        fix="`tfdock gpus` looks names up; a capability (`sm_86`, `gfx90a`) or `cpu` will do as well",
+    )
+
+
+def _target(knowledge: KnowledgeBase, word: str) -> tuple[Accelerator, str] | None:
+    """A target as a profile lists it, and whose it is: `8.6` is `sm_86`."""
+    for row in knowledge.accelerators.values():
+        written = _listed(row, word)
+        if row.target_pattern and re.fullmatch(row.target_pattern, written):
+            return row, written
+    return None
+
+
+def _listed(accelerator: Accelerator, target: str) -> str:
+    if not accelerator.capabilities:
+        return target
+    try:
+        return str(Capability.of_gpu(target))
+    except ValueError:
+        return target
+
+
+def starter(
+    knowledge: KnowledgeBase,
+    devices: Devices,
+    *,
+    tensorflow: str | None = None,
+    python: str | None = None,
+    machine: str = "x86_64",
+) -> Starter:
+    """A profile that resolves, for the newest release that can, unless one is asked for.
+
+    Raises ProfileError or Incompatible with the reasons of the newest, or asked, release.
+    """
+    releases = [tensorflow] if tensorflow else _releases(knowledge, devices)[:_TRIES]
+    refused: Incompatible | None = None
+    for release in releases:
+        lines = _lines(devices, release, python)
+        try:
+            found = _resolved(knowledge, lines, machine)
+        except Incompatible as error:
+            refused = refused or error
+            continue
+        # Every version is written out: what was chosen today stays chosen when more is known.
+        lines = _lines(devices, str(found.version), found.python, found)
+        text = "".join(f"{line}\n" for line in _commented(devices, lines, newest=tensorflow is None))
+        return Starter(text=text, resolution=_resolved(knowledge, text.splitlines(), machine))
+    assert refused is not None
+    raise refused
+
+
+def _releases(knowledge: KnowledgeBase, devices: Devices) -> list[str]:
+    """The releases that take all targets, the newest first; if none does, the newest of all."""
+    taking = set(knowledge.releases)
+    wanted = {gpu.target for gpu in devices.gpus} | {dotted(target) for target in devices.targets}
+    for target in wanted:
+        taking &= {one.release for one in target_facts(knowledge, devices.accelerator, target).releases}
+    return sorted(taking, key=Version, reverse=True) or [max(knowledge.releases, key=Version)]
+
+
+def _resolved(knowledge: KnowledgeBase, lines: Sequence[str], machine: str) -> Resolution:
+    try:
+        profile, document = profiles.read("\n".join(lines), "")
+        return resolve(profile, document, knowledge, file="", machine=machine)
+    except (ProfileError, Incompatible) as error:
+        # The text is in no file yet: its lines mean nothing to anybody.
+        problems = (replace(problem, file=None, line=None, column=None) for problem in error.problems)
+        raise type(error)(*problems) from None
+
+
+def _lines(devices: Devices, release: str, python: str | None, found: Resolution | None = None) -> list[str]:
+    """The profile's lines; `found` adds the versions it was resolved to."""
+    lines = ["schema: 1", f"tensorflow: {json.dumps(release)}"]
+    lines += [f"python: {json.dumps(python)}"] if python else []
+    if devices.gpus:
+        lines.append(f"gpus: [{', '.join(gpu.gpu for gpu in devices.gpus)}]")
+    elif devices.targets:
+        lines.append(f"{devices.accelerator.target_field}: [{', '.join(devices.targets)}]")
+    else:
+        lines.append(f"accelerator: {devices.accelerator.accelerator}")
+    components = dict(found.components) if found else {}
+    fields = [name for name in components if name in profiles.Profile.model_fields]
+    lines += [f"{name}: {json.dumps(components.pop(name))}" for name in fields]
+    if components:
+        lines.append(f"components: {json.dumps(components)}")
+    return lines
+
+
+def _commented(devices: Devices, lines: Sequence[str], *, newest: bool) -> Iterator[str]:
+    """The lines, each with what one may want to know of it."""
+    release = "The newest release that can be built so" if newest else "The release"
+    comments = {
+        "tensorflow": f"{release}; `tfdock releases` lists all.",
+        "python": "The Python the wheel is for.",
+        "gpus": "Machine code for exactly these GPUs; `tfdock gpus` knows the names, `local` is this machine's.",
+        devices.accelerator.target_field: "Machine code for exactly these targets; `compute_86` adds PTX for newer GPUs.",
+        "accelerator": "For machines without GPU. With one, write `gpus: [rtx3080]` instead.",
+    }
+    if not devices.accelerator.capabilities:
+        comments[devices.accelerator.target_field] = "Machine code for exactly these targets."
+    if devices.accelerator.toolkit:
+        comments[devices.accelerator.toolkit] = "What the release takes, and these GPUs need."
+    yield f"# A TensorFlow wheel for {devices.words}. `tfdock schema` lists all that can be said here."
+    for line in lines:
+        comment = comments.get(line.partition(":")[0])
+        if comment:
+            yield f"# {comment}"
+        yield line

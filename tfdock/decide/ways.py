@@ -1,0 +1,397 @@
+"""Ways out of a refusal: changes of the profile that were tried, and are accepted.
+
+Nothing here is written by hand for a problem: every field in play has moves, taken from the rows, the nearest first;
+a move, then two moves together, then a new release with everything else left to it. What resolves is a way out.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, islice
+from typing import TYPE_CHECKING, Any
+
+from tfdock.decide.devices import find_gpu, matching
+from tfdock.errors import Problem, Way
+from tfdock.model import Capability, Version
+from tfdock.read.knowledge import KnowledgeBase, Support
+from tfdock.read.profile import TARGET_FIELDS, Profile
+
+if TYPE_CHECKING:
+    from tfdock.decide.resolve import Resolution
+
+MOST = 3
+"""How many ways are offered, one for each set of fields, and one more that allows the untested."""
+_TRIALS = 3000
+"""How many changes are tried at most."""
+_PAIRED = 8
+"""How many moves of a field are tried together with those of another."""
+Change = Mapping[str, object]
+"""Field of the profile -> its new value; None leaves it out. `bazel.version` is a field of a field."""
+_LEFT_TO_THE_RELEASE = ("python", "compiler", "host_compiler", "bazel.version", "bazel.configs", "base")
+
+
+def ways_out(
+    profile: Profile,
+    problems: Sequence[Problem],
+    knowledge: KnowledgeBase,
+    attempt: Callable[[Profile], Resolution | None],
+) -> list[Way]:
+    """The nearest changes of the profile that `attempt` accepts, each of other fields; empty if there is none."""
+    moves = _Moves(profile, problems, knowledge)
+    found: list[tuple[Change, Resolution]] = []
+    for move in islice(moves.all(), _TRIALS):
+        # Several GPUs may be meant by one name; of any other field the nearest value is enough.
+        if any(set(known) <= set(move) and set(move) != {"gpus"} for known, _ in found):
+            continue
+        resolution = attempt(changed(profile, move))
+        if resolution is None or (moves.wants_devices and not resolution.targets):
+            continue
+        found.append(_least(profile, move, resolution, attempt))
+        if len(found) > MOST:
+            break
+    if not found and moves.wants_devices:
+        return _without_devices(moves, attempt)
+    in_play = {path for move, _ in found for path in move}
+    # What works without a word of warning comes first; allowing the untested last, however little it changes.
+    ordered = sorted(found, key=lambda item: ("allow_untested" in item[0], bool(item[1].warnings)))
+    return [_way(moves, move, resolution, in_play) for move, resolution in ordered]
+
+
+def _without_devices(moves: _Moves, attempt: Callable[[Profile], Resolution | None]) -> list[Way]:
+    """The last way there is."""
+    for move in moves.without_devices():
+        resolution = attempt(changed(moves.profile, move))
+        if resolution is not None:
+            way = _way(moves, move, resolution, set())
+            return [replace(way, text=f"build for the CPU alone: {way.text}")]
+    return []
+
+
+def _least(
+    profile: Profile, move: Change, resolution: Resolution, attempt: Callable[[Profile], Resolution | None]
+) -> tuple[Change, Resolution]:
+    """The move without those of its changes that it does not need."""
+    for path in list(move):
+        less = {name: value for name, value in move.items() if name != path}
+        without = attempt(changed(profile, less)) if less else None
+        if without is not None and without.accelerator == resolution.accelerator:
+            move, resolution = less, without
+    return move, resolution
+
+
+def changed(profile: Profile, change: Mapping[str, object]) -> Profile:
+    """The profile with the fields of a way set, or left out where the new value is None."""
+    update: dict[str, Any] = {}
+    for path, value in change.items():
+        field, _, inner = path.partition(".")
+        model = update.get(field, getattr(profile, field))
+        default = type(profile).model_fields[field].get_default(call_default_factory=True)
+        if not inner:
+            update[field] = default if value is None else value
+        elif isinstance(model, dict):
+            rest = {name: one for name, one in model.items() if name != inner}
+            update[field] = rest if value is None else {**rest, inner: value}
+        else:
+            fallback = type(model).model_fields[inner].get_default(call_default_factory=True)
+            update[field] = model.model_copy(update={inner: fallback if value is None else value})
+    return profile.model_copy(update=update)
+
+
+# --- moves ----------------------------------------------------------------------------------------------------------
+
+
+class _Moves:
+    """What can be changed about a profile, the nearest first."""
+
+    def __init__(self, profile: Profile, problems: Sequence[Problem], knowledge: KnowledgeBase) -> None:
+        self.profile = profile
+        self.knowledge = knowledge
+        self.problems = problems
+        self.at_fault = {(problem.field or "").partition("[")[0] for problem in problems}
+        release = knowledge.releases.get(str(Version(profile.source.release).minor))
+        self.release = release
+
+    @property
+    def wants_devices(self) -> bool:
+        """Whether the profile asks for GPUs in any way: a build without any is no way out for it."""
+        fields = ("gpus", "accelerator", *TARGET_FIELDS, *self.components)
+        return any(getattr(self.profile, name, None) for name in fields) and self.profile.accelerator != "cpu"
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """The components of all accelerators."""
+        rows = self.knowledge.accelerators.values()
+        return tuple(dict.fromkeys(name for row in rows for name in row.components))
+
+    def all(self) -> Iterator[Change]:
+        """Single moves, pairs, then a release with everything left to it."""
+        tables = [list(moves) for moves in self._tables()]
+        yield from (move for moves in tables for move in moves)
+        for one, other in combinations([moves[:_PAIRED] for moves in tables], 2):
+            yield from (both for first in one for second in other if (both := _both(first, second)))
+        yield from self._everything_left()
+
+    def without_devices(self) -> Iterator[Change]:
+        """A release with everything left to it, and built for the CPU."""
+        devices = {field: None for field in ("gpus", "accelerator", *TARGET_FIELDS) if getattr(self.profile, field)}
+        for move in self._everything_left():
+            yield {**move, **devices}
+
+    def _tables(self) -> Iterator[Iterable[Change]]:
+        """The moves of each field, the fields at fault first."""
+        yield self._gpus()
+        yield self._targets()
+        for name, field in self._component_fields():
+            yield self._component(name, field)
+        yield self._plain("python", self._pythons())
+        yield self._plain("compiler", [None, *self._compilers()])
+        yield self._plain("accelerator", [None, *_near(self.profile.accelerator, self.knowledge.accelerators)])
+        yield self._optimize()
+        yield self._plain("xla", [not self.profile.xla])
+        yield [{"bazel.configs": self._configs()}] if self.profile.bazel.configs else []
+        yield [{"bazel.version": None}] if self.profile.bazel.version else []
+        yield self._plain("host_compiler", [None])
+        yield self._plain("base", [None])
+        yield self._releases()
+        yield [] if self.profile.allow_untested else [{"allow_untested": True}]
+
+    def _plain(self, field: str, values: Iterable[object]) -> Iterator[Change]:
+        """A field that is set, or that is at fault."""
+        now = getattr(self.profile, field)
+        default = type(self.profile).model_fields[field].default
+        if now == default and field not in self.at_fault:
+            return
+        for value in values:
+            if value != now and not (value is None and now == default):
+                yield {field: value}
+
+    def _releases(self) -> Iterator[Change]:
+        """Another release, newer ones before older ones."""
+        yield from ({self._release_field: version} for version in self._versions())
+
+    @property
+    def _release_field(self) -> str:
+        return "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"
+
+    def _versions(self) -> list[str]:
+        """The newest patch of each release, the asked release's own first, then by distance."""
+        rows = sorted(self.knowledge.releases.values(), key=lambda row: Version(row.release))
+        asked = Version(self.profile.source.release)
+        at = next((index for index, row in enumerate(rows) if Version(row.release) >= asked.minor), len(rows))
+        order = sorted(range(len(rows)), key=lambda index: (abs(index - at), index < at))
+        return [rows[index].patches[-1] if rows[index].patches else rows[index].release for index in order]
+
+    def _component_fields(self) -> Iterator[tuple[str, str]]:
+        for name in self.components:
+            if getattr(self.profile, name, None) or name in self.at_fault:
+                yield name, name
+        for name in self.profile.components:
+            yield name, f"components.{name}"
+
+    def _component(self, name: str, field: str) -> Iterator[Change]:
+        support = self.release.components.get(name, Support()) if self.release else Support()
+        asked = self.profile.components.get(name) or getattr(self.profile, name, None)
+        known = {*support.accepted, *((support.tested,) if support.tested else ())}
+        if not support.closed:
+            known |= {row.version for row in self.knowledge.toolkits.values() if row.toolkit == name}
+        for version in _by_distance(known, asked or support.tested, support.tested):
+            if version != asked:
+                yield {field: version}
+        if asked:
+            yield {field: None}
+
+    def _pythons(self) -> list[str]:
+        pythons = self.release.pythons if self.release else ()
+        return _by_distance(pythons, self.profile.python)
+
+    def _compilers(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self.knowledge.accelerators.values() for name in row.compilers))
+
+    def _configs(self) -> list[str] | None:
+        """Those that the release has."""
+        known = self.release.configs if self.release else ()
+        return [name for name in self.profile.bazel.configs if name in known] or None
+
+    def _optimize(self) -> Iterator[Change]:
+        asked = self.profile.optimize
+        if not isinstance(asked, list):
+            return
+        known = self.knowledge.cpu_features
+        nearest = [name if name in known else next(iter(_near(name, known)), "") for name in asked]
+        if all(nearest):
+            yield {"optimize": list(dict.fromkeys(nearest))}
+        rest = [name for name in asked if name in known]
+        yield {"optimize": rest or None}
+
+    def _gpus(self) -> Iterator[Change]:
+        """The nearest names for those not known; then without those at fault."""
+        if not isinstance(self.profile.gpus, list):
+            return
+        codes = {problem.field: problem.code for problem in self.problems}
+        wrong = {index for index in range(len(self.profile.gpus)) if f"gpus[{index}]" in codes}
+        for rank in range(3):
+            named = [
+                next(iter(_near_gpus(name, self.knowledge)[rank:]), "") if index in wrong else name
+                for index, name in enumerate(self.profile.gpus)
+            ]
+            if wrong and all(named):
+                yield {"gpus": list(dict.fromkeys(named))}
+        if wrong:
+            yield from self._official_instead()
+        rest = [name for index, name in enumerate(self.profile.gpus) if index not in wrong]
+        if wrong and (rest or not self.wants_devices):
+            yield {"gpus": rest or None}
+        rows = [(name, find_gpu(self.knowledge, name)) for name in self.profile.gpus]
+        families = dict.fromkeys(row.accelerator for _, row in rows if row)
+        if len(families) > 1:
+            yield from ({"gpus": [name for name, row in rows if row and row.accelerator == one]} for one in families)
+
+    def _official_instead(self) -> Iterator[Change]:
+        """What the official wheel is built for, instead of GPUs that nobody knows."""
+        codes = {problem.code for problem in self.problems if (problem.field or "").startswith("gpus")}
+        for row in self.knowledge.accelerators.values() if codes == {"gpu-unknown"} else ():
+            official = self.release.official_targets.get(row.accelerator) if self.release else None
+            if official:
+                yield {"gpus": None, row.target_field: list(official)}
+
+    def _targets(self) -> Iterator[Change]:
+        """Lists that the toolkit and the release take: beside the GPUs, or instead of the list that is there."""
+        fields = [name for name in TARGET_FIELDS if getattr(self.profile, name) is not None]
+        listed = {name: list(getattr(self.profile, name)) for name in fields}
+        for name, targets in listed.items():
+            yield from self._other_field(name, targets)
+            for respelled in _respelled(targets):
+                yield {name: respelled}
+            rest = [target for index, target in enumerate(targets) if not self._is_at_fault(name, index)]
+            if rest and rest != targets:
+                yield {name: rest}
+            yield {name: None}
+        wanted = [problem for problem in self.problems if problem.code in _MENDED_BY_TARGETS]
+        if wanted or any(problem.code == "targets-missing" for problem in self.problems):
+            for field, targets in self._instead():
+                yield {field: targets}
+
+    def _other_field(self, name: str, targets: Sequence[str]) -> Iterator[Change]:
+        """The same list in the field of the accelerator it belongs to."""
+        for row in self.knowledge.accelerators.values():
+            if row.target_field != name and row.target_pattern:
+                yield {name: None, row.target_field: list(targets)}
+
+    def _is_at_fault(self, name: str, index: int) -> bool:
+        return any(problem.field == f"{name}[{index}]" for problem in self.problems)
+
+    def _instead(self) -> Iterator[tuple[str, list[str]]]:
+        """One target for everything: what any toolkit knows, the highest first, as SASS and PTX, then as SASS."""
+        rows = self.knowledge.toolkits.values()
+        for accelerator in self.knowledge.accelerators.values():
+            numbers = {number for row in rows if row.toolkit == accelerator.toolkit for number in row.targets}
+            if not accelerator.capabilities:
+                yield from ((accelerator.target_field, [number]) for number in sorted(numbers))
+                continue
+            plain = sorted(Capability.parse(f"sm_{number}") for number in numbers if number.isdigit())
+            for one in reversed(plain):
+                yield accelerator.target_field, [str(one)]
+            for one in reversed(plain):
+                yield accelerator.target_field, [f"compute_{one.number}"]
+
+    def _everything_left(self) -> Iterator[Change]:
+        """A release with every version left to it."""
+        names = [name if getattr(self.profile, name, None) else f"components.{name}" for name in self.components]
+        empty = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self.says(path)}
+        yield empty
+        yield from ({self._release_field: version, **empty} for version in self._versions())
+
+    def says(self, path: str) -> bool:
+        """Whether the profile says anything in a field."""
+        field, _, inner = path.partition(".")
+        value = getattr(self.profile, field, None)
+        if inner:
+            value = value.get(inner) if isinstance(value, dict) else getattr(value, inner, None)
+        return bool(value)
+
+
+_MENDED_BY_TARGETS = {"target-not-in-toolkit", "compiler-cannot-emit", "capability-syntax", "gpu-unknown"}
+
+
+def _both(one: Change, other: Change) -> Change | None:
+    """Two moves as one; another release and the untested together lead too far away."""
+    both = {**one, **other}
+    fields = {path.partition(".")[0] for path in both}
+    far = {"tensorflow", "allow_untested"} <= fields or len(both) < len(one) + len(other)
+    return None if far else both
+
+
+def _respelled(targets: Sequence[str]) -> Iterator[list[str]]:
+    """SASS alone as SASS and PTX, and the other way round."""
+    yield [target.replace("sm_", "compute_") for target in targets]
+    yield [target.replace("compute_", "sm_") for target in targets]
+
+
+def _near(name: str | None, known: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5) if name else []
+
+
+def _near_gpus(name: str, knowledge: KnowledgeBase) -> list[str]:
+    match = matching(knowledge, name)
+    return [gpu.gpu for gpu in match.candidates] or list(match.near)
+
+
+def _by_distance(versions: Iterable[str], asked: str | None, first: str | None = None) -> list[str]:
+    """The nearest first, newer before older; `first` goes before all."""
+    known = sorted(set(versions), key=Version)
+    at = next((index for index, one in enumerate(known) if asked and Version(one) >= Version(asked)), len(known))
+    order = sorted(range(len(known)), key=lambda index: (known[index] != first, abs(index - at), index < at))
+    return [known[index] for index in order]
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def _way(moves: _Moves, move: Change, resolution: Resolution, in_play: set[str]) -> Way:
+    change = {path: _explicit(path, value, resolution) for path, value in move.items()}
+    kept = [_kept(moves, path) for path in sorted(in_play - set(move)) if moves.says(path)]
+    keep = tuple(one for one in kept if one)
+    text = " and ".join(_said(path, value) for path, value in change.items())
+    text = f"keep {', '.join(keep)}: {text}" if keep else text
+    text += "".join(f" ({warning.message})" for warning in resolution.warnings)
+    return Way(text=text, change=change, keep=keep, untested="allow_untested" in change)
+
+
+def _explicit(path: str, value: object, resolution: Resolution) -> object:
+    """What is left to the release, said in full: a version that one reads helps more than one that is removed."""
+    if value is not None:
+        return value
+    name = path.rpartition(".")[2]
+    return resolution.python if path == "python" else resolution.components.get(name)
+
+
+def _kept(moves: _Moves, path: str) -> str:
+    profile, name = moves.profile, path.rpartition(".")[2]
+    if path.partition(".")[0] == "tensorflow":
+        return f"TensorFlow {profile.source.release}"
+    if name in moves.components:
+        titles = {key: text for row in moves.knowledge.accelerators.values() for key, text in row.titles.items()}
+        return f"{titles.get(name, name)} {profile.components.get(name) or getattr(profile, name)}"
+    if path == "python":
+        return f"Python {profile.python}"
+    if path == "gpus":
+        return ", ".join(profile.gpus) if isinstance(profile.gpus, list) else "this machine's GPUs"
+    return f"`{path}`"
+
+
+def _said(path: str, value: object) -> str:
+    if value is None:
+        return f"remove `{path}`"
+    field, _, inner = path.partition(".")
+    return f"`{field}: {{{inner}: {_yaml(value)}}}`" if inner else f"`{field}: {_yaml(value)}`"
+
+
+def _yaml(value: object) -> str:
+    """A value as it stands in a profile: versions in quotes, lists in brackets."""
+    if isinstance(value, list):
+        return f"[{', '.join(str(one) for one in value)}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if Version(str(value)).parts else str(value)

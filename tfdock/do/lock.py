@@ -1,0 +1,201 @@
+"""Locks on disk: gathering the pins of a profile into one, and holding a profile against its own.
+
+Registries and git servers are asked here and nowhere else; what an image holds is read from it. A lock is written
+whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfdock.decide import lock as locks
+from tfdock.decide.lock import Difference, Lock, LockFile, Pin
+from tfdock.decide.plan import BuildPlan
+from tfdock.decide.resolve import Resolution
+from tfdock.do import assets, registry
+from tfdock.do.prepare import Prepared, Preparer, find_profile, read_text
+from tfdock.do.settings import Settings
+from tfdock.do.workspace import write_atomically
+from tfdock.errors import BuildFailed, Incompatible, NetworkError, Problem, ProfileError
+
+if TYPE_CHECKING:
+    from tfdock.do.build import Builder
+
+_OTHER_REF = {"source-unreachable", "image-step-failed", "download-failed"}
+"""Codes of failures that another of the profile's refs may not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A lock that was written, and in what it differs from the one that was there before."""
+
+    path: Path
+    lock: Lock
+    differences: tuple[Difference, ...]
+
+
+def lock_path(name: str) -> Path:
+    """Where a profile's lock lies: beside the profile; here, for one that was shipped and is not ours to write to."""
+    path = find_profile(name)
+    shipped = path.parent == assets.profiles() and not Path(name).is_file()
+    return Path(f"{name}.lock") if shipped else path.with_suffix(".lock")
+
+
+# --- making one -----------------------------------------------------------------------------------------------------
+
+
+def make(name: str, preparer: Preparer, builder: Builder, notice: Callable[[str], None]) -> Made:
+    """Gather the pins of a profile and write its lock; raises TfdockError for what cannot be pinned.
+
+    The image is built for it, from the base by its digest and the source at its commit: a locked build uses it.
+    """
+    prepared = preparer.prepare(name)
+    resolution = prepared.plan.resolution
+    _refuse(locks.native(resolution, prepared.file))
+    known = (*locks.stated(resolution, preparer.knowledge), *_asked_base(resolution, builder.settings))
+    pins, plan = _first_ref(name, preparer, builder, resolution, known, notice)
+    path = lock_path(name)
+    lock = locks.make_lock(Path(prepared.file).name, plan, preparer.knowledge.version, pins)
+    _refuse(locks.unpinned(lock, resolution))
+    before = _former(path)
+    _write(path, locks.to_text(lock))
+    return Made(path=path, lock=lock, differences=locks.compare(before.pins, lock.pins) if before else ())
+
+
+def _first_ref(
+    name: str,
+    preparer: Preparer,
+    builder: Builder,
+    resolution: Resolution,
+    known: tuple[Pin, ...],
+    notice: Callable[[str], None],
+) -> tuple[tuple[Pin, ...], BuildPlan]:
+    """All pins, and the plan with them, for the first source ref that exists and can be configured."""
+    refs: tuple[str | None, ...] = resolution.source.refs or (None,)
+    for number, ref in enumerate(refs, start=1):
+        try:
+            pins = (*known, *([_asked_source(resolution, ref)] if ref else []))
+            prepared = preparer.prepare(name, partial(locks.pinned, pins=pins))
+            return (*pins, *builder.pins(prepared.plan, prepared.tree)), prepared.plan
+        except (BuildFailed, NetworkError) as error:
+            if number == len(refs) or error.problems[0].code not in _OTHER_REF:
+                raise
+            said = error.problems[0].message.partition("\n")[0]
+            notice(f"source {ref} does not work ({said}); trying {refs[number]}")
+    raise AssertionError("there is at least one ref")
+
+
+def _asked_base(resolution: Resolution, settings: Settings) -> Iterable[Pin]:
+    """The base's digest, unless the profile has it already."""
+    base = resolution.base
+    if not base.digest:
+        digest = registry.digest(settings.mirrored(base))
+        yield Pin(kind="base", name=str(base), value=digest, origin="registry")
+
+
+def _asked_source(resolution: Resolution, ref: str) -> Pin:
+    """The commit of a ref; raises where there is none, or not the one that the knowledge has for it."""
+    source = resolution.source
+    if locks.COMMIT.fullmatch(ref):
+        return Pin(kind="source", name=ref, value=ref, origin="profile")
+    found = registry.commit(source.location, ref)
+    if found is None:
+        raise NetworkError(
+            Problem(
+                code="source-unreachable",
+                message=f"{source.location} has neither a tag nor a branch `{ref}`",
+                fix="name one that it has, or a whole commit",
+            )
+        )
+    if source.commit and found != source.commit:
+        raise Incompatible(
+            Problem(
+                code="pin-moved",
+                message=f"{ref} at {source.location} is not the commit that is known for this release\n"
+                f"    known  {source.commit}\n    now    {found}",
+                fix="find out who moved it; to build it all the same, name the commit: "
+                f"`tensorflow: {{release: …, ref: {found}}}`",
+            )
+        )
+    return Pin(kind="source", name=ref, value=found, origin=f"git {source.location}")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise ProfileError(
+            Problem(
+                code="file-error",
+                message=f"the lock cannot be written: {error.strerror}",
+                fix="check the folder's owner and mode, or copy the profile to where you may write",
+                file=str(path),
+            )
+        ) from error
+
+
+def _former(path: Path) -> Lock | None:
+    """The lock that is there, if there is one that can be read."""
+    try:
+        return read(path).lock
+    except (ProfileError, Incompatible):
+        return None
+
+
+# --- holding a profile against its lock -----------------------------------------------------------------------------
+
+
+def read(path: Path) -> LockFile:
+    """Read a lock; raises Incompatible (`lock-missing`) or ProfileError (`lock-malformed`)."""
+    if not path.exists():
+        raise Incompatible(
+            Problem(
+                code="lock-missing",
+                message=f"nothing is pinned: there is no {path.name} beside the profile",
+                fix="write it first: `tfdock lock PROFILE`",
+                file=str(path),
+            )
+        )
+    text = read_text(path)
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    return LockFile(path=str(path), sha256=sha256, lock=locks.from_text(text, str(path)))
+
+
+def prepare_locked(name: str, preparer: Preparer, settings: Settings) -> Prepared:
+    """Plan a profile with the pins of its lock; raises Incompatible for all that no longer holds.
+
+    What only the image can tell is compared when the image is there (`Builder.build`).
+    """
+    asked = preparer.prepare(name)
+    file = read(lock_path(name))
+    lock, resolution = file.lock, asked.plan.resolution
+    prepared = replace(preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file)
+    _refuse(locks.outdated(lock, prepared.plan, file.path))
+    _refuse(locks.unpinned(lock, resolution), file.path)
+    now = [*locks.stated(resolution, preparer.knowledge), *_asked_base(resolution, settings)]
+    now += _asked_locked_source(lock, resolution)
+    kinds = ("base", "source", "redistributable")
+    _refuse(locks.moved(lock.of(*kinds), now, file.path))
+    _refuse(locks.altered(lock, prepared.plan, preparer.knowledge.version, file.path))
+    return prepared
+
+
+def _asked_locked_source(lock: Lock, resolution: Resolution) -> list[Pin]:
+    """What the locked ref is now; nothing where the server no longer has it."""
+    ref = next((pin.name for pin in lock.of("source") if pin.name in resolution.source.refs), None)
+    if ref is None:
+        return []
+    if locks.COMMIT.fullmatch(ref):
+        return [Pin(kind="source", name=ref, value=ref, origin="profile")]
+    found = registry.commit(resolution.source.location, ref)
+    return [Pin(kind="source", name=ref, value=found, origin="git")] if found else []
+
+
+def _refuse(problem: Problem | None, file: str | None = None) -> None:
+    if problem:
+        raise Incompatible(replace(problem, file=problem.file or file))

@@ -1,0 +1,129 @@
+"""Whether GPU code runs on a GPU: natively, by SASS of its major version, by JIT from PTX, or not at all.
+
+The rules are NVIDIA's (CUDA C++ Programming Guide, binary and PTX compatibility; family-specific code from CUDA 12.9)
+and AMD's (a code object is for one gfx target). Versions are compared as pairs of numbers: 12.0 is above 9.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from tfdock.model import Capability
+
+Runs = Literal["native", "native-same-major", "ptx-jit", "no"]
+
+RUNS: tuple[Runs, ...] = ("native", "native-same-major", "ptx-jit", "no")
+"""Best first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How code runs on a GPU. `by` is the image that is used (`sm_80`, `compute_90`, `gfx90a`), or empty."""
+
+    runs: Runs
+    by: str
+    reason: str
+
+    @property
+    def starts_at_once(self) -> bool:
+        """Whether nothing has to be compiled at the first start."""
+        return self.runs in ("native", "native-same-major")
+
+
+def code_of(targets: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a list as TensorFlow reads it makes: (SASS, PTX), each in numerical order.
+
+    `sm_86` is SASS, `compute_86` is SASS and PTX. Raises ValueError for what is not a capability.
+    """
+    wanted = sorted({Capability.parse(target) for target in targets})
+    sass = dict.fromkeys(f"sm_{one.number}" for one in wanted)
+    return tuple(sass), tuple(f"compute_{one.number}" for one in wanted if one.ptx)
+
+
+def runs(
+    gpu: Capability, sass: Collection[str], ptx: Collection[str] = (), *, embedded: Collection[str] = ()
+) -> Verdict:
+    """Judge the images `sm_…` and `compute_…` for a GPU of that capability; ValueError for any other image.
+
+    `embedded` are the capabilities (`8.7`) of embedded GPUs: SASS goes neither to nor from them.
+    """
+    images = sorted(Capability.parse(image) for image in sass)
+    texts = sorted(Capability.parse(image) for image in ptx)
+    exact = [image for image in images if (image.major, image.minor) == (gpu.major, gpu.minor)]
+    if exact:
+        by = f"sm_{exact[0].number}"
+        return Verdict(runs="native", by=by, reason=f"it has {by}: code for exactly this GPU")
+    akin = [image for image in images if _binary_compatible(image, gpu, embedded)]
+    if akin:
+        by = f"sm_{akin[-1].number}"
+        reason = f"it has {by}: code for {akin[-1].dotted} runs on {gpu.dotted}, of the same major version"
+        return Verdict(runs="native-same-major", by=by, reason=reason)
+    usable = [text for text in texts if _can_be_compiled_for(text, gpu, embedded)]
+    if usable:
+        by = f"compute_{usable[-1].number}"
+        reason = f"it has no machine code that runs on {gpu.dotted}; the driver compiles {by} at the first start"
+        return Verdict(runs="ptx-jit", by=by, reason=reason)
+    return Verdict(runs="no", by="", reason=_why_not(gpu, images, texts, embedded))
+
+
+def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
+    """Judge code objects (`gfx90a`, `gfx90a:xnack+`) for a GPU of that gfx target.
+
+    Features that only one side names do not stand in the way: the GPU's own may be switched either way.
+    """
+    name, features = _gfx(gpu)
+    fitting = [one for one in sorted(code, key=len) if _gfx(one)[0] == name and _agree(_gfx(one)[1], features)]
+    if fitting:
+        named = [feature for feature in sorted(_gfx(fitting[0])[1]) if feature not in features]
+        condition = f", where the GPU runs with {', '.join(named)}" if named else ""
+        reason = f"it has {fitting[0]}: code for exactly this GPU{condition}"
+        return Verdict(runs="native", by=fitting[0], reason=reason)
+    have = f"it has code for {', '.join(sorted(code))} only" if code else "it has no GPU code"
+    return Verdict(runs="no", by="", reason=f"{have}, and AMD's code runs on no other gfx target than its own")
+
+
+def _binary_compatible(image: Capability, gpu: Capability, embedded: Collection[str]) -> bool:
+    """Whether SASS of another minor version runs: upwards within a major, not to, from or between embedded GPUs.
+
+    A letter `f` keeps to this; `a` is for one capability alone.
+    """
+    if image.suffix == "a" or image.dotted in embedded or gpu.dotted in embedded:
+        return False
+    return image.major == gpu.major and image.minor <= gpu.minor
+
+
+def _can_be_compiled_for(text: Capability, gpu: Capability, embedded: Collection[str]) -> bool:
+    """Whether the driver can compile PTX: forwards to anything, with `a` for its own only, with `f` in its family."""
+    if (text.major, text.minor) == (gpu.major, gpu.minor):
+        return True
+    if text.suffix:
+        return _binary_compatible(text, gpu, embedded)
+    return (text.major, text.minor) < (gpu.major, gpu.minor)
+
+
+def _why_not(gpu: Capability, images: list[Capability], texts: list[Capability], embedded: Collection[str]) -> str:
+    every = sorted({(one.major, one.minor) for one in (*images, *texts)})
+    if not every:
+        return "it has no GPU code"
+    lowest = "{}.{}".format(*every[0])
+    if (gpu.major, gpu.minor) < every[0]:
+        # TensorFlow itself leaves such GPUs out at its start (gpu_device.cc).
+        return f"its oldest code is for {lowest}, and TensorFlow ignores GPUs below that; PTX never helps older GPUs"
+    if gpu.dotted in embedded:
+        return f"{gpu.dotted} is an embedded GPU: only code for exactly {gpu.dotted} runs there, and it has none"
+    names = ", ".join(str(one) for one in (*images, *texts))
+    return f"it has {names}; none of these runs on {gpu.dotted}, and there is no PTX to compile for it"
+
+
+def _gfx(target: str) -> tuple[str, frozenset[str]]:
+    """`gfx90a:sramecc+:xnack-` -> its name and features."""
+    name, *features = target.split(":")
+    return name, frozenset(features)
+
+
+def _agree(one: Collection[str], other: Collection[str]) -> bool:
+    """No feature is on on one side and off on the other."""
+    opposite = {feature[:-1] + ("-" if feature.endswith("+") else "+") for feature in other}
+    return not opposite & set(one)

@@ -1,0 +1,371 @@
+"""`gpus`, `releases`, `explain`: what the knowledge base knows, asked directly. Neither engine nor network is used."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfdock.errors import Problem, ProfileError, TfdockError
+from tfdock.talk import console
+from tfdock.talk.app import AsJson, Knowledge, app, command, print_json, settings_for
+
+if TYPE_CHECKING:
+    from tfdock.decide.known import TargetFacts
+    from tfdock.read.knowledge import Accelerator, Code, Gpu, KnowledgeBase, Release, Row
+
+
+def _knowledge(folders: object) -> KnowledgeBase:
+    from tfdock.do import assets
+
+    return assets.knowledge(settings_for(knowledge=folders).knowledge)
+
+
+def _print(lines: Iterable[str]) -> None:
+    columns = console.width(sys.stdout)
+    for line in lines:
+        for part in console.wrapped(line, columns):
+            console.say(part, stream=sys.stdout)
+
+
+# --- gpus ---------------------------------------------------------------------------------------------------------
+
+
+@app.command(epilog="Examples: `tfdock gpus`, `tfdock gpus rtx 3080`, `tfdock gpus 8.6`, `tfdock gpus gfx1100`.")
+@command("tfdock.gpus/1")
+def gpus(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help="Names, parts of names, or capabilities.", metavar="[WORD]…", show_default=False),
+    ] = None,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the GPUs that are known, or say who compiles for one and which releases take it."""
+    from tfdock.decide.known import named, search, target_facts
+
+    base = _knowledge(knowledge)
+    exact = named(base, words or [])
+    found = exact or search(base, words or [])
+    if not found:
+        raise ProfileError(_no_gpu(base, words or []))
+    accelerators = base.accelerators
+    facts = {
+        key: target_facts(base, accelerators[key[0]], key[1])
+        for key in dict.fromkeys((gpu.accelerator, gpu.target) for gpu in found)
+    }
+    if as_json:
+        print_json("tfdock.gpus/1", True, {"gpus": [_gpu_json(gpu, facts) for gpu in found]})
+    elif exact or len(found) == 1:
+        for index, gpu in enumerate(found):
+            _print([""] if index else [])
+            _print(_gpu_lines(base, gpu, facts[gpu.accelerator, gpu.target]))
+    else:
+        _print(_gpu_list(base, found, facts))
+
+
+def _no_gpu(base: KnowledgeBase, words: Sequence[str]) -> Problem:
+    from tfdock.decide.devices import gpu_key
+
+    asked = " ".join(words)
+    near = difflib.get_close_matches(gpu_key(asked), base.gpus, n=3, cutoff=0.5)
+    fix = f"did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else "`tfdock gpus` lists all"
+    return Problem(code="gpu-unknown", message=f"no GPU is known by `{asked}`", fix=fix)
+
+
+def _gpu_json(gpu: Gpu, facts: dict[tuple[str, str], TargetFacts]) -> dict[str, Any]:
+    return {**gpu.model_dump(mode="json"), **asdict(facts[gpu.accelerator, gpu.target])}
+
+
+def _gpu_list(base: KnowledgeBase, found: Sequence[Gpu], facts: dict[tuple[str, str], TargetFacts]) -> Iterator[str]:
+    """The GPUs below what they have in common: their target, who compiles for it, and which releases take it."""
+    style = console.Style(sys.stdout)
+    for index, (key, one) in enumerate(facts.items()):
+        if index:
+            yield ""
+        toolkits, releases = _toolkits(base, one), _releases(base, one)
+        heading = f"{_target(one)}{f', {one.architecture}' if one.architecture else ''}"
+        yield f"{style.strong(heading)}: {toolkits}; {releases}"
+        rows = [gpu for gpu in found if (gpu.accelerator, gpu.target) == key]
+        yield from console.table([(gpu.gpu, _memory(gpu), ", ".join(gpu.names)) for gpu in rows])
+
+
+def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[str]:
+    style = console.Style(sys.stdout)
+    accelerator = base.accelerators[gpu.accelerator]
+    yield f"{style.strong(gpu.gpu)}  {', '.join(gpu.names)}".rstrip()
+    rows = [
+        ("capability" if accelerator.capabilities else "target", _target(facts)),
+        ("architecture", facts.architecture or ""),
+        ("memory", _memory(gpu)),
+        ("machine", gpu.machine or ""),
+        ("compilers", _toolkits(base, facts)),
+        ("releases", _releases(base, facts)),
+        ("driver", _driver(accelerator, facts)),
+        ("embedded", "runs its own code only, and nothing else runs it" if facts.embedded else ""),
+        ("note", gpu.note or ""),
+        ("unverified", _unverified(gpu)),
+        ("profile", f"`gpus: [{gpu.gpu}]`"),
+        ("source", _sources(base, "gpus", gpu)),
+    ]
+    yield from console.table([row for row in rows if row[1]])
+    if facts.releases:
+        yield ""
+        yield style.strong(f"releases that take {facts.written}, and the {_title(accelerator)} to take with them")
+        yield from console.table(
+            [(one.release, *_with(one.toolkits, one.tested, one.official)) for one in facts.releases]
+        )
+
+
+def _with(toolkits: Sequence[str], tested: bool, official: bool) -> tuple[str, str]:
+    notes = [] if tested else ["not the one it was tested with"]
+    notes += ["its official wheel has this code"] if official else []
+    return (toolkits[0] if len(toolkits) == 1 else f"{toolkits[0]} to {toolkits[-1]}"), ", ".join(notes)
+
+
+def _target(facts: TargetFacts) -> str:
+    return facts.target if facts.written == facts.target else f"{facts.target} ({facts.written})"
+
+
+def _title(accelerator: Accelerator) -> str:
+    return accelerator.titles.get(accelerator.toolkit or "", accelerator.toolkit or accelerator.accelerator)
+
+
+def _toolkits(base: KnowledgeBase, facts: TargetFacts) -> str:
+    """`CUDA 12.8 or newer`: which versions compile for a target."""
+    from tfdock.decide.known import spans
+
+    title = _title(base.accelerators[facts.accelerator])
+    known = [row.version for row in base.toolkits.values() if row.toolkit == facts.toolkit]
+    if not facts.toolkits:
+        return f"no known {title} compiles for it"
+    return f"{title} {_spans(spans(facts.toolkits, known), facts.last_toolkit)}"
+
+
+def _releases(base: KnowledgeBase, facts: TargetFacts) -> str:
+    """`TensorFlow 2.5 or newer`: which releases take a target."""
+    from tfdock.decide.known import spans
+    from tfdock.model import Version
+
+    taken = [one.release for one in facts.releases]
+    if not taken:
+        return "no TensorFlow is known to take it"
+    newest = max(base.releases, key=Version)
+    return f"TensorFlow {_spans(spans(taken, base.releases), taken[-1] == newest)}"
+
+
+def _spans(found: Sequence[tuple[str, str]], is_open: bool) -> str:
+    words = [first if first == last else f"{first} to {last}" for first, last in found]
+    if is_open:
+        words[-1] = f"{found[-1][0]} or newer"
+    return ", ".join(words)
+
+
+def _driver(accelerator: Accelerator, facts: TargetFacts) -> str:
+    words = [f"{facts.driver} is the first that knows the GPU"] if facts.driver else []
+    words += (
+        [
+            f"{facts.driver_max} is the last that does"
+            if words
+            else f"{facts.driver_max} is the last that knows the GPU"
+        ]
+        if facts.driver_max
+        else []
+    )
+    if facts.toolkit_driver:
+        windows = f" (WSL2: {facts.toolkit_driver_windows})" if facts.toolkit_driver_windows else ""
+        words.append(f"{_title(accelerator)} {facts.toolkits[0]} needs {facts.toolkit_driver}{windows}")
+    return "; ".join(words)
+
+
+def _memory(gpu: Gpu) -> str:
+    return f"{gpu.memory_gib:g} GiB" if gpu.memory_gib else ""
+
+
+def _unverified(row: Row) -> str:
+    return "yes" if row.unverified is True else row.unverified or ""
+
+
+def _sources(base: KnowledgeBase, table: str, row: Row) -> str:
+    texts = base.sources(table)
+    keys = (row.source,) if isinstance(row.source, str) else row.source
+    checked = f" (checked {row.checked})" if row.checked else ""
+    return "; ".join(texts.get(key, key) for key in keys) + checked
+
+
+# --- releases -----------------------------------------------------------------------------------------------------
+
+
+@app.command(epilog="Examples: `tfdock releases`, `tfdock releases 2.18`.")
+@command("tfdock.releases/1")
+def releases(
+    release: Annotated[
+        str | None, typer.Argument(help="A release, such as 2.18.", metavar="[RELEASE]", show_default=False)
+    ] = None,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the TensorFlow releases that are known, or all that is known of one."""
+    from tfdock.model import Version
+
+    base = _knowledge(knowledge)
+    rows = sorted(base.releases.values(), key=lambda row: Version(row.release))
+    if release is not None:
+        rows = [_one_release(base, release)]
+    if as_json:
+        document = {"releases": [row.model_dump(mode="json") for row in rows], "sources": base.sources("releases")}
+        print_json("tfdock.releases/1", True, document)
+    elif release is not None:
+        _print(_release_lines(base, rows[0]))
+    else:
+        _print(_release_list(base, rows))
+
+
+def _one_release(base: KnowledgeBase, asked: str) -> Release:
+    from tfdock.model import Version
+
+    found = base.releases.get(str(Version(asked).minor))
+    if found is None:
+        near = difflib.get_close_matches(asked, base.releases, n=3) or [max(base.releases, key=Version)]
+        fix = f"did you mean {' or '.join(f'`{name}`' for name in near)}? `tfdock releases` lists all"
+        raise ProfileError(Problem(code="release-unknown", message=f"TensorFlow `{asked}` is not known", fix=fix))
+    return found
+
+
+def _release_list(base: KnowledgeBase, rows: Sequence[Release]) -> Iterator[str]:
+    components = list(dict.fromkeys(name for row in base.accelerators.values() for name in row.components))
+    titles = {name: title for row in base.accelerators.values() for name, title in row.titles.items()}
+    heading = ["", "Python", "Bazel", "compiler", *(titles.get(name, name) for name in components), "official wheel"]
+    lines = [
+        (
+            row.release,
+            _pythons(row.pythons),
+            row.bazel,
+            f"clang {row.clang}" if row.clang else f"gcc {row.gcc}" if row.gcc else "",
+            *(row.components[name].tested or "" if name in row.components else "" for name in components),
+            " ".join(target for targets in row.official_targets.values() for target in targets),
+        )
+        for row in rows
+    ]
+    yield from console.table([tuple(map(console.Style(sys.stdout).strong, heading)), *lines], indent="")
+
+
+def _pythons(versions: Sequence[str]) -> str:
+    """`2.7 3.3-3.6`: runs of minor versions."""
+    runs: list[list[str]] = []
+    for version in versions:
+        major, _, minor = version.partition(".")
+        if runs and f"{major}.{int(minor) - 1}" == runs[-1][-1]:
+            runs[-1].append(version)
+        else:
+            runs.append([version])
+    return " ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
+    """Every field of the row that says something, then where it all comes from."""
+    style = console.Style(sys.stdout)
+    yield style.strong(f"TensorFlow {row.release}")
+    last = ("note", "unverified", "checked", "source")
+    known = [(name, value) for name, value in row if name not in ("release", *last) and value not in (None, (), {})]
+    told = [(name.replace("_", " "), _value(value)) for name, value in known if name != "components"]
+    components = [(f"{name}", _value(support)) for name, support in row.components.items()]
+    rest = [("note", row.note or ""), ("unverified", _unverified(row)), ("checked", row.checked)]
+    yield from console.table([*told, *components, *((name, value) for name, value in rest if value)])
+    yield ""
+    yield style.strong("sources")
+    texts = base.sources("releases")
+    keys = (row.source,) if isinstance(row.source, str) else row.source
+    yield from console.table([(key, texts.get(key, "")) for key in keys])
+
+
+def _value(value: object) -> str:
+    """A field's value for people: lists with commas, records as `name: value`."""
+    if isinstance(value, tuple):
+        return ", ".join(_value(one) for one in value)
+    pairs = dict(value).items() if hasattr(value, "model_fields_set") else getattr(value, "items", lambda: None)()
+    if pairs is None:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    said = [f"{name.replace('_', ' ')}: {_value(one)}" for name, one in pairs if one not in (None, (), False)]
+    return "; ".join(said)
+
+
+# --- explain ------------------------------------------------------------------------------------------------------
+
+
+@app.command(epilog="Examples: `tfdock explain`, `tfdock explain target-not-in-toolkit`.")
+@command("tfdock.explain/1")
+def explain(
+    code: Annotated[
+        str | None,
+        typer.Argument(help="A code, as errors show it in brackets.", metavar="[CODE]", show_default=False),
+    ] = None,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what an error's code means, with an example and the ways out; without a code list them all."""
+    base = _knowledge(knowledge)
+    if code is None:
+        rows = sorted(base.codes.values(), key=lambda row: row.code)
+        if as_json:
+            print_json("tfdock.explain/1", True, {"codes": [_code_json(row) for row in rows]})
+        else:
+            _print(console.table([(row.code, row.title) for row in rows], indent=""))
+        return
+    row = base.codes.get(code.strip("[]").lower())
+    if row is None:
+        near = difflib.get_close_matches(code, base.codes, n=3, cutoff=0.4)
+        fix = f"did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else "`tfdock explain` lists all"
+        raise ProfileError(Problem(code="code-unknown", message=f"there is no code `{code}`", fix=fix))
+    problems = _provoked(base, row)
+    if as_json:
+        document = {**_code_json(row), "problems": [asdict(problem) for problem in problems]}
+        print_json("tfdock.explain/1", True, document)
+    else:
+        _print(_code_lines(row, problems))
+
+
+def _code_json(row: Code) -> dict[str, Any]:
+    return row.model_dump(mode="json", exclude={"source", "checked", "note", "unverified"})
+
+
+def _provoked(base: KnowledgeBase, row: Code) -> tuple[Problem, ...]:
+    """What the row's own profile is refused with: shown as it is today, not as it was when the row was written."""
+    from tfdock.decide.resolve import resolve
+    from tfdock.read import profile as profiles
+
+    if row.profile is None:
+        return ()
+    file = "profile.yaml"
+    try:
+        profile, document = profiles.read(row.profile, file)
+        resolution = resolve(profile, document, base, file=file)
+    except TfdockError as error:
+        return error.problems
+    return (*resolution.untested, *resolution.warnings)
+
+
+def _code_lines(row: Code, problems: Sequence[Problem]) -> Iterator[str]:
+    style = console.Style(sys.stdout)
+    yield f"{style.strong(row.code)}: {row.title}"
+    yield ""
+    yield from console.wrapped(row.cause, console.width(sys.stdout), "")
+    yield ""
+    if row.profile is not None:
+        yield style.strong("example: this profile.yaml")
+        yield from (f"  {console.clean(line)}" for line in row.profile.splitlines())
+        if problems:
+            yield style.strong("is answered with")
+            columns = console.width(sys.stdout) - 2
+            yield from (f"  {line}" for line in console.problem_lines(problems, style, columns))
+        yield ""
+    elif row.example is not None:
+        yield style.strong("example")
+        yield from (f"  {line}" for line in row.example.rstrip().splitlines())
+        yield ""
+    yield style.strong("ways out")
+    yield from console.table([("-", way) for way in row.ways])
