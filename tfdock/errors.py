@@ -39,6 +39,14 @@ def combined_exit_code(codes: Iterable[int]) -> int:
     return next((code for code in _PRECEDENCE if code in seen), 0)
 
 
+_OR = "; or "
+
+
+def one_of(fixes: Iterable[str]) -> str:
+    """Several fixes, any of which is enough, as one text; `Problem.fixes` takes it apart."""
+    return _OR.join(fixes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
     """One way out of a refusal, tried before it was offered: the profile so changed is accepted.
@@ -71,6 +79,11 @@ class Problem:
     line: int | None = None
     column: int | None = None
     field: str | None = None
+
+    @property
+    def fixes(self) -> tuple[str, ...]:
+        """The fixes, any of which is enough; the ways are among them."""
+        return tuple(self.fix.split(_OR)) if self.fix else ()
 
     @property
     def where(self) -> str:

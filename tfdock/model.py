@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 from typing import NewType
 
 BuildId = NewType("BuildId", str)
@@ -13,6 +13,12 @@ BuildId = NewType("BuildId", str)
 
 Digest = NewType("Digest", str)
 """`sha256:` and 64 hexadecimal digits."""
+
+
+@lru_cache(maxsize=4096)  # a resolution compares some hundred versions, some thousand times
+def _parts(text: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(\.\d+)*", text)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
 @total_ordering
@@ -28,8 +34,7 @@ class Version:
     @property
     def parts(self) -> tuple[int, ...]:
         """The leading numeric components; a suffix such as `-rc1` is left out."""
-        match = re.match(r"\d+(\.\d+)*", self.text)
-        return tuple(int(part) for part in match.group().split(".")) if match else ()
+        return _parts(self.text)
 
     @property
     def minor(self) -> Version:

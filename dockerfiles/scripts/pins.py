@@ -1,9 +1,9 @@
-"""pins.py: write down what `tfdock lock` pins: Bazel's own bytes, and the Python distributions with theirs.
+"""pins.py FILE: write down what `tfdock lock` pins: Bazel's own bytes, and the Python distributions with theirs.
+
+The file gets lines `bazel SHA256` and `requirement NAME VERSION SHA256`. A distribution's sum is over the sums of its
+files as pip wrote them down in RECORD; where a distribution has none (Debian's), over its metadata.
 
 Runs on whichever Python the image has, 2.7 and 3.4 among them.
-
-/opt/tfdock/pins gets lines `bazel SHA256` and `requirement NAME VERSION SHA256`. A distribution's sum is over the
-sums of its files as pip wrote them down in RECORD; where a distribution has none (Debian's), over its metadata.
 """
 
 import hashlib
@@ -74,5 +74,5 @@ def content(path):
 
 
 lines = ["bazel " + sha256(read(bazel()))] + distributions()
-with open("/opt/tfdock/pins", "wb") as output:
-    output.write("".join(line + "\n" for line in lines).encode("ascii"))
+with open(sys.argv[1], "wb") as output:
+    output.write("".join(line + "\n" for line in lines).encode("utf-8"))

@@ -143,6 +143,8 @@ class Tfdock:
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
             "PYTHONDONTWRITEBYTECODE": "1",
+            # Sentences stay on one line, where tests look for them.
+            "COLUMNS": "1000",
             "DOCKER_HOST": self.engine,
             "TFDOCK_KNOWLEDGE": str(KNOWLEDGE),
             # What the miniature downloads stands on 127.0.0.1 of this machine.

@@ -228,6 +228,13 @@ def test_every_run_has_an_output_base_of_its_own(desk: Desk) -> None:
     assert mounts(desk.engine.specs["compile"])["/tf/output"] != first
 
 
+def test_an_image_that_does_not_know_its_toolchain_is_not_built_with(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "read_file", lambda *_: None)
+    desk.fails(BuildFailed, "image-incomplete", "image")
+
+
 # --- streams and engines that break -------------------------------------------------------------------------------
 
 

@@ -71,8 +71,8 @@ def refused(text: str, others: Mapping[str, str] | None = None) -> list[Problem]
     return list(caught.value.problems)
 
 
-# Nothing here exists. 9.9 takes exact toolkit versions only, 9.8 any; 1.9 writes capabilities as `x.y`; 9.7 reads a
-# variable that no image can fill, and is not known to work with any accelerator.
+# Nothing here exists. 9.9 takes exact toolkit versions only, 9.8 any; 1.9 writes capabilities as `x.y`; 9.7 reads
+# variables that no image and no build can fill, and is not known to work with any accelerator.
 MADE_UP_TABLES = {
     "accelerators": r"""
 rows:
@@ -125,6 +125,7 @@ rows:
       cuda: {tested: "20.0", accepted: ["20.0"]}
       cudnn: {accepted: ["8.8", "8.9"]}
     capability_pattern: '(sm|compute)_\d\d'
+    capability_doubt: '(sm|compute)_90a'
     wheel: {target: "//:wheel", folder: bazel-bin/wheels}
     cost: {memory_per_job_mib: 2048, disk_gib: 50}
     source: x
@@ -159,7 +160,8 @@ rows:
     when: {accelerator: xpu}
     source: x
   - {variable: CAPABILITIES, releases: "1.4..", value: "{capabilities}", when: {accelerator: cuda}, source: x}
-  - {variable: HAUNTED, releases: "9.7", value: "{ghost_path}", source: x}
+  - {variable: HAUNTED, releases: "9.7", value: "{ghost_path}", when: {xla: "true"}, source: x}
+  - {variable: EMPTY, releases: "9.7", value: "{ghost}", when: {xla: "false"}, source: x}
 """,
     "flags": r"""
 rows:

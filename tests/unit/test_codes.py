@@ -27,7 +27,7 @@ CODES = assets.knowledge().codes
 COMPOSED = {"{self.phase}-failed": ("fetch-failed", "compile-failed")}
 
 
-# --- every code is explained ------------------------------------------------------------------------------------------
+# --- every code is explained --------------------------------------------------------------------------------------
 
 
 Places = Mapping[str, Mapping[str, int]]
@@ -126,7 +126,7 @@ def test_the_scan_finds_codes_in_whatever_way_they_are_given() -> None:
     assert {"refuse", "_means"} <= set(places()), "the program still gives codes by position"
 
 
-# --- every code is provoked -------------------------------------------------------------------------------------------
+# --- every code is provoked ---------------------------------------------------------------------------------------
 
 WITH_PROFILE = {code: row.profile for code, row in CODES.items() if row.profile is not None}
 QUOTED = {
@@ -187,7 +187,7 @@ def test_a_code_that_no_profile_provokes_has_an_example_and_a_test_that_names_it
     assert code in QUOTED, "no test provokes it"
 
 
-# --- the explanations read well ---------------------------------------------------------------------------------------
+# --- the explanations read well -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", CODES.values(), ids=lambda row: row.code)

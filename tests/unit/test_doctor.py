@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.preflight import Check
-from tfdock.do import doctor
+from tfdock.do import doctor, journal
 from tfdock.do.engine import ImageInfo
 from tfdock.do.fake_engine import FakeEngine
+from tfdock.do.journal import RunEntry
 from tfdock.do.settings import Settings
 from tfdock.errors import (
     DiskFull,
@@ -27,7 +30,7 @@ from tfdock.errors import (
     TfdockError,
 )
 from tfdock.model import Host, LocalGpu, Machine, Place
-from tfdock.talk import cli
+from tfdock.talk.app import app
 from tfdock.talk.commands import doctor as command
 
 from .desk import GIB, Desk
@@ -135,8 +138,12 @@ def test_the_parts_of_a_builds_disk_are_the_whole(settings: Settings, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("runtimes", "program", "status"),
-    [(("nvidia", "runc"), None, "ok"), (("runc",), "nvidia-ctk", "ok"), (("runc",), None, "warning")],
+    ("runtimes", "program", "code"),
+    [
+        (("nvidia", "runc"), None, ""),
+        (("runc",), "nvidia-ctk", ""),
+        (("runc",), None, "gpu-runtime-missing"),
+    ],
 )
 def test_gpus_want_a_container_runtime(
     settings: Settings,
@@ -144,12 +151,12 @@ def test_gpus_want_a_container_runtime(
     monkeypatch: pytest.MonkeyPatch,
     runtimes: tuple[str, ...],
     program: str | None,
-    status: str,
+    code: str,
 ) -> None:
     machine(Host(gpus=(RTX3080,), drivers={"cuda": "550.54.14"}))
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: name if name == program else None)
+    monkeypatch.setattr(shutil, "which", lambda name: name if name == program else None)
     found = checks(settings, engine(runtimes=runtimes))
-    assert of(found, "gpu runtime").status == status
+    assert of(found, "gpu runtime").code == code
     assert "RTX 3080 (8.6), driver 550.54.14" in of(found, "gpu").found
 
 
@@ -158,6 +165,27 @@ def test_a_driver_that_is_out_of_order_is_told(settings: Settings, machine: Call
     found = checks(settings, engine())
     assert (of(found, "driver").code, of(found, "wsl").status) == ("driver-broken", "ok")
     assert "gpu" not in {check.name for check in found}
+
+
+def test_what_a_killed_run_left_is_told(settings: Settings, tmp_path: Path) -> None:
+    entry = RunEntry(run="run1", build_id="x", staging=str(tmp_path / "s"), output=str(tmp_path / "o"))
+    with journal.running(settings.state_dir, entry):
+        assert of(checks(settings, engine()), "leftovers").status == "ok"
+        kept = tmp_path / "kept"
+        shutil.copytree(settings.state_dir / "runs" / "run1", kept)
+    shutil.copytree(kept, settings.state_dir / "runs" / "run1", dirs_exist_ok=True)
+    check = of(checks(settings, engine()), "leftovers")
+    assert (check.code, check.found) == ("run-left-behind", "run1")
+
+
+def test_a_journal_that_cannot_be_read_fails_and_stops_nothing_else(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    settings.state_dir.write_text("in the way")
+    found = checks(settings, engine())
+    assert "the journal of runs" in of(found, "folder").found
+    assert "leftovers" not in {check.name for check in found}
 
 
 def test_a_profile_is_compared_with_the_machine(
@@ -249,7 +277,7 @@ def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
     def called(*words: str, fake: FakeEngine | None = None, columns: int = 80) -> Any:
         monkeypatch.setenv("COLUMNS", str(columns))
         monkeypatch.setattr(command, "local_engine", lambda: fake or engine())
-        return CliRunner().invoke(cli.app, ["doctor", *words])
+        return CliRunner().invoke(app, ["doctor", *words])
 
     return called
 
@@ -291,6 +319,14 @@ def test_several_profiles_are_told_apart(run: Callable[..., Any]) -> None:
     assert "rtx3080: memory" in result.stdout
     assert "cpu-native: memory" in result.stdout
     assert result.stdout.count("engine: ") == 1
+
+
+def test_the_answer_names_the_profiles_that_cannot_be_built(run: Callable[..., Any], tmp_path: Path) -> None:
+    greedy = tmp_path / "greedy.yaml"
+    greedy.write_text(f"{PROFILE}resources: {{disk: 4T}}\n")
+    answer = run("cpu-native", str(greedy), columns=300).stdout.splitlines()[0]
+    assert answer.startswith(f"no: {greedy} cannot")
+    assert "cpu-native" in run("cpu-native", str(greedy), fake=gone(), columns=300).stdout.splitlines()[0]
 
 
 def test_a_profile_that_is_refused_is_a_failed_check(run: Callable[..., Any], tmp_path: Path) -> None:

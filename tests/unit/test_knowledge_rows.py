@@ -258,6 +258,65 @@ def test_every_official_target_fits_the_release_and_its_toolkit(knowledge: Knowl
 
 
 @pytest.mark.parametrize(
+    ("releases", "lowest", "highest"),
+    [
+        ("1.4..1.6", "0.5.4", None),
+        ("1.7..1.9", "0.10.0", None),
+        ("1.10..1.12", "0.15.0", None),
+        ("1.13", "0.19.0", "0.21.0"),
+        ("1.14", "0.24.1", "0.25.2"),
+        ("1.15", "0.24.1", "0.26.1"),
+        ("2.0", "0.24.1", "0.26.1"),
+        ("2.1", "0.27.1", "0.29.1"),
+        ("2.2", "2.0.0", "2.0.0"),
+        ("2.3..2.4", "3.1.0", "3.99.0"),
+        ("2.5..2.6", "3.7.2", "3.99.0"),
+        ("2.7", "3.7.2", "4.99.0"),
+        ("2.8", "4.2.1", "4.99.0"),
+        ("2.9", "4.2.2", "5.99.0"),
+        ("2.10..", None, None),
+    ],
+)
+def test_configure_takes_a_range_of_bazels_and_the_one_of_the_release_lies_in_it(
+    knowledge: KnowledgeBase, releases: str, lowest: str | None, highest: str | None
+) -> None:
+    for name, release in knowledge.releases.items():
+        if in_range(name, releases):
+            assert (release.bazel_min, release.bazel_max) == (lowest, highest)
+            assert Version(lowest or "0") <= Version(release.bazel) <= Version(highest or "99")
+
+
+@pytest.mark.parametrize(
+    ("releases", "targets"),
+    [
+        ("1.4..1.9", ("compute_35", "compute_52")),
+        ("1.10..2.9", ("compute_35", "compute_70")),
+        # `3.5,7.0` has PTX for the last only.
+        ("2.10..", ("sm_35", "compute_70")),
+    ],
+)
+def test_what_is_built_when_configure_is_told_nothing(
+    knowledge: KnowledgeBase, releases: str, targets: tuple[str, ...]
+) -> None:
+    for name, release in knowledge.releases.items():
+        if in_range(name, releases):
+            assert release.default_targets == {"cuda": targets}
+
+
+def test_floors_are_those_of_the_run_time_and_not_only_of_configure(knowledge: KnowledgeBase) -> None:
+    for name, release in knowledge.releases.items():
+        assert release.floor == {"cuda": "3.0" if in_range(name, "1.4..2.2") else "3.5"}
+        assert release.xla_floor == {"cuda": "3.5"}
+
+
+def test_official_wheels_have_the_project_that_has_gpu_code(knowledge: KnowledgeBase) -> None:
+    for name, release in knowledge.releases.items():
+        project = release.official_project
+        assert project.get("cuda") == ("tensorflow-gpu" if in_range(name, "1.4..2.0") else None)
+        assert project.get("rocm") == ("tensorflow-rocm" if "rocm" in release.components else None)
+
+
+@pytest.mark.parametrize(
     ("release", "takes", "refuses"),
     [
         ("1.4", ("3.7", "6.1"), ("sm_37", "2.1", "8")),
@@ -545,9 +604,9 @@ def test_drivers_grow_with_the_toolkit(knowledge: KnowledgeBase) -> None:
         assert Version(older.driver_windows or "") < Version(newer.driver_windows or ""), newer.version
     floors = list(knowledge.drivers.values())
     assert [(row.toolkit, row.version) for row in floors] == [("cuda", "11"), ("cuda", "12"), ("cuda", "13")]
-    for older, newer in pairwise(floors):
-        assert Version(older.linux) < Version(newer.linux)
-        assert Version(older.windows or "") < Version(newer.windows or "")
+    for one, next_one in pairwise(floors):
+        assert Version(one.linux) < Version(next_one.linux)
+        assert Version(one.windows or "") < Version(next_one.windows or "")
 
 
 def test_a_majors_driver_is_no_newer_than_its_first_toolkits(knowledge: KnowledgeBase) -> None:
@@ -585,7 +644,7 @@ def test_every_target_of_a_gpu_or_toolkit_has_one_architecture(knowledge: Knowle
 
 
 def test_an_embedded_gpu_is_one_with_a_cpu_of_its_own(knowledge: KnowledgeBase) -> None:
-    machines = {}
+    machines: dict[str, str | None] = {}
     for row in knowledge.architectures:
         assert set(row.embedded) <= set(row.targets)
         assert bool(row.machine) is bool(row.embedded), row.architecture
@@ -682,7 +741,7 @@ def test_every_closed_version_has_its_redistributable(knowledge: KnowledgeBase) 
         for release in knowledge.releases.values()
         for name, one in release.components.items()
         if one.closed
-        for version in (*one.accepted, *one.uncertain)
+        for version in (*one.accepted, *one.uncertain, *one.disputed)
     }
     assert wanted <= set(knowledge.redistributables)
     hashes = [row.sha256 for row in knowledge.redistributables.values()]

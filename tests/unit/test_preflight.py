@@ -168,7 +168,7 @@ def test_a_driver_that_answers_with_an_error_is_told(desk: Desk) -> None:
 
 
 def test_boards_with_a_driver_of_their_own_are_not_judged_by_the_tables(desk: Desk) -> None:
-    assert findings(desk, capabilities("sm_87"), host("35.4.1", ORIN))["driver"].status == SKIPPED
+    assert findings(desk, capabilities("sm_86"), host("35.4.1", ORIN))["driver"].status == SKIPPED
 
 
 # --- which GPUs -----------------------------------------------------------------------------------------------------
@@ -317,17 +317,19 @@ def test_the_profiles_own_limit_counts(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "status"),
+    ("machine", "status", "code"),
     [
-        (Machine(cpus=8, memory=32 * GIB), OK),
-        (Machine(cpus=1, memory=8 * GIB), WARNING),
-        (Machine(cpus=1, memory=2 * GIB), FAILED),
-        (Machine(cpus=1, memory=2 * GIB, swap=2 * GIB), WARNING),
+        (Machine(cpus=8, memory=32 * GIB), OK, ""),
+        (Machine(cpus=1, memory=8 * GIB), WARNING, "memory-short"),
+        (Machine(cpus=1, memory=2 * GIB), FAILED, "machine-memory-too-small"),
+        (Machine(cpus=1, memory=2 * GIB, swap=2 * GIB), WARNING, "memory-short"),
     ],
 )
-def test_a_machine_without_a_plan_is_judged_by_what_builds_usually_want(machine: Machine, status: str) -> None:
+def test_a_machine_without_a_plan_is_judged_by_what_builds_usually_want(
+    machine: Machine, status: str, code: str
+) -> None:
     check = preflight.any_memory_check(machine)
-    assert check.status == status
+    assert (check.status, check.code) == (status, code)
     assert (check.exit_code == ExitCode.RESOURCES) is (status == FAILED)
 
 

@@ -418,11 +418,18 @@ REFUSALS = [
         id="no image at all",
     ),
     pytest.param(
-        'schema: 1\ntensorflow: "9.7.0"\n',
+        'schema: 1\ntensorflow: "9.7.0"\nxla: false\n',
         "knowledge-placeholder",
         "tensorflow",
         2,
         id="a hole in a row",
+    ),
+    pytest.param(
+        'schema: 1\ntensorflow: "9.7.0"\n',
+        "image-without-tool",
+        "base",
+        1,
+        id="a tool that is not in the image",
     ),
 ]
 
@@ -448,7 +455,7 @@ def test_nothing_is_said_twice(made_up: Desk, text: str) -> None:
 
 
 # What nothing in the profile mends; its fix says what else to do.
-NO_WAY = {"gpu-local-none", "knowledge-placeholder"}
+NO_WAY = {"gpu-local-none"}
 
 
 @pytest.mark.parametrize("text", [parameter.values[0] for parameter in REFUSALS], ids=[one.id for one in REFUSALS])
@@ -465,7 +472,7 @@ def test_every_way_out_leads_out(made_up: Desk, text: str) -> None:
 def test_a_way_out_reads_as_it_stands_in_a_profile(made_up: Desk) -> None:
     text = HEAD + "gpus: [one]\ncuda: '20.0'\n"
     (problem,) = made_up.problems(text)
-    snippet = re.search(r"`(cuda: [^`]+)`", problem.fix)
+    snippet = re.search(r"`(cuda: [^`]+)`", problem.fixes[0])
     assert snippet
     assert made_up.resolve(HEAD + f"gpus: [one]\n{snippet[1]}\n").components["cuda"] == "20.1.0"
 
@@ -533,7 +540,10 @@ def test_an_unknown_toolkit_is_a_doubt_and_said_once(made_up: Desk) -> None:
         'schema: 1\ntensorflow: "9.8.0"\naccelerator: xpu\ncomponents: {xpu: "9.0", xdnn: "1"}\ntargets: [xe1, xe2]\n'
     )
     found: list[Problem] = made_up.problems(text)
-    assert [problem.code for problem in found if problem.field == "components.xpu"] == ["toolkit-unknown"]
+    assert [problem.code for problem in found if problem.field == "components.xpu"] == [
+        "accelerator-untested",
+        "toolkit-unknown",
+    ]
 
 
 # --- GPUs and targets -----------------------------------------------------------------------------------------------

@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 
 from tfdock.decide.devices import find_gpu, matching, sorted_targets
 from tfdock.decide.question import Question
-from tfdock.decide.rules import DEVICE_RULES, LIBRARY_RULES, RULES, Combination, Rule, Wanted
+from tfdock.decide.rules import (
+    DEVICE_RULES,
+    LIBRARY_RULES,
+    RULES,
+    Combination,
+    Rule,
+    Wanted,
+    release_uses_the_target,
+)
 from tfdock.model import Capability, Version
 from tfdock.read.knowledge import Accelerator, Gpu, Release, Support
 from tfdock.read.profile import TARGET_FIELDS, HostCompiler
@@ -30,7 +38,7 @@ class Devices:
 def accelerator_of(question: Question) -> Accelerator | None:
     """The accelerator that the profile names or implies; None if that was refused."""
     profile, known, notes = question.profile, question.knowledge.accelerators, question.notes
-    asked = profile.accelerator
+    asked, before = profile.accelerator, len(notes.problems)
     if asked is not None and asked not in known:
         notes.refuse(
             "accelerator-unknown",
@@ -54,6 +62,8 @@ def accelerator_of(question: Question) -> Accelerator | None:
             f"the profile mixes accelerators: {said}",
             why="one wheel serves one accelerator: make two profiles",
         )
+    if len(notes.problems) > before:
+        return None
     name = next(iter(sorted(names)), "cpu")
     reason = f"`{next(iter(evidence))}` asks for it" if evidence else "no GPU is asked for"
     notes.choose("accelerator", name, "profile" if asked or evidence else "default", "as asked" if asked else reason)
@@ -173,7 +183,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
     if accelerator.components and not any(name in release.components for name in accelerator.components):
         notes.doubt(
             "accelerator-untested",
-            "accelerator",
+            next((path for path, _ in _evidence(question)), "accelerator"),
             f"nothing is known of TensorFlow {release.release} with {accelerator.accelerator}",
         )
     gpus = [(path, gpu) for path, name in asked_gpus(question) if (gpu := find_gpu(question.knowledge, name))]
@@ -190,7 +200,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
         xla=question.profile.xla,
         served=gpus if listed else (),
     )
-    _refuse_other_machines(question, gpus)
+    _refuse_other_machines(question, accelerator, gpus, listed)
     if accelerator.target_pattern and not combination.targets:
         combination = replace(combination, targets=_official(question, combination))
     combination = _with_toolkit(question, combination)
@@ -228,20 +238,26 @@ def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[
         )
 
 
-def _refuse_other_machines(question: Question, gpus: Sequence[tuple[str, Gpu]]) -> None:
+def _refuse_other_machines(
+    question: Question, accelerator: Accelerator, gpus: Sequence[tuple[str, Gpu]], listed: Sequence[Wanted]
+) -> None:
     """GPUs that are sold with another CPU than the one that is built for."""
-    for path, gpu in gpus:
-        families = (
-            row
-            for row in question.knowledge.architectures
-            if row.accelerator == gpu.accelerator and gpu.target in row.embedded
-        )
-        machine = gpu.machine or next((row.machine for row in families if row.machine), None)
+    of_targets = {
+        target: row.machine
+        for row in question.knowledge.architectures
+        if row.accelerator == accelerator.accelerator
+        for target in row.embedded
+    }
+    found = [(path, gpu.gpu, gpu.machine or of_targets.get(gpu.target)) for path, gpu in gpus]
+    if accelerator.capabilities:
+        dotted = [(one, Capability.parse(one.target).dotted) for one in listed]
+        found += [(one.path, f"a GPU of {target}", of_targets.get(target)) for one, target in dotted]
+    for path, what, machine in found:
         if machine and machine != question.machine:
             question.notes.refuse(
                 "gpu-other-machine",
                 path,
-                f"{gpu.gpu} stands beside a CPU of kind {machine}, and this build is for {question.machine}",
+                f"{what} stands beside a CPU of kind {machine}, and this build is for {question.machine}",
                 why="wheels are built for the kind of machine that builds them",
                 fix=f"build it on {machine}, or name a GPU of {question.machine} machines",
             )
@@ -264,7 +280,7 @@ def _targets_of(release: Release, accelerator: Accelerator, gpus: Sequence[tuple
 
 
 def _official(question: Question, one: Combination) -> list[Wanted]:
-    """The official wheel's list; nothing was asked."""
+    """The official wheel's list, as far as it is used: nothing was asked, so nothing has to be refused."""
     official = one.release.official_targets.get(one.accelerator.accelerator, ())
     row = f"releases.yaml {one.release.release}"
     if not official:
@@ -274,9 +290,13 @@ def _official(question: Question, one: Combination) -> list[Wanted]:
             f"it is not known for which GPUs TensorFlow {one.release.release} is officially built",
             why=f"neither `gpus` nor `{one.accelerator.target_field}` says it either",
         )
-    question.notes.choose("targets", ", ".join(official), row, "the official wheel's list")
     path = one.place(one.accelerator.toolkit or "") if one.accelerator.toolkit in one.asked else "accelerator"
-    return [Wanted(target=target, path=path, official=True) for target in official]
+    wanted = [Wanted(target=target, path=path, official=True) for target in official]
+    # With XLA on, which an old official wheel was built without, the oldest GPUs of its list are not used.
+    used = [each for each in wanted if not any(release_uses_the_target(replace(one, targets=[each])))] or wanted
+    reason = "the official wheel's list" + ("" if used == wanted else ", as far as the release uses it")
+    question.notes.choose("targets", ", ".join(each.target for each in used), row, reason)
+    return used
 
 
 def _target_reason(gpus: Sequence[tuple[str, Gpu]], listed: Sequence[Wanted]) -> str:

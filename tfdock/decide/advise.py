@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tfdock.decide.contract import applies
-from tfdock.decide.devices import find_gpu, gpu_key, sorted_targets
-from tfdock.decide.known import TargetFacts, taken_versions, target_facts, uses_target
+from tfdock.decide.devices import find_gpu, matching, sorted_targets
+from tfdock.decide.known import taken_versions, uses_target
 from tfdock.decide.preflight import toolkit_floor
 from tfdock.decide.resolve import Resolution, resolve
-from tfdock.decide.rules import judge, library
+from tfdock.decide.rules import judge, libraries
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.inspect.verdict import Runs
 from tfdock.model import Capability, Version
@@ -39,7 +39,11 @@ _FILE = "advice.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheel:
-    """An official wheel: `targets` are what was compiled into it, empty where nobody knows of any for such GPUs."""
+    """An official wheel: `targets` are what was compiled into it, empty where nobody knows of any for such GPUs.
+
+    `requirement` is what to tell pip; `pins` are what to tell it beside, where the newest of a library has dropped
+    one of the GPUs.
+    """
 
     project: str
     release: str
@@ -47,11 +51,12 @@ class Wheel:
     pythons: tuple[str, ...]
     targets: tuple[str, ...]
     requirement: str
+    pins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAdvice:
-    """How a GPU runs the official wheel. `limits` are what is narrower than the verdict."""
+    """How a GPU runs the official wheel. `limits` are what is narrower than the verdict, `pins` help against some."""
 
     gpu: Gpu
     capability: bool
@@ -59,6 +64,7 @@ class GpuAdvice:
     by: str
     reason: str
     limits: tuple[str, ...]
+    pins: tuple[str, ...] = ()
 
     @property
     def starts_at_once(self) -> bool:
@@ -100,9 +106,11 @@ class Offer:
 class Advice:
     """The whole answer. `native` is the newest official wheel that runs on all the GPUs without JIT.
 
-    `offer` is the profile to build, `untested` one that stays with the release asked for at one's own risk, `refused`
-    why the release asked for does not take them. `plan` is the offer's list, `alternative` the one with code for
-    each GPU alone, where that is longer; `figures` are what sizes and times were reckoned with.
+    `offer` is the profile to build; where no release takes the GPUs, the one asked for at one's own risk. `untested`
+    is that one beside an offer of another release, `refused` why the release asked for does not take them.
+    `elsewhere`: a GPU is part of a machine of another kind; `mixed`: one wheel cannot serve them. `plan` is the
+    offer's list, `alternative` one with code for each GPU alone, where it is longer; `figures` are what sizes and
+    times were reckoned with, and may be held against.
     """
 
     release: Release
@@ -114,6 +122,8 @@ class Advice:
     offer: Offer | None
     untested: Offer | None
     refused: tuple[Problem, ...]
+    elsewhere: bool
+    mixed: bool
     plan: SizePlan | None
     alternative: SizePlan | None
     figures: tuple[Estimate, ...]
@@ -134,26 +144,27 @@ def advise(
 ) -> Advice:
     """Answer for GPUs and a release (`2.19`, `2.19.1`; None is the newest); ProfileError for an unknown one."""
     release, version = _release(knowledge, tensorflow)
+    accelerator = knowledge.accelerators[gpus[0].accelerator]
     found = tuple(_on_official(knowledge, release, gpu) for gpu in gpus)
     offer, refused = _offer(knowledge, release, version, gpus, python)
-    other = offer is not None and offer.release is not release
-    planned = offer.release if offer else release
-    kinds = {gpu.accelerator for gpu in gpus}
-    accelerator = knowledge.accelerators[gpus[0].accelerator]
-    single = len(kinds) == 1
+    own = offer is not None and offer.release is release
+    untested = None if own else _accepted(knowledge, release, version, gpus, python, allow_untested=True)[0]
+    planned = offer or untested
     return Advice(
         release=release,
         version=version,
         python=python,
-        wheel=official_wheel(release, version, accelerator, knowledge),
+        wheel=_official_wheel(knowledge, release, version, found),
         gpus=found,
-        native=_newest_native(knowledge, gpus),
-        offer=offer,
-        untested=_untested(knowledge, release, version, gpus, python) if other or not offer else None,
+        native=_newest_native(knowledge, gpus, python),
+        offer=planned,
+        untested=untested if offer else None,
         refused=refused,
-        plan=_size(knowledge, planned, accelerator, gpus, offer.resolution.targets) if offer else None,
-        alternative=_one_each(knowledge, offer, accelerator, gpus) if offer and single else None,
-        figures=tuple(_figures(knowledge, planned, accelerator)),
+        elsewhere=any(machine_of(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus),
+        mixed=len({gpu.accelerator for gpu in gpus}) > 1,
+        plan=_size(knowledge, planned.release, accelerator, gpus, planned.resolution.targets) if planned else None,
+        alternative=_one_each(knowledge, planned, accelerator, gpus) if planned else None,
+        figures=tuple(_figures(knowledge, planned.release if planned else release, accelerator)),
         jit=_estimate(knowledge, "jit-first-start", release, accelerator),
     )
 
@@ -179,28 +190,14 @@ def _no_name() -> Problem:
 
 
 def _unknown(knowledge: KnowledgeBase, name: str) -> Problem:
-    # Where one name was sold with several capabilities each has a row of its own, without the drivers' names.
-    key = gpu_key(name)
-    sold = [
-        row for row in knowledge.gpus.values() if not row.names and "-" in row.gpu and key.endswith(_stem(row.gpu))
-    ]
-    if len({row.target for row in sold}) > 1:
-        which = " or ".join(f"`{row.gpu}` ({row.target})" for row in sold)
-        message = f"`{name}` is the name of GPUs with different capabilities"
-        return Problem(code="gpu-unknown", message=message, fix=f"say which: {which}", field="gpu")
-    near = nearest(key, knowledge.gpus)
-    fix = f"did you mean {' or '.join(f'`{one}`' for one in near)}?" if near else "`tfdock gpus` lists all"
+    match = matching(knowledge, name)
+    if match.candidates:
+        which = " or ".join(f"`{row.gpu}` ({row.target})" for row in match.candidates)
+        message = f"`{name}` is the name of GPUs with different targets"
+        return Problem(code="gpu-ambiguous", message=message, fix=f"say which: {which}", field="gpu")
+    names = " or ".join(f"`{one}`" for one in match.near)
+    fix = f"did you mean {names}?" if names else "`tfdock gpus` lists all"
     return Problem(code="gpu-unknown", message=f"the GPU `{name}` is not known", fix=fix, field="gpu")
-
-
-def _stem(name: str) -> str:
-    """`gtx750` of `gtx750-cc50`."""
-    return name.rpartition("-")[0]
-
-
-def nearest(word: str, known: Collection[str]) -> list[str]:
-    """Up to three of the known words that look most like one."""
-    return difflib.get_close_matches(word, known, n=3, cutoff=0.5)
 
 
 def _release(knowledge: KnowledgeBase, asked: str | None) -> tuple[Release, str]:
@@ -211,9 +208,9 @@ def _release(knowledge: KnowledgeBase, asked: str | None) -> tuple[Release, str]
         return row, _newest_patch(row)
     row_or_none = knowledge.releases.get(str(Version(asked).minor))
     if row_or_none is None:
-        near = nearest(asked, known) or known[-1:]
+        close = difflib.get_close_matches(asked, known, n=3) or known[-1:]
         message = f"TensorFlow {asked} is not known; known releases: {known[0]} to {known[-1]}"
-        fix = f"use a known release, such as {' or '.join(f'`{one}`' for one in near)}"
+        fix = f"use a known release, such as {' or '.join(f'`{one}`' for one in close)}"
         raise ProfileError(Problem(code="release-unknown", message=message, fix=fix, field="tensorflow"))
     row = row_or_none
     exact = len(Version(asked).parts) > len(Version(row.release).parts)
@@ -231,11 +228,12 @@ def _newest_patch(release: Release) -> str:
 # --- the official wheel ---------------------------------------------------------------------------------------------
 
 
-def official_wheel(release: Release, version: str, accelerator: Accelerator, knowledge: KnowledgeBase) -> Wheel:
-    """What a release published for such GPUs."""
-    name = accelerator.accelerator
+def _official_wheel(knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[GpuAdvice]) -> Wheel:
+    """What a release published for such GPUs; where there are several accelerators, for the first."""
+    name = gpus[0].gpu.accelerator
     project = release.official_project.get(name, "tensorflow")
-    extra = next((row.extra for row in _companions(knowledge, release, accelerator) if row.extra), None)
+    companions = _companions(knowledge, release, knowledge.accelerators[name])
+    extra = next((row.extra for row in companions if row.extra), None)
     return Wheel(
         project=project,
         release=release.release,
@@ -243,6 +241,7 @@ def official_wheel(release: Release, version: str, accelerator: Accelerator, kno
         pythons=release.pythons,
         targets=release.official_targets.get(name, ()),
         requirement=f"{project}{f'[{extra}]' if extra else ''}=={version}",
+        pins=tuple(dict.fromkeys(pin for one in gpus for pin in one.pins)),
     )
 
 
@@ -263,6 +262,7 @@ def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> GpuAdv
         by="" if against else found.by,
         reason=against or found.reason,
         limits=tuple(limits.of(runs)) if runs != "no" else (),
+        pins=tuple(limits.pins) if runs != "no" else (),
     )
 
 
@@ -276,14 +276,16 @@ def _nothing_published(release: Release, accelerator: Accelerator) -> str:
     return f"TensorFlow's own wheel of {release.release} has no {title} code; {theirs}"
 
 
-def _newest_native(knowledge: KnowledgeBase, gpus: Sequence[Gpu]) -> Wheel | None:
+def _newest_native(knowledge: KnowledgeBase, gpus: Sequence[Gpu], python: str | None) -> Wheel | None:
     """The newest release whose official wheel runs on all of them without JIT."""
     if len({gpu.accelerator for gpu in gpus}) > 1:
         return None
     for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True):
-        if all(_on_official(knowledge, release, gpu).starts_at_once for gpu in gpus):
-            accelerator = knowledge.accelerators[gpus[0].accelerator]
-            return official_wheel(release, _newest_patch(release), accelerator, knowledge)
+        if python is not None and python not in release.pythons:
+            continue
+        found = [_on_official(knowledge, release, gpu) for gpu in gpus]
+        if all(one.starts_at_once for one in found):
+            return _official_wheel(knowledge, release, _newest_patch(release), found)
     return None
 
 
@@ -299,7 +301,9 @@ class _Limits:
     def __init__(self, knowledge: KnowledgeBase, release: Release, accelerator: Accelerator, gpu: Gpu) -> None:
         self._knowledge, self._release, self._accelerator, self._gpu = knowledge, release, accelerator, gpu
         self._companions = tuple(_companions(knowledge, release, accelerator))
-        self._facts: TargetFacts = target_facts(knowledge, accelerator, gpu.target)
+        self.pins: list[str] = []
+        families = (row for row in knowledge.architectures if row.accelerator == accelerator.accelerator)
+        self._family = next((row for row in families if gpu.target in row.targets), None)
 
     def machine(self) -> str:
         """Why the wheel is not for the machine that the GPU is part of; empty if it is."""
@@ -312,7 +316,7 @@ class _Limits:
         """Why its code cannot run at all, fitting as it is; empty where nothing is known."""
         if not uses_target(self._release, self._accelerator, self._gpu.target):
             return f"TensorFlow {self._release.release} ignores GPUs of {self._gpu.target}, whatever was compiled"
-        floor, last = self._toolkit_driver(), self._facts.driver_max
+        floor, last = self._toolkit_driver(), self._family and self._family.driver_max
         if floor and last and floor.parts[0] > int(last):
             said = f"{self._title(self._accelerator.toolkit or '')} {self._toolkit_version()}"
             return f"{said}, which it is made with, needs driver {floor}, and {last} was the last for this GPU"
@@ -381,8 +385,8 @@ class _Limits:
         if companion and companion.before:
             yield from self._newest_of(rows, title, version, companion)
             return
-        row = library(self._knowledge, component, version)
-        if row is None or _covers(row, self._gpu.target):
+        held = libraries(self._knowledge, component, version)
+        if not held or any(_covers(row, self._gpu.target) for row in held):
             return
         # TensorFlow takes any newer minor version of the major version it was built with.
         major = Version(version).parts[0]
@@ -405,6 +409,7 @@ class _Limits:
             return
         fitting = [row for row in order if _covers(row, self._gpu.target) and Version(version) < _end(row)]
         first = order[order.index(fitting[-1]) + 1].since if fitting else ""
+        self.pins += [f"{companion.package}<{first}"] if first else []
         way = f"; install `{companion.package}<{first}` with it" if first else ""
         yield f"pip takes the newest {title}, which has no code for {self._gpu.target}{way}"
 
@@ -432,9 +437,9 @@ class _Limits:
         # What is compiled by the driver needs the one that came with the toolkit that wrote it.
         written = own.driver_linux if own and runs == "ptx-jit" else None
         floors = [self._toolkit_driver(), Version(written) if written else None]
-        floors += [Version(self._facts.driver)] if self._facts.driver else []
+        floors += [Version(self._family.driver_min)] if self._family and self._family.driver_min else []
         known = [floor for floor in floors if floor]
-        last = self._facts.driver_max
+        last = self._family and self._family.driver_max
         if known:
             end = f", and {last} is the last that knows this GPU" if last else ""
             yield f"driver {max(known)} or newer{end}"
@@ -504,6 +509,8 @@ def _offer(
     if offer or elsewhere or len({gpu.accelerator for gpu in gpus}) > 1:
         return offer, refused  # what no other release would change
     for other in _by_nearness(knowledge, release):
+        if not _may_take(knowledge, other, gpus):
+            continue
         found, _ = _accepted(knowledge, other, _newest_patch(other), gpus, python)
         if found:
             return found, refused
@@ -536,16 +543,18 @@ def _accepted(
     draft = _Draft(version=version, python=python, gpus=tuple(gpu.gpu for gpu in gpus), untested=allow_untested)
     first: tuple[Problem, ...] = ()
     for targets in _lists(knowledge, release, gpus):
-        wanted = replace(draft, targets=targets)
-        try:
-            resolution = _resolved(knowledge, wanted)
-            exact = replace(wanted, chosen=tuple(_chosen(release, resolution)))
-            resolution = _resolved(knowledge, exact)
-        except Incompatible as error:
-            first = first or error.problems
-            continue
-        text = exact.text()
-        return Offer(text=text, release=release, resolution=resolution, untested=resolution.untested), ()
+        for xla in (True, False):
+            try:
+                wanted = replace(draft, targets=targets, xla=xla)
+                chosen = tuple(_chosen(release, _resolved(knowledge, wanted)))
+                exact = replace(wanted, chosen=chosen)
+                resolution = _resolved(knowledge, exact)
+            except Incompatible as error:
+                first = first or error.problems
+                if any(problem.code != "xla-floor" for problem in error.problems):
+                    break  # it is not XLA that stands in the way
+                continue
+            return Offer(text=exact.text(), release=release, resolution=resolution, untested=resolution.untested), ()
     return None, first
 
 
@@ -557,15 +566,28 @@ def _lists(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> I
         return
     ptx = release.capability_format == "dotted"
     exact = sorted_targets(str(replace(Capability.of_gpu(gpu.target), ptx=ptx)) for gpu in gpus)
-    name = accelerator.toolkit or ""
-    minors = {str(Version(one).minor) for one in taken_versions(release.components.get(name, Support()))}
-    rows = [row for key, row in knowledge.toolkits.items() if key[0] == name and key[1] in minors]
-    able = {number for row in rows for number in row.targets}
+    able = _able(knowledge, release, accelerator)
     for targets in dict.fromkeys((cover(knowledge, gpus, ptx=ptx), cover(knowledge, gpus, ptx=ptx, able=able))):
         if targets == exact:
             yield "", ""
         elif targets:
             yield accelerator.target_field, f"[{', '.join(targets)}]"
+
+
+def _able(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> set[str]:
+    """What any toolkit that the release takes can compile for (`86`, `gfx90a`)."""
+    name = accelerator.toolkit or ""
+    minors = {str(Version(one).minor) for one in taken_versions(release.components.get(name, Support()))}
+    rows = [row for key, row in knowledge.toolkits.items() if key[0] == name and key[1] in minors]
+    return {number for row in rows for number in row.targets}
+
+
+def _may_take(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> bool:
+    """Whether it is worth resolving: the release uses such GPUs, and takes a toolkit that can serve them."""
+    accelerator = knowledge.accelerators[gpus[0].accelerator]
+    able = _able(knowledge, release, accelerator)
+    served = bool(cover(knowledge, gpus, able=able)) if accelerator.capabilities else {g.target for g in gpus} <= able
+    return served and all(uses_target(release, accelerator, gpu.target) for gpu in gpus)
 
 
 def _resolved(knowledge: KnowledgeBase, draft: _Draft) -> Resolution:
@@ -592,6 +614,7 @@ class _Draft:
     python: str | None
     gpus: tuple[str, ...]
     untested: bool = False
+    xla: bool = True
     targets: tuple[str, str] = ("", "")
     chosen: tuple[tuple[str, str, str], ...] = ()
 
@@ -607,6 +630,7 @@ class _Draft:
             written = value if value.isalpha() else f'"{value}"'
             lines += [f"# {line}" for line in [reason] if line]
             lines.append(f"{name}: {written}")
+        lines += [] if self.xla else ["# XLA uses no GPU as old as this.", "xla: false"]
         lines += ["# Nobody is known to have tested this.", "allow_untested: true"] if self.untested else []
         return "\n".join(lines) + "\n"
 
@@ -614,6 +638,7 @@ class _Draft:
 # --- sizes ----------------------------------------------------------------------------------------------------------
 
 _SIZES = ("wheel-base", "wheel-per-sass", "wheel-per-ptx", "compile-time-per-sass")
+_TO_COMPARE = ("kernel-file-per-sass",)
 
 
 def _estimate(knowledge: KnowledgeBase, name: str, release: Release, accelerator: Accelerator) -> Estimate | None:
@@ -622,7 +647,7 @@ def _estimate(knowledge: KnowledgeBase, name: str, release: Release, accelerator
 
 
 def _figures(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Iterable[Estimate]:
-    rows = (_estimate(knowledge, name, release, accelerator) for name in _SIZES)
+    rows = (_estimate(knowledge, name, release, accelerator) for name in (*_SIZES, *_TO_COMPARE))
     return (row for row in rows if row)
 
 

@@ -7,12 +7,22 @@ there as soon as its row is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfdock.decide.devices import find_gpu, gpu_key
+from tfdock.decide.rules import libraries
 from tfdock.model import Capability, Version
-from tfdock.read.knowledge import Accelerator, Architecture, Gpu, KnowledgeBase, Release, Support, Toolkit
+from tfdock.read.knowledge import (
+    Accelerator,
+    Architecture,
+    Gpu,
+    KnowledgeBase,
+    Library,
+    Release,
+    Support,
+    Toolkit,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +62,28 @@ class TargetFacts:
 
 
 def named(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
-    """The GPU that words together name exactly, or those that each of them names; empty where one names none."""
-    together = find_gpu(knowledge, " ".join(words)) if words else None
-    each = [together] if together else [find_gpu(knowledge, word) for word in words]
+    """The GPU that words together name in full, or those that each of them names; empty where one names none."""
+    together = _in_full(knowledge, " ".join(words)) if words else None
+    each = [together] if together else [_in_full(knowledge, word) for word in words]
     return () if None in each else tuple(dict.fromkeys(gpu for gpu in each if gpu))
 
 
+def _in_full(knowledge: KnowledgeBase, name: str) -> Gpu | None:
+    """The GPU of that short name, or that driver's name with or without its vendor; `3080` is but a part of one."""
+    gpu = find_gpu(knowledge, name)
+    if gpu is None:
+        return None
+    vendor = gpu_key(knowledge.accelerators[gpu.accelerator].vendor)
+    names = {_plain(one) for one in (gpu.gpu, *gpu.names)}
+    return gpu if {_plain(name), f"{vendor}{_plain(name)}"} & names else None
+
+
+def _plain(name: str) -> str:
+    return gpu_key(name).replace("-", "")
+
+
 def search(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
-    """The GPUs that have every word in their name; all of them where there is no word.
+    """The GPUs that have every word in their name, else the one that is meant; all of them where there is no word.
 
     A target among the words (`8.6`, `sm_86`, `gfx90a`) is not part of a name: the GPU's own must be one of them.
     """
@@ -67,11 +91,13 @@ def search(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
     known = {gpu.target for gpu in rows}
     targets = [target for word in words if (target := dotted(word)) in known]
     names = [gpu_key(word) for word in words if dotted(word) not in known]
-    return tuple(
+    found = tuple(
         gpu
         for gpu in rows
         if (not targets or gpu.target in targets) and all(name in _searched(gpu) for name in names)
     )
+    meant = None if found else find_gpu(knowledge, " ".join(words))
+    return (meant,) if meant else found
 
 
 def dotted(target: str) -> str:
@@ -83,7 +109,7 @@ def dotted(target: str) -> str:
 
 
 def _searched(gpu: Gpu) -> str:
-    return " ".join((gpu.gpu, gpu_key(gpu.gpu).replace("-", ""), *map(gpu_key, gpu.names)))
+    return " ".join((gpu.gpu, _plain(gpu.gpu), *map(gpu_key, gpu.names)))
 
 
 def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str) -> TargetFacts:
@@ -135,13 +161,16 @@ def _driver(knowledge: KnowledgeBase, toolkit: Toolkit | None, system: str) -> s
 
 def _releases(
     knowledge: KnowledgeBase, accelerator: Accelerator, target: str, able: Iterable[Toolkit]
-) -> Iterable[ReleaseFor]:
-    """The releases that take the target and a toolkit that compiles it, oldest first."""
+) -> Iterator[ReleaseFor]:
+    """The releases that take the target, a toolkit that compiles it, and libraries for both; oldest first."""
     minors = {row.version for row in able}
     for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release)):
         support = release.components.get(accelerator.toolkit or "", Support())
-        versions = taken_versions(support)
-        toolkits = tuple(version for version in versions if _minor(version, minors))
+        toolkits = tuple(
+            version
+            for version in taken_versions(support)
+            if _minor(version, minors) and _has_libraries(knowledge, accelerator, release, version, target)
+        )
         if toolkits and takes_target(release, accelerator, target) and uses_target(release, accelerator, target):
             official = release.official_targets.get(accelerator.accelerator, ())
             yield ReleaseFor(
@@ -150,6 +179,32 @@ def _releases(
                 tested=support.tested in toolkits,
                 official=any(dotted(one) == target for one in official),
             )
+
+
+def _has_libraries(
+    knowledge: KnowledgeBase, accelerator: Accelerator, release: Release, toolkit: str, target: str
+) -> bool:
+    """Whether each library the release wants has a version for the toolkit and the target, as far as is known."""
+    supports = [
+        (name, release.components.get(name)) for name in accelerator.components if name != accelerator.toolkit
+    ]
+    return all(
+        any(_has_one(knowledge, name, version, toolkit, target) for version in taken_versions(support))
+        for name, support in supports
+        if support is not None
+    )
+
+
+def _has_one(knowledge: KnowledgeBase, name: str, version: str, toolkit: str, target: str) -> bool:
+    rows = libraries(knowledge, name, version)
+    return not rows or any(_fits(row, toolkit, target) for row in rows)
+
+
+def _fits(row: Library, toolkit: str, target: str) -> bool:
+    held = Version(toolkit)
+    made = not row.toolkits or any(held.matches(Version(one)) or Version(one).matches(held) for one in row.toolkits)
+    lowest, highest = Version(row.lowest or target), Version(row.highest or target)
+    return made and lowest <= Version(target) <= highest
 
 
 def taken_versions(support: Support) -> list[str]:

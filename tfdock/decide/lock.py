@@ -94,7 +94,7 @@ class LockFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A pin whose value is another now: `locked` is None for what the lock does not know, `found` for what is gone."""
+    """A pin with another value than before: `locked` is None for what has no row, `found` for what is gone."""
 
     pin: str
     locked: str | None
@@ -269,8 +269,13 @@ def make_lock(profile: str, plan: BuildPlan, knowledge: str, pins: Iterable[Pin]
 
 
 def _choices(choices: Iterable[Choice]) -> dict[str, str]:
-    """What explains a change: base and source are pins of their own."""
-    return {one.field: one.value for one in choices if one.field not in ("base", "source") and one.value}
+    """What explains a change: base and source are pins of their own, and show in the wheel's own local version."""
+    pins = ("base", "source")
+    return {
+        one.field: one.value
+        for one in choices
+        if one.value and one.field not in pins and (one.field, one.source) != ("wheel.local_version", "default")
+    }
 
 
 def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
@@ -377,9 +382,9 @@ def altered(lock: Lock, plan: BuildPlan, knowledge: str, file: str) -> Problem |
     """The refusal for a plan that differs in something that is neither a choice nor a pin."""
     if lock.fingerprint == plan.fingerprint:
         return None
-    if lock.knowledge != knowledge:
-        return _outdated(file, f"the knowledge was {lock.knowledge}, is {knowledge}, and plans it otherwise")
-    return _outdated(file, "the profile's flags, or the Dockerfile that is rendered for it, have changed")
+    changed = "its flags, its environment or its Dockerfile have changed"
+    as_well = f", and the knowledge base from {lock.knowledge} to {knowledge}" if lock.knowledge != knowledge else ""
+    return _outdated(file, changed + as_well)
 
 
 def _outdated(file: str, changed: str) -> Problem:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from tfdock.decide.plan import GIB, MIB, BuildPlan
+from tfdock.decide.plan import GIB, MIB, Resources
 from tfdock.decide.resolve import Resolution
 from tfdock.errors import ExitCode, Problem
 from tfdock.inspect import verdict
@@ -59,8 +60,21 @@ class Check:
         return Problem(code=self.code, message=message, fix=self.fix, severity=severity, file=self.profile)
 
 
+class Wanted(Protocol):
+    """What a machine is held against: a plan, or a profile that is resolved and sized and need not be planned."""
+
+    @property
+    def resolution(self) -> Resolution: ...
+
+    @property
+    def resources(self) -> Resources: ...
+
+    @property
+    def for_this_machine(self) -> bool: ...
+
+
 def machine_findings(
-    plan: BuildPlan,
+    plan: Wanted,
     knowledge: KnowledgeBase,
     *,
     host: Host | None,
@@ -313,7 +327,7 @@ def _is_embedded(knowledge: KnowledgeBase, gpu: LocalGpu) -> bool:
 # --- memory -------------------------------------------------------------------------------------------------------
 
 
-def memory_check(plan: BuildPlan, machine: Machine | None) -> Check:
+def memory_check(plan: Wanted, machine: Machine | None) -> Check:
     """One job must fit, with swap; all that run at once should fit without."""
     if machine is None:
         return Check(name="memory", status=SKIPPED, found="this machine's memory is not known")

@@ -12,11 +12,12 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from jinja2 import DictLoader, StrictUndefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import TYPE_CHECKING
 
 from tfdock.decide.resolve import Resolution
+
+if TYPE_CHECKING:
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 # Debian policy 5.6.1, with an optional `=version`.
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?\Z")
@@ -50,9 +51,9 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
         needed.append("source.sh")
     if resolution.source.patches:
         needed.append("patch.sh")
-    if getattr(resolution, "archives", ()):
+    if resolution.archives:
         needed.append("archive.sh")
-    if getattr(resolution, "interpreter", None):
+    if resolution.interpreter:
         needed.append("interpreter.sh")
     files |= {f"tfdock/{name}": templates[f"scripts/{name}"].encode() for name in needed}
     for number, (name, patch) in enumerate(resolution.source.patches.items(), start=1):
@@ -70,7 +71,7 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "accelerator_template": resolution.accelerator.template,
         "packages": image.packages,
         "pip": image.pip,
-        "interpreter": getattr(resolution, "interpreter", None),
+        "interpreter": resolution.interpreter,
         "archives": _archives(resolution),
         "bazel": resolution.bazel,
         "bazel_url": f"{_BAZEL_RELEASES}/{resolution.bazel}/bazel-{resolution.bazel}-installer-linux-x86_64.sh",
@@ -90,7 +91,7 @@ def _archives(resolution: Resolution) -> list[list[str]]:
     prefix = resolution.paths.get(resolution.accelerator.toolkit or "", "")
     return [
         [row.url, row.sha256, prefix, *(word.format_map({"prefix": prefix}) for word in row.arguments)]
-        for row in getattr(resolution, "archives", ())
+        for row in resolution.archives
     ]
 
 
@@ -115,6 +116,10 @@ def _environment_file(environment: Mapping[str, str]) -> bytes:
 
 
 def _environment(templates: Mapping[str, str]) -> ImmutableSandboxedEnvironment:
+    # Here and not above: who only checks a profile renders nothing.
+    from jinja2 import DictLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
     environment = ImmutableSandboxedEnvironment(
         loader=DictLoader(dict(templates)),
         undefined=StrictUndefined,

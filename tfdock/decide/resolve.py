@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.decide.accelerate import Devices, accelerator_of, devices_of
+from tfdock.decide.accelerate import Devices, accelerator_of, component_fields, devices_of
+from tfdock.decide.archives import archives_of
 from tfdock.decide.contract import Contract, MissingFact, applies, version_facts
 from tfdock.decide.naming import Names
 from tfdock.decide.notes import Notes, Refused
 from tfdock.decide.question import LocalSource, Question
 from tfdock.decide.rules import same_minor, written
 from tfdock.decide.ways import ways_out
-from tfdock.errors import Incompatible, Problem, Way
+from tfdock.errors import Incompatible, Problem, Way, one_of
 from tfdock.model import BuildId, Choice, ImageRef, Source, Version
-from tfdock.read.knowledge import Accelerator, Image, Interpreter, KnowledgeBase, Release
+from tfdock.read.knowledge import Accelerator, Archive, Image, Interpreter, KnowledgeBase, Release
 from tfdock.read.profile import Debug, HostCompiler, Profile
 from tfdock.read.yamldoc import Node
 
@@ -47,6 +48,7 @@ class Resolution:
     base: ImageRef
     image: Image
     interpreter: Interpreter | None
+    archives: tuple[Archive, ...]
     paths: Mapping[str, str]
     bazel: str
     source: Source
@@ -105,8 +107,8 @@ def resolve(
 
 
 def _with_ways(problem: Problem, ways: Sequence[Way]) -> Problem:
-    """A problem's own fix is for what no change of the profile mends."""
-    return replace(problem, ways=tuple(ways), fix="; or ".join(way.text for way in ways) or problem.fix)
+    """A problem's own fix, which is for what no change of the profile mends, goes before the ways that were tried."""
+    return replace(problem, ways=tuple(ways), fix=one_of([*problem.fixes, *(way.text for way in ways)]))
 
 
 class _Resolver:
@@ -123,12 +125,13 @@ class _Resolver:
         release, version = self._release()
         self._check_python(release)
         accelerator = accelerator_of(self.question)
-        self.notes.stop_if_refused()
+        if accelerator is None:
+            self.notes.stop_if_refused()
         assert accelerator is not None
         devices = devices_of(self.question, release, accelerator)
         host_compiler = self._host_compiler(release, devices)
         bazel = self._bazel(release)
-        self._check_configs(release)
+        self._check_configs(release, accelerator)
         optimize = self._optimize()
         self.notes.stop_if_refused()
         python, image = self._python_and_image(release, devices)
@@ -166,6 +169,7 @@ class _Resolver:
         try:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
+            self._refuse_without_tool(missing, image, devices)
             self.notes.refuse(
                 "knowledge-placeholder",
                 "tensorflow",
@@ -188,6 +192,7 @@ class _Resolver:
             base=base,
             image=image,
             interpreter=self.knowledge.interpreters.get(python) if image.interpreter else None,
+            archives=archives_of(self.knowledge, image, devices.components) or (),
             paths=paths,
             bazel=bazel,
             source=source,
@@ -198,7 +203,8 @@ class _Resolver:
             wheel_name=wheel_name,
             local_version=local_version,
             build_id=names.build_id,
-            choices=tuple(self.notes.choices),
+            # What a reader looks for first; the rest in the order in which it was decided.
+            choices=tuple(sorted(self.notes.choices, key=lambda one: one.field not in ("tensorflow", "python"))),
             untested=tuple(self.notes.untested),
             warnings=tuple(self.notes.warnings),
         )
@@ -232,7 +238,7 @@ class _Resolver:
             self.notes.refuse(
                 "release-unknown",
                 path,
-                f"TensorFlow {asked} was never released",
+                f"TensorFlow {asked} is no release that is known",
                 why=f"releases of {release.release}: {', '.join(release.patches)}",
                 fix=f'name its source: `tensorflow: {{release: "{release.patches[-1]}", ref: …}}`',
             )
@@ -241,12 +247,15 @@ class _Resolver:
 
     def _check_python(self, release: Release) -> None:
         asked = self.profile.python
-        if asked is not None and asked not in release.pythons:
+        if asked is None or asked in release.pythons:
+            return
+        message = f"TensorFlow {release.release} is not built for Python {asked}"
+        if release.pythons_closed:
+            why = f"its build downloads the Python, and has requirements for {', '.join(release.pythons)} only"
+            self.notes.refuse("python-unsupported", "python", message, why=why)
+        else:
             self.notes.doubt(
-                "python-unsupported",
-                "python",
-                f"TensorFlow {release.release} is not built for Python {asked}",
-                why=f"it is built for {', '.join(release.pythons)}",
+                "python-unsupported", "python", message, why=f"it is built for {', '.join(release.pythons)}"
             )
 
     def _python_and_image(self, release: Release, devices: Devices) -> tuple[str, Image | None]:
@@ -284,6 +293,7 @@ class _Resolver:
             and applies(release, row.releases)
             and (not row.accelerators or name in row.accelerators)
             and all(Version(components.get(part, "")).matches(Version(want)) for part, want in row.components.items())
+            and archives_of(self.knowledge, row, components) is not None
         )
 
     def _refuse_image(self, release: Release, devices: Devices, python: str, rows: Sequence[Image]) -> None:
@@ -309,6 +319,28 @@ class _Resolver:
             fix="add a row to `images.yaml` in a `--knowledge` folder",
         )
 
+    def _refuse_without_tool(self, missing: MissingFact, image: Image, devices: Devices) -> None:
+        """A tool that the base image has not: what asked for it is at fault, and not the row that reads its path."""
+        tool, _, path = missing.fact.strip("'").rpartition("_")
+        if path != "path" or tool in image.paths:
+            return
+        fields = {
+            "host_compiler": self.profile.host_compiler,
+            "compiler": self.profile.compiler,
+            "python": self.profile.python,
+        }
+        wants = [field for field, value in fields.items() if tool in (field, value, getattr(value, "name", None))]
+        if tool in devices.components:
+            wants.append(component_fields(self.question)[tool])
+        self.notes.refuse(
+            "image-without-tool",
+            wants[0] if wants else "base",
+            f"the base image that is known for this build has no {tool}",
+            why=f"{image.image}; the build reads its path (`{missing.row}`)",
+            fix="name an image that has it in a row of `images.yaml` in a `--knowledge` folder",
+        )
+        self.notes.stop_if_refused()
+
     # --- compilers, Bazel and its options ----------------------------------------
 
     def _host_compiler(self, release: Release, devices: Devices) -> str:
@@ -320,12 +352,20 @@ class _Resolver:
             self.notes.choose("host_compiler", name, row, "what the release is built with")
             return name
         name, version = (asked, None) if isinstance(asked, str) else (asked.name, asked.version)
+        if default and name != default:
+            beside = devices.compiler or devices.accelerator.accelerator
+            self.notes.doubt(
+                "host-compiler-untested",
+                "host_compiler",
+                f"TensorFlow {release.release} is not known to take {name} beside {beside}",
+                why=f"there its C++ code is compiled by {default}",
+            )
         self._check_host_compiler(release, devices, name, version)
         self.notes.choose("host_compiler", f"{name} {version or ''}".strip(), "profile", "as asked")
         return name
 
     def _check_host_compiler(self, release: Release, devices: Devices, name: str, version: str | None) -> None:
-        tested = release.clang if name == "clang" else release.gcc
+        tested = [one for one in (getattr(release, name), *release.tested_compilers.get(name, ())) if one]
         toolkit = self.knowledge.toolkits.get(
             (devices.accelerator.toolkit or "", str(Version(devices.components.get(_toolkit(devices), "")).minor))
         )
@@ -340,12 +380,14 @@ class _Resolver:
                 f"{title} {toolkit.version if toolkit else ''} takes no {name} newer than {newest}",
                 why=f"`host_compiler` says {name} {version}; without this refusal: {symptom}",
             )
-        elif version and not (tested and same_minor(version, tested)):
+        elif version and not any(same_minor(version, one) for one in tested):
             self.notes.doubt(
                 "host-compiler-untested",
                 "host_compiler",
                 f"TensorFlow {release.release} is not known to be built with {name} {version}",
-                why=f"it is built with {name} {tested}" if tested else f"nothing is known of it with {name}",
+                why=f"it is built with {name} {' and '.join(tested)}"
+                if tested
+                else f"nothing is known of it with {name}",
             )
 
     def _bazel(self, release: Release) -> str:
@@ -363,7 +405,7 @@ class _Resolver:
                 f"./configure of TensorFlow {release.release} refuses Bazel {asked}",
                 why=f"it wants {limits}",
             )
-        elif Version(asked).minor != Version(release.bazel).minor:
+        elif not (lowest and highest) and Version(asked).minor != Version(release.bazel).minor:
             self.notes.doubt(
                 "bazel-untested",
                 "bazel.version",
@@ -373,15 +415,40 @@ class _Resolver:
         self.notes.choose("bazel", asked, "profile", "as asked")
         return asked
 
-    def _check_configs(self, release: Release) -> None:
-        for index, name in enumerate(self.profile.bazel.configs):
+    def _check_configs(self, release: Release, accelerator: Accelerator) -> None:
+        for path, name in self._asked_configs():
+            owners = self._accelerators_of_config(release, name)
             if release.configs and name not in release.configs:
                 self.notes.refuse(
                     "config-unknown",
-                    f"bazel.configs[{index}]",
+                    path,
                     f"TensorFlow {release.release} has no `--config={name}`",
-                    why=f"Bazel would stop: Config value '{name}' is not defined in any .rc file",
+                    why=f"Bazel would stop: `Config value '{name}' is not defined in any .rc file`",
                 )
+            elif owners and accelerator.accelerator not in owners:
+                self.notes.refuse(
+                    "accelerator-conflict",
+                    path,
+                    f"`--config={name}` is for {' or '.join(sorted(owners))}",
+                    why=f"this build is for {accelerator.accelerator}, and one wheel serves one accelerator",
+                )
+
+    def _asked_configs(self) -> Iterator[tuple[str, str]]:
+        """(path, name) of each configuration that the profile adds."""
+        bazel = self.profile.bazel
+        yield from ((f"bazel.configs[{index}]", name) for index, name in enumerate(bazel.configs))
+        for index, flag in enumerate(bazel.flags):
+            if flag.startswith("--config="):
+                yield f"bazel.flags[{index}]", flag.partition("=")[2]
+
+    def _accelerators_of_config(self, release: Release, name: str) -> set[str]:
+        """The accelerators that a configuration is given for by the contract's own rows; none for any other."""
+        whens = [
+            row.when.get("accelerator", ())
+            for row in self.knowledge.flags
+            if row.flag == f"--config={name}" and applies(release, row.releases)
+        ]
+        return {one for when in whens for one in ((when,) if isinstance(when, str) else when)}
 
     # --- base image and source ----------------------------------------
 

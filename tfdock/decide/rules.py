@@ -146,12 +146,14 @@ def toolkit_is_known(one: Combination) -> Iterator[Finding]:
         return
     if not any(True for _ in _acceptance(one, name, one.asked.get(name, ""), one.toolkit_version)):
         known = sorted((row.version for row in one.knowledge.toolkits.values() if row.toolkit == name), key=Version)
+        newer = not known or Version(one.toolkit_version).minor > Version(known[-1])
         yield Finding(
             code="toolkit-unknown",
             path=one.place(name),
-            message=f"{one.title(name)} {one.toolkit_version} is not known",
-            why=f"known are {known[0]} to {known[-1]}" if known else "",
-            weight="doubt",
+            message=f"{one.title(name)} {one.toolkit_version} {'is not known' if newer else 'does not exist'}",
+            why=f"known are {', '.join(known)}" if known else "",
+            # A newer one may have come out; between and below those that are known nothing will.
+            weight="doubt" if newer else "error",
         )
 
 
@@ -170,12 +172,14 @@ def release_can_be_told(one: Combination) -> Iterator[Finding]:
                 f"{wanted.who} wants `{wanted.target}`, which is SASS",
             )
         elif not can_be_told(one.release, one.accelerator, wanted.target):
+            unsure = bool(re.fullmatch(one.release.capability_doubt or "", wanted.target))
+            knows = "is not known to take" if unsure else "does not take"
             yield Finding(
                 code="capability-syntax",
                 path=wanted.path,
-                message=f"TensorFlow {one.release.release} is not known to take the capability `{wanted.target}`",
+                message=f"TensorFlow {one.release.release} {knows} the capability `{wanted.target}`",
                 why=f"{wanted.who} wants it; the release takes what matches `{one.release.capability_pattern}`",
-                weight="doubt",
+                weight="doubt" if unsure else "error",
             )
 
 
@@ -296,27 +300,28 @@ def compiler_reads_toolkit(one: Combination) -> Iterator[Finding]:
 def libraries_fit(one: Combination) -> Iterator[Finding]:
     """Whether libraries of GPU code are made for the toolkit, and have code for the GPUs."""
     for name, version in one.components.items():
-        row = library(one.knowledge, name, version)
-        if row:
-            yield from _library_toolkit(one, name, version, row)
-            yield from _library_target(one, name, version, row)
+        readings = [
+            [*_library_toolkit(one, name, version, row), *_library_target(one, name, version, row)]
+            for row in libraries(one.knowledge, name, version)
+        ]
+        # A version that is not written in full (`7`) is whichever of its versions fits.
+        if readings and all(readings):
+            yield from readings[-1]
 
 
-def library(knowledge: KnowledgeBase, component: str, version: str) -> Library | None:
-    """The row of the range that a component's version lies in."""
-    wanted = Version(version)
+def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[Library]:
+    """The rows of the ranges that a component's version lies in: one, or more where it is not written in full."""
+
+    def side(bound: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        length = min(len(Version(version).parts), len(Version(bound).parts))
+        return Version(version).parts[:length], Version(bound).parts[:length]
 
     def within(row: Library) -> bool:
-        below = row.until is not None and _cut(wanted, row.until) > Version(row.until)
-        return _cut(wanted, row.since) >= Version(row.since) and not below
+        wanted, since = side(row.since)
+        cut, until = side(row.until) if row.until else (wanted, wanted)
+        return wanted >= since and cut <= until
 
-    return next((row for row in knowledge.libraries if row.component == component and within(row)), None)
-
-
-def _cut(version: Version, like: str) -> Version:
-    """A version with as many parts as another, so that 9.10.2 lies within `until: 9.10`."""
-    parts = version.parts[: len(Version(like).parts)]
-    return Version(".".join(str(part) for part in parts))
+    return [row for row in knowledge.libraries if row.component == component and within(row)]
 
 
 def _library_toolkit(one: Combination, name: str, version: str, row: Library) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.decide.devices import find_gpu, sorted_targets
+from tfdock.decide.devices import find_gpu, matching, sorted_targets
 from tfdock.decide.known import dotted, target_facts
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.errors import Incompatible, Problem, ProfileError
@@ -52,14 +52,14 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> Devices:
         gpu, target = find_gpu(knowledge, word), _target(knowledge, word)
         if plain is not None and plain.target_pattern is None:
             rows.append(plain)
-        elif gpu is not None:
-            rows.append(knowledge.accelerators[gpu.accelerator])
-            gpus.append(gpu)
         elif target is not None:
             rows.append(target[0])
             targets.append(target[1])
+        elif gpu is not None:
+            rows.append(knowledge.accelerators[gpu.accelerator])
+            gpus.append(gpu)
         else:
-            raise ProfileError(_unknown(word))
+            raise ProfileError(_unknown(knowledge, word))
     if len({row.accelerator for row in rows}) > 1:
         raise ProfileError(
             Problem(
@@ -74,11 +74,18 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> Devices:
     return Devices(accelerator=rows[0], gpus=tuple(dict.fromkeys(gpus)), targets=sorted_targets(targets))
 
 
-def _unknown(word: str) -> Problem:
+def _unknown(knowledge: KnowledgeBase, word: str) -> Problem:
+    match = matching(knowledge, word)
+    if match.candidates:
+        several = " or ".join(f"`{gpu.gpu}` ({gpu.target})" for gpu in match.candidates)
+        return Problem(
+            code="gpu-ambiguous", message=f"`{word}` is the name of several GPUs", fix=f"say which: {several}"
+        )
+    meant = f"did you mean {' or '.join(f'`{name}`' for name in match.near)}? " if match.near else ""
     return Problem(
         code="gpu-unknown",
         message=f"no GPU is known by `{word}`",
-        fix="`tfdock gpus` looks names up; a capability (`sm_86`, `gfx90a`) or `cpu` will do as well",
+        fix=f"{meant}`tfdock gpus` lists all; a capability (`sm_86`, `gfx90a`) or `cpu` will do as well",
     )
 
 
@@ -173,11 +180,11 @@ def _commented(devices: Devices, lines: Sequence[str], *, newest: bool) -> Itera
         "tensorflow": f"{release}; `tfdock releases` lists all.",
         "python": "The Python the wheel is for.",
         "gpus": "Machine code for exactly these GPUs; `tfdock gpus` knows the names, `local` is this machine's.",
-        devices.accelerator.target_field: "Machine code for exactly these targets; `compute_86` adds PTX for newer GPUs.",
+        devices.accelerator.target_field: "Machine code for exactly these; `compute_86` adds PTX for newer GPUs.",
         "accelerator": "For machines without GPU. With one, write `gpus: [rtx3080]` instead.",
     }
     if not devices.accelerator.capabilities:
-        comments[devices.accelerator.target_field] = "Machine code for exactly these targets."
+        comments[devices.accelerator.target_field] = "Machine code for exactly these."
     if devices.accelerator.toolkit:
         comments[devices.accelerator.toolkit] = "What the release takes, and these GPUs need."
     yield f"# A TensorFlow wheel for {devices.words}. `tfdock schema` lists all that can be said here."

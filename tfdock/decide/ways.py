@@ -42,13 +42,18 @@ def ways_out(
     moves = _Moves(profile, problems, knowledge)
     found: list[tuple[Change, Resolution]] = []
     for move in islice(moves.all(), _TRIALS):
-        # Several GPUs may be meant by one name; of any other field the nearest value is enough.
-        if any(set(known) <= set(move) and set(move) != {"gpus"} for known, _ in found):
+        # Several GPUs may be meant by one name; of any other field the nearest value is enough, if it is a good one.
+        if any(set(known) <= set(move) and set(move) != {"gpus"} for known, one in found if not one.warnings):
             continue
         resolution = attempt(changed(profile, move))
         if resolution is None or (moves.wants_devices and not resolution.targets):
             continue
-        found.append(_least(profile, move, resolution, attempt))
+        least, resolution = _least(profile, move, resolution, attempt)
+        alike = [item for item in found if set(item[0]) == set(least)]
+        if any(dict(known) == dict(least) or resolution.warnings for known, _ in alike):
+            continue
+        found = [item for item in found if item not in alike or not item[1].warnings]
+        found.append((least, resolution))
         if len(found) > MOST:
             break
     if not found and moves.wants_devices:
@@ -147,10 +152,13 @@ class _Moves:
             yield self._component(name, field)
         yield self._plain("python", self._pythons())
         yield self._plain("compiler", [None, *self._compilers()])
-        yield self._plain("accelerator", [None, *_near(self.profile.accelerator, self.knowledge.accelerators)])
+        known = self.knowledge.accelerators
+        yield self._plain("accelerator", [None, *_near(self.profile.accelerator, known), *known])
         yield self._optimize()
-        yield self._plain("xla", [not self.profile.xla])
+        floored = any(problem.code == "xla-floor" for problem in self.problems)
+        yield [{"xla": not self.profile.xla}] if floored or not self.profile.xla else []
         yield [{"bazel.configs": self._configs()}] if self.profile.bazel.configs else []
+        yield [{"bazel.flags": self._flags()}] if self.profile.bazel.flags else []
         yield [{"bazel.version": None}] if self.profile.bazel.version else []
         yield self._plain("host_compiler", [None])
         yield self._plain("base", [None])
@@ -210,9 +218,13 @@ class _Moves:
         return list(dict.fromkeys(name for row in self.knowledge.accelerators.values() for name in row.compilers))
 
     def _configs(self) -> list[str] | None:
-        """Those that the release has."""
-        known = self.release.configs if self.release else ()
-        return [name for name in self.profile.bazel.configs if name in known] or None
+        """Those that are not at fault."""
+        names = self.profile.bazel.configs
+        return [name for index, name in enumerate(names) if not self._is_at_fault("bazel.configs", index)] or None
+
+    def _flags(self) -> list[str] | None:
+        flags = self.profile.bazel.flags
+        return [flag for index, flag in enumerate(flags) if not self._is_at_fault("bazel.flags", index)] or None
 
     def _optimize(self) -> Iterator[Change]:
         asked = self.profile.optimize
@@ -262,8 +274,7 @@ class _Moves:
         listed = {name: list(getattr(self.profile, name)) for name in fields}
         for name, targets in listed.items():
             yield from self._other_field(name, targets)
-            for respelled in _respelled(targets):
-                yield {name: respelled}
+            yield from ({name: respelled} for respelled in (self._spelled_right(name, targets), *_respelled(targets)))
             rest = [target for index, target in enumerate(targets) if not self._is_at_fault(name, index)]
             if rest and rest != targets:
                 yield {name: rest}
@@ -272,6 +283,15 @@ class _Moves:
         if wanted or any(problem.code == "targets-missing" for problem in self.problems):
             for field, targets in self._instead():
                 yield {field: targets}
+
+    def _spelled_right(self, name: str, targets: Sequence[str]) -> list[str]:
+        """The nearest targets that there are, for those at fault."""
+        known = [target for field, target in self._known_targets() if field == name]
+        near = [
+            next(iter(_near(target.lower(), known)), target) if self._is_at_fault(name, index) else target
+            for index, target in enumerate(targets)
+        ]
+        return list(dict.fromkeys(near))
 
     def _other_field(self, name: str, targets: Sequence[str]) -> Iterator[Change]:
         """The same list in the field of the accelerator it belongs to."""
@@ -283,18 +303,22 @@ class _Moves:
         return any(problem.field == f"{name}[{index}]" for problem in self.problems)
 
     def _instead(self) -> Iterator[tuple[str, list[str]]]:
-        """One target for everything: what any toolkit knows, the highest first, as SASS and PTX, then as SASS."""
+        """One target for everything."""
+        yield from ((field, [target]) for field, target in self._known_targets())
+
+    def _known_targets(self) -> Iterator[tuple[str, str]]:
+        """(field, target): what any toolkit knows, the highest first; capabilities as SASS, then as SASS and PTX."""
         rows = self.knowledge.toolkits.values()
+        embedded = {target for row in self.knowledge.architectures for target in row.embedded}
         for accelerator in self.knowledge.accelerators.values():
             numbers = {number for row in rows if row.toolkit == accelerator.toolkit for number in row.targets}
             if not accelerator.capabilities:
-                yield from ((accelerator.target_field, [number]) for number in sorted(numbers))
+                yield from ((accelerator.target_field, number) for number in sorted(numbers))
                 continue
             plain = sorted(Capability.parse(f"sm_{number}") for number in numbers if number.isdigit())
-            for one in reversed(plain):
-                yield accelerator.target_field, [str(one)]
-            for one in reversed(plain):
-                yield accelerator.target_field, [f"compute_{one.number}"]
+            own = [one for one in reversed(plain) if one.dotted not in embedded]
+            yield from ((accelerator.target_field, str(one)) for one in own)
+            yield from ((accelerator.target_field, f"compute_{one.number}") for one in own)
 
     def _everything_left(self) -> Iterator[Change]:
         """A release with every version left to it."""

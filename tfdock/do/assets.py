@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.read.knowledge import KnowledgeBase, plain
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 TABLES = (
@@ -50,8 +55,11 @@ class _LazyTables(Mapping[str, list[tuple[str, str]]]):
         return len(TABLES)
 
 
-def knowledge(overlays: Iterable[Path] = ()) -> KnowledgeBase:
-    """The shipped knowledge with the rows of further folders merged over it."""
+def knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> KnowledgeBase:
+    """The shipped knowledge with the rows of further folders merged over it.
+
+    What was read once is kept in the folder `knowledge` of `cache`, where one is given.
+    """
     folders = [_PACKAGE / "knowledge"]
     for folder in overlays:
         unknown = (
@@ -67,4 +75,46 @@ def knowledge(overlays: Iterable[Path] = ()) -> KnowledgeBase:
                 )
             )
         folders.append(folder)
-    return KnowledgeBase(_LazyTables(folders))
+    return KnowledgeBase(_LazyTables(folders), partial(_remembered, cache / "knowledge") if cache else plain)
+
+
+# --- tables that were read before ---------------------------------------------------------------------------------
+
+_FORMAT = b"1"
+"""Part of each name: to be raised when `plain` gives other data for the same text."""
+_KEPT = 100
+"""Files. Every table has one, and every change of a table leaves one behind."""
+
+
+def _remembered(folder: Path, text: str, file: str) -> object:
+    """A table's plain data, by the hash of its text: reading JSON takes a fiftieth of reading YAML with its places.
+
+    A file is the sha256 of its second line, and in that line the data. One that cannot be read, is not whole or
+    cannot be written is as good as none.
+    """
+    kept = folder / f"{hashlib.sha256(_FORMAT + text.encode()).hexdigest()}.json"
+    with suppress(OSError, ValueError):
+        digest, _, data = kept.read_bytes().partition(b"\n")
+        if digest == hashlib.sha256(data).hexdigest().encode():
+            return json.loads(data)
+    found = plain(text, file)
+    with suppress(OSError):
+        _keep(kept, json.dumps(found).encode())
+    return found
+
+
+def _keep(kept: Path, data: bytes) -> None:
+    folder = kept.parent
+    if next(one for one in (folder, *folder.parents) if one.exists()).stat().st_uid != os.geteuid():
+        return  # `sudo` with the user's HOME: a folder of root's in there would stop the user's own builds
+    folder.mkdir(parents=True, exist_ok=True)
+    part = kept.with_suffix(f".{os.getpid()}")
+    try:
+        # Not synced: what a power cut leaves of it has another hash.
+        part.write_bytes(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+        part.replace(kept)
+    finally:
+        part.unlink(missing_ok=True)
+    files = sorted(folder.glob("*.json"), key=lambda one: one.stat().st_mtime_ns)
+    for old in files[:-_KEPT]:
+        old.unlink()

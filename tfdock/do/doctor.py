@@ -6,12 +6,11 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tfdock.decide import preflight
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.preflight import FAILED, OK, WARNING, Check
-from tfdock.do.engine import Engine, EngineInfo
-from tfdock.do.journal import leftovers
 from tfdock.do.machine import engine_machine, local_host, local_machine, nearest, place
 from tfdock.do.settings import Settings
 from tfdock.errors import (
@@ -28,6 +27,9 @@ from tfdock.errors import (
 )
 from tfdock.model import Host, Place
 from tfdock.read.knowledge import KnowledgeBase
+
+if TYPE_CHECKING:
+    from tfdock.do.engine import Engine, EngineInfo
 
 # How a build's disk divides: images and layers; output base, disk cache and downloads; staging and wheels. From
 # builds of TensorFlow 2 with CUDA that left some 40 GB in the second.
@@ -165,6 +167,9 @@ def _devices(host: Host, info: EngineInfo | None, *, troubles: bool) -> Iterator
 
 
 def _leftovers(settings: Settings) -> Iterator[Check]:
+    # Here and not above: `check` asks this module for folders only, and need not wait for locks and engines.
+    from tfdock.do.journal import leftovers
+
     try:
         runs = leftovers(settings.state_dir)
     except OSError:  # said by the check of that folder

@@ -14,9 +14,12 @@ import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tfdock.do.engine import EngineInfo
 from tfdock.model import Host, LocalGpu, Machine, Place
+
+if TYPE_CHECKING:
+    from tfdock.do.engine import EngineInfo
 
 _ANSWER_SECONDS = 20.0
 """nvidia-smi takes seconds where no persistence daemon keeps the driver loaded, and for ever when a GPU has died."""

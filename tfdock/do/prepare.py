@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tfdock.decide.lock import LockFile
-from tfdock.decide.plan import BuildPlan, make_plan
+from tfdock.decide.plan import BuildPlan, Resources, make_plan, size
 from tfdock.decide.render import render
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.do import assets
@@ -19,7 +21,27 @@ from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.model import Machine
 from tfdock.read import profile as profiles
 from tfdock.read.knowledge import KnowledgeBase
+from tfdock.read.profile import Profile
 from tfdock.read.yamldoc import Node
+
+if TYPE_CHECKING:
+    from tfdock.decide.lock import LockFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A profile, decided and sized for this machine, and not yet rendered: as much as a check needs."""
+
+    file: str
+    profile: Profile
+    resolution: Resolution
+    resources: Resources
+    tree: Path | None
+
+    @property
+    def for_this_machine(self) -> bool:
+        """The profile takes the GPUs of this machine."""
+        return self.profile.gpus == "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,24 +58,34 @@ class Preparer:
     """Plans profiles for one machine; knowledge and templates are read once."""
 
     def __init__(self, settings: Settings, machine: Machine, *, allow_untested: bool = False) -> None:
-        self._machine = machine
+        self.machine = machine
         self._allow_untested = allow_untested
-        self.knowledge: KnowledgeBase = assets.knowledge(settings.knowledge)
-        self._templates = assets.templates()
+        self.knowledge: KnowledgeBase = assets.knowledge(settings.knowledge, settings.cache_dir)
+
+    @cached_property
+    def _templates(self) -> dict[str, str]:
+        return assets.templates()
 
     def prepare(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> Prepared:
         """Plan the profile in a file, or the shipped profile of that name; raises ProfileError or Incompatible.
 
         `pinned` says what of its resolution is fixed more closely, by a lock.
         """
+        found = self.resolve(name, pinned)
+        context = render(found.resolution, self._templates)
+        plan = make_plan(found.profile, found.resolution, context, self.knowledge, self.machine)
+        return Prepared(file=found.file, plan=plan, tree=found.tree)
+
+    def resolve(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> Resolved:
+        """The same without rendering: finds everything that `prepare` would refuse."""
         try:
-            return self._prepare(name, pinned or (lambda resolution: resolution))
+            return self._resolve(name, pinned or (lambda resolution: resolution))
         except OSError as error:  # the profile, or a file of the checkout or of the patches that it names
             message, fix = f"cannot be read: {error.strerror}", "check the name, the owner and the mode"
             file = str(error.filename or name)
             raise ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=file)) from error
 
-    def _prepare(self, name: str, pinned: Callable[[Resolution], Resolution]) -> Prepared:
+    def _resolve(self, name: str, pinned: Callable[[Resolution], Resolution]) -> Resolved:
         path = find_profile(name)
         text = read_text(path)
         profile, document = profiles.read(text, str(path), _extended(text, path))
@@ -70,12 +102,11 @@ class Preparer:
             allow_untested=self._allow_untested,
         )
         resolution = pinned(resolution)
-        context = render(resolution, self._templates)
         try:
-            plan = make_plan(profile, resolution, context, self.knowledge, self._machine)
+            resources = size(profile, resolution, self.machine)
         except Incompatible as error:
             raise Incompatible(*(_placed(problem, document, str(path)) for problem in error.problems)) from error
-        return Prepared(file=str(path), plan=plan, tree=tree)
+        return Resolved(file=str(path), profile=profile, resolution=resolution, resources=resources, tree=tree)
 
 
 def _placed(problem: Problem, document: Node, file: str) -> Problem:
@@ -93,13 +124,15 @@ def find_profile(name: str) -> Path:
         for folder in (Path("profiles"), assets.profiles()):
             if (folder / f"{name}.yaml").is_file():
                 return folder / f"{name}.yaml"
-    shipped = ", ".join(sorted(file.stem for file in assets.profiles().glob("*.yaml")))
+    shipped = sorted(file.stem for file in assets.profiles().glob("*.yaml"))
+    near = difflib.get_close_matches(path.stem.lower(), shipped, n=1)
+    guess = f"did you mean `{near[0]}`? Otherwise " if near else ""
     what = "is a folder" if path.is_dir() else "does not exist"
     raise ProfileError(
         Problem(
             code="profile-not-found",
             message=f"the profile `{name}` {what}",
-            fix=f"give a file, or the name of a shipped profile: {shipped}",
+            fix=f"{guess}give a file, or the name of a shipped profile: {', '.join(shipped)}",
             file=name,
         )
     )
@@ -120,7 +153,7 @@ def _extended(text: str, path: Path) -> dict[str, str]:
     """The texts of the profiles that this one extends, by the name each is given."""
     others: dict[str, str] = {}
     folder, file = path.parent, str(path)
-    while (name := profiles.extended_by(text, file)) is not None and name not in others:
+    while (parent := profiles.extended_by(text, file)) is not None and (name := parent.raw) not in others:
         target = folder / name
         if not target.is_file():
             raise ProfileError(
@@ -129,6 +162,8 @@ def _extended(text: str, path: Path) -> dict[str, str]:
                     message=f"`extends: {name}`: there is no {target}",
                     fix="the path is relative to the profile that extends",
                     file=file,
+                    line=parent.line,
+                    column=parent.column,
                     field="extends",
                 )
             )

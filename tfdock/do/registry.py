@@ -204,7 +204,11 @@ def _open(request: urllib.request.Request) -> Any:
     """Send a request, past the proxies where it goes to this machine."""
     here = _is_here(urllib.parse.urlsplit(request.full_url).hostname or "")
     handlers = [urllib.request.ProxyHandler({})] if here else []
-    return urllib.request.build_opener(*handlers).open(request, timeout=_TIMEOUT)
+    try:
+        return urllib.request.build_opener(*handlers).open(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()  # status and headers are all that is looked at
+        raise
 
 
 def _reason(error: BaseException) -> object:

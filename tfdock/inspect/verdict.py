@@ -109,8 +109,7 @@ def _why_not(gpu: Capability, images: list[Capability], texts: list[Capability],
         return "it has no GPU code"
     lowest = "{}.{}".format(*every[0])
     if (gpu.major, gpu.minor) < every[0]:
-        # TensorFlow itself leaves such GPUs out at its start (gpu_device.cc).
-        return f"its oldest code is for {lowest}, and TensorFlow ignores GPUs below that; PTX never helps older GPUs"
+        return f"its oldest code is for {lowest}, and neither machine code nor PTX runs on an older GPU"
     if gpu.dotted in embedded:
         return f"{gpu.dotted} is an embedded GPU: only code for exactly {gpu.dotted} runs there, and it has none"
     names = ", ".join(str(one) for one in (*images, *texts))

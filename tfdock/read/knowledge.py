@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -58,7 +58,8 @@ def _holds(prefix: str, version: str) -> bool:
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # Deferred: a command that reads three tables need not prepare the checks of twenty.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class Row(_Record):
@@ -122,6 +123,9 @@ class Release(Row):
     uses at run time, whatever was compiled (its allow-list of AMD targets).
 
     `host_compilers` says who compiles C++ beside a GPU compiler or accelerator; else clang where the release has one.
+    `clang` and `gcc` are what it is really built with, `tested_compilers` what it is documented with besides.
+    `pythons_closed`: Bazel brings the Python, and knows these only. `capability_pattern` is what the release takes,
+    `capability_doubt` what it is not known to take or to refuse.
     `configs` are the names that `--config=` takes, those that ./configure writes among them. `bazel_min` and
     `bazel_max` are the versions ./configure enforces.
     """
@@ -135,6 +139,7 @@ class Release(Row):
     tag: Template = "v{version}"
     commits: dict[str, str] = Field(default_factory=dict)
     pythons: tuple[str, ...]
+    pythons_closed: bool = False
     bazel: str
     bazel_min: str | None = None
     bazel_max: str | None = None
@@ -142,8 +147,10 @@ class Release(Row):
     host_compilers: dict[str, str] = Field(default_factory=dict)
     clang: str | None = None
     gcc: str | None = None
+    tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     components: dict[str, Support] = Field(default_factory=dict)
     capability_pattern: str | None = None
+    capability_doubt: str | None = None
     capability_format: str = "named"
     official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     official_project: dict[str, str] = Field(default_factory=dict)
@@ -430,14 +437,23 @@ class Accelerator(Row):
 _R = TypeVar("_R", bound=Row)
 
 
+def plain(text: str, file: str) -> object:
+    """A table's text as plain data; raises ProfileError with the place of what is no YAML."""
+    return yamldoc.parse(text, file).value
+
+
 class KnowledgeBase:
     """All tables, each read when it is first asked for.
 
     `texts` maps a table's name to its (file name, YAML text) pairs, the shipped one first, overlays after it.
+    `read` is `plain`, or something quicker that gives the same.
     """
 
-    def __init__(self, texts: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    def __init__(
+        self, texts: Mapping[str, Sequence[tuple[str, str]]], read: Callable[[str, str], object] = plain
+    ) -> None:
         self._texts = texts
+        self._plain = read
 
     @cached_property
     def releases(self) -> dict[str, Release]:
@@ -558,61 +574,94 @@ class KnowledgeBase:
             files.reverse()
         return tuple(row for file, text in files for row in self._file_rows(file, text, kind))
 
-    @staticmethod
-    def _file_rows(file: str, text: str, kind: type[_R]) -> list[_R]:
-        node = yamldoc.parse(text, file)
-        rows = node.entries.get("rows")
-        if rows is None or rows.kind != "list":
-            raise ProfileError(
-                Problem(
-                    code="knowledge-table",
-                    message="a knowledge table needs a list `rows:`",
-                    fix="compare with the shipped table of the same name",
-                    file=file,
-                    line=node.line,
-                    column=node.column,
-                )
-            )
-        checked = node.entries["checked"].raw if "checked" in node.entries else ""
-        found = [_row(file, item, kind, checked) for item in rows.items]
-        sources = node.entries["sources"].entries if "sources" in node.entries else None
+    def _file_rows(self, file: str, text: str, kind: type[_R]) -> list[_R]:
+        table = _Table(file, text, self._plain(text, file))
+        sources = table.sources
+        found: list[_R] = []
         seen: dict[tuple[str, ...], int] = {}
-        for item, row in zip(rows.items, found, strict=True):
+        for index, values in enumerate(table.rows):
+            row = _row(table, index, values, kind)
             cited = (row.source,) if isinstance(row.source, str) else row.source
             if sources is not None and (unknown := [one for one in cited if one not in sources]):
-                place = item.entries["source"]
-                fix = f"the table's `sources:` has: {', '.join(sources)}"
-                raise _wrong_row(file, place, f"source `{unknown[0]}` is not explained in `sources:`", fix)
+                message = f"source `{unknown[0]}` is not explained in `sources:`"
+                raise table.wrong_row((index, "source"), message, f"the table's `sources:` has: {', '.join(sources)}")
             key = tuple(getattr(row, field) for field in kind.KEY)
-            if key and seen.setdefault(key, item.line) != item.line:
-                message = f"{' '.join(key)} has a row already, in line {seen[key]}"
-                raise _wrong_row(
-                    file, item, message, "one row says all of it; a row of an overlay replaces the shipped one"
-                )
+            if key and seen.setdefault(key, index) != index:
+                message = f"{' '.join(key)} has a row already, in line {table.place((seen[key],)).line}"
+                fix = "one row says all of it; a row of an overlay replaces the shipped one"
+                raise table.wrong_row((index,), message, fix)
+            found.append(row)
         return found
 
 
-def _wrong_row(file: str, place: yamldoc.Node, message: str, fix: str) -> ProfileError:
-    return ProfileError(
-        Problem(code="knowledge-row", message=message, fix=fix, file=file, line=place.line, column=place.column)
-    )
+class _Table:
+    """A table's text, and its plain data. Only where something is wrong the text is read for its place."""
+
+    def __init__(self, file: str, text: str, data: object) -> None:
+        self._file = file
+        self._text = text
+        self._data: dict[str, Any] = data if isinstance(data, dict) else {}
+
+    @property
+    def rows(self) -> list[Any]:
+        rows = self._data.get("rows")
+        if isinstance(rows, list):
+            return rows
+        node = self._document
+        raise ProfileError(
+            Problem(
+                code="knowledge-table",
+                message="a knowledge table needs a list `rows:`",
+                fix="compare with the shipped table of the same name",
+                file=self._file,
+                line=node.line,
+                column=node.column,
+            )
+        )
+
+    @property
+    def checked(self) -> str:
+        return str(self._data.get("checked", ""))
+
+    @property
+    def sources(self) -> dict[str, Any] | None:
+        """What rows may cite; None where the table does not say."""
+        if "sources" not in self._data:
+            return None
+        sources = self._data["sources"]
+        return sources if isinstance(sources, dict) else {}
+
+    def place(self, path: tuple[str | int, ...]) -> yamldoc.Node:
+        """Where a value of the rows stands."""
+        return self._document.at(("rows", *path))
+
+    @cached_property
+    def _document(self) -> yamldoc.Node:
+        return yamldoc.parse(self._text, self._file)
+
+    def wrong_row(self, path: tuple[str | int, ...], message: str, fix: str) -> ProfileError:
+        return ProfileError(self.problem(path, message, fix))
+
+    def problem(self, path: tuple[str | int, ...], message: str, fix: str) -> Problem:
+        place = self.place(path)
+        return Problem(
+            code="knowledge-row", message=message, fix=fix, file=self._file, line=place.line, column=place.column
+        )
 
 
-def _row(file: str, node: yamldoc.Node, kind: type[_R], checked: str) -> _R:
-    values = {"checked": checked, **node.value} if isinstance(node.value, dict) else node.value
+def _row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
     # Strict lists become tuples here because YAML has no tuples and frozen rows want them.
     try:
-        return kind.model_validate(values, strict=False)
+        complete = {"checked": table.checked, **values} if isinstance(values, dict) else values
+        return kind.model_validate(complete, strict=False)
     except ValidationError as error:
+        fix = f"a row of this table has: {', '.join(kind.model_fields)}; versions are quoted text"
         raise ProfileError(
             *(
-                Problem(
-                    code="knowledge-row",
-                    message=f"{'.'.join(str(part) for part in item['loc']) or 'row'}: {item['msg']}",
-                    fix=f"a row of this table has: {', '.join(kind.model_fields)}; versions are quoted text",
-                    file=file,
-                    line=node.at(item["loc"]).line,
-                    column=node.at(item["loc"]).column,
+                table.problem(
+                    (index, *item["loc"]),
+                    f"{'.'.join(str(part) for part in item['loc']) or 'row'}: {item['msg']}",
+                    fix,
                 )
                 for item in error.errors(include_url=False)
             )

@@ -41,9 +41,18 @@ class _Pattern:
     example: str
 
     def check(self, text: str) -> str:
-        if not re.fullmatch(self.expression, text, re.ASCII):
-            raise ValueError(f"`{yamldoc.shown(text)}` does not look like {self.example}")
-        return text
+        if re.fullmatch(self.expression, text, re.ASCII):
+            return text
+        message = f"`{yamldoc.shown(text)}` does not look like {self.example}"
+        for near in (
+            text.strip(),
+            text.lower(),
+            text.lstrip("v"),
+            re.sub(r"(?i)^(sm|compute)[\s-]", r"\1_", text).lower(),
+        ):
+            if re.fullmatch(self.expression, near, re.ASCII):
+                raise _wrong(message, f"did you mean `{near}`?")
+        raise ValueError(message)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
@@ -125,7 +134,7 @@ Duration = Annotated[str, _Pattern(r"(?=\d)(\d{1,6}h)?(\d{1,6}m)?(\d{1,6}s)?", "
 
 def _not_dotted(text: str) -> str:
     """`8.6` is how NVIDIA writes it, but it does not say whether SASS or PTX is meant."""
-    if re.fullmatch(r"\d{1,2}\.\d", text, re.ASCII):
+    if re.fullmatch(r"\d{1,2}\.\d[af]?", text, re.ASCII):
         number = text.replace(".", "")
         fix = f"write `sm_{number}` for SASS, `compute_{number}` for SASS and PTX"
         raise _wrong(f"`{text}` does not say what to compile", fix)
@@ -152,7 +161,8 @@ _List = Annotated[list[_T], AfterValidator(_not_empty)]
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # Deferred: only the whole is ever checked, its parts with it.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class TensorFlow(_Record):
@@ -359,10 +369,10 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple
     return profile, document
 
 
-def extended_by(text: str, file: str) -> str | None:
-    """The file a profile's `extends:` names, or None."""
+def extended_by(text: str, file: str) -> yamldoc.Node | None:
+    """The text of a profile's `extends:`, which names a file, or None."""
     node = yamldoc.parse(text, file).entries.get("extends")
-    return node.raw if node and node.kind == "text" else None
+    return node if node and node.kind == "text" else None
 
 
 def _merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...]) -> yamldoc.Node:
@@ -585,9 +595,10 @@ def _fix(item: Any, node: yamldoc.Node, path: _Path) -> str:
     kind = item["type"]
     if kind == "literal_error":
         near = difflib.get_close_matches(node.raw, re.findall(r"'([^']+)'", item["ctx"]["expected"]), n=1)
-        return f"did you mean `{near[0]}`?" if near else f"use {item['ctx']['expected']}"
+        listed = f", or write a list: `[{_listed(node.raw)}]`" if _takes_lists(path) else ""
+        return f"did you mean `{near[0]}`?" if near else f"use {item['ctx']['expected']}{listed}"
     if kind == "list_type":
-        return f"write a list: `[{yamldoc.shown(node.raw)}]`" if node.raw else "write a list: `[a, b]`"
+        return f"write a list: `[{_listed(node.raw)}]`" if node.raw else "write a list: `[a, b]`"
     if kind == "bool_type":
         return "write `true` or `false`"
     if kind == "string_type":
@@ -596,6 +607,25 @@ def _fix(item: Any, node: yamldoc.Node, path: _Path) -> str:
         return f"write `{path[-1]}: {{{_known_keys(path)[0] if kind == 'model_type' else 'name'}: …}}`"
     name, description = _description(path)
     return f"`{name}` is: {description}" if description else "correct the value"
+
+
+def _takes_lists(path: _Path) -> bool:
+    """Whether the field at the top takes a list beside fixed words."""
+
+    def inside(annotation: Any) -> bool:
+        return get_origin(annotation) is list or any(inside(part) for part in get_args(annotation))
+
+    info = Profile.model_fields.get(str(path[0])) if len(path) == 1 else None
+    return info is not None and inside(info.annotation)
+
+
+def _listed(raw: str) -> str:
+    """What was written as one text as the items of a list: capabilities as they must be written there."""
+    items = [item for item in re.split(r"[\s,;]+", raw) if item]
+    dotted = re.compile(r"(\d{1,2})\.(\d)")
+    return yamldoc.shown(
+        ", ".join(dotted.sub(r"sm_\1\2", item) if dotted.fullmatch(item) else item for item in items)
+    )
 
 
 def _description(path: _Path) -> tuple[str, str]:

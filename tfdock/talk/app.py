@@ -69,7 +69,7 @@ def command(schema: str) -> Callable[[_F], _F]:
             except TfdockError as error:
                 console.show_problems(error.problems)
                 if kwargs.get("as_json"):
-                    print_json(schema, False, {"problems": [asdict(problem) for problem in error.problems]})
+                    print_json(schema, False, {"problems": error.problems})
                 raise typer.Exit(error.exit_code) from error
 
         return wrapper  # type: ignore[return-value]
@@ -78,7 +78,9 @@ def command(schema: str) -> Callable[[_F], _F]:
 
 
 def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"schema": schema, "ok": ok, **document}, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(
+        json.dumps({"schema": schema, "ok": ok, **document}, indent=2, ensure_ascii=False, default=asdict) + "\n"
+    )
 
 
 def settings_for(**flags: Any) -> Settings:

@@ -14,10 +14,10 @@ from tfdock import __version__
 from tfdock.errors import ExitCode, Problem
 from tfdock.talk import console
 from tfdock.talk.app import app
-from tfdock.talk.commands import build, check, doctor, init, know, lock
+from tfdock.talk.commands import advise, build, check, doctor, init, know, lock
 
 # Importing a module registers its commands; `--help` lists them in this order.
-COMMANDS = (init, check, lock, build, doctor, know)
+COMMANDS = (init, check, advise, lock, build, doctor, know)
 
 
 def main() -> None:

@@ -85,6 +85,14 @@ def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None
         say(line, stream=stream)
 
 
+def result(text: str) -> None:
+    """Print a line of the result: as it stands for programs, no wider than the screen for people."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        tell(text, stream=sys.stdout)
+    else:
+        say(text, stream=sys.stdout)
+
+
 def width(stream: TextIO) -> int:
     """Columns a line may take: as COLUMNS says, else as wide as the stream's terminal, else 80."""
     asked = os.environ.get("COLUMNS", "")
@@ -184,8 +192,8 @@ def problem_lines(problems: Sequence[Problem], style: Style, columns: int) -> It
 
 def _ways_out(problem: Problem) -> list[str]:
     """A fix for each way that was tried, else the problem's own."""
-    ways = [f"{way.text}{' (nobody is known to have built this)' if way.untested else ''}" for way in problem.ways]
-    return ways or ([problem.fix] if problem.fix else [])
+    untested = {way.text for way in problem.ways if way.untested}
+    return [f"{fix}{' (nobody is known to have built this)' if fix in untested else ''}" for fix in problem.fixes]
 
 
 def duration(seconds: float) -> str:

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -162,7 +161,7 @@ def _failed(
         "build_id": build_id,
         "profile": file,
         "status": status,
-        "problems": [asdict(problem) for problem in error.problems],
+        "problems": list(error.problems),
         "wheels": [],
         "record": None,
         "log": str(log) if log else None,
@@ -178,7 +177,7 @@ def _tell_result(result: dict[str, Any]) -> None:
     name = result["build_id"] or result["profile"]
     if result["problems"]:
         console.say(f"{style.bad(result['status'])}  {name}")
-        console.show_problems(Problem(**problem) for problem in result["problems"])
+        console.show_problems(result["problems"])
         return
     total = sum(result["seconds"].values())
     took = f" in {console.duration(total)}" if result["status"] == "built" else ""

@@ -29,7 +29,7 @@ from tfdock.talk.app import (
 if TYPE_CHECKING:
     from tfdock.decide.preflight import Check
     from tfdock.do.prepare import Prepared, Preparer
-    from tfdock.do.settings import Settings
+    from tfdock.model import Place
 
 
 @app.command(epilog="Example: `tfdock check rtx3080 rocm`. Exit status: 0 fine, 2 malformed, 3 cannot work.")
@@ -41,11 +41,13 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Say whether profiles can be built, and what this machine has to say to it. Needs no engine and no network."""
+    from tfdock.do.doctor import build_places
+
     settings = settings_for(knowledge=knowledge)
-    preparer = preparer_for(settings, allow_untested=allow_untested)
+    preparer, places = preparer_for(settings, allow_untested=allow_untested), build_places(settings)
     results, codes = [], []
     for name in profiles:
-        result = _checked(preparer, settings, name)
+        result = _checked(preparer, places, name)
         codes.append(result.exit_code)
         results.append(result)
         if not as_json:
@@ -83,25 +85,22 @@ class _Checked:
         }
 
 
-def _checked(preparer: Preparer, settings: Settings, name: str) -> _Checked:
+def _checked(preparer: Preparer, places: Sequence[Place], name: str) -> _Checked:
     from tfdock.decide.preflight import machine_findings
-    from tfdock.do.doctor import build_places
-    from tfdock.do.machine import local_host, local_machine
+    from tfdock.do.machine import local_host
 
     try:
-        plan = preparer.prepare(name).plan
+        wanted = preparer.resolve(name)
     except TfdockError as error:
         return _Checked(file=name, exit_code=int(error.exit_code), problems=error.problems)
     # Drivers' tools can take seconds: nobody waits for them who builds for the CPU.
-    host = local_host() if plan.resolution.accelerator.toolkit else None
-    machine = machine_findings(
-        plan, preparer.knowledge, host=host, machine=local_machine(), places=build_places(settings)
-    )
+    host = local_host() if wanted.resolution.accelerator.toolkit else None
+    machine = machine_findings(wanted, preparer.knowledge, host=host, machine=preparer.machine, places=places)
     return _Checked(
         file=name,
-        build_id=plan.build_id,
-        untested=plan.resolution.untested,
-        warnings=plan.resolution.warnings,
+        build_id=wanted.resolution.build_id,
+        untested=wanted.resolution.untested,
+        warnings=wanted.resolution.warnings,
         machine=machine,
     )
 
@@ -112,7 +111,7 @@ def _show(result: _Checked) -> None:
     if result.exit_code:
         console.show_problems(result.problems)
         return
-    console.say(f"{result.file}: {result.build_id}", stream=sys.stdout)
+    console.result(f"{result.file}: {result.build_id}")
     for problem in result.untested:
         console.tell(f"{problem.where}: {style.warn('untested')}, as is allowed: {console.clean(problem.message)}")
     console.show_problems(result.warnings)

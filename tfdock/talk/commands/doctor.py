@@ -115,9 +115,12 @@ def _show(checks: list[Check], profiles: list[str]) -> None:
 
 
 def _answer(checks: list[Check], profiles: list[str], style: console.Style) -> str:
-    what = ", ".join(profiles) or "TensorFlow"
-    failed, warnings = (sum(check.status == status for check in checks) for status in ("failed", "warning"))
+    failed = [check for check in checks if check.status == "failed"]
+    warnings = sum(check.status == "warning" for check in checks)
+    # What no profile is named for stands in the way of all of them.
+    concerned = {check.profile for check in failed}
+    what = ", ".join(name for name in profiles if None in concerned or not failed or name in concerned)
     if failed:
-        return f"{style.bad('no')}: {what} cannot be built on this machine as it is"
+        return f"{style.bad('no')}: {what or 'TensorFlow'} cannot be built on this machine as it is"
     amiss = f", but see {'the warning' if warnings == 1 else f'{warnings} warnings'}" if warnings else ""
-    return f"{style.good('yes')}: {what} can be built on this machine{amiss}"
+    return f"{style.good('yes')}: {what or 'TensorFlow'} can be built on this machine{amiss}"

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _NO_GPU = "cpu"
 
 
-@app.command(epilog="Examples: `tfdock init`, `tfdock init my --gpu rtx5080 --tensorflow 2.20`, `tfdock init --detect`.")
+@app.command(epilog="Examples: `tfdock init`, `tfdock init my --gpu rtx5080 --tensorflow 2.20`, `tfdock init --yes`.")
 @command("tfdock.init/1")
 def init(
-    name: Annotated[str, typer.Argument(help="The profile to write: NAME.yaml.", metavar="[NAME]")] = "profile",
+    name: Annotated[str, typer.Argument(help="The profile to write: NAME.yaml.", metavar="NAME")] = "profile",
     gpu: Annotated[
         list[str] | None,
         typer.Option("--gpu", help="A GPU's name, a capability, or cpu; may be repeated.", show_default=False),
@@ -107,13 +107,13 @@ def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, aski
             Problem(
                 code="gpu-local-none",
                 message="`--detect` found no GPU on this machine",
-                fix="name it: `--gpu rtx3080` (`nvidia-smi` or `rocminfo` must work for `--detect`), or say `--gpu cpu`",
+                fix="name it: `--gpu rtx3080`, or `--gpu cpu`; for `--detect`, `nvidia-smi` or `rocminfo` must work",
             )
         )
     if detect or not asking:
         return devices_of(base, [*words, *local] or [_NO_GPU])
     while True:
-        answer = _ask("For which GPU (a name, a capability, several with commas, or cpu)", ", ".join(local) or _NO_GPU)
+        answer = _ask("For which GPU (names or capabilities, with commas; or cpu)", ", ".join(local) or _NO_GPU)
         try:
             return devices_of(base, [word.strip() for word in answer.split(",") if word.strip()] or [_NO_GPU])
         except ProfileError as error:

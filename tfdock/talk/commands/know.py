@@ -1,4 +1,4 @@
-"""`gpus`, `releases`, `explain`: what the knowledge base knows, asked directly. Neither engine nor network is used."""
+"""`gpus`, `releases`, `explain`: what the knowledge base knows, asked directly. Needs no engine and no network."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _print(lines: Iterable[str]) -> None:
 def gpus(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="Names, parts of names, or capabilities.", metavar="[WORD]…", show_default=False),
+        typer.Argument(help="Names, parts of names, or capabilities.", metavar="WORD", show_default=False),
     ] = None,
     knowledge: Knowledge = None,
     as_json: AsJson = False,
@@ -69,11 +69,11 @@ def gpus(
 
 
 def _no_gpu(base: KnowledgeBase, words: Sequence[str]) -> Problem:
-    from tfdock.decide.devices import gpu_key
+    from tfdock.decide.devices import matching
 
     asked = " ".join(words)
-    near = difflib.get_close_matches(gpu_key(asked), base.gpus, n=3, cutoff=0.5)
-    fix = f"did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else "`tfdock gpus` lists all"
+    names = matching(base, asked).near
+    fix = f"did you mean {' or '.join(f'`{name}`' for name in names)}?" if names else "`tfdock gpus` lists all"
     return Problem(code="gpu-unknown", message=f"no GPU is known by `{asked}`", fix=fix)
 
 
@@ -204,7 +204,7 @@ def _sources(base: KnowledgeBase, table: str, row: Row) -> str:
 @command("tfdock.releases/1")
 def releases(
     release: Annotated[
-        str | None, typer.Argument(help="A release, such as 2.18.", metavar="[RELEASE]", show_default=False)
+        str | None, typer.Argument(help="A release, such as 2.18.", metavar="RELEASE", show_default=False)
     ] = None,
     knowledge: Knowledge = None,
     as_json: AsJson = False,
@@ -271,9 +271,9 @@ def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
     style = console.Style(sys.stdout)
     yield style.strong(f"TensorFlow {row.release}")
     last = ("note", "unverified", "checked", "source")
-    known = [(name, value) for name, value in row if name not in ("release", *last) and value not in (None, (), {})]
-    told = [(name.replace("_", " "), _value(value)) for name, value in known if name != "components"]
-    components = [(f"{name}", _value(support)) for name, support in row.components.items()]
+    fields = row.model_dump(exclude={"release", "components", *last})
+    told = [(name.replace("_", " "), _value(value)) for name, value in fields.items() if value not in (None, (), {})]
+    components = [(name, _value(support.model_dump())) for name, support in row.components.items()]
     rest = [("note", row.note or ""), ("unverified", _unverified(row)), ("checked", row.checked)]
     yield from console.table([*told, *components, *((name, value) for name, value in rest if value)])
     yield ""
@@ -285,13 +285,12 @@ def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
 
 def _value(value: object) -> str:
     """A field's value for people: lists with commas, records as `name: value`."""
+    if isinstance(value, dict):
+        pairs = [(name, one) for name, one in value.items() if one not in (None, (), False)]
+        return "; ".join(f"{name.replace('_', ' ')}: {_value(one)}" for name, one in pairs)
     if isinstance(value, tuple):
         return ", ".join(_value(one) for one in value)
-    pairs = dict(value).items() if hasattr(value, "model_fields_set") else getattr(value, "items", lambda: None)()
-    if pairs is None:
-        return str(value).lower() if isinstance(value, bool) else str(value)
-    said = [f"{name.replace('_', ' ')}: {_value(one)}" for name, one in pairs if one not in (None, (), False)]
-    return "; ".join(said)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # --- explain ------------------------------------------------------------------------------------------------------
@@ -302,7 +301,7 @@ def _value(value: object) -> str:
 def explain(
     code: Annotated[
         str | None,
-        typer.Argument(help="A code, as errors show it in brackets.", metavar="[CODE]", show_default=False),
+        typer.Argument(help="A code, as errors show it in brackets.", metavar="CODE", show_default=False),
     ] = None,
     knowledge: Knowledge = None,
     as_json: AsJson = False,

@@ -12,6 +12,7 @@ import typer
 from tfdock.errors import TfdockError, combined_exit_code
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowUntested,
     AsJson,
     CacheDir,
     Knowledge,
@@ -38,11 +39,12 @@ def lock(
     wheelhouse: Wheelhouse = None,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
+    allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
     """Pin all that a build takes from elsewhere: writes PROFILE.lock for each. Builds the image, compiles nothing."""
     settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
-    preparer = preparer_for(settings)
+    preparer = preparer_for(settings, allow_untested=allow_untested)
     results, codes = [], []
     with stoppable() as stop, shown_progress() as listen:
         builder = builder_for(settings, listen, stop)

@@ -1,0 +1,19 @@
+#!/bin/bash
+# configure.sh: run TensorFlow's ./configure with the plan's environment and without a terminal.
+set -euo pipefail
+
+while IFS= read -r line; do
+  export "${line?}"
+done </opt/tfdock/environment
+export HOME=/tmp/tfdock-configure USER=tfdock
+mkdir -p "$HOME"
+
+cd /tf/tensorflow
+./configure </dev/null
+# Old releases start a Bazel server here; what it leaves does not belong into the image.
+rm -rf "$HOME"
+
+echo "tfdock: .tf_configure.bazelrc says:"
+cat .tf_configure.bazelrc
+# Bazel puts its bazel-* links here, for whichever user the container runs as.
+chmod a+rwx .
