@@ -6,11 +6,15 @@ What is built is the miniature TensorFlow. Whole processes are timed, the two si
   engine has no layer above it: both sides run every step of the Dockerfile.
 - Warm: the image and Bazel's caches are present; new containers, a fresh output base, an empty wheelhouse.
 - Unchanged: the same call again. The script knows of no wheel that is up to date, as such scripts do not.
+
+Short commands are held against a peer's. Both are compiled to bytecode, as pip does when it installs a program, and
+`check` has been called once, so that it has its knowledge at hand.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shlex
@@ -239,16 +243,36 @@ def build_rows(work: Path, plan: dict[str, Any], runs: int) -> Iterator[Row]:
     yield row.measure(runs, ours.unchanged, reference.unchanged)
 
 
-def help_row(work: Path, peer: Path, runs: int) -> Row:
-    """How long the program takes to say what it can do."""
-    environment = dict(os.environ)
-    row = Row(name="--help", aim=0.6, reference_command=f"cibuildwheel --help (version {CIBUILDWHEEL})")
-    ours, reference = ((command, "--help") for command in (TFDOCK, peer))
-    return row.measure(
-        runs,
-        lambda: timed(ours, work / "log", environment),
-        lambda: timed(reference, work / "log", environment),
+def command_rows(work: Path, peer: Path, runs: int) -> Iterator[Row]:
+    """The commands that people wait for: what the program can do, and whether one profile, or many, can be built."""
+    environment = {**os.environ, "TFDOCK_CACHE_DIR": str(work / "check-cache")}
+    output(sys.executable, "-m", "compileall", "-q", ROOT / "tfdock")
+
+    def clock(*command: str | Path) -> Callable[[], float]:
+        return lambda: timed(command, work / "log", environment)
+
+    known = f"cibuildwheel --help (version {CIBUILDWHEEL})"
+    yield Row(name="--help", aim=0.6, reference_command=known).measure(
+        runs, clock(TFDOCK, "--help"), clock(peer, "--help")
     )
+    profiles = list(written_profiles(work / "profiles"))
+    one, all_of_them = clock(TFDOCK, "check", profiles[0]), clock(TFDOCK, "check", *profiles)
+    one()
+    yield Row(name="check-1", aim=1.5, reference_command=known).measure(runs, one, clock(peer, "--help"))
+    row = Row(name=f"check-{len(profiles)}", aim=6.0, reference_command="tfdock check, of the first profile alone")
+    yield row.measure(max(1, runs // 2), all_of_them, one)
+
+
+def written_profiles(folder: Path) -> Iterator[Path]:
+    """Two hundred profiles, no two of one release, Python and GPU; `timed` stops where one of them is refused."""
+    folder.mkdir()
+    gpus = ("v100", "t4", "rtx2080ti", "a100", "rtx3080", "rtx3090", "a40", "rtx4090", "l4", "rtx4070")
+    releases = ("2.14.1", "2.15.1", "2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.20.0")
+    pythons = ("3.9", "3.10", "3.11")
+    for gpu, release, python in itertools.islice(itertools.product(gpus, releases, pythons), 200):
+        path = folder / f"{gpu}-{release}-{python}.yaml"
+        path.write_text(f'schema: 1\ntensorflow: "{release}"\npython: "{python}"\ngpus: [{gpu}]\n', "utf-8")
+        yield path
 
 
 def cibuildwheel() -> Path:
@@ -295,8 +319,8 @@ def main() -> None:
     here, peer = machine(), cibuildwheel()
     plan = json.loads(output(TFDOCK, "plan", *PROFILE, "--json"))
     with workplace() as work:
-        rows = [help_row(work, peer, 1 if quick else 21), *build_rows(work, plan, 1 if quick else 5)]
-    rows = [*rows[1:], rows[0]]
+        commands = list(command_rows(work, peer, 1 if quick else 21))
+        rows = [*build_rows(work, plan, 1 if quick else 5), *commands]
     target = ROOT / "build" / "bench.json"
     target.parent.mkdir(exist_ok=True)
     document = {"schema": "tfdock.bench/1", "machine": here, "rows": [row.as_json() for row in rows]}

@@ -692,9 +692,11 @@ def test_ranges_of_a_library_follow_each_other_without_gap(knowledge: KnowledgeB
     assert {row.component for row in knowledge.libraries} == {"cudnn"}
     for older, newer in pairwise(knowledge.libraries):
         last, first = _range(older)[1].parts, _range(newer)[0].parts
+        if _range(older) == _range(newer):  # one range, with other GPUs by toolkit
+            assert not set(older.toolkits) & set(newer.toolkits)
+            continue
         assert first in ((last[0], last[1] + 1), (last[0] + 1, 0)), newer.since
         assert Version(older.lowest or "") <= Version(newer.lowest or "")
-        assert Version(older.highest or "") <= Version(newer.highest or "")
 
 
 def test_a_librarys_versions_and_toolkits_are_known_ones(knowledge: KnowledgeBase) -> None:
@@ -731,8 +733,16 @@ def test_what_a_release_was_tested_with_fits_together(knowledge: KnowledgeBase) 
     ],
 )
 def test_cudnn_has_code_for_these_gpus(knowledge: KnowledgeBase, cudnn: str, gpu: str, native: bool) -> None:
-    (row,) = _covering(knowledge, "cudnn", cudnn)
-    assert (Version(row.lowest or "") <= Version(gpu) <= Version(row.highest or "")) is native
+    rows = _covering(knowledge, "cudnn", cudnn)
+    assert any(Version(row.lowest or "") <= Version(gpu) <= Version(row.highest or "") for row in rows) is native
+
+
+@pytest.mark.parametrize(("cuda", "native"), [("12.6", False), ("12.8", True), ("12.9", True)])
+def test_cudnn_has_code_for_blackwell_beside_the_libraries_of_cuda_12_8(
+    knowledge: KnowledgeBase, cuda: str, native: bool
+) -> None:
+    rows = [row for row in _covering(knowledge, "cudnn", "9.8.0") if cuda in row.toolkits]
+    assert [Version("12.0") <= Version(row.highest or "") for row in rows] == [native]
 
 
 def test_every_closed_version_has_its_redistributable(knowledge: KnowledgeBase) -> None:

@@ -399,7 +399,7 @@ BAD = [
         HEAD + "host_compiler: {name: gcc, path: 5}\n",
         "3:34",
         "`host_compiler.path` is a number, but must be text",
-        'write it in quotes: `path: "5"`',
+        "write an absolute path (`/usr/bin/gcc-11`)",
         id="host_compiler.path",
     ),
     pytest.param(

@@ -249,9 +249,9 @@ def _refuse_other_machines(
         for target in row.embedded
     }
     found = [(path, gpu.gpu, gpu.machine or of_targets.get(gpu.target)) for path, gpu in gpus]
-    if accelerator.capabilities:
-        dotted = [(one, Capability.parse(one.target).dotted) for one in listed]
-        found += [(one.path, f"a GPU of {target}", of_targets.get(target)) for one, target in dotted]
+    dotted = [(one, Capability.parse(one.target).dotted) for one in listed] if accelerator.capabilities else []
+    if not gpus and all(target in of_targets for _, target in dotted):  # beside others they are a waste, not an error
+        found += [(one.path, f"a GPU of {target}", of_targets[target]) for one, target in dotted]
     for path, what, machine in found:
         if machine and machine != question.machine:
             question.notes.refuse(

@@ -414,10 +414,9 @@ class _Limits:
         yield f"pip takes the newest {title}, which has no code for {self._gpu.target}{way}"
 
     def _made_for(self, row: Library) -> bool:
-        held = Version(self._toolkit_version())
-        return not row.toolkits or any(
-            held.matches(Version(one)) or Version(one).matches(held) for one in row.toolkits
-        )
+        # Packages are made for a major version, whatever minor version they are supported with.
+        major = Version(self._toolkit_version()).parts[:1]
+        return not row.toolkits or any(Version(one).parts[:1] == major for one in row.toolkits)
 
     def _told(self, runs: Runs) -> Iterator[str]:
         for row in self._companions:

@@ -41,7 +41,7 @@ def matching(knowledge: KnowledgeBase, name: str) -> Match:
                 return Match(gpu=rows[0])
             if by_target and not generic:
                 return Match(candidates=tuple(gpu for gpu in rows if by_target[gpu.target] is gpu))
-    near = difflib.get_close_matches(gpu_key(name), knowledge.gpus, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(gpu_key(name), knowledge.gpus, n=3, cutoff=0.6)
     return Match(near=tuple(near))
 
 

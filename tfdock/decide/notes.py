@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from tfdock.errors import Incompatible, Problem
@@ -73,8 +72,7 @@ class Notes:
             raise Incompatible(*sorted(self.problems, key=lambda item: (item.line or 0, item.column or 0)))
 
     def _problem(self, finding: Finding, severity: str) -> Problem:
-        words = re.findall(r"[^.\[\]]+", finding.path)
-        node = self.document.at(tuple(int(word) if word.isdigit() else word for word in words))
+        node = self.document.at_field(finding.path)
         return Problem(
             code=finding.code,
             message=finding.message,

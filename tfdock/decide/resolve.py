@@ -26,6 +26,8 @@ from tfdock.read.yamldoc import Node
 # Where Debian and Ubuntu put the compiler of one version.
 _HOST_COMPILERS = {"gcc": "/usr/bin/gcc-{version}", "clang": "/usr/lib/llvm-{version}/bin/clang"}
 
+_ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
@@ -99,10 +101,17 @@ def resolve(
         except Refused:
             return None
 
+    def examine(changed: Profile) -> Sequence[Problem]:
+        try:
+            _Resolver(question(changed, trial=False)).resolution()
+        except Incompatible as error:
+            return error.problems
+        return ()
+
     try:
         return _Resolver(question(profile, trial=False)).resolution()
     except Incompatible as error:
-        ways = ways_out(profile, error.problems, knowledge, attempt)
+        ways = ways_out(profile, error.problems, knowledge, attempt, examine)
         raise Incompatible(*(_with_ways(problem, ways) for problem in error.problems)) from None
 
 
@@ -132,6 +141,7 @@ class _Resolver:
         host_compiler = self._host_compiler(release, devices)
         bazel = self._bazel(release)
         self._check_configs(release, accelerator)
+        self._check_flags(release)
         optimize = self._optimize()
         self.notes.stop_if_refused()
         python, image = self._python_and_image(release, devices)
@@ -369,7 +379,7 @@ class _Resolver:
         toolkit = self.knowledge.toolkits.get(
             (devices.accelerator.toolkit or "", str(Version(devices.components.get(_toolkit(devices), "")).minor))
         )
-        newest = toolkit.host_gcc_max if toolkit else None
+        newest, oldest = toolkit.host_gcc_max if toolkit else None, release.host_compilers_min.get(name)
         drives = devices.compiler and not any(kind == devices.compiler for kind, _ in self.knowledge.compilers)
         if version and newest and drives and name == "gcc" and Version(version).parts[0] > newest:
             title = devices.accelerator.titles.get(_toolkit(devices), "")
@@ -379,6 +389,14 @@ class _Resolver:
                 "host_compiler",
                 f"{title} {toolkit.version if toolkit else ''} takes no {name} newer than {newest}",
                 why=f"`host_compiler` says {name} {version}; without this refusal: {symptom}",
+            )
+        elif version and oldest and Version(version) < Version(oldest):
+            self.notes.refuse(
+                "host-compiler-too-old",
+                "host_compiler",
+                f"TensorFlow {release.release} cannot be compiled by {name} {version}",
+                why=f"{name} {oldest} is the first that knows its C++ standard; "
+                "without this refusal: `unrecognized command line option '-std=c++…'`",
             )
         elif version and not any(same_minor(version, one) for one in tested):
             self.notes.doubt(
@@ -431,6 +449,20 @@ class _Resolver:
                     path,
                     f"`--config={name}` is for {' or '.join(sorted(owners))}",
                     why=f"this build is for {accelerator.accelerator}, and one wheel serves one accelerator",
+                )
+
+    def _check_flags(self, release: Release) -> None:
+        """Flags that say otherwise what the profile's fields say would win, and the names would lie."""
+        ours = {row.variable for row in self.knowledge.variables if applies(release, row.releases)}
+        for index, flag in enumerate(self.profile.bazel.flags):
+            option, _, rest = flag.partition("=")
+            name, equals, _ = rest.partition("=")
+            if option in _ENVIRONMENT_FLAGS and equals and name in ours:
+                self.notes.refuse(
+                    "flag-is-a-choice",
+                    f"bazel.flags[{index}]",
+                    f"`{option}={name}` is decided by the profile's own fields",
+                    why="the flag would come last and win: what is built would not be what its name and record say",
                 )
 
     def _asked_configs(self) -> Iterator[tuple[str, str]]:

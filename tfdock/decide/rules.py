@@ -139,21 +139,50 @@ def _acceptance(one: Combination, name: str, asked: str, value: str) -> Iterator
         )
 
 
+def patches_exist(one: Combination) -> Iterator[Finding]:
+    """Whether a version that is asked for in full was ever published."""
+    for name in one.asked:
+        version, support = one.components.get(name, ""), one.release.components.get(name, Support())
+        if not version or support.closed:
+            continue
+        known = [patch for row in _rows_of(one, name, version) for patch in row.patches]
+        newest = max(known, key=Version, default=None)
+        if newest is None or any(Version(patch).matches(Version(version)) for patch in known):
+            continue
+        newer = Version(version) > Version(newest)
+        yield Finding(
+            code="version-unknown",
+            path=one.place(name),
+            message=f"{one.title(name)} {version} {'is not known' if newer else 'was never published'}",
+            why=f"published are {', '.join(known)}",
+            weight="doubt" if newer else "error",
+        )
+
+
+def _rows_of(one: Combination, name: str, version: str) -> Sequence[Toolkit | Library]:
+    """What is known of a component's version: the toolkit's row, or those of a library."""
+    if name == one.accelerator.toolkit:
+        return [one.toolkit] if one.toolkit else []
+    return libraries(one.knowledge, name, version)
+
+
 def toolkit_is_known(one: Combination) -> Iterator[Finding]:
     """Whether anything is known of the toolkit's version, so that targets can be held against it."""
     name = one.accelerator.toolkit
     if not name or one.toolkit or not one.toolkit_version:
         return
-    if not any(True for _ in _acceptance(one, name, one.asked.get(name, ""), one.toolkit_version)):
+    said = _acceptance(one, name, one.asked[name], one.toolkit_version) if name in one.asked else ()
+    if not any(finding.weight == "error" for finding in said):
         known = sorted((row.version for row in one.knowledge.toolkits.values() if row.toolkit == name), key=Version)
-        newer = not known or Version(one.toolkit_version).minor > Version(known[-1])
+        held = Version(one.toolkit_version).minor
+        between = bool(known) and Version(known[0]) < held < Version(known[-1])
         yield Finding(
             code="toolkit-unknown",
             path=one.place(name),
-            message=f"{one.title(name)} {one.toolkit_version} {'is not known' if newer else 'does not exist'}",
+            message=f"{one.title(name)} {one.toolkit_version} {'does not exist' if between else 'is not known'}",
             why=f"known are {', '.join(known)}" if known else "",
-            # A newer one may have come out; between and below those that are known nothing will.
-            weight="doubt" if newer else "error",
+            # A newer one may have come out, an older one been left out; between those that are known nothing is.
+            weight="error" if between else "doubt",
         )
 
 
@@ -415,6 +444,7 @@ LIBRARY_RULES: tuple[Rule, ...] = (libraries_fit,)
 RULES: tuple[Rule, ...] = (
     component_is_accepted,
     toolkit_is_known,
+    patches_exist,
     release_can_be_told,
     release_uses_the_target,
     *DEVICE_RULES,

@@ -1,7 +1,8 @@
 """Ways out of a refusal: changes of the profile that were tried, and are accepted.
 
 Nothing here is written by hand for a problem: every field in play has moves, taken from the rows, the nearest first;
-a move, then two moves together, then a new release with everything else left to it. What resolves is a way out.
+a move, then two moves together, then a new release with everything else left to it. What resolves is a way out. Where
+more is wrong than that mends, faults are mended one after the other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tfdock.decide.devices import find_gpu, matching
 from tfdock.errors import Problem, Way
 from tfdock.model import Capability, Version
-from tfdock.read.knowledge import KnowledgeBase, Support
+from tfdock.read.knowledge import Accelerator, KnowledgeBase, Release, Support
 from tfdock.read.profile import TARGET_FIELDS, Profile
 
 if TYPE_CHECKING:
@@ -29,17 +30,41 @@ _PAIRED = 8
 """How many moves of a field are tried together with those of another."""
 Change = Mapping[str, object]
 """Field of the profile -> its new value; None leaves it out. `bazel.version` is a field of a field."""
-_LEFT_TO_THE_RELEASE = ("python", "compiler", "host_compiler", "bazel.version", "bazel.configs", "base")
+_LEFT_TO_THE_RELEASE = (
+    "python", "compiler", "host_compiler", "bazel.version", "bazel.configs", "bazel.flags", "base", "optimize",
+)  # fmt: skip
+_FAULTS = 8
+"""How many faults are mended one after the other at most."""
+
+Attempt = Callable[[Profile], "Resolution | None"]
+Examine = Callable[[Profile], Sequence[Problem]]
 
 
 def ways_out(
-    profile: Profile,
-    problems: Sequence[Problem],
-    knowledge: KnowledgeBase,
-    attempt: Callable[[Profile], Resolution | None],
+    profile: Profile, problems: Sequence[Problem], knowledge: KnowledgeBase, attempt: Attempt, examine: Examine
 ) -> list[Way]:
-    """The nearest changes of the profile that `attempt` accepts, each of other fields; empty if there is none."""
-    moves = _Moves(profile, problems, knowledge)
+    """The nearest changes of the profile that `attempt` accepts, each of other fields; empty if there is none.
+
+    `examine` says what is wrong with a changed profile.
+    """
+    # Where the untested is allowed, nearly every release takes nearly every version: what is tested goes first.
+    strict = profile.model_copy(update={"allow_untested": False})
+    for asked in (strict, profile) if profile.allow_untested else (profile,):
+        moves = _Moves(asked, problems, knowledge, may_allow=not profile.allow_untested)
+        found = _nearest(moves, attempt) or _mended(moves, attempt, examine)
+        if found:
+            break
+    if not found:
+        return _without_devices(moves, attempt) if moves.wants_devices else []
+    in_play = {path for move, _ in found for path in move}
+    # What works without a word of warning comes first; allowing the untested last, however little it changes.
+    ordered = sorted(found, key=lambda item: ("allow_untested" in item[0], bool(item[1].warnings)))
+    return [_way(moves, move, resolution, in_play) for move, resolution in ordered]
+
+
+def _nearest(moves: _Moves, attempt: Attempt) -> list[tuple[Change, Resolution]]:
+    """Changes that are accepted, the nearest of each set of fields."""
+    profile = moves.profile
     found: list[tuple[Change, Resolution]] = []
     for move in islice(moves.all(), _TRIALS):
         # Several GPUs may be meant by one name; of any other field the nearest value is enough, if it is a good one.
@@ -56,15 +81,32 @@ def ways_out(
         found.append((least, resolution))
         if len(found) > MOST:
             break
-    if not found and moves.wants_devices:
-        return _without_devices(moves, attempt)
-    in_play = {path for move, _ in found for path in move}
-    # What works without a word of warning comes first; allowing the untested last, however little it changes.
-    ordered = sorted(found, key=lambda item: ("allow_untested" in item[0], bool(item[1].warnings)))
-    return [_way(moves, move, resolution, in_play) for move, resolution in ordered]
+    return found
 
 
-def _without_devices(moves: _Moves, attempt: Callable[[Profile], Resolution | None]) -> list[Way]:
+def _mended(moves: _Moves, attempt: Attempt, examine: Examine) -> list[tuple[Change, Resolution]]:
+    """One change that mends fault after fault, each by the nearest move after which it is gone."""
+    profile, done = moves.profile, dict[str, object]()
+    problems = moves.problems
+    for _ in range(_FAULTS):
+        step = _Moves(profile, problems, moves.knowledge, may_allow=False)
+        before = {(problem.code, problem.field) for problem in problems}
+        for move in step.single():
+            after = examine(changed(profile, move))
+            left = {(problem.code, problem.field) for problem in after}
+            if left < before or (before - left and not left & before):
+                break
+        else:
+            return []
+        done |= move
+        profile, problems = changed(profile, move), after
+        resolution = None if after else attempt(profile)
+        if resolution is not None and (resolution.targets or not moves.wants_devices):
+            return [_least(moves.profile, done, resolution, attempt)]
+    return []
+
+
+def _without_devices(moves: _Moves, attempt: Attempt) -> list[Way]:
     """The last way there is."""
     for move in moves.without_devices():
         resolution = attempt(changed(moves.profile, move))
@@ -74,14 +116,12 @@ def _without_devices(moves: _Moves, attempt: Callable[[Profile], Resolution | No
     return []
 
 
-def _least(
-    profile: Profile, move: Change, resolution: Resolution, attempt: Callable[[Profile], Resolution | None]
-) -> tuple[Change, Resolution]:
+def _least(profile: Profile, move: Change, resolution: Resolution, attempt: Attempt) -> tuple[Change, Resolution]:
     """The move without those of its changes that it does not need."""
     for path in list(move):
         less = {name: value for name, value in move.items() if name != path}
         without = attempt(changed(profile, less)) if less else None
-        if without is not None and without.accelerator == resolution.accelerator:
+        if without is not None and without.targets == resolution.targets:
             move, resolution = less, without
     return move, resolution
 
@@ -110,8 +150,12 @@ def changed(profile: Profile, change: Mapping[str, object]) -> Profile:
 class _Moves:
     """What can be changed about a profile, the nearest first."""
 
-    def __init__(self, profile: Profile, problems: Sequence[Problem], knowledge: KnowledgeBase) -> None:
+    def __init__(
+        self, profile: Profile, problems: Sequence[Problem], knowledge: KnowledgeBase, *, may_allow: bool
+    ) -> None:
         self.profile = profile
+        self.may_allow = may_allow
+        self.codes = {problem.code for problem in problems}
         self.knowledge = knowledge
         self.problems = problems
         self.at_fault = {(problem.field or "").partition("[")[0] for problem in problems}
@@ -130,12 +174,32 @@ class _Moves:
         rows = self.knowledge.accelerators.values()
         return tuple(dict.fromkeys(name for row in rows for name in row.components))
 
+    @property
+    def families(self) -> list[Accelerator]:
+        """The accelerators that the profile speaks of in any way; all of them if of none."""
+        gpus = [find_gpu(self.knowledge, name) for name in self.profile.gpus or () if name != "local"]
+        spoken = {gpu.accelerator for gpu in gpus if gpu} | {self.profile.accelerator}
+        rows = list(self.knowledge.accelerators.values())
+        for row in rows:
+            names = (*row.components, *([row.target_field] if row.target_pattern else []))
+            if any(self.says(name) or self.says(f"components.{name}") for name in names):
+                spoken.add(row.accelerator)
+        return [row for row in rows if row.accelerator in spoken and row.target_pattern] or rows
+
+    def single(self) -> Iterator[Change]:
+        """Single moves, then a release with everything left to it."""
+        yield from (move for moves in self._tables() for move in moves)
+        yield from self._everything_left()
+
     def all(self) -> Iterator[Change]:
         """Single moves, pairs, then a release with everything left to it."""
         tables = [list(moves) for moves in self._tables()]
         yield from (move for moves in tables for move in moves)
-        for one, other in combinations([moves[:_PAIRED] for moves in tables], 2):
+        releases = list(self._releases())
+        for one, other in combinations([moves[:_PAIRED] for moves in tables if moves != releases], 2):
             yield from (both for first in one for second in other if (both := _both(first, second)))
+        for moves in tables:
+            yield from (both for first in moves[:_PAIRED] for second in releases if (both := _both(first, second)))
         yield from self._everything_left()
 
     def without_devices(self) -> Iterator[Change]:
@@ -151,19 +215,21 @@ class _Moves:
         for name, field in self._component_fields():
             yield self._component(name, field)
         yield self._plain("python", self._pythons())
-        yield self._plain("compiler", [None, *self._compilers()])
+        compilers = [None, *self._compilers()]
+        unset = not self.profile.compiler and self.codes & _MENDED_BY_COMPILERS
+        yield ({"compiler": name} for name in self._compilers()) if unset else self._plain("compiler", compilers)
         known = self.knowledge.accelerators
         yield self._plain("accelerator", [None, *_near(self.profile.accelerator, known), *known])
         yield self._optimize()
-        floored = any(problem.code == "xla-floor" for problem in self.problems)
-        yield [{"xla": not self.profile.xla}] if floored or not self.profile.xla else []
+        floored = "xla-floor" in self.codes or not self.profile.xla
+        yield [{"xla": not self.profile.xla}] if floored else []
         yield [{"bazel.configs": self._configs()}] if self.profile.bazel.configs else []
         yield [{"bazel.flags": self._flags()}] if self.profile.bazel.flags else []
         yield [{"bazel.version": None}] if self.profile.bazel.version else []
         yield self._plain("host_compiler", [None])
         yield self._plain("base", [None])
         yield self._releases()
-        yield [] if self.profile.allow_untested else [{"allow_untested": True}]
+        yield [{"allow_untested": True}] if self.may_allow else []
 
     def _plain(self, field: str, values: Iterable[object]) -> Iterator[Change]:
         """A field that is set, or that is at fault."""
@@ -263,10 +329,17 @@ class _Moves:
     def _official_instead(self) -> Iterator[Change]:
         """What the official wheel is built for, instead of GPUs that nobody knows."""
         codes = {problem.code for problem in self.problems if (problem.field or "").startswith("gpus")}
-        for row in self.knowledge.accelerators.values() if codes == {"gpu-unknown"} else ():
-            official = self.release.official_targets.get(row.accelerator) if self.release else None
-            if official:
-                yield {"gpus": None, row.target_field: list(official)}
+        for field, targets in self._whole_lists() if codes == {"gpu-unknown"} else ():
+            yield {"gpus": None, field: targets}
+
+    def _whole_lists(self) -> Iterator[tuple[str, list[str]]]:
+        """(field, targets): what the release's official wheel is built for, or all that the release uses."""
+        for row in self.families if self.release else ():
+            assert self.release is not None
+            official = self.release.official_targets.get(row.accelerator)
+            used = official or self.release.runtime_targets.get(row.accelerator)
+            if used:
+                yield row.target_field, list(used)
 
     def _targets(self) -> Iterator[Change]:
         """Lists that the toolkit and the release take: beside the GPUs, or instead of the list that is there."""
@@ -279,10 +352,11 @@ class _Moves:
             if rest and rest != targets:
                 yield {name: rest}
             yield {name: None}
-        wanted = [problem for problem in self.problems if problem.code in _MENDED_BY_TARGETS]
-        if wanted or any(problem.code == "targets-missing" for problem in self.problems):
-            for field, targets in self._instead():
-                yield {field: targets}
+        wrong = {problem.field.partition("[")[0] for problem in self.problems if problem.field}
+        if wrong & {*TARGET_FIELDS} or "targets-missing" in self.codes:
+            yield from ({field: whole} for field, whole in self._whole_lists())
+        if self.codes & _MENDED_BY_TARGETS:
+            yield from ({field: [target]} for field, target in self._known_targets())
 
     def _spelled_right(self, name: str, targets: Sequence[str]) -> list[str]:
         """The nearest targets that there are, for those at fault."""
@@ -302,15 +376,11 @@ class _Moves:
     def _is_at_fault(self, name: str, index: int) -> bool:
         return any(problem.field == f"{name}[{index}]" for problem in self.problems)
 
-    def _instead(self) -> Iterator[tuple[str, list[str]]]:
-        """One target for everything."""
-        yield from ((field, [target]) for field, target in self._known_targets())
-
     def _known_targets(self) -> Iterator[tuple[str, str]]:
         """(field, target): what any toolkit knows, the highest first; capabilities as SASS, then as SASS and PTX."""
         rows = self.knowledge.toolkits.values()
         embedded = {target for row in self.knowledge.architectures for target in row.embedded}
-        for accelerator in self.knowledge.accelerators.values():
+        for accelerator in self.families:
             numbers = {number for row in rows if row.toolkit == accelerator.toolkit for number in row.targets}
             if not accelerator.capabilities:
                 yield from ((accelerator.target_field, number) for number in sorted(numbers))
@@ -321,22 +391,40 @@ class _Moves:
             yield from ((accelerator.target_field, f"compute_{one.number}") for one in own)
 
     def _everything_left(self) -> Iterator[Change]:
-        """A release with every version left to it."""
+        """A release with every version left to it, the one asked for first."""
         names = [name if getattr(self.profile, name, None) else f"components.{name}" for name in self.components]
-        empty = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self.says(path)}
-        yield empty
-        yield from ({self._release_field: version, **empty} for version in self._versions())
+        empty: dict[str, object] = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self.says(path)}
+        yield {**empty, **self._devices_of(self.release)}
+        for version in self._versions():
+            release = self.knowledge.releases.get(str(Version(version).minor))
+            yield {self._release_field: version, **empty, **self._devices_of(release)}
+
+    def _devices_of(self, release: Release | None) -> Change:
+        """What keeps a build for GPUs one, where a version of the toolkit was all that asked for them."""
+        if not self.wants_devices or any(self.says(name) for name in ("gpus", *TARGET_FIELDS)) or release is None:
+            return {}
+        family = self.families[0]
+        used = release.runtime_targets.get(family.accelerator)
+        if used and not release.official_targets.get(family.accelerator):
+            return {family.target_field: list(used)}
+        return {} if self.says("accelerator") else {"accelerator": family.accelerator}
 
     def says(self, path: str) -> bool:
-        """Whether the profile says anything in a field."""
+        """Whether the profile says anything in a field that is not its default."""
         field, _, inner = path.partition(".")
-        value = getattr(self.profile, field, None)
-        if inner:
-            value = value.get(inner) if isinstance(value, dict) else getattr(value, inner, None)
-        return bool(value)
+        model, value = type(self.profile), getattr(self.profile, field, None)
+        if isinstance(value, dict):
+            return inner in value
+        if inner and value is not None:
+            model, field, value = type(value), inner, getattr(value, inner, None)
+        info = model.model_fields.get(field)
+        return info is not None and value != info.get_default(call_default_factory=True)
 
 
-_MENDED_BY_TARGETS = {"target-not-in-toolkit", "compiler-cannot-emit", "capability-syntax", "gpu-unknown"}
+_MENDED_BY_TARGETS = {
+    "target-not-in-toolkit", "compiler-cannot-emit", "capability-syntax", "gpu-unknown", "targets-missing",
+}  # fmt: skip
+_MENDED_BY_COMPILERS = {"compiler-cannot-emit", "compiler-toolkit", "image-without-tool"}
 
 
 def _both(one: Change, other: Change) -> Change | None:

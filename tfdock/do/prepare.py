@@ -89,7 +89,10 @@ class Preparer:
         path = find_profile(name)
         text = read_text(path)
         profile, document = profiles.read(text, str(path), _extended(text, path))
-        source, tree = read_local(profile.source, path.parent, str(path))
+        try:
+            source, tree = read_local(profile.source, path.parent, str(path))
+        except ProfileError as error:
+            raise ProfileError(*(_placed(problem, document, str(path)) for problem in error.problems)) from error
         gpus = local_gpus() if "local" in (profile.gpus or ()) else ()
         resolution = resolve(
             profile,
@@ -111,7 +114,7 @@ class Preparer:
 
 def _placed(problem: Problem, document: Node, file: str) -> Problem:
     """The problem with the place of its field."""
-    node = document.at(tuple((problem.field or "").split(".")))
+    node = document.at_field(problem.field or "")
     return replace(problem, file=node.file or file, line=node.line, column=node.column)
 
 

@@ -37,12 +37,12 @@ def read_local(source: TensorFlow, folder: Path, file: str) -> tuple[LocalSource
                 "give the root of a TensorFlow checkout, relative to the profile",
             )
     patches = {}
-    for name in source.patches:
+    for index, name in enumerate(source.patches):
         path = folder / name
         if not path.is_file():
             raise _missing(
                 file,
-                "tensorflow.patches",
+                f"tensorflow.patches[{index}]",
                 f"the patch `{name}` does not exist",
                 "the path is relative to the profile",
             )

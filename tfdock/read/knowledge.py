@@ -123,6 +123,7 @@ class Release(Row):
     uses at run time, whatever was compiled (its allow-list of AMD targets).
 
     `host_compilers` says who compiles C++ beside a GPU compiler or accelerator; else clang where the release has one.
+    `host_compilers_min` are the first versions that know the C++ standard the release is written in.
     `clang` and `gcc` are what it is really built with, `tested_compilers` what it is documented with besides.
     `pythons_closed`: Bazel brings the Python, and knows these only. `capability_pattern` is what the release takes,
     `capability_doubt` what it is not known to take or to refuse.
@@ -145,6 +146,7 @@ class Release(Row):
     bazel_max: str | None = None
     gpu_compiler: str | None = None
     host_compilers: dict[str, str] = Field(default_factory=dict)
+    host_compilers_min: dict[str, str] = Field(default_factory=dict)
     clang: str | None = None
     gcc: str | None = None
     tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -247,7 +249,7 @@ class Library(Row):
     the GPUs it has code for; `toolkits` the toolkit versions, by prefix, it is made for; `patches` its full versions.
     """
 
-    KEY = ("component", "since")
+    KEY = ("component", "since", "toolkits")
 
     component: str
     since: str

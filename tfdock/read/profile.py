@@ -253,7 +253,9 @@ class HostCompiler(_Record):
 
     name: Literal["gcc", "clang"] = Field(description="gcc or clang")
     version: VersionText | None = Field(None, description="Its version, where Debian and Ubuntu put it")
-    path: Path_ | None = Field(None, description="Where it stands in the base image")
+    path: Annotated[Path_, _Pattern(r"/.+", "an absolute path (`/usr/bin/gcc-11`)")] | None = Field(
+        None, description="Where it stands in the base image"
+    )
 
 
 class WheelNaming(_Record):
