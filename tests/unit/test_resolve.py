@@ -546,6 +546,12 @@ def test_an_unknown_toolkit_is_a_doubt_and_said_once(made_up: Desk) -> None:
     ]
 
 
+def test_a_clang_that_nobody_compiled_with_is_a_doubt_of_its_own(desk: Desk) -> None:
+    clang = 'compiler: clang\nhost_compiler: {name: clang, version: "20"}\n'
+    found = desk.problems('schema: 1\ntensorflow: "2.20.0"\ngpus: [rtx3080]\n' + clang)
+    assert [problem.code for problem in found] == ["compiler-untested", "host-compiler-untested"]
+
+
 # --- GPUs and targets -----------------------------------------------------------------------------------------------
 
 

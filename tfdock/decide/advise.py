@@ -405,10 +405,11 @@ class _Limits:
         assert companion.before
         end = Version(companion.before)
         order = sorted((row for row in rows if Version(row.since) < end), key=lambda row: Version(row.since))
-        if not order or _covers(order[-1], self._gpu.target):
+        if not order or any(_covers(row, self._gpu.target) for row in order if row.since == order[-1].since):
             return
         fitting = [row for row in order if _covers(row, self._gpu.target) and Version(version) < _end(row)]
-        first = order[order.index(fitting[-1]) + 1].since if fitting else ""
+        later = [row.since for row in order if fitting and Version(row.since) > Version(fitting[-1].since)]
+        first = later[0] if later else ""
         self.pins += [f"{companion.package}<{first}"] if first else []
         way = f"; install `{companion.package}<{first}` with it" if first else ""
         yield f"pip takes the newest {title}, which has no code for {self._gpu.target}{way}"

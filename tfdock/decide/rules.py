@@ -171,19 +171,20 @@ def toolkit_is_known(one: Combination) -> Iterator[Finding]:
     name = one.accelerator.toolkit
     if not name or one.toolkit or not one.toolkit_version:
         return
+    known = sorted((row.version for row in one.knowledge.toolkits.values() if row.toolkit == name), key=Version)
+    # A newer one may have come out, an older one been left out; between those that are known nothing is.
+    between = bool(known) and Version(known[0]) < Version(one.toolkit_version).minor < Version(known[-1])
     said = _acceptance(one, name, one.asked[name], one.toolkit_version) if name in one.asked else ()
-    if not any(finding.weight == "error" for finding in said):
-        known = sorted((row.version for row in one.knowledge.toolkits.values() if row.toolkit == name), key=Version)
-        held = Version(one.toolkit_version).minor
-        between = bool(known) and Version(known[0]) < held < Version(known[-1])
-        yield Finding(
-            code="toolkit-unknown",
-            path=one.place(name),
-            message=f"{one.title(name)} {one.toolkit_version} {'does not exist' if between else 'is not known'}",
-            why=f"known are {', '.join(known)}" if known else "",
-            # A newer one may have come out, an older one been left out; between those that are known nothing is.
-            weight="error" if between else "doubt",
-        )
+    weights = {finding.weight for finding in said}
+    if "error" in weights or (weights and not between):
+        return
+    yield Finding(
+        code="toolkit-unknown",
+        path=one.place(name),
+        message=f"{one.title(name)} {one.toolkit_version} {'does not exist' if between else 'is not known'}",
+        why=f"known are {', '.join(known)}" if known else "",
+        weight="error" if between else "doubt",
+    )
 
 
 # --- target x release -----------------------------------------------------------------------------------------------

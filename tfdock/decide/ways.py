@@ -242,8 +242,9 @@ class _Moves:
                 yield {field: value}
 
     def _releases(self) -> Iterator[Change]:
-        """Another release, newer ones before older ones."""
-        yield from ({self._release_field: version} for version in self._versions())
+        """Another release, newer ones before older ones; not one that only does not notice."""
+        if "flag-is-a-choice" not in self.codes:
+            yield from ({self._release_field: version} for version in self._versions())
 
     @property
     def _release_field(self) -> str:
@@ -394,10 +395,13 @@ class _Moves:
         """A release with every version left to it, the one asked for first."""
         names = [name if getattr(self.profile, name, None) else f"components.{name}" for name in self.components]
         empty: dict[str, object] = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self.says(path)}
-        yield {**empty, **self._devices_of(self.release)}
-        for version in self._versions():
-            release = self.knowledge.releases.get(str(Version(version).minor))
-            yield {self._release_field: version, **empty, **self._devices_of(release)}
+        # GPUs say enough: a list beside them may be older than they are. And they need no accelerator beside them.
+        lists = {name: None for name in TARGET_FIELDS if self.says("gpus") and self.says(name)}
+        for less in ({}, lists, {**lists, "accelerator": None}):
+            yield {**empty, **less, **self._devices_of(self.release)}
+            for version in self._versions():
+                release = self.knowledge.releases.get(str(Version(version).minor))
+                yield {self._release_field: version, **empty, **less, **self._devices_of(release)}
 
     def _devices_of(self, release: Release | None) -> Change:
         """What keeps a build for GPUs one, where a version of the toolkit was all that asked for them."""

@@ -16,8 +16,13 @@ from tfdock.talk import console
 from tfdock.talk.app import app
 from tfdock.talk.commands import advise, build, check, doctor, init, know, lock
 
-# Importing a module registers its commands; `--help` lists them in this order.
-COMMANDS = (init, check, advise, lock, build, doctor, know)
+# Importing a module registers its commands; `--help` lists them in the order in which one meets them.
+COMMANDS = (advise, build, check, doctor, init, know, lock)
+_ORDER = (
+    "advise", "init", "check", "plan", "render", "lock", "build", "shell", "doctor", "gpus", "releases", "explain",
+    "schema",
+)  # fmt: skip
+app.registered_commands.sort(key=lambda command: _ORDER.index(getattr(command.callback, "__name__", "")))
 
 
 def main() -> None:
