@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tfdock.do import assets
@@ -21,3 +23,11 @@ def made_up() -> Desk:
     """Knowledge of releases, toolkits, GPUs and an accelerator that do not exist."""
     tables = {name: [(f"{name}.yaml", text)] for name, text in MADE_UP_TABLES.items()}
     return Desk(knowledge=KnowledgeBase(tables), templates={**assets.templates(), **MADE_UP_TEMPLATES})
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands that are run here keep nothing in the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TFDOCK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield

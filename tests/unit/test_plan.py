@@ -226,7 +226,7 @@ def test_memory_in_which_bazel_itself_cannot_live_is_refused(desk: Desk) -> None
         desk.plan(HEAD + "resources: {memory: 511MiB}\n")
     (problem,) = caught.value.problems
     assert (problem.code, problem.field) == ("memory-too-small", "resources.memory")
-    assert problem.fix == "give at least 2GiB (with its unit), or `auto`"
+    assert problem.fix == "give at least 2GiB; or `resources: {memory: auto}`"
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def accelerator_of(question: Question) -> Accelerator | None:
             why=f"known: {', '.join(sorted(known))}",
         )
         return None
-    if not _devices_are_known(question, known.get(asked or "")):
+    if not _devices_are_known(question):
         return None
     evidence = dict(_evidence(question))
     names = {asked} if asked else set(evidence.values())
@@ -70,7 +70,7 @@ def accelerator_of(question: Question) -> Accelerator | None:
     return known[name]
 
 
-def _devices_are_known(question: Question, asked: Accelerator | None) -> bool:
+def _devices_are_known(question: Question) -> bool:
     """What no accelerator is known for must not pass for a build without one."""
     notes, before = question.notes, len(question.notes.problems)
     if _asks_for_local(question) and not question.local_gpus:
@@ -95,7 +95,7 @@ def _devices_are_known(question: Question, asked: Accelerator | None) -> bool:
                 fix="say what to compile for instead, such as `compute_capabilities: [sm_86]`",
             )
     for field, path, target in _asked_targets(question):
-        rows = [row for row in ([asked] if asked else question.knowledge.accelerators.values()) if row.target_pattern]
+        rows = [row for row in question.knowledge.accelerators.values() if row.target_pattern]
         owners = [row for row in rows if row.target_field == field]
         if any(re.fullmatch(row.target_pattern or "", target) for row in owners):
             continue
@@ -104,7 +104,7 @@ def _devices_are_known(question: Question, asked: Accelerator | None) -> bool:
         notes.refuse(
             "target-field" if others else "target-syntax",
             path,
-            f"`{target}` is not a target of {asked.accelerator if asked else f'`{field}`'}",
+            f"`{target}` is not a target of `{field}`",
             why=f"it belongs into `{others[0].target_field}`"
             if others
             else f"targets look like {patterns or 'none'}",

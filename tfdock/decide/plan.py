@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from tfdock.decide.naming import source_identity
 from tfdock.decide.render import BuildContext
 from tfdock.decide.resolve import Resolution
-from tfdock.errors import Incompatible, Problem
+from tfdock.errors import Incompatible, Problem, Way, one_of
 from tfdock.model import BuildId, Machine, Mount, Version
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.read.profile import Profile
@@ -31,6 +31,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 _RESERVE_MEMORY = 1 * GIB
 """Left to the machine beside the build container."""
+_LEAST_MEMORY = 512 * MIB
 _BAZEL_SERVER_MEMORY = 1 * GIB
 """Bazel's own Java heap for a tree of TensorFlow's size; not to be given to compile jobs."""
 
@@ -199,12 +200,14 @@ def size(profile: Profile, resolution: Resolution, machine: Machine) -> Resource
     memory = max(memory, machine.memory // 2) if asked.memory == "auto" else memory
     for_jobs = max(memory - _BAZEL_SERVER_MEMORY, 0)
     jobs = max(1, min(cpus, for_jobs // (cost.memory_per_job_mib * MIB))) if asked.jobs == "auto" else asked.jobs
-    if asked.memory != "auto" and memory < 512 * MIB:
+    if asked.memory != "auto" and memory < _LEAST_MEMORY:
+        way = Way(text="`resources: {memory: auto}`", change={"resources.memory": "auto"})
         raise Incompatible(
             Problem(
                 code="memory-too-small",
                 message=f"`resources.memory: {asked.memory}` is too small for Bazel itself",
-                fix="give at least 2GiB (with its unit), or `auto`",
+                fix=one_of(["give at least 2GiB", way.text]),
+                ways=(way,),
                 field="resources.memory",
             )
         )

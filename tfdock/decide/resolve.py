@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.decide.accelerate import Devices, accelerator_of, component_fields, devices_of
+from tfdock.decide.accelerate import Devices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.decide.archives import archives_of
 from tfdock.decide.contract import Contract, MissingFact, applies, version_facts
 from tfdock.decide.naming import Names
@@ -340,8 +340,9 @@ class _Resolver:
             "python": self.profile.python,
         }
         wants = [field for field, value in fields.items() if tool in (field, value, getattr(value, "name", None))]
-        if tool in devices.components:
-            wants.append(component_fields(self.question)[tool])
+        asked = asked_components(self.question)
+        # An image for another version of the toolkit need not have the release's compiler.
+        wants += [component_fields(self.question)[name] for name in (tool, _toolkit(devices)) if name in asked]
         self.notes.refuse(
             "image-without-tool",
             wants[0] if wants else "base",
@@ -435,7 +436,7 @@ class _Resolver:
 
     def _check_configs(self, release: Release, accelerator: Accelerator) -> None:
         for path, name in self._asked_configs():
-            owners = self._accelerators_of_config(release, name)
+            owners = self._accelerators_of_config(name)
             if release.configs and name not in release.configs:
                 self.notes.refuse(
                     "config-unknown",
@@ -473,13 +474,9 @@ class _Resolver:
             if flag.startswith("--config="):
                 yield f"bazel.flags[{index}]", flag.partition("=")[2]
 
-    def _accelerators_of_config(self, release: Release, name: str) -> set[str]:
+    def _accelerators_of_config(self, name: str) -> set[str]:
         """The accelerators that a configuration is given for by the contract's own rows; none for any other."""
-        whens = [
-            row.when.get("accelerator", ())
-            for row in self.knowledge.flags
-            if row.flag == f"--config={name}" and applies(release, row.releases)
-        ]
+        whens = [row.when.get("accelerator", ()) for row in self.knowledge.flags if row.flag == f"--config={name}"]
         return {one for when in whens for one in ((when,) if isinstance(when, str) else when)}
 
     # --- base image and source ----------------------------------------

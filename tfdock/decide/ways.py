@@ -26,7 +26,7 @@ MOST = 3
 """How many ways are offered, one for each set of fields, and one more that allows the untested."""
 _TRIALS = 3000
 """How many changes are tried at most."""
-_PAIRED = 8
+_PAIRED = 5
 """How many moves of a field are tried together with those of another."""
 Change = Mapping[str, object]
 """Field of the profile -> its new value; None leaves it out. `bazel.version` is a field of a field."""
@@ -47,13 +47,15 @@ def ways_out(
 
     `examine` says what is wrong with a changed profile.
     """
-    # Where the untested is allowed, nearly every release takes nearly every version: what is tested goes first.
+    allowed = profile.allow_untested
     strict = profile.model_copy(update={"allow_untested": False})
-    for asked in (strict, profile) if profile.allow_untested else (profile,):
-        moves = _Moves(asked, problems, knowledge, may_allow=not profile.allow_untested)
-        found = _nearest(moves, attempt) or _mended(moves, attempt, examine)
-        if found:
-            break
+    moves = _Moves(strict, problems, knowledge, may_allow=not allowed)
+    found = _nearest(moves, moves.all(), attempt)
+    if allowed and len(found) < MOST:
+        # Nearly every release takes nearly every version then: another release says nothing.
+        moves = _Moves(profile, problems, knowledge, may_allow=False)
+        found = _nearest(moves, moves.within_the_release(), attempt, found)
+    found = found or _mended(moves, attempt, examine)
     if not found:
         return _without_devices(moves, attempt) if moves.wants_devices else []
     in_play = {path for move, _ in found for path in move}
@@ -62,20 +64,21 @@ def ways_out(
     return [_way(moves, move, resolution, in_play) for move, resolution in ordered]
 
 
-def _nearest(moves: _Moves, attempt: Attempt) -> list[tuple[Change, Resolution]]:
-    """Changes that are accepted, the nearest of each set of fields."""
-    profile = moves.profile
-    found: list[tuple[Change, Resolution]] = []
-    for move in islice(moves.all(), _TRIALS):
+def _nearest(
+    moves: _Moves, changes: Iterator[Change], attempt: Attempt, known: Sequence[tuple[Change, Resolution]] = ()
+) -> list[tuple[Change, Resolution]]:
+    """Changes that are accepted, the nearest of each set of fields, after those that are known."""
+    profile, found = moves.profile, list(known)
+    for move in islice(changes, _TRIALS):
         # Several GPUs may be meant by one name; of any other field the nearest value is enough, if it is a good one.
-        if any(set(known) <= set(move) and set(move) != {"gpus"} for known, one in found if not one.warnings):
+        if any(set(seen) <= set(move) and set(move) != {"gpus"} for seen, one in found if not one.warnings):
             continue
         resolution = attempt(changed(profile, move))
         if resolution is None or (moves.wants_devices and not resolution.targets):
             continue
         least, resolution = _least(profile, move, resolution, attempt)
         alike = [item for item in found if set(item[0]) == set(least)]
-        if any(dict(known) == dict(least) or resolution.warnings for known, _ in alike):
+        if any(dict(seen) == dict(least) or resolution.warnings for seen, _ in alike):
             continue
         found = [item for item in found if item not in alike or not item[1].warnings]
         found.append((least, resolution))
@@ -199,8 +202,14 @@ class _Moves:
         for one, other in combinations([moves[:_PAIRED] for moves in tables if moves != releases], 2):
             yield from (both for first in one for second in other if (both := _both(first, second)))
         for moves in tables:
-            yield from (both for first in moves[:_PAIRED] for second in releases if (both := _both(first, second)))
+            # What is left to another release fits it better than what is near for this one.
+            left_first = sorted(moves[:_PAIRED], key=lambda move: None not in move.values())
+            yield from (both for first in left_first for second in releases if (both := _both(first, second)))
         yield from self._everything_left()
+
+    def within_the_release(self) -> Iterator[Change]:
+        """All that leave the release as it is."""
+        yield from (move for move in self.all() if self._release_field not in move)
 
     def without_devices(self) -> Iterator[Change]:
         """A release with everything left to it, and built for the CPU."""
@@ -214,7 +223,7 @@ class _Moves:
         yield self._targets()
         for name, field in self._component_fields():
             yield self._component(name, field)
-        yield self._plain("python", self._pythons())
+        yield self._plain("python", [*self._pythons()[:2], None, *self._pythons()[2:]])
         compilers = [None, *self._compilers()]
         unset = not self.profile.compiler and self.codes & _MENDED_BY_COMPILERS
         yield ({"compiler": name} for name in self._compilers()) if unset else self._plain("compiler", compilers)

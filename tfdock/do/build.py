@@ -228,7 +228,7 @@ class Builder:
         # Here, not above: what is up to date is told without knowledge of drivers.
         from tfdock.do import assets, doctor
 
-        knowledge = assets.knowledge(self.settings.knowledge)
+        knowledge = assets.knowledge(self.settings.knowledge, self.settings.cache_dir)
         for check in doctor.before_build(plan, knowledge, self.settings, self.engine, self.engine_info):
             self.listen(events.Notice(text=str(check.problem)))
 

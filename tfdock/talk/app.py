@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tfdock.do.engine import Engine
     from tfdock.do.prepare import Preparer
     from tfdock.do.settings import Settings
+    from tfdock.read.knowledge import KnowledgeBase
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -94,6 +95,12 @@ def preparer_for(settings: Settings, *, allow_untested: bool = False) -> Prepare
     from tfdock.do.prepare import Preparer
 
     return Preparer(settings, local_machine(), allow_untested=allow_untested)
+
+
+def knowledge_for(settings: Settings) -> KnowledgeBase:
+    from tfdock.do import assets
+
+    return assets.knowledge(settings.knowledge, settings.cache_dir)
 
 
 def local_engine() -> Engine:

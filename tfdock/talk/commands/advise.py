@@ -13,7 +13,7 @@ import typer
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.talk import console
-from tfdock.talk.app import AsJson, Knowledge, app, command, print_json, settings_for
+from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 
 if TYPE_CHECKING:
     from tfdock.decide.advise import Advice, GpuAdvice, SizePlan, Wheel
@@ -48,9 +48,8 @@ def advise(
     """Say how an official wheel runs on a GPU, and which profile would do better."""
     from tfdock.decide.advise import advise as advice_for
     from tfdock.decide.advise import gpus_named
-    from tfdock.do import assets
 
-    base = assets.knowledge(settings_for(knowledge=knowledge).knowledge)
+    base = knowledge_for(settings_for(knowledge=knowledge))
     gpus = gpus_named(base, _names([*(gpu or []), *(more or [])]))
     _check_versions(tensorflow=tensorflow, python=python)
     advice = advice_for(base, gpus, tensorflow=tensorflow, python=python)

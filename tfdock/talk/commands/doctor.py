@@ -17,6 +17,7 @@ from tfdock.talk.app import (
     Wheelhouse,
     app,
     command,
+    knowledge_for,
     local_engine,
     preparer_for,
     print_json,
@@ -52,14 +53,13 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Say what this machine lacks for building, and how to get it."""
-    from tfdock.do.assets import knowledge as read_knowledge
     from tfdock.do.doctor import examine
 
     settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
     plans, checks = _planned(settings, profiles or [])
     # What is refused for itself can be built on no machine: there is nothing to compare with this one.
     if plans or not profiles:
-        checks = [*examine(settings, local_engine(), plans, read_knowledge(settings.knowledge)), *checks]
+        checks = [*examine(settings, local_engine(), plans, knowledge_for(settings)), *checks]
     failed = [check for check in checks if check.status == "failed"]
     if as_json:
         print_json("tfdock.doctor/1", not failed, {"checks": [asdict(check) for check in checks]})

@@ -11,7 +11,7 @@ import typer
 
 from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError
 from tfdock.talk import console
-from tfdock.talk.app import AsJson, Knowledge, app, command, print_json, settings_for
+from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 
 if TYPE_CHECKING:
     from tfdock.decide.starter import Devices, Starter
@@ -40,10 +40,9 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Write a first profile. Asks on a terminal; otherwise give flags."""
-    from tfdock.do import assets
 
     path = _new_file(name)
-    base = assets.knowledge(settings_for(knowledge=knowledge).knowledge)
+    base = knowledge_for(settings_for(knowledge=knowledge))
     asking = sys.stdin.isatty() and not yes and not as_json
     if not (asking or gpu or detect or yes):
         raise ProfileError(

@@ -12,7 +12,7 @@ import typer
 
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.talk import console
-from tfdock.talk.app import AsJson, Knowledge, app, command, print_json, settings_for
+from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 
 if TYPE_CHECKING:
     from tfdock.decide.known import TargetFacts
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 
 def _knowledge(folders: object) -> KnowledgeBase:
-    from tfdock.do import assets
 
-    return assets.knowledge(settings_for(knowledge=folders).knowledge)
+    return knowledge_for(settings_for(knowledge=folders))
 
 
 def _print(lines: Iterable[str]) -> None:
