@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def _knowledge(folders: object) -> KnowledgeBase:
-
     return knowledge_for(settings_for(knowledge=folders))
 
 
