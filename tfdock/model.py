@@ -145,8 +145,14 @@ class ImageRef:
         return cls(repository, registry or "docker.io", match["tag"], match["digest"])
 
     def at(self, registry: str) -> ImageRef:
-        """The same image served by another registry (a mirror)."""
-        return ImageRef(self.repository, registry, self.tag, self.digest)
+        """The same image served by another registry (a mirror).
+
+        Docker Hub keeps what it names without a slash below `library/`, and so do its mirrors.
+        """
+        official = self.registry == "docker.io" and "/" not in self.repository
+        return ImageRef(
+            f"library/{self.repository}" if official else self.repository, registry, self.tag, self.digest
+        )
 
     def __str__(self) -> str:
         registry = "" if self.registry == "docker.io" else f"{self.registry}/"

@@ -8,7 +8,7 @@ work=/opt/tfdock/interpreter
 mkdir -p "$work"
 cd "$work"
 
-if ! curl -fsSL --retry 3 -o archive "$url"; then
+if ! curl -fsSL --retry 3 --connect-timeout 30 --speed-limit 1024 --speed-time 60 -o archive "$url"; then
   echo "tfdock: cannot download $url" >&2
   exit 68
 fi

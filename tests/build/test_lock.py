@@ -6,10 +6,12 @@ import contextlib
 import hashlib
 import http.server
 import io
+import itertools
 import json
 import os
 import re
 import secrets
+import socketserver
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -24,11 +26,22 @@ from tfdock.do import registry
 from tfdock.do.docker_engine import DockerEngine
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
 from tfdock.do.settings import load
-from tfdock.errors import NetworkError
+from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.model import ImageRef
 
 from .conftest import Workshop
-from .harness import KNOWLEDGE, Json, Outcome, Tfdock, closed_port, copy_tree, file_server, git_server, write_profile
+from .harness import (
+    KNOWLEDGE,
+    Json,
+    Outcome,
+    Tfdock,
+    closed_port,
+    copy_tree,
+    file_server,
+    git_server,
+    silent_server,
+    write_profile,
+)
 
 STAND_IN = "tensorflow/build:99.18-python3.11"
 ASK = "dpkg-query -W -f '${Package}:${Architecture} ${Version}\\n'; sha256sum $(readlink -f $(command -v bazel))"
@@ -367,30 +380,49 @@ class FakeRegistry(http.server.BaseHTTPRequestHandler):
     """Answers as registries do that want a token of everybody, or do not name the digest; keeps what it was asked."""
 
     asked: list[tuple[str, str]]
+    told: list[str | None]
+    """What it was shown as authorization."""
     status = 200
+    busy = 0
+    """So many times it asks for patience first."""
+    patience = "0"
     names_digest = True
+    content_type = "application/vnd.oci.image.manifest.v1+json"
+    cut_short = 0
+    """So many bytes are missing."""
     wants_token = False
+    takes_token = True
+    token_status = 200
+    token = b'{"token": "t0k3n"}'
     realm = ""
+    leads_to = ""
 
     def do_GET(self) -> None:
         self.asked.append((self.command, self.path))
+        self.told.append(self.headers.get("Authorization"))
+        wanted = "Bearer t0k3n" if self.takes_token else "another one"
         if self.path.startswith("/token"):
-            self._answer(200, b'{"token": "t0k3n"}')
-        elif self.wants_token and self.headers.get("Authorization") != "Bearer t0k3n":
+            self._answer(self.token_status, self.token, ("Retry-After", "0"))
+        elif self.wants_token and self.headers.get("Authorization") != wanted:
             host = self.headers["Host"]
             realm = self.realm or f"http://{host}/token"
             self._answer(401, b"", ("WWW-Authenticate", f'Bearer realm="{realm}",service="here",scope="s"'))
+        elif len(self.asked) <= self.busy:
+            self._answer(429, b"", ("Retry-After", self.patience))
+        elif self.leads_to:
+            self._answer(307, b"", ("Location", f"{self.leads_to}{self.path}"))
         elif "application/vnd.oci.image.index.v1+json" not in self.headers["Accept"]:
             self._answer(404, b"")
         else:
             digest = [("Docker-Content-Digest", MANIFEST_DIGEST)] if self.names_digest else []
-            self._answer(self.status, MANIFEST, *digest)
+            more = [("Content-Type", self.content_type), ("Retry-After", "0")]
+            self._answer(self.status, MANIFEST, *digest, *more)
 
     do_HEAD = do_GET  # noqa: N815
 
     def _answer(self, status: int, body: bytes, *headers: tuple[str, str]) -> None:
         self.send_response(status)
-        for name, value in (*headers, ("Content-Length", str(len(body)))):
+        for name, value in (*headers, ("Content-Length", str(len(body) + self.cut_short))):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body if self.command == "GET" else b"")
@@ -403,7 +435,7 @@ class FakeRegistry(http.server.BaseHTTPRequestHandler):
 def fake_registry(**behaviour: Any) -> Iterator[tuple[ImageRef, list[tuple[str, str]]]]:
     """An image's name there, and what the registry was asked."""
     asked: list[tuple[str, str]] = []
-    handler = type("Handler", (FakeRegistry,), {**behaviour, "asked": asked})
+    handler = type("Handler", (FakeRegistry,), {"told": [], **behaviour, "asked": asked})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield ImageRef("some/image", f"127.0.0.1:{server.server_port}", "1.0"), asked
@@ -432,6 +464,130 @@ def test_a_registry_cannot_send_us_to_a_file_for_its_token(tmp_path: Path) -> No
     (tmp_path / "token").write_text('{"token": "t0k3n"}')
     with fake_registry(wants_token=True, realm=f"file://{tmp_path}/token") as (image, _), pytest.raises(NetworkError):
         registry.digest(image)
+
+
+def asked_in_vain(image: ImageRef) -> str:
+    """What one is told instead of a digest: code and message."""
+    with pytest.raises(NetworkError) as caught:
+        registry.digest(image)
+    (problem,) = caught.value.problems
+    return f"{problem.code}: {problem.message}"
+
+
+@pytest.mark.parametrize("names_digest", [True, False])
+def test_a_portal_that_answers_200_to_everything_is_no_registry(names_digest: bool) -> None:
+    with fake_registry(content_type="text/html; charset=utf-8", names_digest=names_digest) as (image, _):
+        assert "answers with no image manifest" in asked_in_vain(image)
+
+
+def test_half_a_manifest_is_not_pinned() -> None:
+    with fake_registry(names_digest=False, cut_short=7) as (image, _):
+        assert "broke off" in asked_in_vain(image)
+
+
+def test_a_token_is_shown_to_the_registry_that_asked_and_to_no_other() -> None:
+    told: list[str | None] = []
+    with (
+        fake_registry(told=told) as (elsewhere, asked),
+        fake_registry(wants_token=True, leads_to=f"http://{elsewhere.registry}") as (image, _),
+    ):
+        assert registry.digest(image) == MANIFEST_DIGEST
+    assert [method for method, _ in asked] == ["HEAD"], "the method stays"
+    assert told == [None]
+
+
+@pytest.mark.parametrize("place", ["ftp://127.0.0.1/x", "file:///etc", "http://registry.example"])
+def test_a_registry_leads_nowhere_but_to_where_one_may_ask(place: str) -> None:
+    with fake_registry(leads_to=place) as (image, _):
+        assert place.partition(":")[0] in asked_in_vain(image)
+
+
+@pytest.mark.parametrize(
+    ("url", "other", "may"),
+    [
+        ("https://a.example/x", "https://b.example/y", True),
+        ("https://a.example/x", "http://a.example/x", False),
+        ("http://a.example/x", "https://a.example/x", True),
+        ("http://a.example/x", "http://a.example/x.git", True),
+        ("http://a.example/x", "http://b.example/x", False),
+        ("https://a.example/x", "https://127.0.0.1/x", False),
+        ("https://a.example/x", "http://localhost:5000/token", False),
+        ("http://127.0.0.1:5000/v2", "http://localhost:5001/token", True),
+        ("http://127.0.0.1:5000/v2", "https://auth.example/token", True),
+        ("http://127.0.0.1:5000/v2", "ftp://127.0.0.1/token", False),
+    ],
+)
+def test_no_server_sends_us_out_of_https_or_to_what_listens_on_this_machine(url: str, other: str, may: bool) -> None:
+    assert registry._may_lead_to(url, other) is may
+
+
+def test_what_a_token_does_not_open_is_not_there_or_private() -> None:
+    with fake_registry(wants_token=True, takes_token=False) as (image, _):
+        told = asked_in_vain(image)
+    assert told.startswith("image-not-found:")
+    assert "or it is private" in told
+
+
+@pytest.mark.parametrize(
+    ("status", "token", "words"),
+    [(404, b"", "answers 404"), (503, b"", "answers 503"), (200, b"<html>", "gives none")],
+)
+def test_a_token_that_is_not_to_be_had_is_told_of_by_itself(status: int, token: bytes, words: str) -> None:
+    with fake_registry(wants_token=True, token_status=status, token=token) as (image, _):
+        told = asked_in_vain(image)
+    assert told.startswith("registry-unreachable:")
+    assert f"{image.registry} for a token, which {words}" in told
+
+
+def test_a_registry_that_asks_for_patience_is_asked_twice_more_unless_it_wants_too_much() -> None:
+    with fake_registry(busy=2) as (image, asked):
+        assert registry.digest(image) == MANIFEST_DIGEST
+    assert len(asked) == 3
+    with fake_registry(busy=3) as (image, asked):
+        assert asked_in_vain(image).startswith("registry-rate-limited:")
+    assert len(asked) == 3
+    with fake_registry(busy=1, patience="3600") as (image, asked):
+        assert asked_in_vain(image).startswith("registry-rate-limited:")
+    assert len(asked) == 1
+
+
+@contextlib.contextmanager
+def speaking(*words: bytes, pause: float = 0.0, endless: bool = False) -> Iterator[str]:
+    """`host:port` of a server that says these words to everybody, one after the other, and over again if endless."""
+    ended = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(4096)
+            with contextlib.suppress(OSError):
+                for word in itertools.cycle(words) if endless else words:
+                    self.request.sendall(word)
+                    if ended.wait(pause):
+                        return
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        ended.set()
+        server.shutdown()
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_left_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_WHOLE", 0.3)
+    with speaking(b"X", pause=0.05, endless=True) as address:
+        assert "no whole answer" in asked_in_vain(ImageRef("some/image", address))
+
+
+def test_who_is_asking_may_be_stopped_at_any_time() -> None:
+    def check() -> None:
+        raise Interrupted(Problem(code="interrupted", message="enough"))
+
+    with silent_server() as address:
+        with pytest.raises(Interrupted):
+            registry.digest(ImageRef("some/image", address), check)
+        with pytest.raises(Interrupted):
+            registry.commit(f"git://{address}/x", "main", check)
 
 
 @pytest.mark.parametrize(
@@ -520,3 +676,33 @@ def test_a_server_that_cannot_be_asked_is_named_with_a_way_out(scheme: str, tmp_
     (problem,) = caught.value.problems
     assert problem.code == "source-unreachable"
     assert "ref:" in problem.fix
+
+
+def packet(text: bytes) -> bytes:
+    return b"%04x" % (len(text) + 4) + text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "it is no git server"),
+        (b"-001", "it is no git server"),
+        (b"0003", "it is no git server"),
+        (packet(b"ERR no such repository"), "no such repository"),
+        (packet(b"0" * 40 + b" HEAD\n"), "broke off"),
+        (packet(b"--upload-pack=x refs/tags/v1\0\n") + b"0000", "what it lists as its commit is none"),
+    ],
+)
+def test_what_is_no_list_of_refs_is_told_in_words_and_pins_nothing(words: bytes, told: str) -> None:
+    with speaking(words) as address, pytest.raises(NetworkError) as caught:
+        registry.commit(f"git://{address}/x", "v1")
+    (problem,) = caught.value.problems
+    assert problem.code == "source-unreachable"
+    assert told in problem.message
+
+
+def test_a_git_server_that_says_nothing_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_MOST", 1 << 16)
+    with speaking(b"0000" * 1024, endless=True) as address, pytest.raises(NetworkError) as caught:
+        registry.commit(f"git://{address}/x", "v1")
+    assert "more refs than can be meant" in caught.value.problems[0].message

@@ -91,6 +91,7 @@ def written(name: str, build: Build) -> Written:
         "gpu_compiler": build.gpu_compiler,
         "xla": "true",
         "xla_digit": "1",
+        "optimize": "portable",
         "optimize_flags": "",
         "python": release.pythons[-1],
         "capabilities": "6.1,7.0" if release.capability_format == "dotted" else "sm_61,compute_70",

@@ -213,7 +213,7 @@ def test_every_profile_that_is_offered_is_accepted_and_runs_without_jit(desk: De
         return
     resolution = desk.resolve(advice.offer.text)
     accelerator = KNOWLEDGE.accelerators[gpu.accelerator]
-    assert judge(KNOWLEDGE, accelerator, gpu, resolution.targets).starts_at_once
+    assert judge(KNOWLEDGE, accelerator, gpu.target, resolution.targets).starts_at_once
     assert bool(resolution.untested) == bool(advice.offer.untested)
 
 
@@ -250,7 +250,7 @@ def test_the_list_serves_all_and_no_shorter_one_does(targets: list[str]) -> None
     accelerator = KNOWLEDGE.accelerators["cuda"]
 
     def serves(images: tuple[str, ...]) -> bool:
-        return all(judge(KNOWLEDGE, accelerator, gpu, images).starts_at_once for gpu in gpus)
+        return all(judge(KNOWLEDGE, accelerator, gpu.target, images).starts_at_once for gpu in gpus)
 
     found = cover(KNOWLEDGE, gpus)
     assert serves(found)

@@ -33,7 +33,7 @@ HOMES = {
     "docker": ("do/docker_engine.py",),
     "requests": ("do/docker_engine.py",),
     "urllib3": ("do/docker_engine.py",),
-    "tenacity": ("do/docker_engine.py",),
+    "tenacity": ("do/docker_engine.py", "do/registry.py"),
     "filelock": ("do/",),
     "platformdirs": ("do/settings.py",),
     "jinja2": ("decide/render.py",),

@@ -337,3 +337,12 @@ def test_a_profile_that_is_refused_is_a_failed_check(run: Callable[..., Any], tm
     document = json.loads(result.stdout)
     assert {check["name"] for check in document["checks"]} == {"profile"}
     assert document["ok"] is False
+
+
+def test_a_refusal_is_told_once_below_the_answer(run: Callable[..., Any], tmp_path: Path) -> None:
+    profile = tmp_path / "x.yaml"
+    profile.write_text(PROFILE.replace("sm_86", "sm_20"))
+    result = run(str(profile), columns=300)
+    assert result.stdout == f"no: {profile} is refused\n"
+    said = [problem["message"] for problem in json.loads(run(str(profile), "--json").stdout)["checks"]]
+    assert [result.output.count(message) for message in said] == [1] * len(said)

@@ -256,7 +256,7 @@ def test_what_is_neither_a_choice_nor_a_pin_is_seen_by_the_fingerprint(plan: Bui
 
 
 @pytest.mark.parametrize(
-    "line", ["optimize: native", "bazel: {copts: ['-march=native']}", "bazel: {flags: ['--copt=-mtune=native']}"]
+    "line", ["optimize: native", "bazel: {copts: ['-mcpu=native']}", "bazel: {flags: ['--copt=-mtune=native']}"]
 )
 def test_code_for_the_machine_that_builds_is_refused_in_a_lock(made_up: Desk, line: str) -> None:
     text = HEAD + "accelerator: cpu\n"

@@ -203,7 +203,7 @@ def test_another_base_or_other_tools_have_another_cache(digest: str | None, tool
         pytest.param(8, 32 * GIB, "jobs: 100", 100, 31 * GIB, id="too many jobs asked"),
         pytest.param(8, 32 * GIB, "memory: 6GiB", 2, 6 * GIB, id="memory asked"),
         pytest.param(8, 32 * GIB, "cpus: 4", 4, 31 * GIB, id="cores asked"),
-        pytest.param(8, 32 * GIB, "memory: 512M", 1, 512 * MIB, id="as little memory as may be"),
+        pytest.param(8, 32 * GIB, "memory: 3584M", 1, 3584 * MIB, id="as little memory as may be"),
     ],
 )
 def test_jobs_follow_from_cores_and_memory(
@@ -223,10 +223,10 @@ def test_disk_and_time_come_from_the_release_or_the_profile(desk: Desk) -> None:
 
 def test_memory_in_which_bazel_itself_cannot_live_is_refused(desk: Desk) -> None:
     with pytest.raises(Incompatible) as caught:
-        desk.plan(HEAD + "resources: {memory: 511MiB}\n")
+        desk.plan(HEAD + "resources: {memory: 3583MiB}\n")
     (problem,) = caught.value.problems
     assert (problem.code, problem.field) == ("memory-too-small", "resources.memory")
-    assert problem.fix == "give at least 2GiB; or `resources: {memory: auto}`"
+    assert problem.fix == "give at least 3584MiB; or `resources: {memory: auto}`"
 
 
 @pytest.mark.parametrize(

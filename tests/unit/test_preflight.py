@@ -265,6 +265,12 @@ def test_an_accelerator_that_is_only_rows_is_judged_by_them(
     assert (found["driver"].status, found["gpu"].status) == (driver, gpu)
 
 
+def test_no_newer_driver_is_advised_for_a_gpu_that_none_knows(invented: Desk) -> None:
+    found = findings(invented, SLAB, xpu("60.0", "xe1"))
+    assert found["gpu"].code == "driver-gpu-conflict"
+    assert "driver" not in found
+
+
 def test_without_rows_of_drivers_nothing_is_claimed(made_up: Desk) -> None:
     found = findings(made_up, SLAB, xpu("1.0", "xe2"))
     assert (found["driver"].status, found["gpu"].status) == (SKIPPED, OK)
@@ -312,8 +318,8 @@ def test_an_engine_with_less_memory_than_was_planned_with_is_noticed(desk: Desk)
 
 
 def test_the_profiles_own_limit_counts(desk: Desk) -> None:
-    text = f"{CPU}resources: {{memory: 2GiB}}\n"
-    assert memory(desk, text, Machine(cpus=8, memory=64 * GIB)).status == FAILED
+    text = f"{CPU}resources: {{memory: 4GiB, jobs: 8}}\n"
+    assert memory(desk, text, Machine(cpus=8, memory=64 * GIB)).code == "memory-overcommitted"
 
 
 @pytest.mark.parametrize(

@@ -383,13 +383,6 @@ REFUSALS = [
         id="nobody's GPU",
     ),
     pytest.param(
-        HEAD + "accelerator: cuda\ncuda: '20.0.1'\n",
-        "target-not-in-toolkit",
-        "cuda",
-        5,
-        id="the official list with another toolkit",
-    ),
-    pytest.param(
         HEAD + "gpus: [twelve]\ncompiler: clang\n",
         "compiler-cannot-emit",
         "compiler",
@@ -469,6 +462,13 @@ def test_every_way_out_leads_out(made_up: Desk, text: str) -> None:
             assert bool(resolution.untested) <= way.untested, way.text
 
 
+def test_an_official_list_is_taken_as_far_as_the_toolkit_that_is_asked_for_compiles_it(made_up: Desk) -> None:
+    resolution = made_up.resolve(HEAD + "accelerator: cuda\ncuda: '20.0.1'\n")
+    assert resolution.targets == ("sm_86",)
+    (choice,) = [choice for choice in resolution.choices if choice.field == "targets"]
+    assert choice.reason == "the official wheel's list, as far as this build can have it"
+
+
 def test_a_way_out_reads_as_it_stands_in_a_profile(made_up: Desk) -> None:
     text = HEAD + "gpus: [one]\ncuda: '20.0'\n"
     (problem,) = made_up.problems(text)
@@ -480,12 +480,21 @@ def test_a_way_out_reads_as_it_stands_in_a_profile(made_up: Desk) -> None:
 @pytest.mark.parametrize(
     ("text", "ways"),
     [
-        (HEAD + "accelerator: xpo\n", ["`accelerator: xpu`"]),
-        (HEAD + "gpus: [one, twelwe]\n", ["`gpus: [one, twelve]`"]),
-        (HEAD + "gpus: [twelve]\ncompiler: clang\n", ["remove `compiler`"]),
-        (HEAD + "gpus: [one]\ncuda: '20.2.0'\n", ['`cuda: "20.1.0"`', "keep cuda 20.2.0: `allow_untested: true`"]),
+        (HEAD + "accelerator: xpo\n", ["keep TensorFlow 9.9.1: `accelerator: xpu`"]),
+        (HEAD + "gpus: [one, twelwe]\n", ["keep TensorFlow 9.9.1: `gpus: [one, twelve]`"]),
+        (HEAD + "gpus: [twelve]\ncompiler: clang\n", ["keep TensorFlow 9.9.1, twelve: remove `compiler`"]),
+        (
+            HEAD + "gpus: [one]\ncuda: '20.2.0'\n",
+            [
+                'keep TensorFlow 9.9.1, one: `cuda: "20.1.0"`',
+                "keep TensorFlow 9.9.1, cuda 20.2.0, one: `allow_untested: true`",
+            ],
+        ),
         (OLD + "compute_capabilities: [sm_86]\n", ["keep TensorFlow 1.9.0: `compute_capabilities: [compute_86]`"]),
-        (HEAD + "gpus: [one]\ncompute_capabilities: [sm_90]\n", ["remove `compute_capabilities`"]),
+        (
+            HEAD + "gpus: [one]\ncompute_capabilities: [sm_90]\n",
+            ["keep TensorFlow 9.9.1, one: remove `compute_capabilities`"],
+        ),
     ],
 )
 def test_the_nearest_way_comes_first_and_the_untested_last(made_up: Desk, text: str, ways: list[str]) -> None:
@@ -798,13 +807,19 @@ def test_the_users_flags_come_last_and_stay_as_they_stand(made_up: Desk) -> None
     assert made_up.resolve(text).flags == (
         "--config=opt",
         "--config=mkl",
+        "--config=opt",
         "--copt=-Xclang",
         "--copt=-a",
         "--copt=-Xclang",
         "--copt=-b",
-        "--config=opt",
         "--copt=-b",
     )
+
+
+def test_a_config_of_the_user_cannot_take_back_what_the_contract_says(made_up: Desk) -> None:
+    configs = "bazel: {configs: [list], flags: [--config=other, --copt=-b]}\n"
+    flags = made_up.resolve(HEAD + "gpus: [slab]\n" + configs).flags
+    assert flags[-4:] == ("--config=list", "--config=other", "--repo_env=XPU_TARGETS=xe2", "--copt=-b")
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,16 @@ def test_only_native_is_native(desk: Desk, release: Release, optimize: str, firs
     assert desk.plan(text).environment["CC_OPT_FLAGS"] == first
 
 
+@pytest.mark.parametrize("optimize", ["portable", "native", "[avx2]"])
+@pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
+def test_the_tools_of_a_portable_build_are_portable_too(desk: Desk, release: Release, optimize: str) -> None:
+    # 1.5 to 2.4: ./configure puts --host_copt=-march=native into `opt`, which only a later flag takes back.
+    flags = desk.plan(f'{HEAD}tensorflow: "{release.patches[0]}"\noptimize: {optimize}\n').bazel_flags
+    places = [place for place, flag in enumerate(flags) if flag == "--host_copt=-march=x86-64"]
+    assert len(places) == int(in_range(release.release, "1.5..2.4") and optimize != "native")
+    assert all(place > flags.index("--config=opt") for place in places)
+
+
 # --- values ---------------------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ class Devices:
     components: Mapping[str, str]
     targets: tuple[str, ...]
     compiler: str
+    compiler_version: str
 
 
 # --- the accelerator ------------------------------------------------------------------------------------------------
@@ -49,23 +50,23 @@ def accelerator_of(question: Question) -> Accelerator | None:
         return None
     if not _devices_are_known(question):
         return None
-    evidence = dict(_evidence(question))
-    names = {asked} if asked else set(evidence.values())
-    for path, name in evidence.items():
+    evidence = list(dict.fromkeys(_evidence(question)))
+    names = {asked} if asked else {name for _, name in evidence}
+    for path, name in evidence:
         if asked and name != asked:
             notes.refuse("accelerator-conflict", path, f"`{path}` speaks of {name}, but `accelerator:` says {asked}")
     if len(names) > 1:
-        said = ", ".join(f"`{path}` ({name})" for path, name in evidence.items())
+        said = ", ".join(f"`{path}` ({name})" for path, name in evidence)
         notes.refuse(
             "accelerator-conflict",
-            next(iter(evidence)),
+            evidence[0][0],
             f"the profile mixes accelerators: {said}",
             why="one wheel serves one accelerator: make two profiles",
         )
     if len(notes.problems) > before:
         return None
     name = next(iter(sorted(names)), "cpu")
-    reason = f"`{next(iter(evidence))}` asks for it" if evidence else "no GPU is asked for"
+    reason = f"`{evidence[0][0]}` asks for it" if evidence else "no GPU is asked for"
     notes.choose("accelerator", name, "profile" if asked or evidence else "default", "as asked" if asked else reason)
     return known[name]
 
@@ -204,6 +205,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
     if accelerator.target_pattern and not combination.targets:
         combination = replace(combination, targets=_official(question, combination))
     combination = _with_toolkit(question, combination)
+    combination = _as_far_as_it_goes(question, combination)
     combination = _with_libraries(question, combination)
     for rule in RULES:
         for finding in rule(combination):
@@ -216,6 +218,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
         components=combination.components,
         targets=targets,
         compiler=combination.compiler,
+        compiler_version=combination.compiler_version,
     )
 
 
@@ -280,9 +283,8 @@ def _targets_of(release: Release, accelerator: Accelerator, gpus: Sequence[tuple
 
 
 def _official(question: Question, one: Combination) -> list[Wanted]:
-    """The official wheel's list, as far as it is used: nothing was asked, so nothing has to be refused."""
+    """The official wheel's list; nothing was asked."""
     official = one.release.official_targets.get(one.accelerator.accelerator, ())
-    row = f"releases.yaml {one.release.release}"
     if not official:
         question.notes.refuse(
             "targets-missing",
@@ -291,12 +293,28 @@ def _official(question: Question, one: Combination) -> list[Wanted]:
             why=f"neither `gpus` nor `{one.accelerator.target_field}` says it either",
         )
     path = one.place(one.accelerator.toolkit or "") if one.accelerator.toolkit in one.asked else "accelerator"
-    wanted = [Wanted(target=target, path=path, official=True) for target in official]
-    # With XLA on, which an old official wheel was built without, the oldest GPUs of its list are not used.
-    used = [each for each in wanted if not any(release_uses_the_target(replace(one, targets=[each])))] or wanted
-    reason = "the official wheel's list" + ("" if used == wanted else ", as far as the release uses it")
-    question.notes.choose("targets", ", ".join(each.target for each in used), row, reason)
-    return used
+    return [Wanted(target=target, path=path, official=True) for target in official]
+
+
+def _as_far_as_it_goes(question: Question, one: Combination) -> Combination:
+    """The official list without what this build cannot have: nothing was asked, so nothing has to be refused.
+
+    With XLA on, which an old official wheel was built without, the oldest GPUs of its list are not used.
+    """
+    if not one.targets or not one.targets[0].official:
+        return one
+    rules = (*DEVICE_RULES, release_uses_the_target)
+    able = [wanted for wanted in one.targets if not _found(replace(one, targets=[wanted]), rules)] or one.targets
+    reason = "the official wheel's list" + (
+        "" if len(able) == len(one.targets) else ", as far as this build can have it"
+    )
+    row = f"releases.yaml {one.release.release}"
+    question.notes.choose("targets", ", ".join(wanted.target for wanted in able), row, reason)
+    return replace(one, targets=able)
+
+
+def _found(one: Combination, rules: Sequence[Rule]) -> bool:
+    return any(True for rule in rules for _ in rule(one))
 
 
 def _target_reason(gpus: Sequence[tuple[str, Gpu]], listed: Sequence[Wanted]) -> str:
@@ -332,9 +350,15 @@ def _with_libraries(question: Question, one: Combination) -> Combination:
 
 
 def _first_without_finding(candidates: Sequence[Combination], rules: Sequence[Rule]) -> Combination:
-    """The first candidate that no rule speaks of; else the first, whose findings will be told."""
+    """The first candidate that no rule speaks of; else the first, whose findings will be told.
+
+    Of an official list it is enough that a part can be had.
+    """
     for one in candidates:
-        if not any(True for rule in rules for _ in rule(one)):
+        if not _found(one, rules):
+            return one
+    for one in candidates:
+        if any(wanted.official and not _found(replace(one, targets=[wanted]), rules) for wanted in one.targets):
             return one
     return candidates[0]
 
@@ -368,7 +392,9 @@ def full_version(one: Combination, name: str, asked: str) -> str:
 
 def _choose_component(question: Question, one: Combination, name: str | None) -> None:
     notes, release = question.notes, one.release
-    if not name or not (name in one.asked or name in release.components):
+    known = name in one.asked or name in release.components
+    # Without its toolkit nothing is known of a build, whatever is allowed.
+    if not name or not (known or name == one.accelerator.toolkit):
         return
     support, value = release.components.get(name, Support()), one.components.get(name, "")
     if name in one.asked:
@@ -386,8 +412,9 @@ def _choose_component(question: Question, one: Combination, name: str | None) ->
     elif value == full_version(one, name, support.tested):
         notes.choose(name, value, f"releases.yaml {release.release}", "the version the release was tested with")
     else:
-        targets = ", ".join(sorted_targets(wanted.target for wanted in one.targets))
-        reason = f"the nearest to the tested {support.tested} that serves {targets}"
+        tested = replace(one, components={**one.components, name: full_version(one, name, support.tested)})
+        why = next((finding.message for rule in (*DEVICE_RULES, *LIBRARY_RULES) for finding in rule(tested)), "")
+        reason = f"the nearest to the tested {support.tested}: {why}"
         notes.choose(name, value, f"releases.yaml {release.release}", reason)
 
 
@@ -411,8 +438,8 @@ def _is_there(question: Question, one: Combination, compiler: str) -> bool:
 def _version_of(question: Question, release: Release, compiler: str) -> str:
     """The version of a compiler that is not the toolkit's: the profile's, else the release's."""
     host = question.profile.host_compiler
-    if isinstance(host, HostCompiler) and host.name == compiler and host.version:
-        return str(Version(host.version).parts[0])
+    if isinstance(host, HostCompiler) and host.name == compiler and (host.version or host.path):
+        return str(Version(host.version).parts[0]) if host.version else "of unknown version"
     if any(name == compiler for name, _ in question.knowledge.compilers):
         return str(getattr(release, compiler, None) or "")
     return ""

@@ -249,7 +249,7 @@ def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> GpuAdv
     """The verdict on the release's official wheel."""
     accelerator = knowledge.accelerators[gpu.accelerator]
     targets = release.official_targets.get(gpu.accelerator, ())
-    found = judge(knowledge, accelerator, gpu, targets)
+    found = judge(knowledge, accelerator, gpu.target, targets)
     limits = _Limits(knowledge, release, accelerator, gpu)
     against = limits.machine() or ("" if targets else _nothing_published(release, accelerator))
     if not against and found.runs != "no":
@@ -660,7 +660,7 @@ def _size(
 ) -> SizePlan:
     """What a list weighs and costs, entry by entry."""
     base, sass, ptx, time = (_estimate(knowledge, name, release, accelerator) for name in _SIZES)
-    serving = {gpu.gpu: judge(knowledge, accelerator, gpu, targets).by for gpu in gpus}
+    serving = {gpu.gpu: judge(knowledge, accelerator, gpu.target, targets).by for gpu in gpus}
     entries = []
     for target in targets:
         both = accelerator.capabilities and Capability.parse(target).ptx

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdock.model import Version
@@ -30,12 +30,13 @@ class Contract:
         """What is exported for ./configure and Bazel."""
         return self._variables("environment")
 
-    def flags(self) -> tuple[str, ...]:
-        """Bazel's flags, configs first: what a config sets loses against a later --repo_env of the same name."""
+    def flags(self, configs: Sequence[str] = ()) -> tuple[str, ...]:
+        """Bazel's flags, configs first, the profile's own among them: what a config sets loses against a later
+        --repo_env of the same name."""
         rows = (row.flag for row in self.knowledge.flags if self._holds(row.releases, row.when))
         flags = [self._filled(flag, f"flags.yaml {flag}") for flag in rows]
         repo_env = [f"--repo_env={name}={value}" for name, value in self._variables("repo_env").items()]
-        return (*dict.fromkeys(flags), *repo_env)
+        return (*dict.fromkeys(flags), *(f"--config={name}" for name in configs), *repo_env)
 
     def package(self) -> tuple[str, ...]:
         """The words of the script that makes the wheel, for releases that have one."""

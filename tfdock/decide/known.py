@@ -6,12 +6,18 @@ there as soon as its row is.
 
 from __future__ import annotations
 
+import itertools
 import re
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tfdock.decide.archives import archives_of
+from tfdock.decide.contract import applies
 from tfdock.decide.devices import find_gpu, gpu_key
-from tfdock.decide.rules import libraries
+from tfdock.decide.rules import judge, libraries
+from tfdock.errors import Problem, ProfileError
+from tfdock.inspect.verdict import Runs
 from tfdock.model import Capability, Version
 from tfdock.read.knowledge import (
     Accelerator,
@@ -29,13 +35,17 @@ from tfdock.read.knowledge import (
 class ReleaseFor:
     """A release that can be told to compile for a GPU's target, and the toolkit versions it takes that can do it.
 
-    `tested`: the toolkit the release was tested with is among them. `official`: so is the target in its own wheel.
+    `tested`: the toolkit the release was tested with is among them. `official`: so is the target in its own wheel;
+    `wheel_runs` is how that wheel's code runs on the GPU, `wheel_by` which of it does. `xla`: XLA uses the GPU too.
     """
 
     release: str
     toolkits: tuple[str, ...]
     tested: bool
     official: bool
+    wheel_runs: Runs
+    wheel_by: str
+    xla: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +53,7 @@ class TargetFacts:
     """One target (`8.6`, `gfx90a`), the toolkit versions (minor) that compile for it, and what follows from that.
 
     `driver` is the oldest branch that knows the GPU, `toolkit_driver` the oldest one that runs what its first
-    toolkit compiled; None is not known.
+    toolkit compiled, `needs_driver` the newer of both, which is the one that counts; None is not known.
     """
 
     accelerator: str
@@ -59,6 +69,34 @@ class TargetFacts:
     driver_max: str | None
     toolkit_driver: str | None
     toolkit_driver_windows: str | None
+    needs_driver: str | None
+    needs_driver_windows: str | None
+
+
+def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
+    """The row of a release (`2.19`, `2.19.1`), and its version in full: the newest patch release where none is asked.
+
+    Raises ProfileError for what is no version, and for what was never released.
+    """
+    if not re.fullmatch(r"\d+\.\d+(\.\d+)?", asked, re.ASCII):
+        fix = "write it as `2.19` or `2.19.1`; `tfdock releases` lists all"
+        message = f"`{asked}` is no version of TensorFlow"
+        raise ProfileError(Problem(code="profile-bad-value", message=message, fix=fix, field="tensorflow"))
+    known = sorted(knowledge.releases, key=Version)
+    row = knowledge.releases.get(str(Version(asked).minor))
+    if row is None:
+        place = bisect(known, Version(asked), key=Version)
+        beside = " or ".join(f"`{one}`" for one in known[max(place - 1, 0) : place + 1])
+        message = f"TensorFlow {asked} is not known; known are {known[0]} to {known[-1]}"
+        fix = f"take the nearest, {beside}; `tfdock releases` lists all"
+        raise ProfileError(Problem(code="release-unknown", message=message, fix=fix, field="tensorflow"))
+    newest = row.patches[-1] if row.patches else row.release
+    exact = len(Version(asked).parts) > len(Version(row.release).parts)
+    if exact and row.patches and asked not in row.patches:
+        message = f"TensorFlow {asked} does not exist; of {row.release} there are {', '.join(row.patches)}"
+        fix = f"take `{newest}`, or `{row.release}` for the newest of them"
+        raise ProfileError(Problem(code="release-unknown", message=message, fix=fix, field="tensorflow"))
+    return row, asked if exact else newest
 
 
 def named(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
@@ -88,16 +126,74 @@ def search(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
     A target among the words (`8.6`, `sm_86`, `gfx90a`) is not part of a name: the GPU's own must be one of them.
     """
     rows = knowledge.gpus.values()
-    known = {gpu.target for gpu in rows}
-    targets = [target for word in words if (target := dotted(word)) in known]
-    names = [gpu_key(word) for word in words if dotted(word) not in known]
+    targets = [dotted(word) for word in words if is_target(knowledge, word)]
+    names = [gpu_key(word) for word in words if not is_target(knowledge, word)]
+    if not all(names):
+        return ()  # a word without a letter or digit is part of no name
     found = tuple(
         gpu
         for gpu in rows
         if (not targets or gpu.target in targets) and all(name in _searched(gpu) for name in names)
     )
-    meant = None if found else find_gpu(knowledge, " ".join(words))
-    return (meant,) if meant else found
+    meant = None if found or targets else find_gpu(knowledge, " ".join(words))
+    return (meant,) if meant else tuple(sorted(found, key=lambda gpu: _newest_first(knowledge, gpu)))
+
+
+def _newest_first(knowledge: KnowledgeBase, gpu: Gpu) -> tuple[int, bool, tuple[int, ...]]:
+    """Vendor by vendor, within one the newest target first, and what is embedded last."""
+    accelerator = knowledge.accelerators[gpu.accelerator]
+    row = _architecture(knowledge, accelerator, gpu.target)
+    embedded = row is not None and gpu.target in row.embedded
+    # `12.0` is major and minor; `gfx90a` is a number with two hexadecimal digits at its end.
+    digits = re.findall(r"\d+", gpu.target)
+    number = tuple(map(int, digits)) if accelerator.capabilities else _of_gfx(gpu.target)
+    return [*knowledge.accelerators].index(gpu.accelerator), embedded, tuple(-part for part in number)
+
+
+def _of_gfx(target: str) -> tuple[int, ...]:
+    match = re.fullmatch(r"[a-z]+(\d+)([0-9a-f])([0-9a-f])", target)
+    return (int(match[1]), int(match[2], 16), int(match[3], 16)) if match else (0,)
+
+
+def is_target(knowledge: KnowledgeBase, word: str) -> bool:
+    """Whether a word is written as targets are (`8.6`, `sm_86`, `gfx90a`), known or not."""
+    rows = knowledge.accelerators.values()
+    if any(row.target_pattern and re.fullmatch(row.target_pattern, word.lower()) for row in rows):
+        return True
+    capabilities = any(row.capabilities for row in rows)
+    return bool(capabilities and re.fullmatch(r"\d{1,2}\.\d", word)) or word.lower() in _all_targets(knowledge)
+
+
+def _all_targets(knowledge: KnowledgeBase) -> set[str]:
+    return {gpu.target for gpu in knowledge.gpus.values()} | {
+        one for row in knowledge.architectures for one in row.targets
+    }
+
+
+def bare_gpu(knowledge: KnowledgeBase, word: str) -> Gpu | None:
+    """A GPU of which only the target is said (`sm_86`, `8.6`, `gfx1100`); None for what no GPU is known to have."""
+    target = dotted(word)
+    if not is_target(knowledge, word) or target not in _all_targets(knowledge):
+        return None
+    own = [gpu for gpu in knowledge.gpus.values() if gpu.target == target]
+    families = [row for row in knowledge.architectures if target in row.targets]
+    accelerator = next(row.accelerator for row in (*own, *families))
+    written = str(Capability.of_gpu(target)) if knowledge.accelerators[accelerator].capabilities else target
+    # Where all of that target stand beside a CPU of one kind, so does this one.
+    machines = {gpu.machine for gpu in own}
+    machine = next(iter(machines)) if len(machines) == 1 else None
+    return Gpu(gpu=written, accelerator=accelerator, target=target, machine=machine, source=())
+
+
+def title(knowledge: KnowledgeBase, gpu: Gpu) -> str:
+    """The name on the box: `GeForce RTX 5080`, `Tesla K80`; `V100` where the driver's name says more than ours."""
+    vendor = knowledge.accelerators[gpu.accelerator].vendor
+    if gpu.names:
+        return gpu.names[0].removeprefix(f"{vendor} ")
+    # As the driver writes it in the names of those with more words to them.
+    pattern = re.compile(rf"(?<![a-z0-9]){re.escape(gpu.gpu)}(?![a-z0-9])", re.IGNORECASE)
+    longer = (name for row in knowledge.gpus.values() if row.target == gpu.target for name in row.names)
+    return next((match[0] for name in longer if (match := pattern.search(name))), gpu.gpu)
 
 
 def dotted(target: str) -> str:
@@ -122,6 +218,8 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
     able = [row for row in rows if number in row.targets]
     architecture = _architecture(knowledge, accelerator, target)
     first = able[0] if able else None
+    knows = architecture.driver_min if architecture else None
+    linux, windows = _driver(knowledge, first, "linux"), _driver(knowledge, first, "windows")
     return TargetFacts(
         accelerator=accelerator.accelerator,
         toolkit=accelerator.toolkit or "",
@@ -132,11 +230,17 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
         toolkits=tuple(row.version for row in able),
         last_toolkit=bool(able) and able[-1] is rows[-1],
         releases=tuple(_releases(knowledge, accelerator, target, able)),
-        driver=architecture.driver_min if architecture else None,
+        driver=knows,
         driver_max=architecture.driver_max if architecture else None,
-        toolkit_driver=_driver(knowledge, first, "linux"),
-        toolkit_driver_windows=_driver(knowledge, first, "windows"),
+        toolkit_driver=linux,
+        toolkit_driver_windows=windows,
+        needs_driver=_newer(knows, linux),
+        needs_driver_windows=_newer(knows, windows),  # both systems share the branches
     )
+
+
+def _newer(*drivers: str | None) -> str | None:
+    return max((one for one in drivers if one), key=Version, default=None)
 
 
 def _architecture(knowledge: KnowledgeBase, accelerator: Accelerator, target: str) -> Architecture | None:
@@ -162,23 +266,51 @@ def _driver(knowledge: KnowledgeBase, toolkit: Toolkit | None, system: str) -> s
 def _releases(
     knowledge: KnowledgeBase, accelerator: Accelerator, target: str, able: Iterable[Toolkit]
 ) -> Iterator[ReleaseFor]:
-    """The releases that take the target, a toolkit that compiles it, and libraries for both; oldest first."""
+    """The releases that take the target, a toolkit that compiles it, and libraries and an image for both; oldest
+    first."""
     minors = {row.version for row in able}
     for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release)):
         support = release.components.get(accelerator.toolkit or "", Support())
         toolkits = tuple(
             version
             for version in taken_versions(support)
-            if _minor(version, minors) and _has_libraries(knowledge, accelerator, release, version, target)
+            if _minor(version, minors)
+            and _has_libraries(knowledge, accelerator, release, version, target)
+            and _has_image(knowledge, accelerator, release, version)
         )
         if toolkits and takes_target(release, accelerator, target) and uses_target(release, accelerator, target):
             official = release.official_targets.get(accelerator.accelerator, ())
+            found = judge(knowledge, accelerator, target, official)
             yield ReleaseFor(
                 release=release.release,
                 toolkits=toolkits,
                 tested=support.tested in toolkits,
                 official=any(dotted(one) == target for one in official),
+                wheel_runs=found.runs,
+                wheel_by=found.by,
+                xla=xla_uses(release, accelerator, target),
             )
+
+
+def _has_image(knowledge: KnowledgeBase, accelerator: Accelerator, release: Release, toolkit: str) -> bool:
+    """Whether a base image is known for the release and that toolkit, whatever kind of machine it is for."""
+    name = accelerator.accelerator
+    rows = [
+        row
+        for row in knowledge.images
+        if applies(release, row.releases) and (not row.accelerators or name in row.accelerators)
+    ]
+    others = [one for one in accelerator.components if one != accelerator.toolkit and one in release.components]
+    versions = (taken_versions(release.components[one]) for one in others)
+    for taken in itertools.product(*versions):
+        components = {accelerator.toolkit or "": toolkit, **dict(zip(others, taken, strict=True))}
+        for row in rows:
+            fits = all(
+                Version(components.get(part, "")).matches(Version(want)) for part, want in row.components.items()
+            )
+            if fits and archives_of(knowledge, row, components) is not None:
+                return True
+    return False
 
 
 def _has_libraries(
@@ -234,6 +366,12 @@ def uses_target(release: Release, accelerator: Accelerator, target: str) -> bool
         return False
     used = release.runtime_targets.get(name)
     return used is None or target in used
+
+
+def xla_uses(release: Release, accelerator: Accelerator, target: str) -> bool:
+    """Whether the release's XLA uses a GPU of that target, as far as is known."""
+    floor = release.xla_floor.get(accelerator.accelerator)
+    return floor is None or not accelerator.capabilities or Version(target) >= Version(floor)
 
 
 def spans(versions: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:

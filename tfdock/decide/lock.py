@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.resolve import Resolution
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import BuildFailed, Problem, ProfileError
 from tfdock.model import Choice, ImageRef
 from tfdock.read import yamldoc
 from tfdock.read.knowledge import KnowledgeBase
@@ -25,8 +25,10 @@ INSTALLED = ("bazel", "package", "requirement", "toolchain")
 """Kinds that only the built image can tell."""
 _ALWAYS = ("bazel", "package", "toolchain")
 """Kinds of which every image has some."""
-_HEAD = """\
-# Written by `tfdock lock`. `tfdock build --locked` builds exactly this, or says which pin moved.
+MARK = "# Written by `tfdock lock`."
+"""What every lock begins with."""
+_HEAD = f"""\
+{MARK} `tfdock build --locked` builds exactly this, or says which pin moved.
 # Not to be edited: when the profile changes, lock it again.
 """
 _LISTED = 20
@@ -225,7 +227,7 @@ def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) 
     """The pins that an image wrote down of itself.
 
     `toolchain` and `pins` are the files of toolchain.sh and pins.py; `requirements` the source's own lists of Python
-    packages with their hashes, by file name.
+    packages with their hashes, by file name. Raises BuildFailed (`pin-unprintable`) for what no lock could hold.
     """
     lines = [line.split() for line in (toolchain + pins).decode("utf-8", "replace").splitlines()]
     found: dict[tuple[int, str], Pin] = {}
@@ -243,6 +245,8 @@ def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) 
                 pin = Pin(kind="requirement", name=name, value=f"{version} sha256:{value}", origin="image")
             case _:
                 continue
+        if not (pin.name + pin.value).isprintable():
+            raise _unprintable(pin)
         found[pin.key] = pin
     rows = [
         *found.values(),
@@ -254,6 +258,16 @@ def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) 
     if bazel:
         rows.append(Pin(kind="bazel", name="bazel", value=" ".join(bazel), origin="image"))
     return tuple(sorted(rows, key=lambda pin: pin.key))
+
+
+def _unprintable(pin: Pin) -> BuildFailed:
+    return BuildFailed(
+        Problem(
+            code="pin-unprintable",
+            message=f"the image holds a {pin.kind} whose name or version cannot be printed: {ascii(pin.name)[:80]}",
+            fix="take another base image; this one names what no package manager would",
+        )
+    )
 
 
 def make_lock(profile: str, plan: BuildPlan, knowledge: str, pins: Iterable[Pin]) -> Lock:

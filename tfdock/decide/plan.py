@@ -31,8 +31,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 _RESERVE_MEMORY = 1 * GIB
 """Left to the machine beside the build container."""
-_LEAST_MEMORY = 512 * MIB
-_BAZEL_SERVER_MEMORY = 1 * GIB
+BAZEL_SERVER_MEMORY = 1 * GIB
 """Bazel's own Java heap for a tree of TensorFlow's size; not to be given to compile jobs."""
 
 
@@ -161,7 +160,7 @@ def _phase(name: str, words: tuple[str, ...], *, network: bool) -> Phase:
 
 def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: Resources) -> tuple[str, ...]:
     """Flags that depend on this machine, not on what is built: outside the fingerprint."""
-    memory = max(resources.memory - _BAZEL_SERVER_MEMORY, resources.memory // 2)
+    memory = max(resources.memory - BAZEL_SERVER_MEMORY, resources.memory // 2)
     values = {"jobs": resources.jobs, "cpus": resources.cpus, "memory_mib": memory // MIB}
     return (
         *bazel_options(knowledge, resolution.bazel, "output", {}),
@@ -198,15 +197,17 @@ def size(profile: Profile, resolution: Resolution, machine: Machine) -> Resource
     cpus = machine.cpus if asked.cpus == "auto" else asked.cpus
     memory = machine.memory - _RESERVE_MEMORY if asked.memory == "auto" else parse_bytes(asked.memory)
     memory = max(memory, machine.memory // 2) if asked.memory == "auto" else memory
-    for_jobs = max(memory - _BAZEL_SERVER_MEMORY, 0)
+    for_jobs = max(memory - BAZEL_SERVER_MEMORY, 0)
     jobs = max(1, min(cpus, for_jobs // (cost.memory_per_job_mib * MIB))) if asked.jobs == "auto" else asked.jobs
-    if asked.memory != "auto" and memory < _LEAST_MEMORY:
+    least = BAZEL_SERVER_MEMORY + cost.memory_per_job_mib * MIB
+    if asked.memory != "auto" and memory < least:
         way = Way(text="`resources: {memory: auto}`", change={"resources.memory": "auto"})
         raise Incompatible(
             Problem(
                 code="memory-too-small",
-                message=f"`resources.memory: {asked.memory}` is too small for Bazel itself",
-                fix=one_of(["give at least 2GiB", way.text]),
+                message=f"`resources.memory: {asked.memory}` is less than Bazel and one job need",
+                why=f"{BAZEL_SERVER_MEMORY // MIB} MiB for Bazel, {cost.memory_per_job_mib} MiB for a job",
+                fix=one_of([f"give at least {least // MIB}MiB", way.text]),
                 ways=(way,),
                 field="resources.memory",
             )

@@ -10,20 +10,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tfdock.decide.plan import GIB, MIB, Resources
+from tfdock.decide.plan import BAZEL_SERVER_MEMORY, GIB, MIB, Resources
 from tfdock.decide.resolve import Resolution
+from tfdock.decide.rules import judge
 from tfdock.errors import ExitCode, Problem
 from tfdock.inspect import verdict
-from tfdock.model import Capability, Host, LocalGpu, Machine, Place, Version
+from tfdock.model import Host, LocalGpu, Machine, Place, Version
 from tfdock.read.knowledge import Architecture, KnowledgeBase, Toolkit
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
 OLDEST_API = Version("1.41")
 """Of the engine: Docker 20.10's. The API's version and not the engine's own: podman counts its versions otherwise."""
-
-BAZEL_SERVER = 1 * GIB
-"""Memory of Bazel itself, beside its jobs."""
 
 _CERTAINLY = 0.6
 """Of the disk that a build is estimated to need: below this part it is refused, up to the whole it is warned of."""
@@ -123,8 +121,12 @@ def device_checks(
         yield trouble_check(host, accelerator.accelerator, for_this_machine=for_this_machine)
     gpus = [gpu for gpu in host.gpus if gpu.accelerator == accelerator.accelerator]
     distinct = {(gpu.name, gpu.target): gpu for gpu in gpus}.values()
-    yield from (_gpu_check(resolution, knowledge, gpu, for_this_machine=for_this_machine) for gpu in distinct)
-    yield _driver_check(resolution, knowledge, host, gpus, for_this_machine=for_this_machine)
+    checks = [_gpu_check(resolution, knowledge, gpu, for_this_machine=for_this_machine) for gpu in distinct]
+    yield from checks
+    driver = _driver_check(resolution, knowledge, host, gpus, for_this_machine=for_this_machine)
+    # A newer driver is no advice for a GPU that no newer driver knows.
+    if driver.status in (OK, SKIPPED) or not any(check.code == "driver-gpu-conflict" for check in checks):
+        yield driver
 
 
 def trouble_check(host: Host, accelerator: str, *, for_this_machine: bool = False) -> Check:
@@ -236,7 +238,7 @@ def _needed_ptx(resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence
         return None
     name = resolution.accelerator.toolkit or ""
     toolkit = knowledge.toolkits.get((name, str(Version(resolution.components.get(name, "")).minor)))
-    compiler = knowledge.compilers.get((resolution.gpu_compiler, resolution.release.clang or ""))
+    compiler = knowledge.compilers.get((resolution.gpu_compiler, resolution.gpu_compiler_version))
     known = [Version(row.ptx) for row in (toolkit, compiler) if row and row.ptx]
     return min(known, default=None) if toolkit and toolkit.ptx else None
 
@@ -276,6 +278,7 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu, 
     named = f"{gpu.name} ({gpu.target})" if gpu.target else gpu.name
     row = _architecture(knowledge, gpu)
     name = resolution.accelerator.toolkit or ""
+    title = resolution.accelerator.titles.get(name, name)
     floor = toolkit_floor(knowledge, name, Version(resolution.components.get(name, "")))
     if row and row.driver_max and floor and floor.parts[:1] > Version(row.driver_max).parts:
         conflict = Check(
@@ -283,8 +286,8 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu, 
             code="driver-gpu-conflict",
             status=WARNING,
             found=f"{named}: the last drivers for the {row.architecture} generation are of branch {row.driver_max}",
-            needed=f"driver {floor}, which {name} {resolution.components[name]} starts at",
-            fix=f"take an older {name}: no driver runs both",
+            needed=f"driver {floor}, which {title} {resolution.components[name]} starts at",
+            fix=f"take an older {title}: no driver runs both",
         )
         return _weighed(conflict, for_this_machine=for_this_machine)
     how = _runs(resolution, knowledge, gpu)
@@ -306,12 +309,7 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu, 
 
 def _runs(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) -> verdict.Verdict | None:
     """How a GPU runs what is built; None where its target is not known."""
-    if gpu.target is None:
-        return None
-    if not resolution.accelerator.capabilities:
-        return verdict.runs_gfx(gpu.target, resolution.targets)
-    embedded = [one for row in knowledge.architectures for one in row.embedded]
-    return verdict.runs(Capability.of_gpu(gpu.target), *verdict.code_of(resolution.targets), embedded=embedded)
+    return judge(knowledge, resolution.accelerator, gpu.target, resolution.targets) if gpu.target else None
 
 
 def _architecture(knowledge: KnowledgeBase, gpu: LocalGpu) -> Architecture | None:
@@ -335,20 +333,20 @@ def memory_check(plan: Wanted, machine: Machine | None) -> Check:
     memory = min(resources.memory, machine.memory)
     swap = f" and {_gib(machine.swap)} swap" if machine.swap else ""
     found = f"{_gib(memory)} for the build{swap}, {_jobs(resources.jobs)} at once"
-    wanted = BAZEL_SERVER + resources.jobs * per_job
-    needed = f"about {_gib(wanted)}: {_gib(per_job)} a job, {_gib(BAZEL_SERVER)} for Bazel"
-    if memory + machine.swap < BAZEL_SERVER + per_job:
+    wanted = BAZEL_SERVER_MEMORY + resources.jobs * per_job
+    needed = f"about {_gib(wanted)}: {_gib(per_job)} a job, {_gib(BAZEL_SERVER_MEMORY)} for Bazel"
+    if memory + machine.swap < BAZEL_SERVER_MEMORY + per_job:
         return Check(
             name="memory",
             code="machine-memory-too-small",
             status=FAILED,
             found=found,
-            needed=f"about {_gib(BAZEL_SERVER + per_job)} for a single job",
+            needed=f"about {_gib(BAZEL_SERVER_MEMORY + per_job)} for a single job",
             fix="give the engine's machine, or this control group, more memory or swap",
             exit_code=ExitCode.RESOURCES,
         )
     if memory < wanted:
-        fitting = max(1, (memory - BAZEL_SERVER) // per_job)
+        fitting = max(1, (memory - BAZEL_SERVER_MEMORY) // per_job)
         fix = f"`resources: {{jobs: {fitting}}}` fits"
         if resources.jobs == 1:
             fix = "it will swap, and be slow; give the engine's machine more memory"

@@ -16,6 +16,15 @@ from tfdock.decide.naming import Names
 from tfdock.decide.notes import Notes, Refused
 from tfdock.decide.question import LocalSource, Question
 from tfdock.decide.rules import same_minor, written
+from tfdock.decide.tools import (
+    asked_configs,
+    bazel_of,
+    check_configs,
+    check_features,
+    check_flags,
+    check_native,
+    host_compiler_of,
+)
 from tfdock.decide.ways import ways_out
 from tfdock.errors import Incompatible, Problem, Way, one_of
 from tfdock.model import BuildId, Choice, ImageRef, Source, Version
@@ -23,10 +32,9 @@ from tfdock.read.knowledge import Accelerator, Archive, Image, Interpreter, Know
 from tfdock.read.profile import Debug, HostCompiler, Profile
 from tfdock.read.yamldoc import Node
 
-# Where Debian and Ubuntu put the compiler of one version.
+# Where Debian and Ubuntu put the compiler of one version; by its major number, which gcc counts by since 5.
 _HOST_COMPILERS = {"gcc": "/usr/bin/gcc-{version}", "clang": "/usr/lib/llvm-{version}/bin/clang"}
-
-_ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
+_FIRST_BY_MAJOR = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +51,7 @@ class Resolution:
     components: Mapping[str, str]
     targets: tuple[str, ...]
     gpu_compiler: str
+    gpu_compiler_version: str
     host_compiler: str
     xla: bool
     optimize: tuple[str, ...]
@@ -138,10 +147,11 @@ class _Resolver:
             self.notes.stop_if_refused()
         assert accelerator is not None
         devices = devices_of(self.question, release, accelerator)
-        host_compiler = self._host_compiler(release, devices)
-        bazel = self._bazel(release)
-        self._check_configs(release, accelerator)
-        self._check_flags(release)
+        host_compiler = host_compiler_of(self.question, release, devices)
+        bazel = bazel_of(self.question, release)
+        check_configs(self.question, release, devices, host_compiler)
+        check_flags(self.question, release)
+        check_native(self.question)
         optimize = self._optimize()
         self.notes.stop_if_refused()
         python, image = self._python_and_image(release, devices)
@@ -155,7 +165,8 @@ class _Resolver:
         self.notes.choose(
             "debug", debug.mode if debug else "off", *_asked_or_default(debug is not None, "optimised, no symbols")
         )
-        paths = self._paths(image, version, python, devices.components)
+        paths = self._paths(release, image, version, python, devices.components)
+        self.notes.stop_if_refused()
         facts = self._facts(release, version, python, devices, host_compiler, paths, optimize)
         names = Names(
             version=version,
@@ -195,6 +206,7 @@ class _Resolver:
             components=devices.components,
             targets=devices.targets,
             gpu_compiler=devices.compiler,
+            gpu_compiler_version=devices.compiler_version,
             host_compiler=host_compiler,
             xla=xla,
             optimize=optimize,
@@ -342,7 +354,9 @@ class _Resolver:
         wants = [field for field, value in fields.items() if tool in (field, value, getattr(value, "name", None))]
         asked = asked_components(self.question)
         # An image for another version of the toolkit need not have the release's compiler.
-        wants += [component_fields(self.question)[name] for name in (tool, _toolkit(devices)) if name in asked]
+        wants += [
+            component_fields(self.question)[name] for name in (tool, devices.accelerator.toolkit) if name in asked
+        ]
         self.notes.refuse(
             "image-without-tool",
             wants[0] if wants else "base",
@@ -353,131 +367,6 @@ class _Resolver:
         self.notes.stop_if_refused()
 
     # --- compilers, Bazel and its options ----------------------------------------
-
-    def _host_compiler(self, release: Release, devices: Devices) -> str:
-        asked = self.profile.host_compiler
-        default = release.host_compilers.get(devices.compiler or devices.accelerator.accelerator)
-        row = f"releases.yaml {release.release}"
-        if asked is None:
-            name = default or ("clang" if release.clang else "gcc")
-            self.notes.choose("host_compiler", name, row, "what the release is built with")
-            return name
-        name, version = (asked, None) if isinstance(asked, str) else (asked.name, asked.version)
-        if default and name != default:
-            beside = devices.compiler or devices.accelerator.accelerator
-            self.notes.doubt(
-                "host-compiler-untested",
-                "host_compiler",
-                f"TensorFlow {release.release} is not known to take {name} beside {beside}",
-                why=f"there its C++ code is compiled by {default}",
-            )
-        self._check_host_compiler(release, devices, name, version)
-        self.notes.choose("host_compiler", f"{name} {version or ''}".strip(), "profile", "as asked")
-        return name
-
-    def _check_host_compiler(self, release: Release, devices: Devices, name: str, version: str | None) -> None:
-        tested = [one for one in (getattr(release, name), *release.tested_compilers.get(name, ())) if one]
-        toolkit = self.knowledge.toolkits.get(
-            (devices.accelerator.toolkit or "", str(Version(devices.components.get(_toolkit(devices), "")).minor))
-        )
-        newest, oldest = toolkit.host_gcc_max if toolkit else None, release.host_compilers_min.get(name)
-        drives = devices.compiler and not any(kind == devices.compiler for kind, _ in self.knowledge.compilers)
-        if version and newest and drives and name == "gcc" and Version(version).parts[0] > newest:
-            title = devices.accelerator.titles.get(_toolkit(devices), "")
-            symptom = devices.accelerator.symptoms.get("host-compiler-too-new", "")
-            self.notes.refuse(
-                "host-compiler-too-new",
-                "host_compiler",
-                f"{title} {toolkit.version if toolkit else ''} takes no {name} newer than {newest}",
-                why=f"`host_compiler` says {name} {version}; without this refusal: {symptom}",
-            )
-        elif version and oldest and Version(version) < Version(oldest):
-            self.notes.refuse(
-                "host-compiler-too-old",
-                "host_compiler",
-                f"TensorFlow {release.release} cannot be compiled by {name} {version}",
-                why=f"{name} {oldest} is the first that knows its C++ standard; "
-                "without this refusal: `unrecognized command line option '-std=c++…'`",
-            )
-        elif version and not any(same_minor(version, one) for one in tested):
-            self.notes.doubt(
-                "host-compiler-untested",
-                "host_compiler",
-                f"TensorFlow {release.release} is not known to be built with {name} {version}",
-                why=f"it is built with {name} {' and '.join(tested)}"
-                if tested
-                else f"nothing is known of it with {name}",
-            )
-
-    def _bazel(self, release: Release) -> str:
-        asked, row = self.profile.bazel.version, f"releases.yaml {release.release}"
-        if not asked:
-            self.notes.choose("bazel", release.bazel, row, "the version the release pins")
-            return release.bazel
-        lowest, highest = release.bazel_min, release.bazel_max
-        if (lowest and Version(asked) < Version(lowest)) or (highest and Version(asked) > Version(highest)):
-            limits = f"at least {lowest}" if lowest else ""
-            limits += (" and " if limits and highest else "") + (f"at most {highest}" if highest else "")
-            self.notes.refuse(
-                "bazel-out-of-range",
-                "bazel.version",
-                f"./configure of TensorFlow {release.release} refuses Bazel {asked}",
-                why=f"it wants {limits}",
-            )
-        elif not (lowest and highest) and Version(asked).minor != Version(release.bazel).minor:
-            self.notes.doubt(
-                "bazel-untested",
-                "bazel.version",
-                f"TensorFlow {release.release} is not known to be built with Bazel {asked}",
-                why=f"it is built with {release.bazel}",
-            )
-        self.notes.choose("bazel", asked, "profile", "as asked")
-        return asked
-
-    def _check_configs(self, release: Release, accelerator: Accelerator) -> None:
-        for path, name in self._asked_configs():
-            owners = self._accelerators_of_config(name)
-            if release.configs and name not in release.configs:
-                self.notes.refuse(
-                    "config-unknown",
-                    path,
-                    f"TensorFlow {release.release} has no `--config={name}`",
-                    why=f"Bazel would stop: `Config value '{name}' is not defined in any .rc file`",
-                )
-            elif owners and accelerator.accelerator not in owners:
-                self.notes.refuse(
-                    "accelerator-conflict",
-                    path,
-                    f"`--config={name}` is for {' or '.join(sorted(owners))}",
-                    why=f"this build is for {accelerator.accelerator}, and one wheel serves one accelerator",
-                )
-
-    def _check_flags(self, release: Release) -> None:
-        """Flags that say otherwise what the profile's fields say would win, and the names would lie."""
-        ours = {row.variable for row in self.knowledge.variables if applies(release, row.releases)}
-        for index, flag in enumerate(self.profile.bazel.flags):
-            option, _, rest = flag.partition("=")
-            name, equals, _ = rest.partition("=")
-            if option in _ENVIRONMENT_FLAGS and equals and name in ours:
-                self.notes.refuse(
-                    "flag-is-a-choice",
-                    f"bazel.flags[{index}]",
-                    f"`{option}={name}` is decided by the profile's own fields",
-                    why="the flag would come last and win: what is built would not be what its name and record say",
-                )
-
-    def _asked_configs(self) -> Iterator[tuple[str, str]]:
-        """(path, name) of each configuration that the profile adds."""
-        bazel = self.profile.bazel
-        yield from ((f"bazel.configs[{index}]", name) for index, name in enumerate(bazel.configs))
-        for index, flag in enumerate(bazel.flags):
-            if flag.startswith("--config="):
-                yield f"bazel.flags[{index}]", flag.partition("=")[2]
-
-    def _accelerators_of_config(self, name: str) -> set[str]:
-        """The accelerators that a configuration is given for by the contract's own rows; none for any other."""
-        whens = [row.when.get("accelerator", ()) for row in self.knowledge.flags if row.flag == f"--config={name}"]
-        return {one for when in whens for one in ((when,) if isinstance(when, str) else when)}
 
     # --- base image and source ----------------------------------------
 
@@ -491,14 +380,40 @@ class _Resolver:
         self.notes.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
         return reference
 
-    def _paths(self, image: Image, version: Version, python: str, components: Mapping[str, str]) -> dict[str, str]:
+    def _paths(
+        self, release: Release, image: Image, version: Version, python: str, components: Mapping[str, str]
+    ) -> dict[str, str]:
         """Where the tools stand in the base image."""
         facts = version_facts({"python": python, "version": str(version), **components})
         paths = {name: path.format_map(facts) for name, path in image.paths.items()}
         host = self.profile.host_compiler
-        if not isinstance(host, HostCompiler) or not (host.path or host.version):
-            return paths
-        return paths | {host.name: host.path or _HOST_COMPILERS[host.name].format(version=host.version)}
+        if isinstance(host, HostCompiler) and host.path:
+            return paths | {host.name: host.path}
+        if isinstance(host, HostCompiler) and host.version:
+            return paths | {host.name: self._path_of(host.name, host.version, image, paths, release)}
+        return paths
+
+    def _path_of(self, name: str, version: str, image: Image, paths: Mapping[str, str], release: Release) -> str:
+        """Where an image has a compiler in a version: under that version, or as the one the release is built with.
+
+        Where it is not known which versions an image has, one stands where Debian and Ubuntu put it.
+        """
+        listed = {key.removeprefix(f"{name}-"): path for key, path in paths.items() if key.startswith(f"{name}-")}
+        own = [path for held, path in listed.items() if same_minor(held, version)]
+        tested = getattr(release, name)
+        if own:
+            return own[0]
+        if name in paths and tested and same_minor(tested, version):
+            return paths[name]
+        if listed:
+            self.notes.refuse(
+                "image-without-tool",
+                "host_compiler",
+                f"the base image that is known for this build has no {name} {version}",
+                why=f"{image.image} has {name} {', '.join(listed)}",
+                fix="say where it stands in an image of your own: `base:` and `host_compiler: {name: …, path: …}`",
+            )
+        return _HOST_COMPILERS[name].format(version=_package_version(version))
 
     def _source(self, release: Release, version: Version) -> Source:
         asked = self.profile.source
@@ -549,21 +464,10 @@ class _Resolver:
             self.notes.choose("optimize", "portable", "default", reason)
             return ()
         if isinstance(optimize, list):
-            self._check_features(optimize)
+            check_features(self.question, optimize)
         flags = ("-march=native",) if optimize == "native" else tuple(f"-m{name}" for name in optimize)
         self.notes.choose("optimize", " ".join(flags), "profile", "as asked")
         return flags
-
-    def _check_features(self, features: Sequence[str]) -> None:
-        known = {row.feature for row in self.knowledge.cpu_features.values() if row.machine == self.question.machine}
-        for index, name in enumerate(features):
-            if known and name not in known:
-                self.notes.refuse(
-                    "optimize-unknown",
-                    f"optimize[{index}]",
-                    f"no compiler knows the {self.question.machine} feature `{name}`",
-                    why=f"the compiler would stop at -m{name}",
-                )
 
     def _facts(
         self,
@@ -599,17 +503,19 @@ class _Resolver:
         return facts | {f"{name}_path": path for name, path in paths.items()}
 
     def _flags(self, contract: Contract) -> tuple[str, ...]:
-        """The contract's flags, then the profile's own: the later of two flags wins."""
+        """The contract's flags, then the profile's own: the later of two flags wins.
+
+        Configurations go before what the contract says beside its own, wherever the profile names them.
+        """
         bazel, debug = self.profile.bazel, self.profile.debugging
-        flags = [*contract.flags()]
+        flags = [*contract.flags([name for _, name in asked_configs(self.question)])]
         if debug:
             flags += [f"--compilation_mode={debug.mode}"]
             flags += ["--strip=never", "--copt=-g"] if debug.symbols else []
             flags += [f"--per_file_copt={rule.files}@{','.join(rule.copts)}" for rule in debug.per_file]
-        flags += [f"--config={name}" for name in bazel.configs]
         flags += [f"--copt={option}" for option in bazel.copts]
         # As they stand: `-Xclang a -Xclang b` is four options.
-        return (*flags, *bazel.flags)
+        return (*flags, *(flag for flag in bazel.flags if not flag.startswith("--config=")))
 
     def _local_version(self, names: Names) -> str | None:
         asked = self.profile.wheel.local_version
@@ -624,6 +530,12 @@ class _Resolver:
 
 def _toolkit(devices: Devices) -> str:
     return devices.accelerator.toolkit or ""
+
+
+def _package_version(version: str) -> str:
+    """A compiler's version as its package is called: 4.9 of 4.9.2, 7 of 7.3.1."""
+    major, *_ = Version(version).parts
+    return str(major) if major >= _FIRST_BY_MAJOR else str(Version(version).minor)
 
 
 def _asked_or_default(asked: bool, reason: str) -> tuple[str, str]:

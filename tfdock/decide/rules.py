@@ -297,13 +297,13 @@ def compiler_emits(one: Combination) -> Iterator[Finding]:
             message=f"{one.compiler} {one.compiler_version} cannot emit {wanted.target}",
             why=_sentences(f"{wanted.who} wants it", _prevented(one.symptom("compiler-cannot-emit", wanted.target))),
         )
-    unverified = row and row.unverified and not missing
-    if row and unverified and one.targets:
+    own = any(name == one.compiler for name, _ in one.knowledge.compilers)
+    if own and one.compiler_version and one.targets and not missing and (row is None or row.unverified):
         yield Finding(
             code="compiler-untested",
             path="compiler",
             message=f"{one.compiler} {one.compiler_version} is not known to have compiled GPU code of TensorFlow",
-            why=str(row.unverified),
+            why=str(row.unverified) if row else "nothing is known of what it compiles",
             weight="doubt",
         )
 
@@ -379,9 +379,15 @@ def _library_target(one: Combination, name: str, version: str, row: Library) -> 
                 path=one.place(name) if name in one.asked else path,
                 message=f"{one.title(name)} {version} has no code for {target}",
                 why=f"{who} wants it; {one.said(name)} has {limit}",
-                # The official list serves many: the others still work.
-                weight="warning" if not gpus and all(wanted.official for wanted in one.targets) else "error",
+                weight=_weight_of_library(one, bool(gpus), bool(below)),
             )
+
+
+def _weight_of_library(one: Combination, served: bool, below: bool) -> str:
+    """The official list serves many, and the others still work; upwards the library's own PTX may help."""
+    if not served and all(wanted.official for wanted in one.targets):
+        return "warning"
+    return "error" if below else "doubt"
 
 
 def _dotted(target: str) -> str:
@@ -395,7 +401,7 @@ def gpus_are_served(one: Combination) -> Iterator[Finding]:
     """Whether the GPUs named beside a list of targets run what is compiled."""
     targets = sorted_targets(wanted.target for wanted in one.targets)
     for path, gpu in one.served:
-        found = judge(one.knowledge, one.accelerator, gpu, targets)
+        found = judge(one.knowledge, one.accelerator, gpu.target, targets)
         if found.runs == "no":
             yield Finding(
                 code="gpu-not-served",
@@ -413,12 +419,12 @@ def gpus_are_served(one: Combination) -> Iterator[Finding]:
             )
 
 
-def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: Gpu, targets: Sequence[str]) -> verdict.Verdict:
-    """How a GPU runs what is compiled for the targets."""
+def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, targets: Sequence[str]) -> verdict.Verdict:
+    """How a GPU (`8.6`, `gfx90a`) runs what is compiled for the targets."""
     if not accelerator.capabilities:
-        return verdict.runs_gfx(gpu.target, targets)
+        return verdict.runs_gfx(gpu, targets)
     embedded = [target for row in knowledge.architectures for target in row.embedded]
-    return verdict.runs(Capability.of_gpu(gpu.target), *verdict.code_of(targets), embedded=embedded)
+    return verdict.runs(Capability.of_gpu(gpu), *verdict.code_of(targets), embedded=embedded)
 
 
 # --- words ----------------------------------------------------------------------------------------------------------

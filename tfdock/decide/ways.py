@@ -304,6 +304,8 @@ class _Moves:
 
     def _optimize(self) -> Iterator[Change]:
         asked = self.profile.optimize
+        if "native-shared" in self.codes:
+            yield {"optimize": None}
         if not isinstance(asked, list):
             return
         known = self.knowledge.cpu_features
@@ -319,7 +321,7 @@ class _Moves:
             return
         codes = {problem.field: problem.code for problem in self.problems}
         wrong = {index for index in range(len(self.profile.gpus)) if f"gpus[{index}]" in codes}
-        for rank in range(3):
+        for rank in range(MOST + 1):
             named = [
                 next(iter(_near_gpus(name, self.knowledge)[rank:]), "") if index in wrong else name
                 for index, name in enumerate(self.profile.gpus)
@@ -372,7 +374,7 @@ class _Moves:
         """The nearest targets that there are, for those at fault."""
         known = [target for field, target in self._known_targets() if field == name]
         near = [
-            next(iter(_near(target.lower(), known)), target) if self._is_at_fault(name, index) else target
+            next(iter(_alike(target, known)), target) if self._is_at_fault(name, index) else target
             for index, target in enumerate(targets)
         ]
         return list(dict.fromkeys(near))
@@ -425,11 +427,14 @@ class _Moves:
     def says(self, path: str) -> bool:
         """Whether the profile says anything in a field that is not its default."""
         field, _, inner = path.partition(".")
-        model, value = type(self.profile), getattr(self.profile, field, None)
+        value: Any = getattr(self.profile, field, None)
+        model: Any = type(self.profile)
         if isinstance(value, dict):
             return inner in value
-        if inner and value is not None:
-            model, field, value = type(value), inner, getattr(value, inner, None)
+        if inner and not hasattr(value, inner):
+            return False
+        if inner:
+            model, field, value = type(value), inner, getattr(value, inner)
         info = model.model_fields.get(field)
         return info is not None and value != info.get_default(call_default_factory=True)
 
@@ -454,6 +459,18 @@ def _respelled(targets: Sequence[str]) -> Iterator[list[str]]:
     yield [target.replace("compute_", "sm_") for target in targets]
 
 
+def _alike(target: str, known: Sequence[str]) -> list[str]:
+    """Targets instead of one that there is not: what runs on such a GPU; else what is spelled nearly so."""
+    try:
+        wanted, others = Capability.parse(target), [Capability.parse(one) for one in known]
+    except ValueError:
+        return _near(target.lower(), known)
+    below = [
+        one for one in others if one.major == wanted.major and one.minor <= wanted.minor and one.ptx == wanted.ptx
+    ]
+    return [str(one) for one in sorted(below, reverse=True)]
+
+
 def _near(name: str | None, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5) if name else []
 
@@ -476,12 +493,20 @@ def _by_distance(versions: Iterable[str], asked: str | None, first: str | None =
 
 def _way(moves: _Moves, move: Change, resolution: Resolution, in_play: set[str]) -> Way:
     change = {path: _explicit(path, value, resolution) for path, value in move.items()}
-    kept = [_kept(moves, path) for path in sorted(in_play - set(move)) if moves.says(path)]
+    always = {"tensorflow", "tensorflow.release", "gpus", *moves.components}
+    kept = [
+        _kept(moves, path) for path in sorted((in_play | always) - set(move), key=_keep_order) if moves.says(path)
+    ]
     keep = tuple(one for one in kept if one)
-    text = " and ".join(_said(path, value) for path, value in change.items())
+    text = _said(change)
     text = f"keep {', '.join(keep)}: {text}" if keep else text
     text += "".join(f" ({warning.message})" for warning in resolution.warnings)
     return Way(text=text, change=change, keep=keep, untested="allow_untested" in change)
+
+
+def _keep_order(path: str) -> tuple[bool, str]:
+    """The release first."""
+    return not path.startswith("tensorflow"), path
 
 
 def _explicit(path: str, value: object, resolution: Resolution) -> object:
@@ -506,11 +531,15 @@ def _kept(moves: _Moves, path: str) -> str:
     return f"`{path}`"
 
 
-def _said(path: str, value: object) -> str:
-    if value is None:
-        return f"remove `{path}`"
-    field, _, inner = path.partition(".")
-    return f"`{field}: {{{inner}: {_yaml(value)}}}`" if inner else f"`{field}: {_yaml(value)}`"
+def _said(change: Change) -> str:
+    """What to write, then what to remove: `cuda: "12.8.0"` and `python: "3.11"`, and remove `base`."""
+    lines = []
+    for path, value in change.items():
+        field, _, inner = path.partition(".")
+        if value is not None:
+            lines.append(f"`{field}: {{{inner}: {_yaml(value)}}}`" if inner else f"`{field}: {_yaml(value)}`")
+    gone = " and ".join(f"`{path}`" for path, value in change.items() if value is None)
+    return ", and ".join([*([" and ".join(lines)] if lines else []), *([f"remove {gone}"] if gone else [])])
 
 
 def _yaml(value: object) -> str:

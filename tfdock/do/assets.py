@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from tfdock.do.texts import read_text
 from tfdock.errors import Problem, ProfileError
 from tfdock.read.knowledge import KnowledgeBase, plain
 
@@ -46,7 +47,7 @@ class _LazyTables(Mapping[str, list[tuple[str, str]]]):
 
     def __getitem__(self, table: str) -> list[tuple[str, str]]:
         files = [folder / f"{table}.yaml" for folder in self._folders]
-        return [(str(file), file.read_text("utf-8")) for file in files if file.is_file()]
+        return [(str(file), read_text(file)) for file in files if file.is_file()]
 
     def __iter__(self) -> Iterator[str]:
         return iter(TABLES)
@@ -62,14 +63,14 @@ def knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> Knowl
     """
     folders = [_PACKAGE / "knowledge"]
     for folder in overlays:
-        unknown = (
-            sorted(file.name for file in folder.glob("*.yaml") if file.stem not in TABLES) if folder.is_dir() else []
-        )
-        if not folder.is_dir() or unknown:
+        usable = folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
+        unknown = sorted(file.name for file in folder.glob("*.yaml") if file.stem not in TABLES) if usable else []
+        if not usable or unknown:
+            amiss = f"holds {', '.join(unknown)}" if unknown else "is not a folder that can be read"
             raise ProfileError(
                 Problem(
                     code="knowledge-folder",
-                    message=f"`{folder}` holds {', '.join(unknown)}" if unknown else f"`{folder}` is not a folder",
+                    message=f"`{folder}` {amiss}",
                     fix=f"a knowledge folder holds some of {', '.join(f'{table}.yaml' for table in TABLES)}",
                     file=str(folder),
                 )

@@ -20,7 +20,7 @@ from tfdock.decide import lock as locks
 from tfdock.decide.lock import LockFile, Pin
 from tfdock.decide.plan import BuildPlan, Phase, as_json, toolchain_key
 from tfdock.do import events, journal
-from tfdock.do.engine import BASE_LABEL, RUN_LABEL, Cancel, ContainerSpec, Engine, EngineInfo, ImageBuild
+from tfdock.do.engine import BASE_LABEL, RUN_LABEL, Cancel, ContainerSpec, Engine, EngineInfo, ImageBuild, ImageInfo
 from tfdock.do.failures import Failures, file_error, make_folder
 from tfdock.do.settings import Settings
 from tfdock.do.source import context_archive
@@ -130,12 +130,9 @@ class Builder:
         """
         self.log = None
         make_folder(self.wheelhouse.root)
-        try:
-            with self.wheelhouse.locked(plan.build_id):
-                done = None if force else self.up_to_date(plan, lock)
-                return done or self._build(plan, tree, fresh=force, lock=lock)
-        except OSError as error:  # in a phase it has become a TfdockError already
-            raise file_error(error, self._folders) from error
+        with self._own_files(), self.wheelhouse.locked(plan.build_id):
+            done = None if force else self.up_to_date(plan, lock)
+            return done or self._build(plan, tree, fresh=force, lock=lock)
 
     def _build(self, plan: BuildPlan, tree: Path | None, *, fresh: bool, lock: LockFile | None) -> BuildResult:
         self._preflight(plan)
@@ -152,7 +149,7 @@ class Builder:
         The container sees what the compile phase sees, and the network. `ready` is called before it takes the
         terminal.
         """
-        with self._run(plan) as run:
+        with self._own_files(), self._run(plan) as run:
             self._timed(plan, run, "image", lambda: self._image(plan, run, tree, fresh=False))
             spec = self.container_spec(plan, plan.phases[1], run)
             container = self.engine.create(
@@ -164,9 +161,19 @@ class Builder:
     def pins(self, plan: BuildPlan, tree: Path | None) -> tuple[Pin, ...]:
         """Build a plan's image, no further, and return what it holds: Bazel, packages, Python requirements, tools."""
         make_folder(self.wheelhouse.root)
-        with self._run(plan) as run:
-            self._timed(plan, run, "image", lambda: self._image(plan, run, tree, fresh=False))
-            return run.installed
+        with self._own_files():
+            self._room_for_image(plan)
+            with self._run(plan) as run:
+                self._timed(plan, run, "image", lambda: self._image(plan, run, tree, fresh=False))
+                return run.installed
+
+    @contextmanager
+    def _own_files(self) -> Iterator[None]:
+        """Tell what goes wrong with files of ours; in a phase it has become a TfdockError already."""
+        try:
+            yield
+        except OSError as error:
+            raise file_error(error, self._folders) from error
 
     @contextmanager
     def _run(self, plan: BuildPlan) -> Iterator[_Run]:
@@ -232,6 +239,13 @@ class Builder:
         for check in doctor.before_build(plan, knowledge, self.settings, self.engine, self.engine_info):
             self.listen(events.Notice(text=str(check.problem)))
 
+    def _room_for_image(self, plan: BuildPlan) -> None:
+        """The same where nothing but the image is made."""
+        from tfdock.do import doctor
+
+        for check in doctor.before_image(plan, self.settings, self.engine, self.engine_info):
+            self.listen(events.Notice(text=str(check.problem)))
+
     # --- image and fetch ----------------------------------------------------------------------------------------
 
     def _image_and_fetch(self, plan: BuildPlan, run: _Run, tree: Path | None, *, fresh: bool) -> None:
@@ -250,21 +264,12 @@ class Builder:
                 self.listen(events.Notice(text=f"source {ref} does not work ({said}); trying {refs[number]}"))
 
     def _image(self, plan: BuildPlan, run: _Run, tree: Path | None, *, fresh: bool) -> None:
-        base = self.settings.mirrored(plan.resolution.base)
-        info = self.engine.image(str(base)) or self._watch(
-            plan,
-            run,
-            "image",
-            lambda output: self.engine.pull(str(base), output),
-            # A pull has nothing to stop gently: leave it, the engine keeps the layers that have arrived.
-            Stopper(self.stop, gently=self.stop.check, clock=self.clock),
-            self.engine,
-        )
-        run.base_digest = base.digest or next((digest.rpartition("@")[2] for digest in info.digests), None)
-        run.image = plan.image_name if run.attempts == 1 else f"{plan.image_name}-{run.attempts}"
-        built = self.engine.image(run.image)
-        if fresh or built is None or built.labels.get(BASE_LABEL) != info.id:
-            arguments = {"BASE_IMAGE": info.id}
+        base = self._base(plan, run)
+        # The name is for people. What is looked into and what compiles is the id: another run may move the name.
+        name = plan.image_name if run.attempts == 1 else f"{plan.image_name}-{run.attempts}"
+        built = self.engine.image(name)
+        if fresh or built is None or built.labels.get(BASE_LABEL) != base.id:
+            arguments = {"BASE_IMAGE": base.id}
             arguments |= {"SOURCE_REF": run.source_ref} if run.source_ref else {}
             arguments |= {"SOURCE_FRESH": run.name} if fresh and plan.resolution.source.kind != "path" else {}
             request = ImageBuild(
@@ -272,18 +277,49 @@ class Builder:
                 build_args=arguments,
                 network=self.settings.network,
             )
-            cancel = Cancel()
-            stopper = Stopper(self.stop, gently=cancel.set, by_force=self.stop.check, clock=self.clock)
-            image = self._watch(
-                plan, run, "image", lambda output: self.engine.build(request, output, cancel), stopper, self.engine
-            )
-            self.engine.tag(image, run.image)
-        self._read_image(plan, run)
+            run.image = self._image_built(plan, run, request)
+            self.engine.tag(run.image, name)
+        else:
+            run.image = built.id
+        self._read_image(plan, run, name)
         problem = locks.moved(run.lock.lock.of(*locks.INSTALLED), run.installed, run.lock.path) if run.lock else None
         if problem:
             raise Incompatible(problem)
 
-    def _read_image(self, plan: BuildPlan, run: _Run) -> None:
+    def _base(self, plan: BuildPlan, run: _Run) -> ImageInfo:
+        """The base image, pulled if it is not here. A pull has nothing to stop gently: what has arrived is kept."""
+        base = self.settings.mirrored(plan.resolution.base)
+        stopper = self._stopper(run, plan, gently=lambda: self._give_up(plan))
+        info = self.engine.image(str(base)) or self._watch(
+            plan, run, "image", lambda output: self.engine.pull(str(base), output), stopper, self.engine
+        )
+        run.base_digest = base.digest or next((digest.rpartition("@")[2] for digest in info.digests), None)
+        return info
+
+    def _image_built(self, plan: BuildPlan, run: _Run, request: ImageBuild) -> str:
+        """Build the image; its id."""
+        cancel = Cancel()
+        stopper = self._stopper(run, plan, gently=cancel.set, by_force=lambda: self._give_up(plan))
+        try:
+            return self._watch(
+                plan,
+                run,
+                "image",
+                lambda output: self.engine.build(request, output, cancel),
+                stopper,
+                self.engine,
+            )
+        except Interrupted:  # the engine's own, which knows only that it was told to stop
+            if stopper.late:
+                self._give_up(plan)
+            raise
+
+    def _give_up(self, plan: BuildPlan) -> None:
+        """Raise why the image phase is to end: a request, or else its time is up."""
+        self.stop.check()
+        raise _too_late("image", plan.resources.time_limit)
+
+    def _read_image(self, plan: BuildPlan, run: _Run, image: str) -> None:
         """The toolchain's identity and all else that the image wrote down; the container is never started."""
         container = self.engine.create(
             ContainerSpec(
@@ -302,7 +338,7 @@ class Builder:
             raise BuildFailed(
                 Problem(
                     code="image-incomplete",
-                    message=f"the image {run.image} holds no /opt/tfdock/toolchain",
+                    message=f"the image {image} holds no /opt/tfdock/toolchain",
                     fix="remove the image and build again",
                 )
             )
@@ -342,13 +378,11 @@ class Builder:
         """Run one phase to its end; return only if it ended well."""
         container = self.engine.create(self.container_spec(plan, phase, run))
         self.engine.start(container)
-        limit = plan.resources.time_limit
-        stopper = Stopper(
-            self.stop,
+        stopper = self._stopper(
+            run,
+            plan,
             gently=lambda: self.engine.signal(container, "INT"),
             by_force=lambda: self.engine.signal(container, "KILL"),
-            deadline=run.began + limit if limit else None,
-            clock=self.clock,
         )
         state = self._watch(
             plan, run, phase.name, lambda output: self._follow(container, output), stopper, self.engine
@@ -357,9 +391,17 @@ class Builder:
         if state.exit_code != 0 or memory:
             self.stop.check()
             if stopper.late:
-                raise _too_late(phase.name, limit)
+                raise _too_late(phase.name, plan.resources.time_limit)
             raise self._failures(plan, run, phase.name).of_container(state.exit_code, memory=memory)
         self.engine.remove(container)
+
+    def _stopper(
+        self, run: _Run, plan: BuildPlan, *, gently: Callable[[], None], by_force: Callable[[], None] = lambda: None
+    ) -> Stopper:
+        """Stops a step of the run at a request, and when the run's time is up."""
+        limit = plan.resources.time_limit
+        deadline = run.began + limit if limit else None
+        return Stopper(self.stop, gently=gently, by_force=by_force, deadline=deadline, clock=self.clock)
 
     def _follow(self, container: str, output: Callable[[bytes], None]) -> Any:
         """Hand on a container's output until it has really ended: a stream that ends says nothing (trust nobody)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,14 +80,32 @@ def before_build(
     Raises the error of what would end it; returns what else is worth telling.
     """
     places = build_places(settings, info)
-    if any(one.what == _IMAGES for one in places) and engine.image(plan.image_name):
-        places = [one for one in places if one.what != _IMAGES]  # what it is about to make is there
+    if not _images_needed(places, plan, engine):
+        places = [one for one in places if one.what != _IMAGES]
     # Drivers' tools can take seconds: nobody waits for them who builds for the CPU.
     host = local_host() if plan.resolution.accelerator.toolkit else Host()
     checks = [
         preflight.engine_check(info.name, info.version, info.api_version, local=info.local),
         *preflight.machine_findings(plan, knowledge, host=host, machine=engine_machine(info), places=places),
     ]
+    return _sorted(checks)
+
+
+def before_image(plan: BuildPlan, settings: Settings, engine: Engine, info: EngineInfo) -> list[Check]:
+    """As `before_build`, where nothing but the image is made: whether there is room for that."""
+    places = [one for one in build_places(settings, info) if one.what == _IMAGES]
+    if not _images_needed(places, plan, engine):
+        return []
+    return _sorted(list(preflight.disk_checks(places, plan.resources.disk)))
+
+
+def _images_needed(places: Sequence[Place], plan: BuildPlan, engine: Engine) -> bool:
+    """Whether an image is still to be made, where one can see how much room there is for it."""
+    return any(one.what == _IMAGES for one in places) and engine.image(plan.image_name) is None
+
+
+def _sorted(checks: Sequence[Check]) -> list[Check]:
+    """The warnings; what would end it is raised."""
     stopping = [check for check in checks if check.status == FAILED]
     if stopping:
         raise _error(stopping)

@@ -7,6 +7,7 @@ whole or not at all.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,16 +19,19 @@ from tfdock.decide.lock import Difference, Lock, LockFile, Pin
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.resolve import Resolution
 from tfdock.do import assets, registry
-from tfdock.do.prepare import Prepared, Preparer, find_profile, read_text
+from tfdock.do.failures import file_error
+from tfdock.do.prepare import Prepared, Preparer, find_profile
 from tfdock.do.settings import Settings
+from tfdock.do.texts import read_text
 from tfdock.do.workspace import write_atomically
-from tfdock.errors import BuildFailed, Incompatible, NetworkError, Problem, ProfileError
+from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
 
-_OTHER_REF = {"source-unreachable", "image-step-failed", "download-failed"}
-"""Codes of failures that another of the profile's refs may not have."""
+_OTHER_REF = {"source-ref-missing", "image-step-failed"}
+"""Codes of failures that another of the profile's refs may not have. A network that fails is none: what it hides may
+be what the profile asks for first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +44,42 @@ class Made:
 
 
 def lock_path(name: str) -> Path:
-    """Where a profile's lock lies: beside the profile; here, for one that was shipped and is not ours to write to."""
+    """Where a profile's lock lies: beside the profile; here, for one that was shipped and is not ours to write to.
+
+    `my.yaml` has `my.lock`, everything else its whole name and `.lock`.
+    """
     path = find_profile(name)
     shipped = path.parent == assets.profiles() and not Path(name).is_file()
-    return Path(f"{name}.lock") if shipped else path.with_suffix(".lock")
+    if shipped:
+        return Path(f"{name}.lock")
+    return path.with_suffix(".lock") if path.suffix == ".yaml" else path.with_name(f"{path.name}.lock")
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse profiles of one call that share a lock, or one that lies where another's lock belongs."""
+    owners: dict[Path, Path] = {}
+    for name in names:
+        try:
+            profile, lock = (path.absolute() for path in (find_profile(name), lock_path(name)))
+        except ProfileError:
+            continue  # what is not there is told when it is locked
+        for place in (profile, lock):
+            owner = owners.setdefault(place, profile)
+            if owner != profile:
+                raise _taken(lock_path(name), f"belongs to {name} and to {owner}")
+
+
+def _taken(path: Path, why: str) -> ProfileError:
+    fix = "give one of the two another name"
+    return ProfileError(Problem(code="lock-name-taken", message=f"`{path.name}` {why}", fix=fix, file=str(path)))
+
+
+def _check_place(path: Path) -> None:
+    """Refuse early what could not be written at the end, or would replace what is no lock."""
+    if path.exists() and not (path.is_file() and read_text(path).startswith(locks.MARK)):
+        raise _taken(path, "is there already, and `tfdock lock` did not write it")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise _unwritable(path, "its folder cannot be written to")
 
 
 # --- making one -----------------------------------------------------------------------------------------------------
@@ -57,9 +93,11 @@ def make(name: str, preparer: Preparer, builder: Builder, notice: Callable[[str]
     prepared = preparer.prepare(name)
     resolution = prepared.plan.resolution
     _refuse(locks.native(resolution, prepared.file))
-    known = (*locks.stated(resolution, preparer.knowledge), *_asked_base(resolution, builder.settings))
-    pins, plan = _first_ref(name, preparer, builder, resolution, known, notice)
     path = lock_path(name)
+    _check_place(path)
+    asked = _asked_base(resolution, builder.settings, builder.stop.check)
+    known = (*locks.stated(resolution, preparer.knowledge), *asked)
+    pins, plan = _first_ref(name, preparer, builder, resolution, known, notice)
     lock = locks.make_lock(Path(prepared.file).name, plan, preparer.knowledge.version, pins)
     _refuse(locks.unpinned(lock, resolution))
     before = _former(path)
@@ -79,7 +117,7 @@ def _first_ref(
     refs: tuple[str | None, ...] = resolution.source.refs or (None,)
     for number, ref in enumerate(refs, start=1):
         try:
-            pins = (*known, *([_asked_source(resolution, ref)] if ref else []))
+            pins = (*known, *([_asked_source(resolution, ref, builder.stop.check)] if ref else []))
             prepared = preparer.prepare(name, partial(locks.pinned, pins=pins))
             return (*pins, *builder.pins(prepared.plan, prepared.tree)), prepared.plan
         except (BuildFailed, NetworkError) as error:
@@ -90,24 +128,26 @@ def _first_ref(
     raise AssertionError("there is at least one ref")
 
 
-def _asked_base(resolution: Resolution, settings: Settings) -> Iterable[Pin]:
-    """The base's digest, unless the profile has it already."""
+def _asked_base(
+    resolution: Resolution, settings: Settings, check: Callable[[], None] = lambda: None
+) -> Iterable[Pin]:
+    """The base's digest, unless the profile has it already. `check` is called meanwhile, and raises to give up."""
     base = resolution.base
     if not base.digest:
-        digest = registry.digest(settings.mirrored(base))
+        digest = registry.digest(settings.mirrored(base), check)
         yield Pin(kind="base", name=str(base), value=digest, origin="registry")
 
 
-def _asked_source(resolution: Resolution, ref: str) -> Pin:
+def _asked_source(resolution: Resolution, ref: str, check: Callable[[], None]) -> Pin:
     """The commit of a ref; raises where there is none, or not the one that the knowledge has for it."""
     source = resolution.source
     if locks.COMMIT.fullmatch(ref):
         return Pin(kind="source", name=ref, value=ref, origin="profile")
-    found = registry.commit(source.location, ref)
+    found = registry.commit(source.location, ref, check)
     if found is None:
         raise NetworkError(
             Problem(
-                code="source-unreachable",
+                code="source-ref-missing",
                 message=f"{source.location} has neither a tag nor a branch `{ref}`",
                 fix="name one that it has, or a whole commit",
             )
@@ -129,14 +169,19 @@ def _write(path: Path, text: str) -> None:
     try:
         write_atomically(path, text.encode())
     except OSError as error:
-        raise ProfileError(
-            Problem(
-                code="file-error",
-                message=f"the lock cannot be written: {error.strerror}",
-                fix="check the folder's owner and mode, or copy the profile to where you may write",
-                file=str(path),
-            )
-        ) from error
+        told = file_error(error, {"the profile's folder": path.parent})
+        raise (told if isinstance(told, DiskFull) else _unwritable(path, error.strerror)) from error
+
+
+def _unwritable(path: Path, why: str | None) -> ProfileError:
+    return ProfileError(
+        Problem(
+            code="file-error",
+            message=f"the lock cannot be written: {why}",
+            fix="check the folder's owner and mode, or copy the profile to where you may write",
+            file=str(path),
+        )
+    )
 
 
 def _former(path: Path) -> Lock | None:

@@ -10,8 +10,10 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _ANSWER_SECONDS = 20.0
 """nvidia-smi takes seconds where no persistence daemon keeps the driver loaded, and for ever when a GPU has died."""
+_DYING_SECONDS = 1.0
 _MIB = 1 << 20
 
 # --- cores and memory ---------------------------------------------------------------------------------------------
@@ -252,20 +255,35 @@ class _Answer:
 
 def _ask(program: str, *arguments: str) -> _Answer:
     try:
-        done = subprocess.run(
+        # In a group of its own, so that what it has started goes with it.
+        process = subprocess.Popen(
             [program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, "LC_ALL": "C"},
-            timeout=_ANSWER_SECONDS,
-            check=False,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return _Answer(f"no answer in {_ANSWER_SECONDS:.0f} s", None)
     except OSError as error:
         return _Answer(f"cannot be run: {error.strerror}", None)
-    return _Answer(done.stdout.decode("utf-8", "replace"), done.returncode)
+    try:
+        text, _ = process.communicate(timeout=_ANSWER_SECONDS)
+    except subprocess.TimeoutExpired:
+        return _Answer(f"no answer in {_ANSWER_SECONDS:.0f} s", None)
+    finally:
+        if process.returncode is None:
+            _kill(process)
+    return _Answer(text.decode("utf-8", "replace"), process.returncode)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill it, and hardly wait: what hangs in its driver does not end before the driver lets it."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_DYING_SECONDS)
+    if process.stdout:
+        process.stdout.close()
 
 
 # NVIDIA. Newest set of fields first: drivers before R510 or so answer that compute_cap is not a valid field.

@@ -17,6 +17,7 @@ from tfdock.do import assets
 from tfdock.do.machine import local_gpus
 from tfdock.do.settings import Settings
 from tfdock.do.source import read_local
+from tfdock.do.texts import read_text
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.model import Machine
 from tfdock.read import profile as profiles
@@ -87,7 +88,7 @@ class Preparer:
 
     def _resolve(self, name: str, pinned: Callable[[Resolution], Resolution]) -> Resolved:
         path = find_profile(name)
-        text = read_text(path)
+        text = _read(path)
         profile, document = profiles.read(text, str(path), _extended(text, path))
         try:
             source, tree = read_local(profile.source, path.parent, str(path))
@@ -141,15 +142,8 @@ def find_profile(name: str) -> Path:
     )
 
 
-def read_text(path: Path) -> str:
-    """A file's text; raises ProfileError for one that cannot be read or is not UTF-8."""
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
-    except OSError as error:
-        message, fix = f"cannot be read: {error.strerror}", "check the file's owner and mode"
-    raise ProfileError(Problem(code="profile-unreadable", message=message, fix=fix, file=str(path)))
+def _read(path: Path) -> str:
+    return read_text(path, code="profile-unreadable")
 
 
 def _extended(text: str, path: Path) -> dict[str, str]:
@@ -170,6 +164,6 @@ def _extended(text: str, path: Path) -> dict[str, str]:
                     field="extends",
                 )
             )
-        text = others[name] = read_text(target)
+        text = others[name] = _read(target)
         folder, file = target.parent, name
     return others

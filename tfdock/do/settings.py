@@ -12,6 +12,7 @@ from pathlib import Path
 
 import platformdirs
 
+from tfdock.do.texts import read_text
 from tfdock.errors import Problem, ProfileError
 from tfdock.model import ImageRef
 from tfdock.read import yamldoc
@@ -63,11 +64,9 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = No
 
 
 def _from_file(file: Path) -> dict[str, object]:
-    try:
-        text = file.read_text("utf-8")
-    except FileNotFoundError:
+    if not os.path.lexists(file):
         return {}
-    node = yamldoc.parse(text, str(file))
+    node = yamldoc.parse(read_text(file), str(file))
     known = {item.name for item in fields(Settings)}
     unknown = [key for key in node.entries if key not in known]
     if unknown or node.kind != "map":

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,11 +138,17 @@ def file_sha256(path: Path) -> str:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that is either the old one or the new one, whatever happens."""
+    """Write a file that is either the old one or the new one, whatever happens; raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    _sync(temporary)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(data)
+        _sync(temporary)
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):  # the first error is the one to tell
+            temporary.unlink(missing_ok=True)
+    with suppress(OSError):  # some file systems sync no folders
+        _sync(path.parent)
 
 
 def remove_folder(path: Path) -> None:

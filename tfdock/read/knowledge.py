@@ -124,7 +124,8 @@ class Release(Row):
 
     `host_compilers` says who compiles C++ beside a GPU compiler or accelerator; else clang where the release has one.
     `host_compilers_min` are the first versions that know the C++ standard the release is written in.
-    `clang` and `gcc` are what it is really built with, `tested_compilers` what it is documented with besides.
+    `clang` and `gcc` are what it is really built with, `tested_compilers` what it is documented with besides, as
+    `tested_bazel` is beside `bazel`.
     `pythons_closed`: Bazel brings the Python, and knows these only. `capability_pattern` is what the release takes,
     `capability_doubt` what it is not known to take or to refuse.
     `configs` are the names that `--config=` takes, those that ./configure writes among them. `bazel_min` and
@@ -142,6 +143,7 @@ class Release(Row):
     pythons: tuple[str, ...]
     pythons_closed: bool = False
     bazel: str
+    tested_bazel: tuple[str, ...] = ()
     bazel_min: str | None = None
     bazel_max: str | None = None
     gpu_compiler: str | None = None
@@ -388,7 +390,9 @@ class Image(Row):
     """A base image. The first row that fits a release, Python and accelerator is used.
 
     `template` names `dockerfiles/base/<template>.j2`; `paths` where its tools are (`python`, `clang`, `gcc`,
-    `cuda`, `rocm`); `packages` are installed on top, then `pip` from PyPI without dependencies. `interpreter`: the
+    `cuda`, `rocm`), its compilers by version as well (`gcc-7`, `clang-17`: any version that agrees as far as both
+    are written); `holds` is a component's full version where it is known that the image has that one only;
+    `packages` are installed on top, then `pip` from PyPI without dependencies. `interpreter`: the
     image has not the Python that is asked for, which is compiled from the source archive in `interpreters.yaml`.
     `archives` are the components that it has not either: they come from `archives.yaml`.
     """
@@ -404,6 +408,7 @@ class Image(Row):
     interpreter: bool = False
     archives: tuple[str, ...] = ()
     paths: dict[str, Template] = Field(default_factory=dict)
+    holds: dict[str, str] = Field(default_factory=dict)
     packages: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
 

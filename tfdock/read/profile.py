@@ -23,6 +23,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tfdock.errors import Problem, ProfileError
@@ -168,14 +169,30 @@ class _Record(BaseModel):
 class TensorFlow(_Record):
     """Which source to build; `release` names the release whose rules it follows."""
 
-    release: VersionText = Field(description="The release whose rules the source follows")
-    git: GitUrl | None = Field(None, description="A git repository other than TensorFlow's own")
-    ref: GitRef | None = Field(None, description="A branch, tag or commit; the release's tag by default")
-    fallback: list[GitRef] = Field([], description="Refs to try when `ref` cannot be fetched, configured or analysed")
-    archive: Url | None = Field(None, description="A source archive (.tar.gz or .zip); needs `sha256`")
-    sha256: Sha256 | None = Field(None, description="The archive's sha256")
-    path: Path_ | None = Field(None, description="A local checkout, relative to the profile")
-    patches: list[Path_] = Field([], description="Patches to apply, in order, relative to the profile")
+    release: VersionText = Field(description="The release whose rules the source follows", examples=["2.18.0"])
+    git: GitUrl | None = Field(
+        None,
+        description="A git repository other than TensorFlow's own",
+        examples=["https://github.com/me/tensorflow.git"],
+    )
+    ref: GitRef | None = Field(
+        None, description="A branch, tag or commit; the release's tag by default", examples=["v2.18.0"]
+    )
+    fallback: list[GitRef] = Field(
+        [], description="Refs to try when `ref` cannot be fetched, configured or analysed", examples=[["master"]]
+    )
+    archive: Url | None = Field(
+        None,
+        description="A source archive (.tar.gz or .zip); needs `sha256`",
+        examples=["https://example.org/tensorflow-2.18.0.tar.gz"],
+    )
+    sha256: Sha256 | None = Field(None, description="The archive's sha256, as `sha256sum` prints it")
+    path: Path_ | None = Field(
+        None, description="A local checkout, relative to the profile", examples=["../tensorflow"]
+    )
+    patches: list[Path_] = Field(
+        [], description="Patches to apply, in order, relative to the profile", examples=[["fix.patch"]]
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> TensorFlow:
@@ -196,11 +213,13 @@ class TensorFlow(_Record):
 class Bazel(_Record):
     """Bazel itself, and what is added to its command line."""
 
-    version: VersionText | None = Field(None, description="Bazel's version; the release's own by default")
-    configs: list[Word] = Field([], description="Further `--config=` names")
-    copts: list[Copt] = Field([], description="Further compiler options, for every C++ file")
-    flags: list[Flag] = Field([], description="Further flags of `bazel build`")
-    startup: list[Flag] = Field([], description="Further startup options")
+    version: VersionText | None = Field(
+        None, description="Bazel's version; the release's own by default", examples=["6.5.0"]
+    )
+    configs: list[Word] = Field([], description="Further `--config=` names", examples=[["mkl"]])
+    copts: list[Copt] = Field([], description="Further compiler options, for every C++ file", examples=[["-O3"]])
+    flags: list[Flag] = Field([], description="Further flags of `bazel build`", examples=[["--subcommands"]])
+    startup: list[Flag] = Field([], description="Further startup options", examples=[["--host_jvm_args=-Xmx4g"]])
 
 
 # Flag -> why it is not the user's to set, and where the same is said. Bazel's negations (`--no…`) are meant as well.
@@ -224,20 +243,29 @@ _OWN_FLAGS = {
 class Resources(_Record):
     """Limits; `auto` sizes from the machine or its cgroup."""
 
-    jobs: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field("auto", description="Compile jobs at once")
-    memory: Memory | Literal["auto"] = Field("auto", description="Memory limit of the build container")
-    cpus: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field("auto", description="Cores")
-    disk: Memory | Literal["auto"] = Field("auto", description="Free disk that a build must find")
-    time_limit: Duration | None = Field(None, description="Stop cleanly, keeping the cache, after this long")
+    jobs: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field(
+        "auto", description="Compile jobs at once", examples=[8]
+    )
+    memory: Memory | Literal["auto"] = Field(
+        "auto", description="Memory limit of the build container", examples=["24GiB"]
+    )
+    cpus: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field("auto", description="Cores", examples=[8])
+    disk: Memory | Literal["auto"] = Field(
+        "auto", description="Free disk that a build must find", examples=["120GiB"]
+    )
+    time_limit: Duration | None = Field(
+        None, description="Stop cleanly, keeping the cache, after this long", examples=["5h30m"]
+    )
 
 
 class PerFile(_Record):
     """Compiler options for the files that match a Bazel label pattern."""
 
     files: Annotated[str, AfterValidator(_no_control_characters)] = Field(
-        description="Labels or paths as `--per_file_copt` takes them: `+third_party/.*,-//x.*`"
+        description="Labels or paths as `--per_file_copt` takes them: `+third_party/.*,-//x.*`",
+        examples=["+third_party/.*,-//x.*"],
     )
-    copts: list[Copt] = Field(description="Compiler options for these files")
+    copts: list[Copt] = Field(description="Compiler options for these files", examples=[["-g"]])
 
 
 class Debug(_Record):
@@ -252,19 +280,25 @@ class HostCompiler(_Record):
     """The compiler of the C++ code."""
 
     name: Literal["gcc", "clang"] = Field(description="gcc or clang")
-    version: VersionText | None = Field(None, description="Its version, where Debian and Ubuntu put it")
+    version: VersionText | None = Field(
+        None, description="Its version, where Debian and Ubuntu put it", examples=["11"]
+    )
     path: Annotated[Path_, _Pattern(r"/.+", "an absolute path (`/usr/bin/gcc-11`)")] | None = Field(
-        None, description="Where it stands in the base image"
+        None, description="Where it stands in the base image", examples=["/usr/bin/gcc-11"]
     )
 
 
 class WheelNaming(_Record):
     """What the wheel is called."""
 
-    name: Word | None = Field(None, description="Project name instead of `tensorflow`")
+    name: Word | None = Field(None, description="Project name instead of `tensorflow`", examples=["my-tensorflow"])
     local_version: (
         Annotated[str, _Pattern(r"[a-z0-9]+(\.[a-z0-9]+)*", "a local version (`cuda12.5.sm86`)")] | None
-    ) = Field(None, description="Local version; made from the toolkit and capabilities by default")
+    ) = Field(
+        None,
+        description="Local version; made from the toolkit and capabilities by default",
+        examples=["cuda12.5.sm86"],
+    )
 
 
 Cpu = Annotated[str, _Pattern(r"[a-z0-9][a-z0-9._-]{0,30}", "a CPU feature such as `avx2`")]
@@ -274,34 +308,52 @@ class Profile(_Record):
     """One wheel to build."""
 
     schema_: Literal[1] = Field(alias="schema", description="Version of this format")
-    extends: Path_ | None = Field(None, description="A profile to start from: maps merge, lists replace")
-    tensorflow: VersionText | TensorFlow = Field(description="A release, or a source and the release it follows")
-    python: PythonText | None = Field(
-        None, description="Python of the wheel; the newest the release knows by default"
+    extends: Path_ | None = Field(
+        None, description="A profile to start from: maps merge, lists replace", examples=["base.yaml"]
     )
-    accelerator: Word | None = Field(None, description="cuda, rocm or cpu; by what else is asked when left out")
+    tensorflow: VersionText | TensorFlow = Field(
+        description="A release, or a source and the release it follows", examples=["2.18.0"]
+    )
+    python: PythonText | None = Field(
+        None, description="Python of the wheel; the newest the release knows by default", examples=["3.11"]
+    )
+    accelerator: Word | None = Field(
+        None, description="cuda, rocm or cpu; by what else is asked when left out", examples=["cuda"]
+    )
     gpus: _List[GpuName] | Literal["local"] | None = Field(
-        None, description="GPU names, or `local` for this machine's; beside a list of targets: what it must serve"
+        None,
+        description="GPU names, or `local` for this machine's; beside a list of targets: what it must serve",
+        examples=[["rtx3080"]],
     )
     compute_capabilities: _List[Target] | None = Field(
-        None, description="What to compile: `sm_86` for SASS, `compute_86` for SASS and PTX"
+        None, description="What to compile: `sm_86` for SASS, `compute_86` for SASS and PTX", examples=[["sm_86"]]
     )
-    amdgpu_targets: _List[Target] | None = Field(None, description="What to compile: gfx targets")
-    targets: _List[Target] | None = Field(None, description="What to compile, for any other accelerator")
-    cuda: VersionText | None = Field(None, description="CUDA version; the tested one by default")
-    cudnn: VersionText | None = Field(None, description="cuDNN version; the tested one by default")
-    rocm: VersionText | None = Field(None, description="ROCm version")
-    components: dict[Word, VersionText] = Field({}, description="Versions of other components, by name")
+    amdgpu_targets: _List[Target] | None = Field(
+        None, description="What to compile: gfx targets", examples=[["gfx90a"]]
+    )
+    targets: _List[Target] | None = Field(
+        None, description="What to compile, for any other accelerator", examples=[["gfx90a"]]
+    )
+    cuda: VersionText | None = Field(None, description="CUDA version; the tested one by default", examples=["12.5.1"])
+    cudnn: VersionText | None = Field(
+        None, description="cuDNN version; the tested one by default", examples=["9.3.0"]
+    )
+    rocm: VersionText | None = Field(None, description="ROCm version", examples=["6.2.0"])
+    components: dict[Word, VersionText] = Field(
+        {}, description="Versions of other components, by name", examples=[{"nccl": "2.21.5"}]
+    )
     compiler: Literal["clang", "nvcc"] | None = Field(None, description="Who compiles the GPU code")
     host_compiler: HostCompiler | Literal["gcc", "clang"] | None = Field(
         None, description="Who compiles the C++ code; the release's own by default"
     )
     xla: bool = Field(True, description="Build XLA")
     optimize: Literal["portable", "native"] | _List[Cpu] = Field(
-        "portable", description="CPU code: portable, this machine's only, or named features"
+        "portable",
+        description="CPU code: portable, this machine's only, or named features",
+        examples=[["avx2", "fma"]],
     )
     debug: bool | Debug = Field(False, description="Build with symbols and without optimisation")
-    base: ImageText | None = Field(None, description="Base image instead of the known one")
+    base: ImageText | None = Field(None, description="Base image instead of the known one", examples=["ubuntu:22.04"])
     bazel: Bazel = Field(Bazel(), description="Bazel's version, and what is added to its command line")
     resources: Resources = Field(Resources(), description="Limits of the build")
     wheel: WheelNaming = Field(WheelNaming(), description="What the wheel is called")
@@ -603,12 +655,24 @@ def _fix(item: Any, node: yamldoc.Node, path: _Path) -> str:
         return f"write a list: `[{_listed(node.raw)}]`" if node.raw else "write a list: `[a, b]`"
     if kind == "bool_type":
         return "write `true` or `false`"
-    if kind == "string_type":
-        return "write text, in quotes where it looks like a number"
     if kind in ("dict_type", "model_type"):
         return f"write `{path[-1]}: {{{_known_keys(path)[0] if kind == 'model_type' else 'name'}: …}}`"
-    name, description = _description(path)
-    return f"`{name}` is: {description}" if description else "correct the value"
+    name, info = _deepest(path)
+    if info is None or not info.description:
+        return "correct the value"
+    if not info.examples:
+        return f"write {info.description[0].lower()}{info.description[1:]}"
+    return f"write it like `{name}: {_as_yaml(info.examples[0])}`"
+
+
+def _as_yaml(value: object) -> str:
+    """A value as one writes it on a line: words as they are, other text in quotes."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_as_yaml(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_as_yaml, value))}]"
+    text = str(value)
+    return text if isinstance(value, int) or re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", text) else f'"{text}"'
 
 
 def _takes_lists(path: _Path) -> bool:
@@ -630,17 +694,16 @@ def _listed(raw: str) -> str:
     )
 
 
-def _description(path: _Path) -> tuple[str, str]:
-    """The description of the deepest field along a path that has one, and the field's name."""
+def _deepest(path: _Path) -> tuple[str, FieldInfo | None]:
+    """The last field along a path, by its own name: what stands below it are items or words of the user's."""
     models: list[type[BaseModel]] = [Profile]
-    name = description = ""
-    for length, part in enumerate(path, start=1):
+    name, deepest = "", None
+    for part in path:
         info = next((model.model_fields[str(part)] for model in models if str(part) in model.model_fields), None)
         if info is not None:
-            if info.description:
-                name, description = _dotted(path[:length]), info.description
+            name, deepest = str(part), info
             models = list(_models(info.annotation))
-    return name, description
+    return name, deepest
 
 
 def _known_keys(path: _Path) -> list[str]:

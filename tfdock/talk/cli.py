@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,15 +30,12 @@ def main() -> None:
     """Run the command line; the only place where an unexpected error becomes an exit code."""
     # Planning makes many small objects that live to the end: looking for garbage among them takes a tenth of it.
     gc.set_threshold(100_000)
+    open_streams()
     try:
         app()
     except KeyboardInterrupt:
         console.say("interrupted")
         sys.exit(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read us has gone (`| head`): nothing is left to say.
-        _abandon_output()
-        sys.exit(ExitCode.OK)
     except Exception as error:
         if os.environ.get("TFDOCK_DEBUG"):
             raise
@@ -46,15 +44,56 @@ def main() -> None:
         sys.exit(code)
 
 
-def _abandon_output() -> None:
-    """Nothing more can be written: Python shall not try it once more at its end, and complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+class _Output(io.FileIO):
+    """A standard stream whose reader may leave (`| head`): the rest goes nowhere, and the command ends as it would.
+
+    Nothing else would do: the command line's library turns a broken pipe into exit status 1, which says "a build
+    failed", and a build must not die of a log that nobody reads any more.
+    """
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _abandon(self.fileno())
+            return super().write(data)
+
+
+def open_streams() -> None:
+    """Give this process all three standard streams, whatever its caller closed, and output that may break off."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free descriptor, so the stream's own; what we start shall find it open as well.
+            stream = io.TextIOWrapper(io.FileIO(os.devnull, mode), encoding="utf-8")  # type: ignore[type-var]
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__"):  # else somebody put his own in its place, such as a test
+            setattr(sys, name, _forgiving(stream))
+
+
+def _forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """The same stream, through `_Output`."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+    )
+
+
+def _abandon(descriptor: int) -> None:
+    """Nothing more can be written there: from now on it leads nowhere, and Python does not complain at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
     """What nobody expects where it happens, such as standard output on a full disk."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        _abandon_output()
+        _abandon(sys.stdout.fileno())
         problem = Problem(
             code="disk-full", message=f"cannot write: {error.strerror}", fix="make room, or write elsewhere"
         )

@@ -85,9 +85,14 @@ def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None
         say(line, stream=stream)
 
 
+def for_people(stream: TextIO) -> bool:
+    """Whether somebody looks at what is printed there, who has so many columns and no more; else it is a pipe."""
+    return stream.isatty() or bool(os.environ.get("COLUMNS"))
+
+
 def result(text: str) -> None:
     """Print a line of the result: as it stands for programs, no wider than the screen for people."""
-    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+    if for_people(sys.stdout):
         tell(text, stream=sys.stdout)
     else:
         say(text, stream=sys.stdout)
@@ -119,11 +124,19 @@ def _character_columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
+class Row(str):
+    """A line that stands as it is, however wide: of a table in a pipe, for `grep`; of a command, to be pasted."""
+
+    __slots__ = ()
+
+
 def wrapped(text: str, columns: int, indent: str = "  ") -> list[str]:
     """Lines no wider than `columns`, continued after `indent`; line breaks and what a line begins with stay.
 
-    Words, and `code spans` as a whole, are broken only where one alone is wider than a line.
+    Words, and `code spans` as a whole, are broken only where one alone is wider than a line. A `Row` is never.
     """
+    if isinstance(text, Row):
+        return [text]
     return [line for part in text.split("\n") for line in _wrapped_line(part, columns, indent)]
 
 
@@ -150,10 +163,10 @@ def _words(text: str, room: int) -> Iterator[tuple[str, str]]:
         if columns_of(word) <= room:
             yield gap, word
             continue
-        # A code span at its spaces, a word anywhere.
-        for index, part in enumerate(word.split()):
+        # A code span at its spaces, of which those inside a line stay as many as they are; a word anywhere.
+        for inner, part in re.findall(r"(\s*)(\S+)", word):
             pieces = list(_pieces(part, room))
-            yield " " if index else gap, pieces[0]
+            yield inner or gap, pieces[0]
             yield from (("", piece) for piece in pieces[1:])
 
 
@@ -218,10 +231,19 @@ def size(count: int) -> str:
 def table(rows: Sequence[Sequence[str]], indent: str = "  ", columns: int | None = None) -> list[str]:
     """Columns as wide as they must be; the last one is continued under itself, or below where there is no room.
 
-    `columns` is what a line may take in all: standard output's width by default.
+    `columns` is what a line may take in all: by default standard output's width, and in a pipe what it needs.
     """
+    if columns is None and not for_people(sys.stdout):
+        return [Row(indent + line) for line in _lined_up(rows)]
     room = (columns or width(sys.stdout)) - len(indent)
     return [(indent + line).rstrip() for lines in _cells(rows, room) for line in lines]
+
+
+def _lined_up(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Each row on one line."""
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(map(_filled, row, widths)).rstrip()
 
 
 def _cells(rows: Sequence[Sequence[str]], room: int) -> list[list[str]]:
@@ -328,7 +350,11 @@ class TerminalProgress:
         from rich.live import Live
 
         self._style = Style(stream)
-        self._console = Console(file=stream, highlight=False, no_color=not colour_wanted(stream))
+        # What is printed above the display goes through it as well, paths and commands to paste among them: as it
+        # stands, without line breaks where the terminal ends.
+        self._console = Console(
+            file=stream, highlight=False, markup=False, soft_wrap=True, no_color=not colour_wanted(stream)
+        )
         self._phase: events.PhaseStarted | None = None
         self._started = time.monotonic()
         self._progress = events.Progress(done=0, total=0)
@@ -353,7 +379,8 @@ class TerminalProgress:
                 )
                 self._live.console.print(line)
             case events.Notice():
-                self._live.console.print(Text(f"  {clean(event.text)}", style="yellow"))
+                for part in wrapped(f"  {clean(event.text)}", self._console.width):
+                    self._live.console.print(Text(part, style="yellow"))
             case events.Progress():
                 self._progress = event
             case events.Line():
@@ -370,7 +397,8 @@ class TerminalProgress:
             return Text("")
         elapsed = time.monotonic() - self._started
         progress = self._progress
-        head = Text.assemble(("● ", "cyan"), (f"{self._phase.phase:<8}", "bold"), f" {duration(elapsed):>8}  ")
+        name = f"{self._phase.phase:<8}"
+        head = Text.assemble(("● ", "cyan"), (name, "bold"), f" {duration(elapsed):>8}  ", overflow="ellipsis")
         if progress.total:
             head.append(f"[{progress.done:,} / {progress.total:,}]  ")
         left = Remaining(self._phase.expected).seconds(elapsed, progress.done, progress.total)

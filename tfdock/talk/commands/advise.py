@@ -98,19 +98,27 @@ def _check_versions(**versions: str | None) -> None:
 
 def _write(path: Path, text: str, *, force: bool) -> None:
     """Write the profile; what nobody wrote but us, and nobody changed since, is replaced."""
+    from tfdock.do.workspace import write_atomically
+
+    if path.exists() and not path.is_file():
+        message, fix = f"cannot write {path}: it is no regular file", "give the name of a file"
+        raise ProfileError(Problem(code="file-error", message=message, fix=fix))
     taken = path.exists() or path.is_symlink()
     if taken and not force and not _is_ours(path):
         message = f"`{path}` is there already, and not as `tfdock advise` wrote it"
         fix = "give another name, or replace it with `--force`"
         raise ProfileError(Problem(code="advise-file-exists", message=message, fix=fix, file=str(path)))
     try:
-        path.write_text(f"{_MARK} ({_digest(text)}).\n{text}", "utf-8")
+        # Through a link, if it is one: what is replaced is the file.
+        write_atomically(path.resolve(), f"{_MARK} ({_digest(text)}).\n{text}".encode())
     except OSError as error:
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
 
 
 def _is_ours(path: Path) -> bool:
+    if path.is_symlink():
+        return False
     try:
         first, _, rest = path.read_text("utf-8").partition("\n")
     except (OSError, UnicodeDecodeError):

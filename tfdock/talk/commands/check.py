@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,9 +59,13 @@ def check(
 
 @dataclass(frozen=True, kw_only=True)
 class _Checked:
-    """What became of one profile. `machine` are this machine's checks, none where the profile is refused."""
+    """What became of one profile: `file` as it was asked for, `path` where it lies.
+
+    `machine` are this machine's checks, none where the profile is refused.
+    """
 
     file: str
+    path: str | None = None
     exit_code: int = 0
     build_id: str | None = None
     problems: Sequence[Problem] = ()
@@ -98,6 +102,7 @@ def _checked(preparer: Preparer, places: Sequence[Place], name: str) -> _Checked
     machine = machine_findings(wanted, preparer.knowledge, host=host, machine=preparer.machine, places=places)
     return _Checked(
         file=name,
+        path=wanted.file,
         build_id=wanted.resolution.build_id,
         untested=wanted.resolution.untested,
         warnings=wanted.resolution.warnings,
@@ -112,14 +117,26 @@ def _show(result: _Checked) -> None:
         console.show_problems(result.problems)
         return
     console.result(f"{result.file}: {result.build_id}")
-    for problem in result.untested:
-        console.tell(f"{problem.where}: {style.warn('untested')}, as is allowed: {console.clean(problem.message)}")
-    console.show_problems(result.warnings)
+    console.show_problems(
+        _as_asked(problem, result) for problem in (*map(_allowed, result.untested), *result.warnings)
+    )
     for check in result.machine:
         if check.status in ("warning", "failed"):
             here = f"{style.warn('this machine')}: {check.name}: {check.found}; needed: {check.needed}"
             console.tell(f"{here} {style.faint(f'[{check.code}]')}")
             console.tell(f"  {style.good('fix:')} {check.fix}", indent=" " * 5)
+
+
+def _allowed(problem: Problem) -> Problem:
+    """What nobody is known to have tested and the profile or `--allow-untested` takes all the same: a warning."""
+    message = f"untested, as is allowed: {problem.message}"
+    return replace(problem, severity="warning", message=message, fix="", ways=())
+
+
+def _as_asked(problem: Problem, result: _Checked) -> Problem:
+    """With the name that was given for a shipped profile in place of where that lies."""
+    asked = result.file if problem.file == result.path else problem.file
+    return replace(problem, file=asked)
 
 
 @app.command(epilog="Example: `tfdock plan rtx3080 --why` shows who chose each value, and why.")
@@ -138,11 +155,14 @@ def plan(
     if as_json:
         print_json("tfdock.plan/1", True, plan_json(prepared.plan))
         return
+    columns = console.width(sys.stdout)
     for line in _plan_lines(prepared, why=why):
-        console.say(line, stream=sys.stdout)
+        for part in console.wrapped(line, columns):
+            console.say(part, stream=sys.stdout)
 
 
 def _plan_lines(prepared: Prepared, *, why: bool) -> Iterator[str]:
+    """All but the commands fits the screen; those are there to be pasted."""
     style = console.Style(sys.stdout)
     plan, resolution = prepared.plan, prepared.plan.resolution
     yield f"{style.strong(plan.build_id)}  {style.faint(plan.fingerprint[:12])}"
@@ -162,12 +182,12 @@ def _plan_lines(prepared: Prepared, *, why: bool) -> Iterator[str]:
         yield ""
         network = "with network" if phase.network else "no network"
         yield style.strong(f"{phase.name} ({network})")
-        yield from (f"  {line}" for line in _command_lines(phase.command))
+        yield from (console.Row(f"  {line}") for line in _command_lines(phase.command))
     yield ""
     memory = resources.memory / (1 << 30)
     yield f"{style.strong('limits')}  {resources.jobs} jobs, {resources.cpus} cores, {memory:.1f} GiB memory"
     for problem in resolution.untested:
-        yield from console.wrapped(f"{style.warn('untested')}  {problem.message}", console.width(sys.stdout))
+        yield f"{style.warn('untested')}  {problem.message}"
 
 
 def _command_lines(words: tuple[str, ...]) -> Iterator[str]:

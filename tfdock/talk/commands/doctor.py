@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdock.errors import TfdockError, combined_exit_code
+from tfdock.errors import Problem, TfdockError, combined_exit_code
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowUntested,
     AsJson,
     CacheDir,
     Knowledge,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _INDENT = " " * 9
 """As wide as a status and what follows it."""
+_REFUSED = "profile"
+"""The name of the check of a profile that is refused for itself, on this machine as on any other."""
 
 
 @app.command(
@@ -50,39 +53,45 @@ def doctor(
     wheelhouse: Wheelhouse = None,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
+    allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what this machine lacks for building, and how to get it."""
     from tfdock.do.doctor import examine
 
     settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
-    plans, checks = _planned(settings, profiles or [])
+    plans, refused, problems = _planned(settings, profiles or [], allow_untested=allow_untested)
     # What is refused for itself can be built on no machine: there is nothing to compare with this one.
-    if plans or not profiles:
-        checks = [*examine(settings, local_engine(), plans, knowledge_for(settings)), *checks]
+    compare = plans or not profiles
+    checks = examine(settings, local_engine(), plans, knowledge_for(settings)) if compare else []
+    checks = [*checks, *refused]
     failed = [check for check in checks if check.status == "failed"]
     if as_json:
         print_json("tfdock.doctor/1", not failed, {"checks": [asdict(check) for check in checks]})
     else:
         _show(checks, profiles or [])
+    console.show_problems(problems)
     raise typer.Exit(combined_exit_code(check.exit_code for check in failed))
 
 
-def _planned(settings: Settings, names: list[str]) -> tuple[list[tuple[str, BuildPlan]], list[Check]]:
-    """The profiles' plans, and a failed check for each profile that has none."""
+def _planned(
+    settings: Settings, names: list[str], *, allow_untested: bool
+) -> tuple[list[tuple[str, BuildPlan]], list[Check], list[Problem]]:
+    """The profiles' plans; a failed check for each problem of those that have none, and the problems themselves."""
     from tfdock.decide.preflight import FAILED, Check
 
     plans, refused = [], []
-    preparer = preparer_for(settings) if names else None
+    problems: list[Problem] = []
+    preparer = preparer_for(settings, allow_untested=allow_untested) if names else None
     for name in names:
         assert preparer is not None
         try:
             prepared = preparer.prepare(name)
         except TfdockError as error:
-            console.show_problems(error.problems)
+            problems += error.problems
             refused += [
                 Check(
-                    name="profile",
+                    name=_REFUSED,
                     code=problem.code,
                     status=FAILED,
                     found=problem.message,
@@ -94,14 +103,18 @@ def _planned(settings: Settings, names: list[str]) -> tuple[list[tuple[str, Buil
             ]
         else:
             plans.append((name, prepared.plan))
-    return plans, refused
+    return plans, refused, problems
 
 
 def _show(checks: list[Check], profiles: list[str]) -> None:
-    """The answer, then a check a line with its fix below; what several profiles share is said once."""
+    """The answer, then a check a line with its fix below; what several profiles share is said once.
+
+    What is refused for itself is left to its problems, which say more.
+    """
     style = console.Style(sys.stdout)
     console.tell(_answer(checks, profiles, style), stream=sys.stdout)
     several = len(profiles) > 1
+    checks = [check for check in checks if check.name != _REFUSED]
     for check in dict.fromkeys(checks if several else (replace(check, profile=None) for check in checks)):
         paint = {"ok": style.good, "warning": style.warn, "failed": style.bad}.get(check.status, style.faint)
         of = f"{check.profile}: " if check.profile else ""
@@ -120,6 +133,8 @@ def _answer(checks: list[Check], profiles: list[str], style: console.Style) -> s
     # What no profile is named for stands in the way of all of them.
     concerned = {check.profile for check in failed}
     what = ", ".join(name for name in profiles if None in concerned or not failed or name in concerned)
+    if failed and all(check.name == _REFUSED for check in failed):
+        return f"{style.bad('no')}: {what} {'is' if len(concerned) == 1 else 'are'} refused"
     if failed:
         return f"{style.bad('no')}: {what or 'TensorFlow'} cannot be built on this machine as it is"
     amiss = f", but see {'the warning' if warnings == 1 else f'{warnings} warnings'}" if warnings else ""

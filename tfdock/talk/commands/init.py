@@ -81,9 +81,15 @@ def _taken(path: Path) -> Problem:
 
 
 def _write(path: Path, text: str) -> None:
+    from tfdock.do.workspace import write_atomically
+
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        path.open("x").close()  # the name is ours, or somebody else's already
+        try:
+            write_atomically(path, text.encode())
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
     except FileExistsError as error:
         raise ProfileError(_taken(path)) from error
     except OSError as error:
@@ -138,19 +144,23 @@ def _starter(
     while True:
         release = tensorflow
         if release is None:
-            newest = starter(base, devices, machine=machine).resolution.version
+            # With the Python that was given: where no release has it, there is nothing to ask for.
+            newest = starter(base, devices, python=python, machine=machine).resolution.version
             release = _ask("Which TensorFlow", str(newest))
         try:
             found = starter(base, devices, tensorflow=release, python=python, machine=machine)
-            if python is None:
-                answer = _ask("Which Python", found.resolution.python)
-                found = starter(base, devices, tensorflow=release, python=answer, machine=machine)
         except (ProfileError, Incompatible) as error:
-            if tensorflow is not None and python is not None:
-                raise  # nothing is left to ask for
+            if tensorflow is not None:
+                raise  # no answer could change what was given
             console.show_problems(error.problems)
             continue
-        return found
+        if python is not None:
+            return found
+        answer = _ask("Which Python", found.resolution.python)
+        try:
+            return starter(base, devices, tensorflow=release, python=answer, machine=machine)
+        except (ProfileError, Incompatible) as error:
+            console.show_problems(error.problems)
 
 
 def _ask(question: str, default: str) -> str:

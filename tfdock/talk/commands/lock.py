@@ -43,6 +43,9 @@ def lock(
     as_json: AsJson = False,
 ) -> None:
     """Pin all that a build takes from elsewhere: writes PROFILE.lock for each. Builds the image, compiles nothing."""
+    from tfdock.do.lock import check_names
+
+    check_names(profiles)
     settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
     preparer = preparer_for(settings, allow_untested=allow_untested)
     results, codes = [], []
@@ -100,4 +103,5 @@ def _tell(made: Made) -> None:
     if made.differences:
         console.say(f"  {style.warn('moved')} since it was locked before:")
         for one in made.differences:
-            console.tell(f"    {one.pin}: {one.locked or 'not there'} → {one.found or 'gone'}", indent="      ")
+            text = console.clean(f"{one.pin}: {one.locked or 'not there'} → {one.found or 'gone'}")
+            console.tell(f"    {text}", indent="      ")

@@ -1,0 +1,232 @@
+"""The tools beside the toolkit: the C++ compiler, Bazel, and what the profile adds to its command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tfdock.decide.accelerate import Devices
+from tfdock.decide.contract import applies
+from tfdock.decide.question import Question
+from tfdock.decide.rules import same_minor
+from tfdock.model import Version
+from tfdock.read.knowledge import Release
+
+_NATIVE = "-march=native"
+# What takes objects to, or from, other machines.
+_SHARED = ("--remote_cache", "--remote_executor", "--remote_upload_local_results")
+_ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
+
+
+def host_compiler_of(question: Question, release: Release, devices: Devices) -> str:
+    """Who compiles C++: `gcc` or `clang`."""
+    asked = question.profile.host_compiler
+    default = release.host_compilers.get(devices.compiler or devices.accelerator.accelerator)
+    row = f"releases.yaml {release.release}"
+    if asked is None:
+        name = default or ("clang" if release.clang else "gcc")
+        question.notes.choose("host_compiler", name, row, "what the release is built with")
+        return name
+    name, version = (asked, None) if isinstance(asked, str) else (asked.name, asked.version)
+    if default and name != default:
+        beside = devices.compiler or devices.accelerator.accelerator
+        question.notes.doubt(
+            "host-compiler-untested",
+            "host_compiler",
+            f"TensorFlow {release.release} is not known to take {name} beside {beside}",
+            why=f"there its C++ code is compiled by {default}",
+        )
+    _check_host_compiler(question, release, devices, name, version)
+    question.notes.choose("host_compiler", f"{name} {version or ''}".strip(), "profile", "as asked")
+    return name
+
+
+def _check_host_compiler(
+    question: Question, release: Release, devices: Devices, name: str, version: str | None
+) -> None:
+    """Too new for the toolkit, too old for the release, or not known to have been tried."""
+    tested = [one for one in (getattr(release, name), *release.tested_compilers.get(name, ())) if one]
+    toolkit = question.knowledge.toolkits.get(
+        (devices.accelerator.toolkit or "", str(Version(devices.components.get(_toolkit(devices), "")).minor))
+    )
+    newest, oldest = toolkit.host_gcc_max if toolkit else None, release.host_compilers_min.get(name)
+    drives = devices.compiler and not any(kind == devices.compiler for kind, _ in question.knowledge.compilers)
+    if version and newest and drives and name == "gcc" and Version(version).parts[0] > newest:
+        title = devices.accelerator.titles.get(_toolkit(devices), "")
+        symptom = devices.accelerator.symptoms.get("host-compiler-too-new", "")
+        question.notes.refuse(
+            "host-compiler-too-new",
+            "host_compiler",
+            f"{title} {toolkit.version if toolkit else ''} takes no {name} newer than {newest}",
+            why=f"`host_compiler` says {name} {version}; without this refusal: {symptom}",
+        )
+    elif version and oldest and Version(version) < Version(oldest):
+        question.notes.refuse(
+            "host-compiler-too-old",
+            "host_compiler",
+            f"TensorFlow {release.release} cannot be compiled by {name} {version}",
+            why=f"{name} {oldest} is the first that knows its C++ standard; "
+            "without this refusal: `unrecognized command line option '-std=c++…'`",
+        )
+    elif version and not any(same_minor(version, one) for one in tested):
+        question.notes.doubt(
+            "host-compiler-untested",
+            "host_compiler",
+            f"TensorFlow {release.release} is not known to be built with {name} {version}",
+            why=f"it is built with {name} {' and '.join(tested)}" if tested else f"nothing is known with {name}",
+        )
+
+
+def bazel_of(question: Question, release: Release) -> str:
+    """Bazel's version: the one asked for, else the one the release pins."""
+    asked, row = question.profile.bazel.version, f"releases.yaml {release.release}"
+    if not asked:
+        question.notes.choose("bazel", release.bazel, row, "the version the release pins")
+        return release.bazel
+    lowest, highest = release.bazel_min, release.bazel_max
+    if any(same_minor(asked, one) and Version(one).matches(Version(asked)) for one in release.tested_bazel):
+        _check_documented_bazel(question, release, asked)
+    elif _outside(asked, lowest, highest):
+        limits = f"at least {lowest}" if lowest else ""
+        limits += (" and " if limits and highest else "") + (f"at most {highest}" if highest else "")
+        question.notes.refuse(
+            "bazel-out-of-range",
+            "bazel.version",
+            f"./configure of TensorFlow {release.release} refuses Bazel {asked}",
+            why=f"it wants {limits}",
+        )
+    elif Version(asked).minor != Version(release.bazel).minor:
+        question.notes.doubt(
+            "bazel-untested",
+            "bazel.version",
+            f"TensorFlow {release.release} is not known to be built with Bazel {asked}",
+            why=f"it is built with {release.bazel}",
+        )
+    question.notes.choose("bazel", asked, "profile", "as asked")
+    return asked
+
+
+def _check_documented_bazel(question: Question, release: Release, asked: str) -> None:
+    """What is documented as tested is taken, even where ./configure disagrees; but then it is said."""
+    if _outside(asked, release.bazel_min, release.bazel_max):
+        question.notes.warn(
+            "bazel-disputed",
+            "bazel.version",
+            f"./configure of TensorFlow {release.release} refuses Bazel {asked}, which is documented as tested",
+            why=f"the release pins {release.bazel}",
+        )
+
+
+def check_configs(question: Question, release: Release, devices: Devices, host_compiler: str) -> None:
+    """Refuse configurations that the release has not, and those that contradict the profile's own fields."""
+    facts = {
+        "accelerator": devices.accelerator.accelerator,
+        "gpu_compiler": devices.compiler,
+        "host_compiler": host_compiler,
+    }
+    for path, name in asked_configs(question):
+        contradicted = _contradicted(question, name, facts)
+        if release.configs and name not in release.configs:
+            question.notes.refuse(
+                "config-unknown",
+                path,
+                f"TensorFlow {release.release} has no `--config={name}`",
+                why=f"Bazel would stop: `Config value '{name}' is not defined in any .rc file`",
+            )
+        elif contradicted == "accelerator":
+            question.notes.refuse(
+                "accelerator-conflict",
+                path,
+                f"`--config={name}` is for another accelerator",
+                why=f"this build is for {facts[contradicted]}, and one wheel serves one accelerator",
+            )
+        elif contradicted:
+            question.notes.refuse(
+                "flag-is-a-choice",
+                path,
+                f"`--config={name}` is decided by the profile's own fields",
+                why=f"the compilers are {', '.join(word for word in (devices.compiler, host_compiler) if word)}",
+            )
+
+
+def asked_configs(question: Question) -> Iterator[tuple[str, str]]:
+    """(path, name) of each configuration that the profile adds."""
+    bazel = question.profile.bazel
+    yield from ((f"bazel.configs[{index}]", name) for index, name in enumerate(bazel.configs))
+    for index, flag in enumerate(bazel.flags):
+        if flag.startswith("--config="):
+            yield f"bazel.flags[{index}]", flag.partition("=")[2]
+
+
+def _contradicted(question: Question, config: str, facts: Mapping[str, str]) -> str:
+    """The first fact for which the contract never gives a configuration that it gives for others; empty if none."""
+    whens = [row.when for row in question.knowledge.flags if row.flag == f"--config={config}"]
+
+    def agrees(when: Mapping[str, str | tuple[str, ...]], name: str) -> bool:
+        wanted = when.get(name, facts[name])
+        return facts[name] in ((wanted,) if isinstance(wanted, str) else wanted)
+
+    if any(all(agrees(when, name) for name in facts) for when in whens):
+        return ""
+    return next((name for name in facts if whens and not any(agrees(when, name) for when in whens)), "")
+
+
+def check_flags(question: Question, release: Release) -> None:
+    """Flags that set a variable of the contract, or the CPU, would win over the profile's own fields."""
+    ours = {row.variable for row in question.knowledge.variables if applies(release, row.releases)}
+    for index, flag in enumerate(question.profile.bazel.flags):
+        option, _, rest = flag.partition("=")
+        name, equals, _ = rest.partition("=")
+        if option in _ENVIRONMENT_FLAGS and equals and name in ours:
+            question.notes.refuse(
+                "flag-is-a-choice",
+                f"bazel.flags[{index}]",
+                f"`{option}={name}` is decided by the profile's own fields",
+                why="the flag would come last and win: what is built would not be what its name and record say",
+            )
+
+
+def check_native(question: Question) -> None:
+    """Code for this machine's CPU alone must be asked for by name, and must not be shared with other machines."""
+    bazel, native = question.profile.bazel, question.profile.optimize == "native"
+    options = [(f"bazel.copts[{index}]", option) for index, option in enumerate(bazel.copts)]
+    options += [(f"bazel.flags[{index}]", flag) for index, flag in enumerate(bazel.flags)]
+    for path, option in options:
+        if not native and _NATIVE in option:
+            question.notes.refuse(
+                "flag-is-a-choice",
+                path,
+                f"`{option}` is decided by `optimize`",
+                why="code for this machine's CPU alone shows in the wheel's name",
+                fix="write `optimize: native`",
+            )
+        if native and option.partition("=")[0] in _SHARED:
+            question.notes.refuse(
+                "native-shared",
+                "optimize",
+                "code for this machine's CPU alone would be shared with other machines",
+                why=f"`{path}` says `{option}`; the next machine would get objects that it may not be able to run",
+            )
+
+
+def check_features(question: Question, features: Sequence[str]) -> None:
+    """Refuse CPU features that no compiler knows on this kind of machine."""
+    known = {row.feature for row in question.knowledge.cpu_features.values() if row.machine == question.machine}
+    for index, name in enumerate(features):
+        if known and name not in known:
+            question.notes.refuse(
+                "optimize-unknown",
+                f"optimize[{index}]",
+                f"no compiler knows the {question.machine} feature `{name}`",
+                why=f"the compiler would stop at -m{name}",
+            )
+
+
+def _outside(version: str, lowest: str | None, highest: str | None) -> bool:
+    """Whether a version, perhaps not written in full, lies outside bounds."""
+    held = Version(version)
+    below = lowest is not None and held < Version(lowest) and not Version(lowest).matches(held)
+    return below or (highest is not None and held > Version(highest))
+
+
+def _toolkit(devices: Devices) -> str:
+    return devices.accelerator.toolkit or ""

@@ -1,0 +1,18 @@
+"""Text files that people write: profiles, locks, settings, knowledge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tfdock.errors import Problem, ProfileError
+
+
+def read_text(path: Path, *, code: str = "file-unreadable") -> str:
+    """A file's text, its line ends as they are; raises ProfileError for one that cannot be read or is not UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
+    except OSError as error:
+        message, fix = f"cannot be read: {error.strerror}", "check the file's owner and mode"
+    raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(path)))
