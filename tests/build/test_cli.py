@@ -70,6 +70,16 @@ def test_every_shipped_profile_can_be_built(tfdock: Tfdock, profile: str) -> Non
     assert outcome.code == 0, outcome.told
 
 
+def test_what_is_allowed_though_untested_is_a_warning_with_a_code(tfdock: Tfdock) -> None:
+    outcome = tfdock.run("check", "rtx3080-tf2.4-cuda11.1")
+    assert outcome.code == 0, outcome.told
+    said = " ".join(outcome.stderr.split())
+    assert said.startswith("rtx3080-tf2.4-cuda11.1:"), "as it was asked for, not where it lies"
+    assert "warning: untested, as is allowed: TensorFlow 2.4" in said
+    code = said.partition("[")[2].partition("]")[0]
+    assert tfdock.run("explain", code).code == 0
+
+
 # --- plan, render, schema -----------------------------------------------------------------------------------------
 
 
@@ -155,12 +165,67 @@ def test_a_build_of_refused_profiles_needs_no_engine(tfdock: Tfdock, tmp_path: P
 # --- terminals and pipes ------------------------------------------------------------------------------------------
 
 
-def test_a_reader_that_leaves_early_is_no_error(tfdock: Tfdock) -> None:
-    script = f'"{sys.executable}" -m tfdock plan "{RTX3080}" --json | head -c 9 >/dev/null; echo "${{PIPESTATUS[0]}}"'
-    done = subprocess.run(
-        ["bash", "-c", script], env=tfdock.environment, capture_output=True, text=True, check=True, cwd=tfdock.home
+def shell(tfdock: Tfdock, script: str) -> subprocess.CompletedProcess[str]:
+    """What a shell makes of a script in which `tfdock` is the command."""
+    text = f'tfdock() {{ "{sys.executable}" -m tfdock "$@"; }}; {script}'
+    command = ["bash", "-c", text]
+    return subprocess.run(
+        command, env=tfdock.environment, capture_output=True, text=True, check=False, cwd=tfdock.home
     )
-    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (f"plan '{RTX3080}' --json", 0),
+        (f"plan '{RTX3080}' --why", 0),
+        ("gpus", 0),
+        ("explain", 0),
+        ("releases 2.18", 0),
+        ("--help", 0),
+        ("check nonexistent rtx3080", 2),
+    ],
+)
+def test_a_reader_that_leaves_early_changes_nothing_in_how_it_ends(tfdock: Tfdock, words: str, code: int) -> None:
+    # `true` has ended before anything is written.
+    for reader in ("head -c 9", "true"):
+        done = shell(tfdock, f'tfdock {words} 2>&1 | ({reader}) >/dev/null; echo "${{PIPESTATUS[0]}}"')
+        assert (done.stdout, done.stderr) == (f"{code}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("tfdock init q <&-", 2),
+        ("tfdock init q --yes <&-", 0),
+        ("tfdock gpus rtx5080 >&-", 0),
+        ("tfdock check rtx3080 2>&-", 0),
+        ("tfdock check nonexistent 2>&-", 2),
+        ("tfdock check rtx3080 nonexistent >&- 2>&-", 2),
+        ("tfdock check rtx3080 <&- >&- 2>&-", 0),
+    ],
+)
+def test_closed_streams_are_streams_that_lead_nowhere(tfdock: Tfdock, script: str, code: int) -> None:
+    done = shell(tfdock, script)
+    assert done.returncode == code, done.stderr
+    assert "internal-error" not in done.stderr
+    assert ("init-nobody-to-ask" in done.stderr) is (script == "tfdock init q <&-")
+
+
+def test_a_table_in_a_pipe_has_its_rows_on_one_line(tfdock: Tfdock) -> None:
+    (row,) = [line for line in tfdock.run("gpus").stdout.splitlines() if line.split()[:1] == ["rtx5080"]]
+    assert row.endswith("NVIDIA GeForce RTX 5080")
+    assert "NVIDIA GeForce RTX 3080 Ti" in tfdock.run("gpus").stdout
+
+
+@pytest.mark.parametrize("columns", [40, 60])
+def test_only_the_commands_of_a_plan_are_wider_than_the_terminal(tfdock: Tfdock, columns: int) -> None:
+    narrow = tfdock.with_variables(COLUMNS=str(columns))
+    for words in ((), ("--why",)):
+        lines = narrow.run("plan", "rtx3080-tf2.4-cuda11.1", *words).stdout.splitlines()
+        wide = [line for line in lines if len(line) > columns]
+        assert wide, "a command stays as it is"
+        assert all(line.lstrip().startswith(("/bin/bash", "-")) for line in wide), wide
 
 
 @pytest.mark.parametrize(
@@ -246,8 +311,15 @@ def test_a_wrong_command_line_is_a_usage_error(tfdock: Tfdock, words: tuple[str,
 def test_a_folder_nothing_and_a_name_without_end_are_no_profiles(tfdock: Tfdock, tmp_path: Path) -> None:
     refused(tfdock.run("check", tmp_path), 2, "is a folder")
     refused(tfdock.run("check", "/dev/null/x"), 2, "does not exist")
-    refused(tfdock.run("check", ""), 2)
+    refused(tfdock.run("check", ""), 2, "is empty")
+    refused(tfdock.run("check", "/dev/null"), 2, "is not a file")
     refused(tfdock.run("check", "x" * 5000), 2)
+
+
+def test_a_profile_without_its_ending_is_guessed(tfdock: Tfdock) -> None:
+    shutil.copy(RTX3080, tfdock.home / "r25.yaml")
+    for name in ("r25", "r25.yml"):
+        refused(tfdock.run("check", name), 2, "did you mean `r25.yaml`?")
 
 
 def test_a_wheelhouse_that_is_a_file_is_named(tfdock: Tfdock) -> None:

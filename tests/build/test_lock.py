@@ -11,6 +11,8 @@ import json
 import os
 import re
 import secrets
+import signal
+import socket
 import socketserver
 import subprocess
 import threading
@@ -368,6 +370,68 @@ def test_a_tag_that_is_not_the_commit_that_its_release_is_known_by_is_not_locked
             assert problem["code"] == code, outcome.told
             assert known in problem["message"] or code != "pin-moved"
             assert not profile.with_suffix(".lock").exists()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_another_ref_is_locked_only_where_the_server_says_that_it_has_not_the_first(
+    tmp_path: Path, there: bool
+) -> None:
+    tree = tmp_path / "served" / "tensorflow"
+    tree.mkdir(parents=True)
+    git(tree, "init", "--initial-branch=main")
+    git(tree, "commit", "--allow-empty", "--message", "one")
+    tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
+    with fake_registry() as (image, _), git_server(tree.parent) as url:
+        address = url if there else f"git://{closed_port()}"
+        source = {"release": "99.18.0", "git": f"{address}/tensorflow", "ref": "gone", "fallback": ["main"]}
+        profile = write_profile(tmp_path / "profile.yaml", base=str(image), tensorflow=source)
+        outcome = tfdock.run("lock", "--json", profile)
+    (problem,) = outcome.document["locks"][0]["problems"]
+    assert problem["code"] == ("engine-unavailable" if there else "source-unreachable"), outcome.told
+    assert ("source gone does not work" in outcome.stderr) is there
+    with git_server(tree.parent) as url:
+        only = {"release": "99.18.0", "git": f"{url}/tensorflow", "ref": "gone"}
+        base = f"some/image@{MANIFEST_DIGEST}"
+        outcome = tfdock.run("lock", "--json", write_profile(profile, base=base, tensorflow=only))
+    assert outcome.document["locks"][0]["problems"][0]["code"] == "source-ref-missing"
+
+
+@pytest.mark.parametrize("asked", ["registry", "git server"])
+def test_control_c_ends_a_question_that_nobody_answers(tmp_path: Path, asked: str) -> None:
+    tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
+    with silent_server() as address, socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        base = f"{place}/some/image:1" if asked == "registry" else f"some/image@{MANIFEST_DIGEST}"
+        git_place = place if asked == "git server" else address
+        source = {"release": "99.18.0", "git": f"git://{git_place}/x", "ref": "main"}
+        profile = write_profile(tmp_path / "profile.yaml", base=base, tensorflow=source)
+        running = tfdock.start("lock", profile)
+        connection, _ = server.accept()
+        with connection:
+            running.signal(signal.SIGINT)
+            outcome = running.finish(15)
+    assert outcome.code == 130, outcome.told
+    assert "[interrupted]" in outcome.stderr
+
+
+def test_what_is_no_lock_is_not_replaced(tmp_path: Path) -> None:
+    tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
+    profile = write_profile(tmp_path / "poetry.yaml", tensorflow="99.18.0")
+    (tmp_path / "poetry.lock").write_text("[[package]]\n")
+    outcome = tfdock.run("lock", "--json", profile)
+    assert outcome.code == 2, outcome.told
+    assert outcome.document["locks"][0]["problems"][0]["code"] == "lock-name-taken"
+    assert (tmp_path / "poetry.lock").read_text() == "[[package]]\n"
+
+
+@pytest.mark.engine
+def test_a_state_folder_that_cannot_be_is_told_for_each_profile(bench: Bench) -> None:
+    nowhere = bench.tfdock.with_variables(TFDOCK_STATE_DIR="/dev/null/x")
+    outcome = nowhere.run("lock", "--json", bench.profile, "nowhere.yaml")
+    first, second = outcome.document["locks"]
+    assert first["problems"][0]["code"] == "file-error", outcome.told
+    assert second["problems"][0]["code"] == "profile-not-found"
+    assert bench.lock.read_text() == bench.text
 
 
 # --- asking registries --------------------------------------------------------------------------------------------

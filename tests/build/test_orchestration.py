@@ -413,6 +413,47 @@ def test_the_time_limit_counts_for_the_whole_build_and_stops_it(tmp_path: Path, 
     assert sent == (["INT"] if signals else ["INT", "KILL"])
 
 
+def test_the_time_limit_ends_an_image_build_that_hangs(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, resources={"time_limit": "1h"})
+
+    def build(_: ImageBuild) -> FakeBuild:
+        desk.clock.step = 400
+        return FakeBuild(endless=True)
+
+    desk.engine.on_build = build
+    assert "3600 s" in desk.fails(TimeLimit, "time-limit", "image").message
+
+
+def test_the_time_limit_ends_a_pull_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(tmp_path, resources={"time_limit": "1h"})
+    ended = threading.Event()
+
+    def pull(*_: object) -> ImageInfo:
+        desk.clock.step = 400
+        ended.wait(60)
+        raise AssertionError
+
+    monkeypatch.setattr(desk.engine, "pull", pull)
+    assert "3600 s" in desk.fails(TimeLimit, "time-limit", "image").message
+    ended.set()
+
+
+def test_what_was_looked_into_is_what_compiles_whoever_moves_the_name(desk: Desk) -> None:
+    class Moved(Engine):
+        """Another run gives the name to its own image as soon as ours has it."""
+
+        def tag(self, image: str, name: str) -> None:
+            super().tag(image, name)
+            other = ImageInfo(id="sha256:" + "e" * 64)
+            self.images[other.id] = other
+            super().tag(other.id, name)
+
+    desk.engine = Moved()
+    desk.build()
+    (built,) = {image for image, _ in desk.engine.called("tag") if image != "sha256:" + "e" * 64}
+    assert {spec.image for spec in desk.engine.specs.values()} == {built}
+
+
 @pytest.mark.parametrize("terminated", [False, True])
 def test_a_stop_is_passed_on_gently_once_and_then_by_force(desk: Desk, terminated: bool) -> None:
     def run(_: ContainerSpec) -> FakeRun:

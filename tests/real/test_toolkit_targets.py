@@ -6,6 +6,7 @@ The stand-in base images of the test bed carry NVIDIA's own compilers of CUDA 11
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import subprocess
@@ -29,17 +30,26 @@ def row(request: pytest.FixtureRequest) -> Toolkit:
     return knowledge().toolkits["cuda", request.param]
 
 
+@functools.cache
+def image_of(version: str) -> str:
+    """The image that holds that CUDA, made and pulled once; skips where there is no test bed, and only there."""
+    up = subprocess.run([BED, "up", IMAGES[version]], capture_output=True, text=True, check=False)
+    if up.returncode:
+        told = f"the test bed cannot: {' '.join(up.stderr.strip().splitlines()[-1:])}"
+        pytest.fail(told) if os.environ.get("TFDOCK_BED") else pytest.skip(told)
+    image = f"{os.environ['TFDOCK_REGISTRY_MIRROR'].removeprefix('docker.io=')}/{IMAGES[version]}"
+    with contextlib.closing(docker.DockerClient(os.environ["DOCKER_HOST"], version="auto")) as client:
+        client.images.pull(image)
+    return image
+
+
 def run(version: str, script: str) -> str:
     """What a shell prints in the image that holds that CUDA."""
     host = os.environ.get("DOCKER_HOST")
     if not host:
         pytest.skip("no engine: run through `make test`")
-    up = subprocess.run([BED, "up", IMAGES[version]], capture_output=True, text=True, check=False)
-    if up.returncode:
-        pytest.skip(f"the test bed cannot: {up.stderr.strip().splitlines()[-1]}")
-    image = f"{os.environ['TFDOCK_REGISTRY_MIRROR'].removeprefix('docker.io=')}/{IMAGES[version]}"
+    image = image_of(version)
     with contextlib.closing(docker.DockerClient(host, version="auto")) as client:
-        client.images.pull(image)
         command = ["sh", "-c", f'PATH="$PATH:/usr/local/cuda/bin"; {script}']
         output: bytes = client.containers.run(image, command, remove=True, network_mode="none", stderr=True)
     return output.decode()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from pathlib import Path
 
 import pytest
 import typer.testing
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -365,20 +367,132 @@ def test_an_amd_gpu_has_a_gfx_target_and_several_gpus_no_single_one() -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-@pytest.mark.parametrize("words", [["rtx5080", "--tensorflow", "2.19"], ["k80"], ["a100", "rtx3080", "h100"]])
-def test_people_read_the_answer_first_and_the_fix_last_within_their_terminal(columns: int, words: list[str]) -> None:
-    result = command(*words, columns=columns)
-    lines = result.stdout.splitlines()
+@pytest.mark.parametrize("words", [["rtx5080", "--tensorflow", "2.19"], ["k80", "--tensorflow", "2.18", "--all"]])
+def test_people_read_the_answer_then_why_then_the_fix_within_their_terminal(columns: int, words: list[str]) -> None:
+    lines = command(*words, columns=columns).stdout.splitlines()
     assert "with TensorFlow" in " ".join(lines[:3])
     order = [line.split(":")[0].strip() for line in lines if line.strip().startswith(("why:", "fix:"))]
     assert order == sorted(order, key=["why", "fix"].index)
-    assert lines[-1].startswith(("fix:", "     "))
+    assert lines[-1].startswith(("from  ", "      ")), "where the figures come from"
     assert max(map(len, lines)) <= columns
 
 
-def test_no_build_is_advised_where_the_wheel_runs() -> None:
-    assert "no build is needed" in command("rtx3080", "--tensorflow", "2.18").stdout
-    assert "no build is needed" not in command("rtx5080").stdout
+@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize(
+    "words", [["k80"], ["a100", "rtx3080", "h100", "--all"], ["k80", "rtx5080"], ["rtx3080", "mi300x"], ["gfx1100"]]
+)
+def test_no_answer_is_wider_than_the_terminal(columns: int, words: list[str]) -> None:
+    assert max(map(len, command(*words, columns=columns).stdout.splitlines())) <= columns
+
+
+@pytest.mark.parametrize(
+    ("words", "version"), [(["rtx3080", "--tensorflow", "2.18"], "2.18.1"), (["k80", "v100", "a100"], "2.14.1")]
+)
+def test_where_no_build_is_needed_the_first_lines_say_so_and_what_to_install(words: list[str], version: str) -> None:
+    text = command(*words, columns=200).stdout
+    first, second, *_ = text.splitlines()
+    assert first.startswith(f"No build is needed: the official wheel of TensorFlow {version} runs on")
+    assert second.startswith(f"fix: `pip install 'tensorflow[and-cuda]=={version}'")
+    assert "schema: 1" not in text
+    assert "schema: 1" in command(*words, "--all").stdout
+    assert "No build is needed" not in command("rtx5080").stdout
+
+
+def test_the_official_wheel_of_the_release_that_is_offered_comes_before_a_build_of_it() -> None:
+    fixes = [
+        line for line in command("k80", "--tensorflow", "2.18", columns=300).stdout.splitlines() if "fix:" in line
+    ]
+    assert fixes[0] == "fix: `pip install 'tensorflow[and-cuda]==2.14.1'` (Python 3.9 to 3.10)"
+    assert "`tfdock advise --gpu k80 --tensorflow 2.18 -o k80.yaml`" in fixes[1]
+
+
+def test_the_pip_line_names_its_pythons_and_what_pip_does_not_bring() -> None:
+    assert "(Python 3.9 to 3.10)" in command("k80", columns=200).stdout, "the extra's TensorRT has no file for 3.11"
+    with_311 = command("k80", "--python", "3.11", columns=200).stdout
+    assert "`pip install tensorflow==2.14.1` (Python 3.11; CUDA 11.8 and cuDNN 8.6 must be installed" in with_311
+    older = command("rtx3080", "--tensorflow", "2.8", columns=200).stdout
+    assert "(Python 3.7 to 3.10; CUDA 11.2 and cuDNN 8.1 must be installed beside it)" in older
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize(
+    "words", [["rtx5080"], ["a100", "rtx3080", "rtx4090", "h100", "--all"], ["sm_120", "rtx3080"]]
+)
+def test_the_profile_can_be_pasted_from_any_terminal(desk: Desk, columns: int, words: list[str]) -> None:
+    printed = command(*words, columns=columns).stdout
+    text = "schema: 1" + printed.partition("schema: 1")[2].partition("\n\n")[0]
+    written = json.loads(command(*words[: -1 if words[-1] == "--all" else None], "--json").stdout)["profile"]
+    assert yaml.safe_load(text) == yaml.safe_load(written)
+    comments = [line for line in text.splitlines() if "#" in line]
+    assert all(line.startswith("# ") for line in comments)
+    assert desk.resolve(text).build_id == desk.resolve(written).build_id
+
+
+@pytest.mark.parametrize("tensorflow", [[], ["--tensorflow", "2.14"]])
+def test_gpus_that_share_no_wheel_are_told_why_and_asked_for_alone(tensorflow: list[str]) -> None:
+    text = command("k80", "rtx5080", *tensorflow, columns=200).stdout
+    assert "No single wheel serves both." in text
+    assert "why: k80 (3.7): CUDA 7.5 to 11.8; TensorFlow 1.4 to 2.14\n" in text
+    assert "why: rtx5080 (12.0): CUDA 12.8 or newer; TensorFlow 2.20 or newer\n" in text
+    for name in ("k80", "rtx5080"):
+        assert f"fix: `{' '.join(['tfdock advise --gpu', name, *tensorflow])}`\n" in text
+    assert "remove" not in text
+
+
+def test_a_gpu_that_nothing_compiles_for_is_told_so() -> None:
+    text = command("rx6600", columns=200).stdout
+    assert "No wheel can be built for it." in text
+    assert "rx6600 (gfx1032): no known ROCm compiles for it; no TensorFlow is known to take it" in text
+    assert "remove" not in text
+
+
+@pytest.mark.parametrize(
+    ("word", "target", "field"),
+    [
+        ("sm_120", "12.0", "compute_capabilities: [sm_120]"),
+        ("sm120", "12.0", "compute_capabilities: [sm_120]"),
+        ("12.0", "12.0", "compute_capabilities: [sm_120]"),
+        ("gfx1100", "gfx1100", "amdgpu_targets: [gfx1100]"),
+    ],
+)
+def test_a_target_alone_is_answered_as_a_gpu_that_has_it(desk: Desk, word: str, target: str, field: str) -> None:
+    document = json.loads(command("--gpu", word, "--json").stdout)
+    assert target in document["gpu"].values()
+    assert field in document["profile"]
+    assert "gpus:" not in document["profile"]
+    assert desk.resolve(document["profile"]).untested == ()
+
+
+@pytest.mark.parametrize("word", ["sm_91", "9.1", "gfx9999", "cpu"])
+def test_what_no_gpu_has_is_refused_without_a_guess(word: str) -> None:
+    result = command(word)
+    assert result.exit_code == 2
+    assert "[gpu-unknown]" in result.stderr
+    assert "did you mean" not in result.stderr
+
+
+def test_a_python_without_official_wheel_is_the_first_line_and_the_fix_is_a_command() -> None:
+    lines = command("rtx5080", "--python", "3.20", columns=200).stdout.splitlines()
+    assert lines[0].startswith("There is no official wheel of TensorFlow 2.21.0 for Python 3.20")
+    assert lines[-1] == "fix: take a Python that has an official wheel: `tfdock advise --gpu rtx5080 --python 3.13`"
+
+
+def test_a_release_and_python_that_would_do_are_a_command() -> None:
+    last = command("k80", "--python", "3.13", columns=200).stdout.splitlines()[-1]
+    assert last == "fix: `tfdock advise --gpu k80 --tensorflow 2.14.1 --python 3.11`"
+
+
+def test_gpus_of_machines_of_several_kinds_are_asked_for_alone() -> None:
+    text = command("dgx-spark", "rtx5090", columns=200).stdout
+    assert "No single wheel serves both." in text
+    assert "dgx-spark stands beside a CPU of aarch64" in text
+    assert text.endswith("fix: `tfdock advise --gpu dgx-spark`\nfix: `tfdock advise --gpu rtx5090`\n")
+
+
+def test_the_vendors_own_wheel_is_to_be_tried_before_a_build() -> None:
+    fixes = [line for line in command("rx7900xtx", columns=200).stdout.splitlines() if line.startswith("fix:")]
+    assert "try AMD's own wheel of TensorFlow 2.20 first: `tensorflow-rocm`" in fixes[0]
+    assert "tfdock build" in fixes[1]
 
 
 @pytest.mark.parametrize(
@@ -407,6 +521,21 @@ def test_a_file_is_replaced_only_as_advise_left_it(tmp_path: Path) -> None:
     assert file.read_text("utf-8") == edited
     assert command(*words, "--force").exit_code == 0
     assert "xla" not in file.read_text("utf-8")
+
+
+def test_what_is_no_file_is_not_replaced_and_a_link_only_when_told_to(tmp_path: Path) -> None:
+    ours, link, pipe = (tmp_path / name for name in ("x.yaml", "link.yaml", "pipe"))
+    assert command("rtx5080", "-o", str(ours)).exit_code == 0
+    link.symlink_to(ours)
+    os.mkfifo(pipe)
+    assert "advise-file-exists" in command("rtx5080", "-o", str(link)).output
+    assert command("rtx5080", "-o", str(link), "--force").exit_code == 0
+    assert link.is_symlink()
+    result = command("rtx5080", "-o", str(pipe), "--force")
+    assert result.exit_code == 2
+    assert "file-error" in result.output
+    assert pipe.is_fifo()
+    assert sorted(tmp_path.iterdir()) == [link, pipe, ours]
 
 
 def test_where_no_profile_fits_none_is_written(tmp_path: Path) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pty
 import sys
+import tty
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfdock.do import events
+from tfdock.do.events import Event
 from tfdock.errors import Problem, Way
+from tfdock.model import BuildId
 from tfdock.talk import console
 
 RED, END = "\x1b[31m", "\x1b[0m"
@@ -99,7 +104,7 @@ def test_words_paths_flags_and_code_spans_stay_whole() -> None:
 
 def test_what_is_wider_than_a_line_is_broken_a_code_span_at_its_spaces() -> None:
     assert console.wrapped("x" * 50, 20, "  ") == ["x" * 18, "  " + "x" * 18, "  " + "x" * 14]
-    assert console.wrapped("`one two three four five six`", 20, "") == ["`one two three four", "five six`"]
+    assert console.wrapped("`one two   three four five six`", 20, "") == ["`one two   three", "four five six`"]
 
 
 def test_continued_lines_are_indented_below_what_the_line_begins_with() -> None:
@@ -175,6 +180,55 @@ def test_text_of_others_cannot_steer_the_terminal(style: console.Style) -> None:
     assert "\x07" not in "".join(console.problem_lines([problem], style, 80))
 
 
+# --- the live display ---------------------------------------------------------------------------------------------
+
+
+def _shown(columns: int, monkeypatch: pytest.MonkeyPatch, *events_: Event, said: str = "", result: str = "") -> str:
+    """What a terminal of that width gets, in which a build shows its progress."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    ours, theirs = pty.openpty()
+    tty.setraw(theirs)
+    with os.fdopen(theirs, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        progress = console.TerminalProgress(stream)
+        try:
+            for event in events_:
+                progress(event)
+            if said:
+                console.say(said)
+            if result:
+                console.say(result, stream=sys.stdout)
+        finally:
+            progress.close()
+        monkeypatch.undo()
+    seen = b""
+    with contextlib.suppress(OSError):  # how the end of a terminal is told
+        while data := os.read(ours, 1 << 16):
+            seen += data
+    os.close(ours)
+    return seen.decode()
+
+
+def test_what_is_to_be_pasted_is_not_broken_by_the_live_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = f"  install  pip install '/home/me/{'wheels of mine/' * 6}tensorflow.whl'"
+    assert f"{command}\n" in _shown(40, monkeypatch, said=command)
+
+
+def test_a_result_goes_where_it_was_sent_while_the_display_is_live(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "x.lock" not in _shown(40, monkeypatch, result="x.lock")
+    assert capsys.readouterr().out == "x.lock\n"
+
+
+def test_a_log_cannot_steer_the_terminal_it_is_shown_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = events.PhaseStarted(build_id=BuildId("tf9"), phase="compile", expected=None)
+    shown = _shown(40, monkeypatch, started, events.Line(text="one\x1b[2Jtwo\tthree"), said="x")
+    assert "one�[2Jtwo" in shown
+    assert "\x1b[2J" not in shown
+
+
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +258,19 @@ def test_a_word_goes_below_rather_than_to_be_broken() -> None:
         "      /usr/lib/llvm-18/bin/clang",
         "  XLA            1",
     ]
+
+
+def test_a_row_in_a_pipe_is_one_line_however_long_and_fits_where_columns_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [("rtx5080", "16 GiB", "x " * 60 + "end"), ("b", "", "")]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    lines = console.table(rows)
+    assert lines == [f"  rtx5080  16 GiB  {'x ' * 60}end", "  b"]
+    assert [part for line in lines for part in console.wrapped(line, 80)] == lines, "nor by whoever prints them"
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, console.table(rows))) <= 60
 
 
 def test_cells_are_filled_up_by_what_is_seen() -> None:

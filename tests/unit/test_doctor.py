@@ -254,6 +254,19 @@ def test_an_image_that_is_there_takes_no_more_room(
     ]
 
 
+def test_an_image_alone_needs_room_where_the_engine_keeps_images_and_nowhere_else(
+    settings: Settings, machine: Callable[..., None], plan: BuildPlan, tmp_path: Path
+) -> None:
+    machine(free=2 * GIB)
+    fake = engine(data_root=str(tmp_path))
+    with pytest.raises(DiskFull) as caught:
+        doctor.before_image(plan, settings, fake, fake.engine_info)
+    assert caught.value.problems[0].code == "disk-too-small"
+    assert doctor.before_image(plan, settings, engine(), engine().engine_info) == []
+    fake.images[plan.image_name] = ImageInfo(id="sha256:" + "1" * 64, tags=(plan.image_name,))
+    assert doctor.before_image(plan, settings, fake, fake.engine_info) == []
+
+
 def test_a_build_for_the_cpu_asks_no_driver(settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def never() -> Host:
         raise AssertionError
@@ -314,6 +327,15 @@ def test_the_document_has_every_check(run: Callable[..., Any], machine: Callable
     assert (driver["status"], driver["code"], driver["profile"]) == ("warning", "driver-too-old", str(profile))
 
 
+def test_a_combination_that_nobody_has_tested_is_looked_at_where_that_is_allowed(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    profile = tmp_path / "x.yaml"
+    profile.write_text('schema: 1\ntensorflow: "2.18.0"\nbazel: {version: "5.3.0"}\n')
+    assert run(str(profile)).exit_code == ExitCode.INCOMPATIBLE
+    assert run(str(profile), "--allow-untested").stdout.startswith("yes: ")
+
+
 def test_several_profiles_are_told_apart(run: Callable[..., Any]) -> None:
     result = run("rtx3080", "cpu-native")
     assert "rtx3080: memory" in result.stdout
@@ -344,5 +366,6 @@ def test_a_refusal_is_told_once_below_the_answer(run: Callable[..., Any], tmp_pa
     profile.write_text(PROFILE.replace("sm_86", "sm_20"))
     result = run(str(profile), columns=300)
     assert result.stdout == f"no: {profile} is refused\n"
-    said = [problem["message"] for problem in json.loads(run(str(profile), "--json").stdout)["checks"]]
-    assert [result.output.count(message) for message in said] == [1] * len(said)
+    found = [check["found"] for check in json.loads(run(str(profile), "--json").stdout)["checks"]]
+    assert [result.output.count(f": {message} [") for message in found] == [1] * len(found)
+    assert [result.output.count(f"failed   profile: {message}") for message in found] == [0] * len(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -18,7 +19,7 @@ from typer.testing import CliRunner, Result
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide.known import target_facts
 from tfdock.decide.starter import Starter, devices_of, starter
-from tfdock.do import machine
+from tfdock.do import machine, workspace
 from tfdock.errors import Incompatible, ProfileError
 from tfdock.model import Version
 from tfdock.talk.app import app
@@ -75,6 +76,7 @@ def test_components_without_a_field_of_their_own_stand_in_components(made_up: De
         (["one", "Zeta Twelve"], "gpus", ["one", "twelve"]),
         (["one", "one"], "gpus", ["one"]),
         (["8.6"], "compute_capabilities", ["sm_86"]),
+        (["SM86"], "compute_capabilities", ["sm_86"]),
         (["sm_86", "compute_90"], "compute_capabilities", ["sm_86", "compute_90"]),
         (["sm_90", "one"], "compute_capabilities", ["sm_86", "sm_90"]),
         (["xe2"], "targets", ["xe2"]),
@@ -107,7 +109,7 @@ def test_a_release_or_python_asked_for_is_taken_or_refused_with_its_reasons(made
 
 
 def test_words_that_mean_nothing_or_too_much_are_refused(desk: Desk) -> None:
-    codes = {"rtx3081": "gpu-unknown", "rtx 6000": "gpu-ambiguous", "sm86": "gpu-unknown", "-": "gpu-unknown"}
+    codes = {"rtx3081": "gpu-unknown", "rtx 6000": "gpu-ambiguous", "-": "gpu-unknown"}
     for word, code in codes.items():
         with pytest.raises(ProfileError) as caught:
             devices_of(desk.knowledge, [word])
@@ -135,6 +137,17 @@ def test_init_writes_a_commented_profile_that_check_accepts_and_says_what_is_nex
     assert text.count("# ") >= 4
     assert yaml.safe_load(text)["gpus"] == ["rtx5080"]
     assert CliRunner().invoke(app, ["check", "my.yaml"]).exit_code == 0
+
+
+def test_a_profile_that_cannot_be_written_whole_is_not_there(
+    init: Init, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(workspace, "_sync", full)
+    assert "[file-error]" in init("x", "--gpu", "cpu").stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_name_it_is_profile_yaml_and_a_whole_name_stays(init: Init, tmp_path: Path) -> None:
@@ -188,7 +201,13 @@ def test_detect_without_a_gpu_is_refused(init: Init, tmp_path: Path) -> None:
         (["--gpu", "rtx3081"], 2, "gpu-unknown"),
         (["--gpu", "rtx5090", "--tensorflow", "2.10"], 3, "target-not-in-toolkit"),
         (["--gpu", "cpu", "--python", "3"], 2, "profile-bad-value"),
-        (["--gpu", "cpu", "--tensorflow", "2.99"], 3, "release-unknown"),
+        (["--gpu", "cpu", "--tensorflow", "2.99"], 2, "release-unknown"),
+        (["--gpu", ""], 2, "gpu-unknown"),
+        (["--gpu", "k80", "--gpu", "rtx5080"], 3, "target-not-in-toolkit"),
+        (["--gpu", "rx6600"], 3, "target-not-in-toolkit"),
+        (["", "--gpu", "cpu"], 2, "file-error"),
+        ([".", "--gpu", "cpu"], 2, "file-error"),
+        (["no/", "--gpu", "cpu"], 2, "file-error"),
         (["no/such/folder/x", "--gpu", "cpu"], 2, "file-error"),
     ],
 )
@@ -200,6 +219,26 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
     assert f"[{name}]" in result.stderr
     assert "fix:" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_gpus_that_share_no_wheel_are_refused_once_with_a_command_for_each(init: Init) -> None:
+    text = " ".join(init("--gpu", "k80", "--gpu", "rtx5080", "--tensorflow", "2.14").stderr.split())
+    assert text.count("error:") == 1
+    assert "no single wheel serves k80 and rtx5080" in text
+    assert "k80 (3.7): CUDA 7.5 to 11.8" in text
+    assert "rtx5080 (12.0): CUDA 12.8 or newer" in text
+    assert "`tfdock init k80 --gpu k80`" in text
+    assert "remove" not in text
+
+
+def test_a_folder_that_is_not_there_is_named_with_the_command_that_makes_it(init: Init) -> None:
+    text = init("no/such folder/x", "--gpu", "cpu").stderr
+    assert "the folder no/such folder does not exist" in text
+    assert "`mkdir -p 'no/such folder'`" in text
+
+
+def test_the_next_steps_can_be_pasted_whatever_the_name(init: Init) -> None:
+    assert "`tfdock check 'my profile.yaml'`" in init("my profile", "--gpu", "cpu").stderr
 
 
 def test_json_is_one_document_with_the_text(init: Init, tmp_path: Path) -> None:
@@ -263,6 +302,29 @@ def test_on_a_terminal_it_asks_and_asks_again_after_an_answer_that_cannot_be(tmp
     assert (fields["tensorflow"], fields["gpus"]) == ("2.20.0", ["rtx5080"])
 
 
+def test_after_a_python_that_cannot_be_only_the_python_is_asked_for_again(tmp_path: Path) -> None:
+    with Somebody(tmp_path, "--gpu", "rtx3080") as somebody:
+        somebody.answer("Which TensorFlow", "2.18")
+        somebody.answer("Which Python", "3.20")
+        somebody.answer("Which Python", "3.10")
+        somebody.wait_for("tfdock check")
+        assert "Which TensorFlow" not in somebody.seen
+        assert somebody.process.wait(30) == 0
+    fields = yaml.safe_load((tmp_path / "profile.yaml").read_text())
+    assert (fields["tensorflow"], fields["python"]) == ("2.18.1", "3.10")
+
+
+def test_no_way_out_is_told_that_no_answer_can_be(tmp_path: Path) -> None:
+    with Somebody(tmp_path) as somebody:
+        somebody.answer("For which GPU", "k80, rtx5080")
+        somebody.wait_for("no single wheel")
+        somebody.answer("For which GPU", "rtx5080")
+        somebody.answer("Which TensorFlow", "2.19")
+        somebody.wait_for("Which TensorFlow")
+        assert "fix:" in somebody.seen
+        assert "allow_untested" not in somebody.seen
+
+
 def test_flags_are_not_asked_for_again(tmp_path: Path) -> None:
     with Somebody(tmp_path, "--gpu", "rtx3080", "--tensorflow", "2.18") as somebody:
         somebody.answer("Which Python", "3.11")
@@ -271,9 +333,18 @@ def test_flags_are_not_asked_for_again(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "profile.yaml").read_text())["python"] == "3.11"
 
 
+def test_a_flag_that_is_refused_ends_it_and_is_not_tried_again(tmp_path: Path) -> None:
+    refusals = {("--tensorflow", "9.9"): "[release-unknown]", ("--python", "3"): "[profile-bad-value]"}
+    for words, code in refusals.items():
+        with Somebody(tmp_path, "--gpu", "cpu", *words) as somebody:
+            somebody.wait_for(code)
+            assert somebody.process.wait(30) in (2, 3)
+    assert list(tmp_path.glob("*.yaml")) == []
+
+
 def test_leaving_at_a_question_leaves_no_file(tmp_path: Path) -> None:
     with Somebody(tmp_path) as somebody:
         somebody.answer("For which GPU", "\x04")
-        somebody.wait_for("interrupted")
+        somebody.wait_for("\ninterrupted")
         assert somebody.process.wait(30) == 130
     assert list(tmp_path.iterdir()) == []

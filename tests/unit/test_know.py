@@ -13,7 +13,9 @@ from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide import known
+from tfdock.decide import resolve as resolving
 from tfdock.do import assets
+from tfdock.errors import Incompatible
 from tfdock.model import Version
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.talk.app import app
@@ -50,7 +52,64 @@ def test_every_known_gpu_is_listed_below_what_compiles_for_it(desk: Desk) -> Non
     text = run("gpus", columns=200).stdout
     listed = {line.split()[0] for line in text.splitlines() if line.startswith("  ") and line[2] != " "}
     assert listed == set(desk.knowledge.gpus)
-    assert "12.0 (sm_120), Blackwell: CUDA 12.8 or newer; TensorFlow 2.20 or newer\n" in text
+    (heading,) = [line for line in text.splitlines() if line.startswith("12.0 (sm_120), Blackwell: ")]
+    assert heading.endswith(": CUDA 12.8 or newer; TensorFlow 2.20 or newer; driver 570 or newer (WSL2: 570)")
+
+
+def test_gpus_are_listed_vendor_by_vendor_the_newest_first_and_embedded_ones_last() -> None:
+    lines = [line for line in run("gpus", columns=200).stdout.splitlines() if line and line[0] != " "]
+    order = [line.split()[0].rstrip(",:") for line in lines]
+    places = {target: order.index(target) for target in ("12.0", "9.0", "3.0", "8.7", "gfx1201", "gfx1030", "gfx90a")}
+    assert [*places.values()] == sorted(places.values())
+
+
+@pytest.mark.parametrize(("gpu", "name"), [("v100", "V100"), ("a100", "A100")])
+def test_a_short_name_is_written_as_drivers_write_it(gpu: str, name: str) -> None:
+    assert run("gpus", gpu).stdout.splitlines()[0] == f"{gpu}  {name}"
+
+
+def test_the_releases_of_a_gpu_are_those_that_resolve(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every target of a GPU that stands in any machine, and every release."""
+    monkeypatch.setattr(resolving, "ways_out", lambda *_: [])
+    base = desk.knowledge
+    for name, target in {(gpu.accelerator, gpu.target) for gpu in base.gpus.values() if not gpu.machine}:
+        accelerator = base.accelerators[name]
+        facts = known.target_facts(base, accelerator, target)
+        listed = {one.release: one.xla for one in facts.releases}
+        for release in base.releases.values():
+            dotted = release.capability_format == "dotted"
+            written = facts.written.replace("sm_", "compute_") if dotted else facts.written
+            xla = "true" if listed.get(release.release, True) else "false"
+            text = (
+                f'schema: 1\ntensorflow: "{release.release}"\n{accelerator.target_field}: [{written}]\nxla: {xla}\n'
+            )
+            try:
+                desk.resolve(text)
+                resolves = True
+            except Incompatible:
+                resolves = False
+            assert resolves == (release.release in listed), (target, release.release)
+
+
+def test_the_official_wheel_serves_a_gpu_by_code_of_its_major_version_too() -> None:
+    text = run("gpus", "k80", columns=200).stdout
+    assert "2.14  11.8          official wheel runs (sm_35)\n" in text
+    assert "1.4   8.0           official wheel runs (sm_37)\n" in text
+    assert "with `xla: false`" in run("gpus", "quadro-k600", columns=200).stdout
+
+
+def test_one_driver_is_told_the_highest_of_what_gpu_and_toolkit_need(desk: Desk) -> None:
+    facts = facts_of(desk, "rtx5080")
+    assert (facts.driver, facts.toolkit_driver, facts.needs_driver) == ("570", "525.60.13", "570")
+    assert "  driver        570 or newer (WSL2: 570)\n" in run("gpus", "rtx5080", columns=200).stdout
+
+
+@pytest.mark.parametrize("words", [[""], ["\N{GRINNING FACE}"], ["9.1"], ["sm_91"], ["gfx9999"]])
+def test_where_nothing_is_found_nothing_is_guessed(words: list[str]) -> None:
+    result = run("gpus", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "[gpu-unknown]" in result.stderr
+    assert "did you mean" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -179,11 +238,24 @@ def test_a_release_says_everything_that_its_row_does_and_from_where(desk: Desk, 
     assert all(" ".join(sources[key].split()) in text for key in row.source)
 
 
-def test_a_release_that_is_not_known_is_answered_by_a_near_one() -> None:
-    result = run("releases", "2.81")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "[release-unknown]" in result.stderr
-    assert "`2.8`" in result.stderr
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("2.81", "known are 1.4 to 2.21"),
+        ("1.99", "`1.15` or `2.0`"),
+        ("2.18.9", "TensorFlow 2.18.9 does not exist; of 2.18 there are 2.18.0, 2.18.1"),
+        ("two", "`two` is no version of TensorFlow"),
+    ],
+)
+def test_a_release_that_is_not_known_is_refused_alike_everywhere(
+    asked: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asking = (["releases"], ["advise", "rtx3080", "--tensorflow"], ["init", "--gpu", "cpu", "--tensorflow"])
+    results = [run(*command, asked) for command in asking]
+    assert {(result.exit_code, result.stdout) for result in results} == {(2, "")}
+    assert words in " ".join(results[0].stderr.split())
+    assert len({result.stderr for result in results}) == 1
 
 
 def test_a_release_added_as_a_row_is_listed(tmp_path: Path, desk: Desk) -> None:
@@ -225,6 +297,12 @@ def test_a_code_that_does_not_exist_gets_the_nearest_ones() -> None:
     assert (result.exit_code, result.stdout) == (2, "")
     assert "[code-unknown]" in result.stderr
     assert "`yaml-syntax`" in result.stderr
+
+
+def test_the_beginning_of_codes_is_answered_by_all_of_them(desk: Desk) -> None:
+    result = run("explain", "gpu")
+    assert result.exit_code == 2
+    assert all(f"`{code}`" in result.stderr for code in desk.knowledge.codes if code.startswith("gpu-"))
 
 
 # --- all of them --------------------------------------------------------------------------------------------------

@@ -14,9 +14,20 @@ import pytest
 import yaml
 
 import tfdock
+from tfdock.decide.rules import libraries
 from tfdock.errors import ProfileError
 from tfdock.model import Capability, ImageRef, Version
-from tfdock.read.knowledge import Flag, Gpu, Image, KnowledgeBase, Library, Release, Variable, in_range
+from tfdock.read.knowledge import (
+    Flag,
+    Gpu,
+    Image,
+    KnowledgeBase,
+    Library,
+    Release,
+    Toolkit,
+    Variable,
+    in_range,
+)
 from tfdock.read.yamldoc import MAX_BYTES
 
 FOLDER = Path(tfdock.__file__).parent / "knowledge"
@@ -114,10 +125,23 @@ def test_every_row_cites_a_source_of_its_file(file: Path) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_row_says_when_it_was_checked(knowledge: KnowledgeBase, table: str) -> None:
+def test_every_row_says_when_it_was_checked_or_that_nobody_has(knowledge: KnowledgeBase, table: str) -> None:
     rows = getattr(knowledge, table)
     for row in rows.values() if isinstance(rows, dict) else rows:
-        assert date.fromisoformat(row.checked) >= date(2026, 1, 1), row
+        if row.source in ("memory", ("memory",)):
+            assert row.unverified, row
+            assert not row.checked, row
+        else:
+            assert date.fromisoformat(row.checked) >= date(2026, 1, 1), row
+
+
+@pytest.mark.parametrize(
+    ("source", "checked"), [("s", "2026-11-21"), ("[s, memory]", "2026-11-21"), ("memory", ""), ("[memory]", "")]
+)
+def test_what_is_from_memory_alone_was_compared_with_nothing(source: str, checked: str) -> None:
+    text = f"checked: '2026-11-21'\nrows:\n  - {{toolkit: cuda, version: '12.5', targets: [], source: {source}}}\n"
+    base = KnowledgeBase({"toolkits": [("mine.yaml", text)]})
+    assert base.toolkits["cuda", "12.5"].checked == checked
 
 
 GOOD = 'sources: {{s: here}}\nrows:\n  - {{toolkit: cuda, version: "12.5", targets: [], source: s}}\n{}'
@@ -624,6 +648,27 @@ def test_drivers_grow_with_the_toolkit(knowledge: KnowledgeBase) -> None:
         assert Version(one.windows or "") < Version(next_one.windows or "")
 
 
+@pytest.mark.parametrize(
+    ("cuda", "linux", "windows"),
+    [
+        ("7.5", "352.31", "353.66"),
+        ("8.0", "375.26", "376.51"),
+        ("9.0", "384.81", "385.54"),
+        ("9.1", "390.46", "391.29"),
+        ("9.2", "396.37", "398.26"),
+        ("10.0", "410.48", "411.31"),
+        ("10.1", "418.39", "418.96"),
+        ("10.2", "440.33", "441.22"),
+    ],
+)
+def test_before_cuda_11_the_driver_is_that_of_the_newest_patch_release(
+    knowledge: KnowledgeBase, cuda: str, linux: str, windows: str
+) -> None:
+    # NVIDIA's table names 8.0.61 (GA2), 9.2.148 (Update 1) and `10.1.105 general release, and updates`.
+    row = knowledge.toolkits["cuda", cuda]
+    assert (row.driver_linux, row.driver_windows) == (linux, windows)
+
+
 def test_a_majors_driver_is_no_newer_than_its_first_toolkits(knowledge: KnowledgeBase) -> None:
     for row in knowledge.toolkits.values():
         floor = knowledge.drivers.get((row.toolkit, row.version.partition(".")[0]))
@@ -689,18 +734,14 @@ def _range(row: Library) -> tuple[Version, Version]:
 
 
 def _covering(knowledge: KnowledgeBase, component: str, version: str) -> list[Library]:
-    """Rows of the minor version; of any minor version where only a major one is named."""
-    asked = Version(version).minor
-    return [
-        row
-        for row in knowledge.libraries
-        if row.component == component
-        and (
-            _range(row)[0] <= asked <= _range(row)[1]
-            if len(asked.parts) > 1
-            else _range(row)[0].parts[0] == asked.parts[0]
-        )
-    ]
+    """Rows with a full version of what is asked for, or that lie around it where its patch releases are not told."""
+    asked = Version(version)
+
+    def within(row: Library) -> bool:
+        first, last = (bound.parts[: len(asked.parts)] for bound in _range(row))
+        return first <= asked.parts[: len(_range(row)[0].parts)] and asked.parts[: len(_range(row)[1].parts)] <= last
+
+    return [row for row in knowledge.libraries if row.component == component and within(row)]
 
 
 def test_ranges_of_a_library_follow_each_other_without_gap(knowledge: KnowledgeBase) -> None:
@@ -710,7 +751,8 @@ def test_ranges_of_a_library_follow_each_other_without_gap(knowledge: KnowledgeB
         if _range(older) == _range(newer):  # one range, with other GPUs by toolkit
             assert not set(older.toolkits) & set(newer.toolkits)
             continue
-        assert first in ((last[0], last[1] + 1), (last[0] + 1, 0)), newer.since
+        follow = [(*last[:-1], last[-1] + 1), (last[0], last[1] + 1), (last[0] + 1, 0)]
+        assert first in [*follow, *((*minor, 0) for minor in follow[1:])], newer.since
         assert Version(older.lowest or "") <= Version(newer.lowest or "")
 
 
@@ -718,11 +760,11 @@ def test_a_librarys_versions_and_toolkits_are_known_ones(knowledge: KnowledgeBas
     toolkits = [Version(row.version) for row in knowledge.toolkits.values() if row.toolkit == "cuda"]
     for row in knowledge.libraries:
         first, last = _range(row)
-        assert len(first.parts) == len(last.parts) == 2
+        assert len(first.parts) == len(last.parts) in (2, 3)
         assert row.patches
         assert list(row.patches) == sorted(set(row.patches), key=Version)
-        assert all(first <= Version(patch).minor <= last for patch in row.patches)
-        assert {first, last} <= {Version(patch).minor for patch in row.patches}
+        cut = {Version(patch).parts[: len(first.parts)] for patch in row.patches}
+        assert (min(cut), max(cut)) == (first.parts, last.parts)
         assert all(any(one.matches(Version(wanted)) for one in toolkits) for wanted in row.toolkits)
         assert Version(row.lowest or "") < Version(row.highest or "")
 
@@ -737,6 +779,8 @@ def test_what_a_release_was_tested_with_fits_together(knowledge: KnowledgeBase) 
 @pytest.mark.parametrize(
     ("cudnn", "gpu", "native"),
     [
+        ("8.5.0", "9.0", False),
+        ("8.6.0", "9.0", True),
         ("8.7.0", "3.7", True),
         ("8.8.0", "3.7", False),
         ("9.6.0", "9.0", True),
@@ -750,6 +794,33 @@ def test_what_a_release_was_tested_with_fits_together(knowledge: KnowledgeBase) 
 def test_cudnn_has_code_for_these_gpus(knowledge: KnowledgeBase, cudnn: str, gpu: str, native: bool) -> None:
     rows = _covering(knowledge, "cudnn", cudnn)
     assert any(Version(row.lowest or "") <= Version(gpu) <= Version(row.highest or "") for row in rows) is native
+
+
+@pytest.mark.parametrize(
+    ("cudnn", "cuda", "made"),
+    [
+        ("8.0.3", "11.1", False),
+        ("8.0.3.33", "11.0", True),
+        ("8.0.4", "11.1", True),
+        ("8.0", "11.1", True),  # whichever of its patch releases fits
+        ("7.6.4", "10.2", False),
+        ("7.6.5.32", "10.2", True),
+        ("7.6", "10.2", True),
+        ("7", "10.2", True),
+        ("8", "12.0", True),
+    ],
+)
+def test_cudnn_is_made_for_these_toolkits(knowledge: KnowledgeBase, cudnn: str, cuda: str, made: bool) -> None:
+    wanted = [one for row in _covering(knowledge, "cudnn", cudnn) for one in row.toolkits]
+    assert any(Version(cuda).matches(Version(one)) for one in wanted) is made
+    assert (
+        any(
+            Version(cuda).matches(Version(one))
+            for row in libraries(knowledge, "cudnn", cudnn)
+            for one in row.toolkits
+        )
+        is made
+    )
 
 
 @pytest.mark.parametrize(("cuda", "native"), [("12.6", False), ("12.8", True), ("12.9", True)])
@@ -887,6 +958,7 @@ def test_a_target_fits_its_accelerator(knowledge: KnowledgeBase) -> None:
 def _image_fits(row: Image, release: str, accelerator: str, components: dict[str, str]) -> bool:
     return (
         in_range(release, row.releases)
+        and not row.compilers
         and (not row.accelerators or accelerator in row.accelerators)
         and all(Version(components.get(name, "")).matches(Version(want)) for name, want in row.components.items())
     )
@@ -952,8 +1024,65 @@ def test_every_image_can_be_reached(knowledge: KnowledgeBase) -> None:
                 and (not earlier.pythons or (row.pythons and set(row.pythons) <= set(earlier.pythons)))
                 and (not earlier.accelerators or set(row.accelerators) <= set(earlier.accelerators))
                 and all(row.components.get(name) == want for name, want in earlier.components.items())
+                and all(row.compilers.get(name) == want for name, want in earlier.compilers.items())
             )
             assert not hidden, (earlier.image, row.image)
+
+
+DISTRIBUTIONS = {
+    "ubuntu:?16.04": "5",
+    "ubuntu:?18.04": "7",
+    "ubuntu:?20.04": "9",
+    "ubuntu:?22.04": "11",
+    "debian:12": "12",
+}
+"""A distribution in an image's name -> the gcc that its build-essential brings."""
+
+
+def test_a_compiler_in_an_image_stands_there_by_its_version(knowledge: KnowledgeBase) -> None:
+    for row in knowledge.images:
+        if "rocm" in row.accelerators:
+            continue  # nobody has looked into AMD's images
+        for name in {"gcc", "clang"} & set(row.paths):
+            assert any(key.startswith(f"{name}-") for key in row.paths), (row.image, name)
+        for key, path in row.paths.items():
+            name, _, version = key.partition("-")
+            assert name in row.paths, "the one without a version is what a build gets that asks for none"
+            if path.startswith("/usr/lib/llvm-"):
+                assert version in ("", re.findall(r"llvm-(\d+)", path)[0]), row.image
+            elif version and name == "gcc" and not path.startswith("/dt9/"):
+                assert path == f"/usr/bin/gcc-{version}"
+
+
+def test_an_image_of_a_distribution_has_its_gcc_and_those_that_are_installed(knowledge: KnowledgeBase) -> None:
+    for row in knowledge.images:
+        own = [version for name, version in DISTRIBUTIONS.items() if re.search(name, row.image)]
+        installed = [package[4:] for package in row.packages if package.startswith("g++-")]
+        if own and row.template == "ubuntu-devel":
+            assert "build-essential" in row.packages
+            has = {key.removeprefix("gcc-") for key in row.paths if key.startswith("gcc-")}
+            assert has == {*own, *installed}, row.image
+            assert ("clang" in row.paths) is any(package.startswith("clang-") for package in row.packages)
+
+
+def test_what_an_image_holds_is_a_full_version_that_exists_and_that_its_row_asks_for(
+    knowledge: KnowledgeBase,
+) -> None:
+    assert any(row.holds for row in knowledge.images)
+    for row in knowledge.images:
+        for name, version in row.holds.items():
+            rows: list[Toolkit | Library] = [one for one in knowledge.toolkits.values() if one.toolkit == name]
+            rows += [one for one in _covering(knowledge, name, version) if name != "cuda"]
+            assert version in [patch for one in rows for patch in one.patches], (row.image, name)
+            assert Version(version).matches(Version(row.components.get(name, version)))
+            # A tag that names the component's version holds just that.
+            assert f"{{{name}}}" not in row.image or row.components[name] == version
+
+
+def test_an_archives_sum_stands_in_two_recipes_or_the_row_says_that_it_does_not(knowledge: KnowledgeBase) -> None:
+    for row in knowledge.archives:
+        recipes = {row.source} if isinstance(row.source, str) else set(row.source) - {"dockerfiles"}
+        assert (len(recipes) > 1) is ("one recipe only" not in str(row.unverified)), row.url
 
 
 # --- accelerators ---------------------------------------------------------------------------------------------------

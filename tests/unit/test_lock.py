@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import base64
+import errno
 import hashlib
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,7 +23,9 @@ from tfdock.decide.plan import BuildPlan
 from tfdock.decide.question import LocalSource
 from tfdock.decide.resolve import Resolution
 from tfdock.do import assets
-from tfdock.errors import Problem, ProfileError
+from tfdock.do import lock as locking
+from tfdock.do.lock import check_names, lock_path
+from tfdock.errors import BuildFailed, DiskFull, Problem, ProfileError
 from tfdock.read.knowledge import KnowledgeBase
 
 from .desk import Desk
@@ -123,6 +127,15 @@ def test_the_files_of_an_image_become_rows() -> None:
     ]
 
 
+@pytest.mark.parametrize("line", ["package x\x1b[2J 1 amd64", "requirement numpy 1.0\u202e ef01"])
+def test_what_no_lock_could_hold_is_refused_where_it_is_read(line: str) -> None:
+    with pytest.raises(BuildFailed) as caught:
+        locks.installed(b"bazel 7.4.1\n", f"{line}\n".encode(), {})
+    (problem,) = caught.value.problems
+    assert problem.code == "pin-unprintable"
+    assert problem.message.isprintable()
+
+
 def test_the_profile_and_its_files_are_pins_that_nobody_is_asked_for(made_up: Desk) -> None:
     archive = f'{{release: "9.9.1", archive: "https://x.org/a.tgz", sha256: "{"e" * 64}"}}'
     text = f"schema: 1\ntensorflow: {archive}\naccelerator: cpu\nbase: some/image@{DIGEST}\n"
@@ -184,6 +197,62 @@ def test_a_patch_and_another_base_are_not_pinned_by_a_lock_that_knows_others(res
         problem = locks.unpinned(LOCK, changed)
         assert problem is not None
         assert word in problem.message
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("profile", "lock"), [("a.yaml", "a.lock"), ("a.yml", "a.yml.lock"), ("a.lock", "a.lock.lock"), ("a", "a.lock")]
+)
+def test_a_lock_is_named_so_that_it_never_replaces_its_profile(tmp_path: Path, profile: str, lock: str) -> None:
+    (tmp_path / profile).write_text("x")
+    assert lock_path(str(tmp_path / profile)) == tmp_path / lock
+
+
+@pytest.mark.parametrize("names", [("a.yaml", "a"), ("a.yaml", "a.lock"), ("a.lock", "b.yaml", "a.yaml")])
+def test_profiles_of_one_call_that_would_have_one_file_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in names:
+        Path(name).write_text("x")
+    with pytest.raises(ProfileError) as caught:
+        check_names(names)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.file) == ("lock-name-taken", "a.lock")
+
+
+def test_a_profile_may_be_named_twice_and_one_that_is_not_there_is_told_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.yaml", "a.yml", "b.yaml"):
+        Path(name).write_text("x")
+    check_names(["a.yaml", "./a.yaml", "a.yml", "b.yaml", "nowhere.yaml", "rtx3080"])
+
+
+def test_a_folder_that_is_closed_is_told_before_anything_is_asked_and_a_full_disk_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(locking, "write_atomically", full)
+    with pytest.raises(DiskFull):
+        locking._write(tmp_path / "x.lock", "")
+    locking._check_place(tmp_path / "x.lock")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    with pytest.raises(ProfileError) as caught:
+        locking._check_place(tmp_path / "x.lock")
+    assert caught.value.problems[0].code == "file-error"
+
+
+def test_the_sum_of_a_lock_is_that_of_its_bytes(tmp_path: Path) -> None:
+    data = locks.to_text(LOCK).replace("\n", "\r\n").encode()
+    (tmp_path / "x.lock").write_bytes(data)
+    found = locking.read(tmp_path / "x.lock")
+    assert (found.sha256, found.lock) == (hashlib.sha256(data).hexdigest(), LOCK)
 
 
 # --- comparing ------------------------------------------------------------------------------------------------------

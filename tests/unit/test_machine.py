@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -167,6 +170,43 @@ def test_a_tool_that_never_answers_is_left(path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(machine, "_ANSWER_SECONDS", 0.2)
     imitate(path, "nvidia-smi", "exec /bin/sleep 60")
     assert "no answer" in machine.read_host().troubles["cuda"]
+
+
+def test_a_tool_that_never_answers_is_asked_once_and_goes_with_all_that_it_started(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_ANSWER_SECONDS", 0.5)
+    imitate(path, "nvidia-smi", f"echo $$ >> {path}/asked; /bin/sleep 60 & wait")
+    assert "no answer" in machine.read_host().troubles["cuda"]
+    (group,) = (path / "asked").read_text().split()
+    end = time.monotonic() + 10
+    while still_run(int(group)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert still_run(int(group)) == []
+
+
+def still_run(group: int) -> list[str]:
+    """The processes of a group that are no zombies, by /proc/<pid>/stat (proc(5))."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, its_group = file.read_text().rpartition(")")[2].split()[:3]
+            found += [file.parent.name] if int(its_group) == group and state != "Z" else []
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is still running, as is meant
+def test_a_tool_that_does_not_even_die_holds_nobody_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(machine, "_DYING_SECONDS", 0.2)
+    killed: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "killpg", lambda group, _: killed.append(group))
+        imitate(path, "nvidia-smi", "exec /bin/sleep 60")
+        assert "no answer" in machine.read_host().troubles["cuda"]
+    for group in killed:
+        os.killpg(group, signal.SIGKILL)
+        os.waitpid(group, 0)
 
 
 def test_a_tool_that_cannot_be_run_is_told_on(path: Path) -> None:

@@ -165,6 +165,11 @@ def test_a_mirror_changes_the_registry_and_nothing_else() -> None:
     assert str(image.at("mirror.example:5000")) == f"mirror.example:5000/tensorflow/build:2.18@{DIGEST}"
 
 
+def test_a_mirror_of_docker_hub_has_its_official_images_below_library() -> None:
+    assert str(ImageRef.parse("ubuntu:16.04").at("mirror.example:5000")) == "mirror.example:5000/library/ubuntu:16.04"
+    assert str(ImageRef.parse("quay.io/x:1").at("mirror.example:5000")) == "mirror.example:5000/x:1"
+
+
 @given(st.text(st.sampled_from("aZ09.-_:/@\n $")))
 def test_an_image_name_that_is_read_is_written_back_and_safe_in_a_dockerfile(text: str) -> None:
     try:

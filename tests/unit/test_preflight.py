@@ -57,7 +57,7 @@ def findings(desk: Desk, text: str, machine_host: Host | None, **more: Any) -> d
         ("11.2.2", "450.80.02", "452.39"),
         ("10.1.243", "418.39", "418.96"),
         ("9.0.176", "384.81", "385.54"),
-        ("8.0", "367.48", "369.30"),
+        ("8.0", "375.26", "376.51"),
     ],
 )
 def test_minor_versions_share_a_driver_from_the_major_on_that_promises_it(

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.read import profile as profiles
@@ -139,7 +139,7 @@ BAD = [
         "2:38",
         "`tensorflow.git`: `-oProxyCommand=x` does not look like a git address without a password "
         "(`https://github.com/tensorflow/tensorflow.git`)",
-        "`tensorflow.git` is: A git repository other than TensorFlow's own",
+        'write it like `git: "https://github.com/me/tensorflow.git"`',
         id="tensorflow.git",
     ),
     pytest.param(
@@ -147,7 +147,7 @@ BAD = [
         "2:38",
         "`tensorflow.git`: `https://me:secret@example.com/x.git` does not look like a git address without a password "
         "(`https://github.com/tensorflow/tensorflow.git`)",
-        "`tensorflow.git` is: A git repository other than TensorFlow's own",
+        'write it like `git: "https://github.com/me/tensorflow.git"`',
         id="tensorflow.git with a password",
     ),
     pytest.param(
@@ -161,14 +161,14 @@ BAD = [
         SOURCE + f"archive: ftp://x/y.zip, sha256: {SHA256}}}\n",
         "2:42",
         "`tensorflow.archive`: `ftp://x/y.zip` does not look like a web address without a password",
-        "`tensorflow.archive` is: A source archive (.tar.gz or .zip); needs `sha256`",
+        'write it like `archive: "https://example.org/tensorflow-2.18.0.tar.gz"`',
         id="tensorflow.archive",
     ),
     pytest.param(
         SOURCE + "archive: https://x/y.zip, sha256: abc}\n",
         "2:67",
         "`tensorflow.sha256`: `abc` does not look like 64 hexadecimal digits",
-        "`tensorflow.sha256` is: The archive's sha256",
+        "write the archive's sha256, as `sha256sum` prints it",
         id="tensorflow.sha256",
     ),
     pytest.param(
@@ -189,7 +189,7 @@ BAD = [
         HEAD + "extends: [a.yaml]\n",
         "3:10",
         "`extends`: should be text",
-        "write text, in quotes where it looks like a number",
+        "write it like `extends: base.yaml`",
         id="extends",
     ),
     pytest.param(
@@ -203,21 +203,21 @@ BAD = [
         "schema: 1\ntensorflow: {release: latest}\n",
         "2:23",
         "`tensorflow.release`: `latest` does not look like a version (`2.18.0`)",
-        "`tensorflow.release` is: The release whose rules the source follows",
+        'write it like `release: "2.18.0"`',
         id="tensorflow.release",
     ),
     pytest.param(
         SOURCE + "ref: a..b}\n",
         "2:38",
         "`tensorflow.ref`: `a..b` does not look like a git branch, tag or commit",
-        "`tensorflow.ref` is: A branch, tag or commit; the release's tag by default",
+        "write it like `ref: v2.18.0`",
         id="tensorflow.ref",
     ),
     pytest.param(
         SOURCE + "fallback: [main, --x]}\n",
         "2:50",
         "`tensorflow.fallback[1]`: `--x` does not look like a git branch, tag or commit",
-        "`tensorflow.fallback` is: Refs to try when `ref` cannot be fetched, configured or analysed",
+        "write it like `fallback: [master]`",
         id="tensorflow.fallback",
     ),
     pytest.param(
@@ -252,7 +252,7 @@ BAD = [
         SOURCE + 'path: "a\\nb"}\n',
         "2:39",
         "`tensorflow.path`: holds a control character or line break",
-        "`tensorflow.path` is: A local checkout, relative to the profile",
+        'write it like `path: "../tensorflow"`',
         id="tensorflow.path",
     ),
     pytest.param(
@@ -266,14 +266,14 @@ BAD = [
         HEAD + 'python: "4.0"\n',
         "3:9",
         "`python`: `4.0` does not look like a Python version (`3.11`)",
-        "`python` is: Python of the wheel; the newest the release knows by default",
+        'write it like `python: "3.11"`',
         id="python",
     ),
     pytest.param(
         HEAD + 'accelerator: "g pu"\n',
         "3:14",
         "`accelerator`: `g pu` does not look like a plain name",
-        "`accelerator` is: cuda, rocm or cpu; by what else is asked when left out",
+        "write it like `accelerator: cuda`",
         id="accelerator",
     ),
     pytest.param(
@@ -287,7 +287,7 @@ BAD = [
         HEAD + 'gpus: [rtx3080, "-x"]\n',
         "3:17",
         "`gpus[1]`: `-x` does not look like a GPU's name",
-        "`gpus` is: GPU names, or `local` for this machine's; beside a list of targets: what it must serve",
+        "write it like `gpus: [rtx3080]`",
         id="gpus[]",
     ),
     pytest.param(
@@ -315,7 +315,7 @@ BAD = [
         HEAD + "targets: [gfx]\n",
         "3:11",
         "`targets[0]`: `gfx` does not look like a target such as `sm_86`, `compute_86` or `gfx90a`",
-        "`targets` is: What to compile, for any other accelerator",
+        "write it like `targets: [gfx90a]`",
         id="targets",
     ),
     pytest.param(
@@ -329,21 +329,21 @@ BAD = [
         HEAD + 'cuda: "12.x"\n',
         "3:7",
         "`cuda`: `12.x` does not look like a version (`2.18.0`)",
-        "`cuda` is: CUDA version; the tested one by default",
+        'write it like `cuda: "12.5.1"`',
         id="cuda",
     ),
     pytest.param(
         HEAD + "cudnn: [9]\n",
         "3:8",
         "`cudnn`: should be text",
-        "write text, in quotes where it looks like a number",
+        'write it like `cudnn: "9.3.0"`',
         id="cudnn",
     ),
     pytest.param(
         HEAD + 'rocm: ""\n',
         "3:7",
         "`rocm`: `` does not look like a version (`2.18.0`)",
-        "`rocm` is: ROCm version",
+        'write it like `rocm: "6.2.0"`',
         id="rocm",
     ),
     pytest.param(
@@ -357,7 +357,7 @@ BAD = [
         HEAD + 'components: {nccl: "two"}\n',
         "3:20",
         "`components.nccl`: `two` does not look like a version (`2.18.0`)",
-        "`components` is: Versions of other components, by name",
+        'write it like `components: {nccl: "2.21.5"}`',
         id="components{}",
     ),
     pytest.param(
@@ -392,7 +392,7 @@ BAD = [
         HEAD + "host_compiler: {name: gcc, version: new}\n",
         "3:37",
         "`host_compiler.version`: `new` does not look like a version (`2.18.0`)",
-        "`host_compiler.version` is: Its version, where Debian and Ubuntu put it",
+        'write it like `version: "11"`',
         id="host_compiler.version",
     ),
     pytest.param(
@@ -420,7 +420,7 @@ BAD = [
         HEAD + "optimize: [avx2, -O3]\n",
         "3:18",
         "`optimize[1]`: `-O3` does not look like a CPU feature such as `avx2`",
-        "`optimize` is: CPU code: portable, this machine's only, or named features",
+        "write it like `optimize: [avx2, fma]`",
         id="optimize[]",
     ),
     pytest.param(
@@ -462,14 +462,14 @@ BAD = [
         HEAD + 'debug: {per_file: [{files: "a\\tb", copts: [-g]}]}\n',
         "3:28",
         "`debug.per_file[0].files`: holds a control character or line break",
-        "`debug.per_file[0].files` is: Labels or paths as `--per_file_copt` takes them: `+third_party/.*,-//x.*`",
+        'write it like `files: "+third_party/.*,-//x.*"`',
         id="debug.per_file[].files",
     ),
     pytest.param(
         HEAD + "debug:\n  per_file:\n    - {files: x, copts: [g1]}\n",
         "5:26",
         "`debug.per_file[0].copts[0]`: `g1` does not look like a compiler flag",
-        "`debug.per_file[0].copts` is: Compiler options for these files",
+        'write it like `copts: ["-g"]`',
         id="debug.per_file[].copts",
     ),
     pytest.param(
@@ -483,14 +483,14 @@ BAD = [
         HEAD + 'base: "ubuntu:22.04; id"\n',
         "3:7",
         "`base`: not an image reference: 'ubuntu:22.04; id'",
-        "`base` is: Base image instead of the known one",
+        'write it like `base: "ubuntu:22.04"`',
         id="base",
     ),
     pytest.param(
         HEAD + "base: TensorFlow/build:2.18\n",
         "3:7",
         "`base`: not an image reference: 'TensorFlow/build:2.18'; only a registry may have capitals",
-        "`base` is: Base image instead of the known one",
+        'write it like `base: "ubuntu:22.04"`',
         id="base with capitals",
     ),
     pytest.param(
@@ -504,77 +504,77 @@ BAD = [
         HEAD + "bazel: {version: latest}\n",
         "3:18",
         "`bazel.version`: `latest` does not look like a version (`2.18.0`)",
-        "`bazel.version` is: Bazel's version; the release's own by default",
+        'write it like `version: "6.5.0"`',
         id="bazel.version",
     ),
     pytest.param(
         HEAD + "bazel: {configs: [--config=x]}\n",
         "3:19",
         "`bazel.configs[0]`: `--config=x` does not look like a plain name",
-        "`bazel.configs` is: Further `--config=` names",
+        "write it like `configs: [mkl]`",
         id="bazel.configs",
     ),
     pytest.param(
         HEAD + "bazel: {copts: [O3]}\n",
         "3:17",
         "`bazel.copts[0]`: `O3` does not look like a compiler flag",
-        "`bazel.copts` is: Further compiler options, for every C++ file",
+        'write it like `copts: ["-O3"]`',
         id="bazel.copts",
     ),
     pytest.param(
         HEAD + "bazel: {flags: [-c]}\n",
         "3:17",
         "`bazel.flags[0]`: `-c` does not look like a Bazel flag",
-        "`bazel.flags` is: Further flags of `bazel build`",
+        'write it like `flags: ["--subcommands"]`',
         id="bazel.flags",
     ),
     pytest.param(
         HEAD + "bazel: {startup: [batch]}\n",
         "3:19",
         "`bazel.startup[0]`: `batch` does not look like a Bazel flag",
-        "`bazel.startup` is: Further startup options",
+        'write it like `startup: ["--host_jvm_args=-Xmx4g"]`',
         id="bazel.startup",
     ),
     pytest.param(
         HEAD + "resources: {jobs: 0}\n",
         "3:19",
         "`resources.jobs`: should be greater than or equal to 1",
-        "`resources.jobs` is: Compile jobs at once",
+        "write it like `jobs: 8`",
         id="resources.jobs",
     ),
     pytest.param(
         HEAD + "resources: {jobs: 010}\n",
         "3:19",
         "`resources.jobs`: should be a whole number",
-        "`resources.jobs` is: Compile jobs at once",
+        "write it like `jobs: 8`",
         id="resources.jobs octal",
     ),
     pytest.param(
         HEAD + "resources: {memory: lots}\n",
         "3:21",
         "`resources.memory`: `lots` does not look like an amount of memory (`24GiB`)",
-        "`resources.memory` is: Memory limit of the build container",
+        'write it like `memory: "24GiB"`',
         id="resources.memory",
     ),
     pytest.param(
         HEAD + "resources: {cpus: 1.5}\n",
         "3:19",
         "`resources.cpus`: should be a whole number",
-        "`resources.cpus` is: Cores",
+        "write it like `cpus: 8`",
         id="resources.cpus",
     ),
     pytest.param(
         HEAD + "resources: {disk: 60 gigs}\n",
         "3:19",
         "`resources.disk`: `60 gigs` does not look like an amount of memory (`24GiB`)",
-        "`resources.disk` is: Free disk that a build must find",
+        'write it like `disk: "120GiB"`',
         id="resources.disk",
     ),
     pytest.param(
         HEAD + 'resources: {time_limit: ""}\n',
         "3:25",
         "`resources.time_limit`: `` does not look like a duration (`5h30m`)",
-        "`resources.time_limit` is: Stop cleanly, keeping the cache, after this long",
+        'write it like `time_limit: "5h30m"`',
         id="resources.time_limit",
     ),
     pytest.param(
@@ -595,14 +595,14 @@ BAD = [
         HEAD + "wheel: {name: my wheel}\n",
         "3:15",
         "`wheel.name`: `my wheel` does not look like a plain name",
-        "`wheel.name` is: Project name instead of `tensorflow`",
+        "write it like `name: my-tensorflow`",
         id="wheel.name",
     ),
     pytest.param(
         HEAD + "wheel: {local_version: cuda-12}\n",
         "3:24",
         "`wheel.local_version`: `cuda-12` does not look like a local version (`cuda12.5.sm86`)",
-        "`wheel.local_version` is: Local version; made from the toolkit and capabilities by default",
+        "write it like `local_version: cuda12.5.sm86`",
         id="wheel.local_version",
     ),
     pytest.param(
@@ -621,6 +621,14 @@ def test_a_bad_value_is_refused_at_its_place_with_a_fix(text: str, place: str, m
     assert problem.where == f"{FILE}:{place}"
     assert (problem.message, problem.fix) == (message, fix)
     assert problem.code == ("profile-missing-key" if "missing" in message else "profile-bad-value")
+
+
+@pytest.mark.parametrize("record", profiles._Record.__subclasses__(), ids=lambda record: record.__name__)
+def test_what_is_shown_to_be_written_is_taken(record: type[BaseModel]) -> None:
+    for name, info in record.model_fields.items():
+        for example in info.examples or ():
+            taken = TypeAdapter(info.rebuild_annotation()).validate_python(example, strict=True)
+            assert taken == example, name
 
 
 # --- keys ---------------------------------------------------------------------------------------------------------

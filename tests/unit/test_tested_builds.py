@@ -58,6 +58,22 @@ def test_a_documented_build_is_taken_as_it_is(desk: Desk, row: dict[str, Any], p
     )
 
 
+@pytest.mark.parametrize(("row", "python"), BUILDS)
+def test_a_documented_build_is_taken_with_the_documented_compiler_and_bazel(
+    desk: Desk, row: dict[str, Any], python: str
+) -> None:
+    name, version = row["compiler"].lower().split()
+    tools = f'host_compiler: {{name: {name}, version: "{version}"}}\nbazel: {{version: "{row["bazel"]}"}}\n'
+    resolution = desk.resolve(profile_of(desk, row, python) + tools)
+    assert resolution.untested == ()
+    assert (resolution.host_compiler, resolution.bazel) == (name, row["bazel"])
+    assert resolution.python == python
+    # What is built with is in the image, and is that compiler: agreed as far as the image's version is written.
+    own = [key for key, path in resolution.image.paths.items() if path == resolution.paths[name] and "-" in key]
+    assert own
+    assert all(Version(version).matches(Version(key.partition("-")[2])) for key in own)
+
+
 def test_the_table_is_whole() -> None:
     """34 minor releases, each tested on CPU and on GPU."""
     rows = [(row["release"], row["kind"]) for row in TABLE["rows"]]

@@ -54,6 +54,7 @@ def problems(text: str) -> list[Problem]:
         pytest.param("? |\n  two\n  lines\n: 1", "yaml-key", "p.yaml:1:3", id="key of two lines"),
         pytest.param("a: 1\nb: x: y\n", "yaml-syntax", "p.yaml:2:5", id="colon in a value"),
         pytest.param("a:\n\tb: 1\n", "yaml-syntax", "p.yaml:2:1", id="tab"),
+        pytest.param("a:\n  b: 1\n \tc: 1\n", "yaml-syntax", "p.yaml:3:2", id="tab behind spaces"),
         pytest.param("a: 'b", "yaml-syntax", "p.yaml:1:6", id="open quote"),
         pytest.param("a: 1\nb: x\0y\n", "yaml-syntax", "p.yaml:2:5", id="NUL"),
         pytest.param("é: \x07", "yaml-syntax", "p.yaml:1:4", id="bell behind an umlaut"),
@@ -64,6 +65,14 @@ def test_what_people_regret_is_refused_at_its_place(text: str, code: str, place:
     (problem,) = problems(text)
     assert (problem.code, problem.where) == (code, place)
     assert problem.fix
+
+
+@pytest.mark.parametrize("text", ["a:\n\tb: 1\n", "a: 1\n\tb: 2\n", "a:\r\n  b: 1\r\n \tc: 1\r\n"])
+def test_a_tab_is_called_a_tab(text: str) -> None:
+    (problem,) = problems(text)
+    assert (problem.message, problem.fix) == ("YAML wants spaces, this line has a tab", "indent with spaces only")
+    (other,) = problems("a: 'b\t")
+    assert "tab" not in other.message
 
 
 def test_a_bomb_is_refused_before_anything_of_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,13 @@ release it names is the one asked for, or else the nearest that takes it.
 
 from __future__ import annotations
 
-import difflib
+import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tfdock.decide.contract import applies
 from tfdock.decide.devices import find_gpu, matching, sorted_targets
-from tfdock.decide.known import taken_versions, uses_target
+from tfdock.decide.known import apart, bare_gpu, is_target, release_named, taken_versions, uses_target
 from tfdock.decide.preflight import toolkit_floor
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.decide.rules import judge, libraries
@@ -35,14 +35,15 @@ from tfdock.read.knowledge import (
 OFFICIAL_MACHINE = "x86_64"
 """The kind of machine that official wheels with GPU code are for."""
 _FILE = "advice.yaml"
+_COMMENT_COLUMNS = 78
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheel:
     """An official wheel: `targets` are what was compiled into it, empty where nobody knows of any for such GPUs.
 
-    `requirement` is what to tell pip; `pins` are what to tell it beside, where the newest of a library has dropped
-    one of the GPUs.
+    `requirement` is what to tell pip, with one of the Pythons `installs`; `pins` are what to tell it beside, where
+    the newest of a library has dropped one of the GPUs. `needs` (`CUDA 11.2`) is what pip does not bring.
     """
 
     project: str
@@ -51,7 +52,18 @@ class Wheel:
     pythons: tuple[str, ...]
     targets: tuple[str, ...]
     requirement: str
+    installs: tuple[str, ...]
+    needs: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorWheel:
+    """A wheel that a GPU's vendor publishes, whose code is not known; `release` is what it is made of."""
+
+    vendor: str
+    project: str
+    release: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,26 +116,34 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The whole answer. `native` is the newest official wheel that runs on all the GPUs without JIT.
+    """The whole answer. `asked` is the release as asked for, `native` the newest official wheel that runs on all the
+    GPUs without JIT, `instead` the one that makes a build of another release superfluous.
 
     `offer` is the profile to build; where no release takes the GPUs, the one asked for at one's own risk. `untested`
     is that one beside an offer of another release, `refused` why the release asked for does not take them.
-    `elsewhere`: a GPU is part of a machine of another kind; `mixed`: one wheel cannot serve them. `plan` is the
-    offer's list, `alternative` one with code for each GPU alone, where it is longer; `figures` are what sizes and
-    times were reckoned with, and may be held against.
+    `elsewhere` is the kind of machine that a GPU is part of, where that is another, and `buildable` whether there are
+    base images for it. `mixed`: they are of several accelerators; `apart` says why no wheel serves them all, a line
+    for each. `vendors` is the vendor's own wheel, to be tried before one is built. `plan` is the offer's list,
+    `alternative` one with code for each GPU alone, where it is longer; `figures` are what sizes and times were
+    reckoned with, and may be held against.
     """
 
+    asked: str | None
     release: Release
     version: str
     python: str | None
     wheel: Wheel
     gpus: tuple[GpuAdvice, ...]
     native: Wheel | None
+    instead: Wheel | None
+    vendors: VendorWheel | None
     offer: Offer | None
     untested: Offer | None
     refused: tuple[Problem, ...]
-    elsewhere: bool
+    elsewhere: str
+    buildable: bool
     mixed: bool
+    apart: tuple[str, ...]
     plan: SizePlan | None
     alternative: SizePlan | None
     figures: tuple[Estimate, ...]
@@ -143,25 +163,35 @@ def advise(
     knowledge: KnowledgeBase, gpus: Sequence[Gpu], *, tensorflow: str | None = None, python: str | None = None
 ) -> Advice:
     """Answer for GPUs and a release (`2.19`, `2.19.1`; None is the newest); ProfileError for an unknown one."""
-    release, version = _release(knowledge, tensorflow)
+    newest = max(knowledge.releases, key=Version)
+    release, version = release_named(knowledge, newest if tensorflow is None else tensorflow)
     accelerator = knowledge.accelerators[gpus[0].accelerator]
+    mixed = len({gpu.accelerator for gpu in gpus}) > 1
     found = tuple(_on_official(knowledge, release, gpu) for gpu in gpus)
     offer, refused = _offer(knowledge, release, version, gpus, python)
     own = offer is not None and offer.release is release
     untested = None if own else _accepted(knowledge, release, version, gpus, python, allow_untested=True)[0]
     planned = offer or untested
+    native = _newest_native(knowledge, gpus, python)
+    elsewhere = next((one for gpu in gpus if (one := machine_of(knowledge, gpu)) != OFFICIAL_MACHINE), "")
     return Advice(
+        asked=tensorflow,
         release=release,
         version=version,
         python=python,
-        wheel=_official_wheel(knowledge, release, version, found),
+        wheel=_official_wheel(knowledge, release, version, found, python),
         gpus=found,
-        native=_newest_native(knowledge, gpus, python),
+        native=native,
+        # Whoever did not ask for a release need not build one.
+        instead=native if tensorflow is None else _without_build(knowledge, offer, release, gpus, python),
+        vendors=_vendors(planned.release if planned else release, accelerator, gpus),
         offer=planned,
         untested=untested if offer else None,
         refused=refused,
-        elsewhere=any(machine_of(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus),
-        mixed=len({gpu.accelerator for gpu in gpus}) > 1,
+        elsewhere=elsewhere,
+        buildable=any(row.machine == elsewhere for row in knowledge.images),
+        mixed=mixed,
+        apart=() if mixed or planned else _apart(knowledge, accelerator, gpus),
         plan=_size(knowledge, planned.release, accelerator, gpus, planned.resolution.targets) if planned else None,
         alternative=_one_each(knowledge, planned, accelerator, gpus) if planned else None,
         figures=tuple(_figures(knowledge, planned.release if planned else release, accelerator)),
@@ -169,12 +199,22 @@ def advise(
     )
 
 
+def _apart(knowledge: KnowledgeBase, accelerator: Accelerator, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """Why no wheel serves them all, a line each: what compiles for them, or the machines they stand in."""
+    machines = [machine_of(knowledge, gpu) for gpu in gpus]
+    if len({*machines}) > 1:
+        return tuple(
+            f"{gpu.gpu} stands beside a CPU of {machine}" for gpu, machine in zip(gpus, machines, strict=True)
+        )
+    return apart(knowledge, accelerator, [(gpu.gpu, gpu.target) for gpu in gpus])
+
+
 def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...]:
     """The rows of GPUs, without repetition; ProfileError with the nearest names for those that are not known."""
     found, problems = list[Gpu](), list[Problem]()
     for name in names:
-        row = find_gpu(knowledge, name)
-        if row is None:
+        row = bare_gpu(knowledge, name) or find_gpu(knowledge, name)
+        if row is None or (is_target(knowledge, name) and row.gpu in knowledge.gpus):
             problems.append(_unknown(knowledge, name))
         elif row not in found:
             found.append(row)
@@ -190,6 +230,16 @@ def _no_name() -> Problem:
 
 
 def _unknown(knowledge: KnowledgeBase, name: str) -> Problem:
+    plain = knowledge.accelerators.get(name.lower())
+    if plain is not None and plain.target_pattern is None:
+        word = plain.accelerator
+        fix = f"for a machine without GPU `tfdock init --gpu {word}` writes a profile, and `pip install` has wheels"
+        return Problem(
+            code="gpu-unknown", message=f"`{name}` is no GPU, and this is about GPUs", fix=fix, field="gpu"
+        )
+    if is_target(knowledge, name):
+        message = f"no GPU is known to have the target `{name}`"
+        return Problem(code="gpu-unknown", message=message, fix="`tfdock gpus` lists all, with theirs", field="gpu")
     match = matching(knowledge, name)
     if match.candidates:
         which = " or ".join(f"`{row.gpu}` ({row.target})" for row in match.candidates)
@@ -200,27 +250,6 @@ def _unknown(knowledge: KnowledgeBase, name: str) -> Problem:
     return Problem(code="gpu-unknown", message=f"the GPU `{name}` is not known", fix=fix, field="gpu")
 
 
-def _release(knowledge: KnowledgeBase, asked: str | None) -> tuple[Release, str]:
-    """The row, and the full version: the newest patch release where none is asked for."""
-    known = sorted(knowledge.releases, key=Version)
-    if asked is None:
-        row = knowledge.releases[known[-1]]
-        return row, _newest_patch(row)
-    row_or_none = knowledge.releases.get(str(Version(asked).minor))
-    if row_or_none is None:
-        close = difflib.get_close_matches(asked, known, n=3) or known[-1:]
-        message = f"TensorFlow {asked} is not known; known releases: {known[0]} to {known[-1]}"
-        fix = f"use a known release, such as {' or '.join(f'`{one}`' for one in close)}"
-        raise ProfileError(Problem(code="release-unknown", message=message, fix=fix, field="tensorflow"))
-    row = row_or_none
-    exact = len(Version(asked).parts) > len(Version(row.release).parts)
-    if exact and row.patches and asked not in row.patches:
-        message = f"TensorFlow {asked} was never released; {row.release} has {', '.join(row.patches)}"
-        problem = Problem(code="release-unknown", message=message, fix="use one of them", field="tensorflow")
-        raise ProfileError(problem)
-    return row, asked if exact else _newest_patch(row)
-
-
 def _newest_patch(release: Release) -> str:
     return release.patches[-1] if release.patches else release.release
 
@@ -228,21 +257,59 @@ def _newest_patch(release: Release) -> str:
 # --- the official wheel ---------------------------------------------------------------------------------------------
 
 
-def _official_wheel(knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[GpuAdvice]) -> Wheel:
+def _official_wheel(
+    knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[GpuAdvice], python: str | None
+) -> Wheel:
     """What a release published for such GPUs; where there are several accelerators, for the first."""
-    name = gpus[0].gpu.accelerator
-    project = release.official_project.get(name, "tensorflow")
-    companions = _companions(knowledge, release, knowledge.accelerators[name])
+    accelerator = knowledge.accelerators[gpus[0].gpu.accelerator]
+    project = release.official_project.get(accelerator.accelerator, "tensorflow")
+    companions = tuple(_companions(knowledge, release, accelerator))
     extra = next((row.extra for row in companions if row.extra), None)
+    able = [one for one in release.pythons if all(not row.pythons or one in row.pythons for row in companions)]
+    if python is not None and python not in able:
+        extra = None  # it cannot be installed with that Python, while the wheel itself can
+    tested = ((name, release.components.get(name, Support()).tested) for name in accelerator.components)
+    needs = () if extra else tuple(f"{accelerator.titles.get(name, name)} {one}" for name, one in tested if one)
     return Wheel(
         project=project,
         release=release.release,
         version=version,
         pythons=release.pythons,
-        targets=release.official_targets.get(name, ()),
+        targets=release.official_targets.get(accelerator.accelerator, ()),
         requirement=f"{project}{f'[{extra}]' if extra else ''}=={version}",
-        pins=tuple(dict.fromkeys(pin for one in gpus for pin in one.pins)),
+        installs=tuple(able) if extra else release.pythons,
+        needs=needs,
+        pins=tuple(dict.fromkeys(pin for one in gpus for pin in one.pins)) if extra else (),
     )
+
+
+def _without_build(
+    knowledge: KnowledgeBase, offer: Offer | None, asked: Release, gpus: Sequence[Gpu], python: str | None
+) -> Wheel | None:
+    """The official wheel of the release that is offered, if that is another one and its wheel does it for all."""
+    if offer is None or offer.release is asked:
+        return None
+    return _native_of(knowledge, offer.release, gpus, python)
+
+
+def _native_of(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu], python: str | None) -> Wheel | None:
+    """The official wheel of a release, if it runs on all of them without JIT."""
+    if len({gpu.accelerator for gpu in gpus}) > 1 or (python is not None and python not in release.pythons):
+        return None
+    found = [_on_official(knowledge, release, gpu) for gpu in gpus]
+    if not all(one.starts_at_once for one in found):
+        return None
+    return _official_wheel(knowledge, release, _newest_patch(release), found, python)
+
+
+def _vendors(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) -> VendorWheel | None:
+    """The vendor's own wheel of a release, where that is not TensorFlow's and the release uses such GPUs."""
+    name = accelerator.accelerator
+    project = release.official_project.get(name)
+    used = all(gpu.accelerator == name and uses_target(release, accelerator, gpu.target) for gpu in gpus)
+    if not project or release.official_targets.get(name) or not used:
+        return None
+    return VendorWheel(vendor=accelerator.vendor or "its vendor", project=project, release=release.release)
 
 
 def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> GpuAdvice:
@@ -251,7 +318,7 @@ def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> GpuAdv
     targets = release.official_targets.get(gpu.accelerator, ())
     found = judge(knowledge, accelerator, gpu.target, targets)
     limits = _Limits(knowledge, release, accelerator, gpu)
-    against = limits.machine() or ("" if targets else _nothing_published(release, accelerator))
+    against = limits.machine() or ("" if targets else _nothing_published(knowledge, release, accelerator))
     if not against and found.runs != "no":
         against = limits.against()
     runs: Runs = "no" if against else found.runs
@@ -266,27 +333,25 @@ def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> GpuAdv
     )
 
 
-def _nothing_published(release: Release, accelerator: Accelerator) -> str:
-    title = accelerator.titles.get(accelerator.toolkit or "", accelerator.accelerator)
-    project = release.official_project.get(accelerator.accelerator)
-    own = f"{accelerator.vendor} publishes wheels as `{project}`, whose code is not known here" if project else ""
-    theirs = (
-        own or f"wheels for {title} are {accelerator.vendor or 'others'}'s own, and what is in them not known here"
-    )
-    return f"TensorFlow's own wheel of {release.release} has no {title} code; {theirs}"
+def _nothing_published(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> str:
+    name = accelerator.accelerator
+    title = accelerator.titles.get(accelerator.toolkit or "", name)
+    own = f"TensorFlow's own wheel of {release.release} has no {title} code"
+    published = {
+        row.release: row.official_project[name] for row in knowledge.releases.values() if name in row.official_project
+    }
+    if not published:
+        return own
+    last = release.release if release.release in published else max(published, key=Version)
+    which = "that release" if last == release.release else f"releases up to {last}"
+    return f"{own}; {accelerator.vendor} publishes wheels of {which} as `{published[last]}`"
 
 
 def _newest_native(knowledge: KnowledgeBase, gpus: Sequence[Gpu], python: str | None) -> Wheel | None:
     """The newest release whose official wheel runs on all of them without JIT."""
-    if len({gpu.accelerator for gpu in gpus}) > 1:
-        return None
-    for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True):
-        if python is not None and python not in release.pythons:
-            continue
-        found = [_on_official(knowledge, release, gpu) for gpu in gpus]
-        if all(one.starts_at_once for one in found):
-            return _official_wheel(knowledge, release, _newest_patch(release), found)
-    return None
+    order = sorted(knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True)
+    wheels = (_native_of(knowledge, release, gpus, python) for release in order)
+    return next((wheel for wheel in wheels if wheel), None)
 
 
 def _companions(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Iterator[Companion]:
@@ -372,7 +437,8 @@ class _Limits:
         if number not in row.targets:
             newer = all(_digits(one) < int(number) for one in row.targets)
             how = "is older than this GPU" if newer else "does not compile for it"
-            yield f"{title}, which comes with it, {how}: XLA leaves compiling to the driver; its libraries may fail"
+            origin = "comes with it" if self._companion(row.toolkit) else "it is made with"
+            yield f"{title}, which {origin}, {how}: XLA leaves compiling to the driver; its libraries may fail"
 
     def _library(self, component: str) -> Iterator[str]:
         """Whether a library of the wheel's own version has code for the GPU, and which version has."""
@@ -524,12 +590,6 @@ def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:
     return [*order[place + 1 :], *reversed(order[:place])]
 
 
-def _untested(
-    knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Gpu], python: str | None
-) -> Offer | None:
-    return _accepted(knowledge, release, version, gpus, python, allow_untested=True)[0]
-
-
 def _accepted(
     knowledge: KnowledgeBase,
     release: Release,
@@ -540,7 +600,10 @@ def _accepted(
     allow_untested: bool = False,
 ) -> tuple[Offer | None, tuple[Problem, ...]]:
     """A profile that is resolved without an objection, or the objections to the first that was tried."""
-    draft = _Draft(version=version, python=python, gpus=tuple(gpu.gpu for gpu in gpus), untested=allow_untested)
+    names = _named(knowledge, gpus)
+    if len(names) < len(gpus) and len({gpu.accelerator for gpu in gpus}) > 1:
+        return None, ()  # what no profile can say
+    draft = _Draft(version=version, python=python, gpus=names, untested=allow_untested)
     first: tuple[Problem, ...] = ()
     for targets in _lists(knowledge, release, gpus):
         for xla in (True, False):
@@ -558,20 +621,35 @@ def _accepted(
     return None, first
 
 
-def _lists(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> Iterator[tuple[str, str]]:
-    """(field, list) to try, smallest first; empty where the names of the GPUs say it all."""
+def _named(knowledge: KnowledgeBase, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """The names of those that have one a profile can say; of the others only the target is known."""
+    return tuple(gpu.gpu for gpu in gpus if gpu.gpu in knowledge.gpus)
+
+
+def _lists(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> Iterator[tuple[str, str, str]]:
+    """(field, list, comment) to try, smallest first; empty where the names of the GPUs say it all."""
     accelerator = knowledge.accelerators[gpus[0].accelerator]
+    bare = len(_named(knowledge, gpus)) < len(gpus)
     if not accelerator.capabilities or len({gpu.accelerator for gpu in gpus}) > 1:
-        yield "", ""
+        targets = sorted_targets(gpu.target for gpu in gpus)
+        yield (accelerator.target_field, f"[{', '.join(targets)}]", "") if bare else ("", "", "")
         return
+    exact = _exact(release, gpus)
     ptx = release.capability_format == "dotted"
-    exact = sorted_targets(str(replace(Capability.of_gpu(gpu.target), ptx=ptx)) for gpu in gpus)
     able = _able(knowledge, release, accelerator)
+    whom = "all of them" if len(gpus) > 1 else "it"
     for targets in dict.fromkeys((cover(knowledge, gpus, ptx=ptx), cover(knowledge, gpus, ptx=ptx, able=able))):
-        if targets == exact:
-            yield "", ""
+        if targets == exact and not bare:
+            yield "", "", ""
         elif targets:
-            yield accelerator.target_field, f"[{', '.join(targets)}]"
+            comment = "" if targets == exact else f"The fewest that run on {whom} without JIT."
+            yield accelerator.target_field, f"[{', '.join(targets)}]", comment
+
+
+def _exact(release: Release, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """A target for each GPU alone, as the release takes them."""
+    ptx = release.capability_format == "dotted"
+    return sorted_targets(str(replace(Capability.of_gpu(gpu.target), ptx=ptx)) for gpu in gpus)
 
 
 def _able(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> set[str]:
@@ -608,31 +686,33 @@ def _chosen(release: Release, resolution: Resolution) -> Iterator[tuple[str, str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Draft:
-    """A profile to be: `targets` is a field and its list, `chosen` are (field, value, reason)."""
+    """A profile to be: `targets` is a field, its list, and a comment; `chosen` are (field, value, reason)."""
 
     version: str
     python: str | None
     gpus: tuple[str, ...]
     untested: bool = False
     xla: bool = True
-    targets: tuple[str, str] = ("", "")
+    targets: tuple[str, str, str] = ("", "", "")
     chosen: tuple[tuple[str, str, str], ...] = ()
 
     def text(self) -> str:
-        """The profile's YAML."""
+        """The profile's YAML; comments stand on lines of their own."""
         lines = ["schema: 1", f'tensorflow: "{self.version}"']
         lines += [f'python: "{self.python}"'] if self.python else []
-        lines.append(f"gpus: [{', '.join(self.gpus)}]")
-        field, targets = self.targets
-        whom = "all of them" if len(self.gpus) > 1 else "it"
-        lines += [f"{field}: {targets}  # the fewest that run on {whom} without JIT"] if field else []
+        lines += [f"gpus: [{', '.join(self.gpus)}]"] if self.gpus else []
+        field, targets, comment = self.targets
+        lines += [*_comment(comment), f"{field}: {targets}"] if field else []
         for name, value, reason in self.chosen:
             written = value if value.isalpha() else f'"{value}"'
-            lines += [f"# {line}" for line in [reason] if line]
-            lines.append(f"{name}: {written}")
+            lines += [*_comment(f"{reason[:1].upper()}{reason[1:]}." if reason else ""), f"{name}: {written}"]
         lines += [] if self.xla else ["# XLA uses no GPU as old as this.", "xla: false"]
         lines += ["# Nobody is known to have tested this.", "allow_untested: true"] if self.untested else []
         return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, _COMMENT_COLUMNS, initial_indent="# ", subsequent_indent="# ")
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
@@ -682,7 +762,11 @@ def _one_each(
     knowledge: KnowledgeBase, offer: Offer, accelerator: Accelerator, gpus: Sequence[Gpu]
 ) -> SizePlan | None:
     """The list with code for each GPU alone, where it is a longer one that the release takes as well."""
-    draft = _Draft(version=str(offer.resolution.version), python=None, gpus=tuple(gpu.gpu for gpu in gpus))
+    names = _named(knowledge, gpus)
+    draft = _Draft(version=str(offer.resolution.version), python=None, gpus=names)
+    if len(names) < len(gpus):
+        exact = _exact(offer.release, gpus) if accelerator.capabilities else offer.resolution.targets
+        draft = replace(draft, targets=(accelerator.target_field, f"[{', '.join(exact)}]", ""))
     try:
         targets = _resolved(knowledge, draft).targets
     except Incompatible:

@@ -158,7 +158,7 @@ def _of_gfx(target: str) -> tuple[int, ...]:
 def is_target(knowledge: KnowledgeBase, word: str) -> bool:
     """Whether a word is written as targets are (`8.6`, `sm_86`, `gfx90a`), known or not."""
     rows = knowledge.accelerators.values()
-    if any(row.target_pattern and re.fullmatch(row.target_pattern, word.lower()) for row in rows):
+    if any(row.target_pattern and re.fullmatch(row.target_pattern, spelled(word)) for row in rows):
         return True
     capabilities = any(row.capabilities for row in rows)
     return bool(capabilities and re.fullmatch(r"\d{1,2}\.\d", word)) or word.lower() in _all_targets(knowledge)
@@ -177,7 +177,7 @@ def bare_gpu(knowledge: KnowledgeBase, word: str) -> Gpu | None:
         return None
     own = [gpu for gpu in knowledge.gpus.values() if gpu.target == target]
     families = [row for row in knowledge.architectures if target in row.targets]
-    accelerator = next(row.accelerator for row in (*own, *families))
+    accelerator = own[0].accelerator if own else families[0].accelerator
     written = str(Capability.of_gpu(target)) if knowledge.accelerators[accelerator].capabilities else target
     # Where all of that target stand beside a CPU of one kind, so does this one.
     machines = {gpu.machine for gpu in own}
@@ -196,10 +196,15 @@ def title(knowledge: KnowledgeBase, gpu: Gpu) -> str:
     return next((match[0] for name in longer if (match := pattern.search(name))), gpu.gpu)
 
 
+def spelled(word: str) -> str:
+    """`SM86` and `sm-86` are `sm_86`; anything else stays as it is, in small letters."""
+    return re.sub(r"^(sm|compute)[ _-]?(?=\d)", r"\1_", word.lower())
+
+
 def dotted(target: str) -> str:
     """`sm_86`, `compute_86` and `8.6` are the GPU's `8.6`; anything else stays as it is."""
     try:
-        return Capability.parse(target.lower()).dotted
+        return Capability.parse(spelled(target)).dotted
     except ValueError:
         return target.lower()
 
@@ -372,6 +377,45 @@ def xla_uses(release: Release, accelerator: Accelerator, target: str) -> bool:
     """Whether the release's XLA uses a GPU of that target, as far as is known."""
     floor = release.xla_floor.get(accelerator.accelerator)
     return floor is None or not accelerator.capabilities or Version(target) >= Version(floor)
+
+
+def apart(knowledge: KnowledgeBase, accelerator: Accelerator, devices: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Why no release serves devices (name, target) with one toolkit, a line each; empty if one does."""
+    facts = {target: target_facts(knowledge, accelerator, target) for _, target in devices}
+    taking = [{(one.release, version) for one in row.releases for version in one.toolkits} for row in facts.values()]
+    if not taking or set.intersection(*taking):
+        return ()
+    return tuple(
+        f"{name}{'' if name in (target, facts[target].written) else f' ({target})'}: "
+        f"{toolkit_words(knowledge, facts[target])}; {release_words(knowledge, facts[target])}"
+        for name, target in devices
+    )
+
+
+def toolkit_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
+    """`CUDA 12.8 or newer`: which versions compile for a target."""
+    titles = knowledge.accelerators[facts.accelerator].titles
+    name = titles.get(facts.toolkit, facts.toolkit or facts.accelerator)
+    known = [row.version for row in knowledge.toolkits.values() if row.toolkit == facts.toolkit]
+    if not facts.toolkits:
+        return f"no known {name} compiles for it"
+    return f"{name} {_words_of(spans(facts.toolkits, known), facts.last_toolkit)}"
+
+
+def release_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
+    """`TensorFlow 2.5 or newer`: which releases take a target."""
+    taken = [one.release for one in facts.releases]
+    if not taken:
+        return "no TensorFlow is known to take it"
+    newest = max(knowledge.releases, key=Version)
+    return f"TensorFlow {_words_of(spans(taken, knowledge.releases), taken[-1] == newest)}"
+
+
+def _words_of(found: Sequence[tuple[str, str]], is_open: bool) -> str:
+    words = [first if first == last else f"{first} to {last}" for first, last in found]
+    if is_open:
+        words[-1] = f"{found[-1][0]} or newer"
+    return ", ".join(words)
 
 
 def spans(versions: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:

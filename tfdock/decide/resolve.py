@@ -308,6 +308,8 @@ class _Resolver:
     def _images(self, release: Release, devices: Devices) -> Iterator[Image]:
         """The rows that fit, whatever the Python."""
         name, components = devices.accelerator.accelerator, devices.components
+        host = self.profile.host_compiler
+        compilers = {host.name: host.version} if isinstance(host, HostCompiler) and host.version else {}
         return (
             row
             for row in self.knowledge.images
@@ -315,6 +317,7 @@ class _Resolver:
             and applies(release, row.releases)
             and (not row.accelerators or name in row.accelerators)
             and all(Version(components.get(part, "")).matches(Version(want)) for part, want in row.components.items())
+            and all(part in compilers and same_minor(compilers[part], want) for part, want in row.compilers.items())
             and archives_of(self.knowledge, row, components) is not None
         )
 

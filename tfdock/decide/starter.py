@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tfdock.decide.devices import find_gpu, matching, sorted_targets
-from tfdock.decide.known import dotted, target_facts
+from tfdock.decide.known import apart, dotted, is_target, release_named, spelled, target_facts
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.model import Capability, Version
@@ -52,6 +52,8 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> Devices:
         gpu, target = find_gpu(knowledge, word), _target(knowledge, word)
         if plain is not None and plain.target_pattern is None:
             rows.append(plain)
+        elif is_target(knowledge, word) and target is None:
+            raise ProfileError(_unknown(knowledge, word))
         elif target is not None:
             rows.append(target[0])
             targets.append(target[1])
@@ -75,6 +77,9 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> Devices:
 
 
 def _unknown(knowledge: KnowledgeBase, word: str) -> Problem:
+    if is_target(knowledge, word):
+        message = f"no GPU is known to have the target `{word}`"
+        return Problem(code="gpu-unknown", message=message, fix="`tfdock gpus` lists all, with theirs")
     match = matching(knowledge, word)
     if match.candidates:
         several = " or ".join(f"`{gpu.gpu}` ({gpu.target})" for gpu in match.candidates)
@@ -104,7 +109,7 @@ def _listed(accelerator: Accelerator, target: str) -> str:
     try:
         return str(Capability.of_gpu(target))
     except ValueError:
-        return target
+        return spelled(target)
 
 
 def starter(
@@ -117,8 +122,12 @@ def starter(
 ) -> Starter:
     """A profile that resolves, for the newest release that can, unless one is asked for.
 
-    Raises ProfileError or Incompatible with the reasons of the newest, or asked, release.
+    Raises ProfileError or Incompatible with the reasons of the newest, or asked, release; one reason where no release
+    takes the devices together.
     """
+    if tensorflow:
+        release_named(knowledge, tensorflow)
+    check_together(knowledge, devices)
     releases = [tensorflow] if tensorflow else _releases(knowledge, devices)[:_TRIES]
     refused: Incompatible | None = None
     for release in releases:
@@ -134,6 +143,20 @@ def starter(
         return Starter(text=text, resolution=_resolved(knowledge, text.splitlines(), machine))
     assert refused is not None
     raise refused
+
+
+def check_together(knowledge: KnowledgeBase, devices: Devices) -> None:
+    """Refuse what no wheel can serve, whatever the release; raises Incompatible."""
+    named = [(gpu.gpu, gpu.target) for gpu in devices.gpus]
+    listed = [(target, dotted(target)) for target in devices.targets]
+    why = apart(knowledge, devices.accelerator, [*named, *listed])
+    if not why:
+        return
+    names = [name for name, _ in (*named, *listed)]
+    which = f"no single wheel serves {devices.words}" if len(names) > 1 else f"no wheel can be built for {names[0]}"
+    each = [f"`tfdock init {name} --gpu {name}`" for name in names if len(names) > 1]
+    fix = f"make a profile for each: {', '.join(each)}" if each else "for the CPU: `tfdock init --gpu cpu`"
+    raise Incompatible(Problem(code="target-not-in-toolkit", message=which, why="; ".join(why), fix=fix))
 
 
 def _releases(knowledge: KnowledgeBase, devices: Devices) -> list[str]:

@@ -60,13 +60,13 @@ def check_names(names: Iterable[str]) -> None:
     owners: dict[Path, Path] = {}
     for name in names:
         try:
-            profile, lock = (path.absolute() for path in (find_profile(name), lock_path(name)))
+            profile, lock = find_profile(name), lock_path(name)
         except ProfileError:
             continue  # what is not there is told when it is locked
         for place in (profile, lock):
-            owner = owners.setdefault(place, profile)
-            if owner != profile:
-                raise _taken(lock_path(name), f"belongs to {name} and to {owner}")
+            owner = owners.setdefault(place.absolute(), profile)
+            if owner.absolute() != profile.absolute():
+                raise _taken(place, f"belongs to {owner} and to {profile}")
 
 
 def _taken(path: Path, why: str) -> ProfileError:

@@ -129,17 +129,27 @@ def find_profile(name: str) -> Path:
             if (folder / f"{name}.yaml").is_file():
                 return folder / f"{name}.yaml"
     shipped = sorted(file.stem for file in assets.profiles().glob("*.yaml"))
-    near = difflib.get_close_matches(path.stem.lower(), shipped, n=1)
+    stems = dict.fromkeys((name, name.removesuffix(path.suffix)))
+    beside = [file for stem in stems for end in (".yaml", ".yml") if Path(file := f"{stem}{end}").is_file()]
+    near = beside or difflib.get_close_matches(path.stem.lower(), shipped, n=1)
     guess = f"did you mean `{near[0]}`? Otherwise " if near else ""
-    what = "is a folder" if path.is_dir() else "does not exist"
     raise ProfileError(
         Problem(
             code="profile-not-found",
-            message=f"the profile `{name}` {what}",
+            message=_instead(name),
             fix=f"{guess}give a file, or the name of a shipped profile: {', '.join(shipped)}",
             file=name,
         )
     )
+
+
+def _instead(name: str) -> str:
+    """What stands where a profile should."""
+    if not name:
+        return "the name of the profile is empty"
+    if Path(name).is_dir():
+        return f"`{name}` is a folder, not a profile"
+    return f"`{name}` is not a file" if Path(name).exists() else f"the profile `{name}` does not exist"
 
 
 def _read(path: Path) -> str:

@@ -335,6 +335,8 @@ def _reason(error: BaseException) -> object:
     """Why, in the operating system's words where it has some."""
     if isinstance(error, urllib.error.HTTPError):
         return f"{error.code} {error.reason}"
+    if isinstance(error, http.client.IncompleteRead):
+        return "it broke off"
     if isinstance(error, ValueError | http.client.HTTPException) and not isinstance(error, OSError):
         return "its answer, or its address, cannot be understood"
     inner = getattr(error, "reason", None) or error

@@ -21,6 +21,7 @@ from tfdock.errors import Problem, ProfileError
 from tfdock.model import Version
 from tfdock.read import yamldoc
 
+_MEMORY = "memory"
 _RANGE = re.compile(r"(?P<first>\d+\.\d+)(?P<open>\.\.(?P<last>\d+\.\d+)?)?\Z")
 
 
@@ -64,8 +65,8 @@ class _Record(BaseModel):
 
 class Row(_Record):
     """What every row carries. `checked` is the day (`2026-11-21`) it was compared with its source: the table's own,
-    unless the row says another. `unverified` says what nobody has checked. `KEY` are the fields that tell the rows
-    of one file apart."""
+    unless the row says another or is from `memory` alone. `unverified` says what nobody has checked. `KEY` are the
+    fields that tell the rows of one file apart."""
 
     KEY: ClassVar[tuple[str, ...]] = ()
 
@@ -328,8 +329,8 @@ class Companion(Row):
     It is a library that pip installs beside it (`package`, by the wheel's `extra`), or one linked into it.
 
     `version` is exactly what comes; with `before` the oldest that may, where pip takes the newest below `before`.
-    `carries: wheel`: it is compiled for the wheel's SASS alone. `limit` is what to say, for GPUs from `lowest` to
-    `highest` (`9.0`).
+    `carries: wheel`: it is compiled for the wheel's SASS alone. `pythons`, where given, are all it can be installed
+    with. `limit` is what to say, for GPUs from `lowest` to `highest` (`9.0`).
     """
 
     component: str
@@ -340,6 +341,7 @@ class Companion(Row):
     version: str | None = None
     before: str | None = None
     carries: str | None = None
+    pythons: tuple[str, ...] = ()
     lowest: str | None = None
     highest: str | None = None
     limit: str | None = None
@@ -392,9 +394,9 @@ class Image(Row):
     `template` names `dockerfiles/base/<template>.j2`; `paths` where its tools are (`python`, `clang`, `gcc`,
     `cuda`, `rocm`), its compilers by version as well (`gcc-7`, `clang-17`: any version that agrees as far as both
     are written); `holds` is a component's full version where it is known that the image has that one only;
-    `packages` are installed on top, then `pip` from PyPI without dependencies. `interpreter`: the
-    image has not the Python that is asked for, which is compiled from the source archive in `interpreters.yaml`.
-    `archives` are the components that it has not either: they come from `archives.yaml`.
+    `compilers` limits the row to builds that ask for such a version of a host compiler; `packages` are installed on
+    top, then `pip` from PyPI without dependencies. `interpreter`: the image has not the Python that is asked for,
+    which is compiled from the source archive in `interpreters.yaml`. `archives` are the components that it has not either: they come from `archives.yaml`.
     """
 
     image: Template
@@ -402,6 +404,7 @@ class Image(Row):
     pythons: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = ()
     components: dict[str, str] = Field(default_factory=dict)
+    compilers: dict[str, str] = Field(default_factory=dict)
     template: str
     bazel: str = "bazelisk"
     machine: str = "x86_64"
@@ -656,10 +659,15 @@ class _Table:
         )
 
 
+def _checked(table: _Table, values: Mapping[str, Any]) -> str:
+    """The table's day; no day for what is from memory alone, which was compared with nothing."""
+    return "" if values.get("source") in (_MEMORY, [_MEMORY]) else table.checked
+
+
 def _row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
     # Strict lists become tuples here because YAML has no tuples and frozen rows want them.
     try:
-        complete = {"checked": table.checked, **values} if isinstance(values, dict) else values
+        complete = {"checked": _checked(table, values), **values} if isinstance(values, dict) else values
         return kind.model_validate(complete, strict=False)
     except ValidationError as error:
         fix = f"a row of this table has: {', '.join(kind.model_fields)}; versions are quoted text"

@@ -115,11 +115,16 @@ def parse(text: str, file: str) -> Node:
         return _Reader(file).document(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        tab = mark is not None and _begins_with_tab(text, mark.line)
         raise ProfileError(
             Problem(
                 code="yaml-syntax",
-                message=f"not valid YAML: {error.problem or error.context}",
-                fix="correct the line; strings with `:` or `#` in them need quotes",
+                message="YAML wants spaces, this line has a tab"
+                if tab
+                else f"not valid YAML: {error.problem or error.context}",
+                fix="indent with spaces only"
+                if tab
+                else "correct the line; strings with `:` or `#` in them need quotes",
                 file=file,
                 line=mark.line + 1 if mark else None,
                 column=mark.column + 1 if mark else None,
@@ -141,6 +146,12 @@ def parse(text: str, file: str) -> Node:
         ) from error
     except RecursionError as error:
         raise ProfileError(_too_deep(file)) from error
+
+
+def _begins_with_tab(text: str, line: int) -> bool:
+    """Whether there is a tab in what a line is indented with; `line` counts from 0, and what YAML takes for lines."""
+    lines = re.split("\r\n|[\n\r\x85\u2028\u2029]", text)
+    return line < len(lines) and "\t" in re.split(r"[^ \t]", lines[line], maxsplit=1)[0]
 
 
 def _too_deep(file: str, line: int | None = None, column: int | None = None) -> Problem:

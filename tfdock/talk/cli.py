@@ -64,7 +64,7 @@ def open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # The lowest free descriptor, so the stream's own; what we start shall find it open as well.
-            stream = io.TextIOWrapper(io.FileIO(os.devnull, mode), encoding="utf-8")  # type: ignore[type-var]
+            stream = io.TextIOWrapper(io.FileIO(os.devnull, mode), encoding="utf-8")
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
     for name in ("stdout", "stderr"):

@@ -359,7 +359,13 @@ class TerminalProgress:
         self._started = time.monotonic()
         self._progress = events.Progress(done=0, total=0)
         self._lines: deque[str] = deque(maxlen=_SHOWN_LINES)
-        self._live = Live(console=self._console, refresh_per_second=5, transient=True, get_renderable=self._drawn)
+        self._live = Live(
+            console=self._console,
+            refresh_per_second=5,
+            transient=True,
+            get_renderable=self._drawn,
+            redirect_stdout=sys.stdout.isatty(),  # else the result is for a file or a program
+        )
         self._live.start()
 
     def __call__(self, event: events.Event) -> None:
@@ -385,7 +391,7 @@ class TerminalProgress:
                 self._progress = event
             case events.Line():
                 if event.text.strip():
-                    self._lines.append(event.text)
+                    self._lines.append(clean(event.text.expandtabs()))
             case events.Tick():
                 pass
 

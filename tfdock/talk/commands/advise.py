@@ -17,7 +17,7 @@ from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, prin
 
 if TYPE_CHECKING:
     from tfdock.decide.advise import Advice, GpuAdvice, SizePlan, Wheel
-    from tfdock.read.knowledge import Estimate, Gpu, KnowledgeBase
+    from tfdock.read.knowledge import Estimate, KnowledgeBase
 
 _MARK = "# Written by `tfdock advise`"
 
@@ -41,6 +41,9 @@ def advise(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the profile to this file.", metavar="FILE")
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show profile, size and time even where no build is needed.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that advise did not write.")] = False,
     knowledge: Knowledge = None,
     as_json: AsJson = False,
@@ -51,7 +54,7 @@ def advise(
 
     base = knowledge_for(settings_for(knowledge=knowledge))
     gpus = gpus_named(base, _names([*(gpu or []), *(more or [])]))
-    _check_versions(tensorflow=tensorflow, python=python)
+    _check_python(python)
     advice = advice_for(base, gpus, tensorflow=tensorflow, python=python)
     if output is not None and advice.offer is not None:
         _write(output, advice.offer.text, force=force)
@@ -62,7 +65,7 @@ def advise(
         print_json("tfdock.advise/1", True, _document(base, advice, output))
         return
     columns = console.width(sys.stdout)
-    for line, indent in _lines(base, advice, output):
+    for line, indent in _lines(base, advice, output, everything=everything):
         for part in console.wrapped(line, columns, indent):
             console.say(part, stream=sys.stdout)
 
@@ -81,16 +84,13 @@ def _names(words: Sequence[str]) -> list[str]:
     return [*(name for name in names if name != "local"), *found]
 
 
-def _check_versions(**versions: str | None) -> None:
-    """What is no version cannot be looked up, and shall not come into a profile."""
+def _check_python(text: str | None) -> None:
+    """What is no version shall not come into a profile."""
     import re
 
-    for name, text in versions.items():
-        if text is not None and not re.fullmatch(r"\d+\.\d+(\.\d+)?", text, re.ASCII):
-            fix = "write it as `2.19` or `2.19.1`" if name == "tensorflow" else "write it as `3.11`"
-            raise ProfileError(
-                Problem(code="profile-bad-value", message=f"`--{name} {text}` is no version", fix=fix, field=name)
-            )
+    if text is not None and not re.fullmatch(r"\d+\.\d+", text, re.ASCII):
+        message, fix = f"`--python {text}` is no version of Python", "write it as `3.11`"
+        raise ProfileError(Problem(code="profile-bad-value", message=message, fix=fix, field="python"))
 
 
 # --- the file -------------------------------------------------------------------------------------------------------
@@ -144,6 +144,9 @@ def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[
         **({"gpu": gpus[0]} if len(gpus) == 1 else {}),
         "wheel": _wheel_json(advice.wheel),
         "native_wheel": _wheel_json(advice.native) if advice.native else None,
+        "instead": _wheel_json(advice.instead) if advice.instead else None,
+        "vendor_wheel": asdict(advice.vendors) if advice.vendors else None,
+        "apart": list(advice.apart),
         "profile": offer.text if offer else None,
         "profile_tensorflow": str(offer.resolution.version) if offer else None,
         "build_id": offer.resolution.build_id if offer else None,
@@ -197,30 +200,79 @@ def _install(wheel: Wheel) -> str:
 
 # --- for people -----------------------------------------------------------------------------------------------------
 
+_ASIDE = " " * 5
+"""What a fix or a reason is continued after."""
 
-def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator[tuple[str, str]]:
+
+def _lines(
+    base: KnowledgeBase, advice: Advice, output: Path | None, *, everything: bool
+) -> Iterator[tuple[str, str]]:
     """(line, indentation of what is wrapped): the answer, why, what to build, and what to do."""
     style = console.Style(sys.stdout)
+    wheel = _no_build(advice)
+    if wheel:
+        yield from _head(advice, wheel, style)
+        yield "", ""
+    if advice.python and advice.python not in advice.wheel.pythons:
+        had = _pythons(advice.wheel.pythons)
+        text = f"There is no official wheel of TensorFlow {advice.version} for Python {advice.python}, but for {had}."
+        yield style.bad(text), "  "
     for one in advice.gpus:
         yield _answer(base, advice, one, style), "  "
-        yield f"  {style.strong('why:')} {one.reason}", " " * 5
+        yield f"  {style.strong('why:')} {one.reason}", _ASIDE
         for limit in one.limits:
             yield f"  {style.warn('limit:')} {limit}", " " * 7
-    if advice.python and advice.python not in advice.wheel.pythons:
-        pythons = ", ".join(advice.wheel.pythons)
-        text = f"there is no official wheel for Python {advice.python}, but for {pythons}"
-        yield f"  {style.warn('limit:')} {text}", " " * 7
-    if advice.offer is not None:
+    shown = everything or not (wheel or advice.instead)
+    if advice.offer is not None and shown:
         yield "", ""
-        yield from ((line, "  ") for line in _profile(advice, style))
-    if advice.plan is not None:
-        yield from ((line, " " * 6) for line in _size(base, advice, advice.plan, style))
+        yield from _profile(advice, style)
+    if advice.plan is not None and shown:
+        yield "", ""
+        yield from ((line, " " * 6) for line in _size(advice, advice.plan, style))
+    if advice.apart or advice.mixed:
+        yield "", ""
+        yield from _apart(base, advice, style)
     yield "", ""
-    for line in _fixes(advice, output):
-        yield f"{style.good('fix:')} {line}", " " * 5
+    for index, line in enumerate(_fixes(advice, output, wheel)):
+        told = line if wheel or index else line.removeprefix("or ")
+        yield f"{style.good('fix:')} {told}", _ASIDE
+    if advice.plan is not None and shown:
+        yield from ((style.faint(line), " " * 6) for line in _origins(base, advice))
+
+
+def _no_build(advice: Advice) -> Wheel | None:
+    """The official wheel that is the whole answer: that of the release, or of any where none was asked for."""
+    if advice.needs_no_build:
+        return advice.wheel
+    return advice.instead if advice.asked is None else None
+
+
+def _head(advice: Advice, wheel: Wheel, style: console.Style) -> Iterator[tuple[str, str]]:
+    whom = "all of them" if len(advice.gpus) > 1 else "it"
+    # The last one is the driver, which every GPU needs.
+    narrow = wheel is advice.wheel and any(len(one.limits) > 1 for one in advice.gpus)
+    told = f"the official wheel of TensorFlow {wheel.version} runs on {whom}{', within the limits below' * narrow}"
+    yield style.good(f"No build is needed: {told}."), "  "
+    yield f"{style.good('fix:')} {_pip(wheel, advice.python)}", _ASIDE
+
+
+def _pip(wheel: Wheel, python: str | None) -> str:
+    """The command, the Pythons it works with, and what it does not bring."""
+    with_it = f"; {' and '.join(wheel.needs)} must be installed beside it" if wheel.needs else ""
+    return f"`{_install(wheel)}` ({_pythons([python] if python else wheel.installs)}{with_it})"
+
+
+def _pythons(versions: Sequence[str]) -> str:
+    """`Python 2.7, 3.5 to 3.7`."""
+    from tfdock.decide.known import spans
+
+    runs = spans(versions, [f"{version.partition('.')[0]}.{minor}" for version in versions for minor in range(99)])
+    return f"Python {', '.join(first if first == last else f'{first} to {last}' for first, last in runs)}"
 
 
 def _answer(base: KnowledgeBase, advice: Advice, one: GpuAdvice, style: console.Style) -> str:
+    from tfdock.decide.known import title
+
     jit = f", for {advice.jit.value:g} {advice.jit.unit}" if advice.jit else ""
     words = {
         "native": style.good(f"the official wheel runs natively, by {one.by}"),
@@ -228,65 +280,101 @@ def _answer(base: KnowledgeBase, advice: Advice, one: GpuAdvice, style: console.
         "ptx-jit": style.warn(f"the official wheel has no machine code for it and compiles at its first start{jit}"),
         "no": style.bad("the official wheel does not run on it"),
     }[one.runs]
-    return f"{style.strong(_label(base, one.gpu))} ({one.gpu.target}) with TensorFlow {advice.version}: {words}."
+    name = title(base, one.gpu)
+    target = "" if name == one.gpu.target else f" ({one.gpu.target})"
+    return f"{style.strong(name)}{target} with TensorFlow {advice.version}: {words}."
 
 
-def _label(base: KnowledgeBase, gpu: Gpu) -> str:
-    """The name on the box: `GeForce RTX 5080`."""
-    vendor = base.accelerators[gpu.accelerator].vendor
-    return (gpu.names[0] if gpu.names else gpu.gpu).removeprefix(f"{vendor} ")
-
-
-def _profile(advice: Advice, style: console.Style) -> Iterator[str]:
+def _profile(advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
+    """The profile at the left edge, to be pasted: a line that is too wide is continued so that it means the same."""
     offer = advice.offer
     assert offer is not None
     version = str(offer.resolution.version)
-    yield f"{style.strong('profile')} for TensorFlow {version}: {offer.resolution.build_id}"
+    yield f"{style.strong('profile')} for TensorFlow {version}: {offer.resolution.build_id}", "  "
     if offer.untested:
         doubts = "; ".join(dict.fromkeys(problem.message for problem in offer.untested))
-        yield f"  {style.warn('untested:')} {doubts}"
+        yield f"  {style.warn('untested:')} {doubts}", "  "
     if version != advice.version:
         reasons = "; ".join(dict.fromkeys(problem.message for problem in advice.refused))
-        yield f"  not {advice.version}: {reasons}"
+        yield f"  not {advice.version}: {reasons}", "  "
+    yield "", ""
     for line in offer.text.splitlines():
-        yield f"    {style.faint(line)}"
+        yield line, "# " if line.startswith("#") else "  "
 
 
-def _size(base: KnowledgeBase, advice: Advice, plan: SizePlan, style: console.Style) -> Iterator[str]:
+def _size(advice: Advice, plan: SizePlan, style: console.Style) -> Iterator[str]:
     if plan.wheel_mb is None:
         yield f"{style.strong('size')}  no figure is known for such wheels"
         return
     figures = {row.estimate: row for row in advice.figures}
     parts = [f"{figures['wheel-base'].value:g} MB without GPU code"] if "wheel-base" in figures else []
-    parts += [f"{entry.wheel_mb:g} MB {entry.target} ({', '.join(entry.serves)})" for entry in plan.entries]
+    sizes = {entry.wheel_mb for entry in plan.entries}
+    each = "capability" if advice.gpus[0].capability else "target"
+    parts += [f"{size:g} MB for each {each}, on average" for size in sizes if size is not None and len(sizes) == 1]
     yield f"{style.strong('size')}  about {plan.wheel_mb:g} MB: {', '.join(parts)}"
     if plan.compile_percent is not None:
-        each = figures["compile-time-per-sass"]
-        total = f"about {plan.compile_percent:g} {each.unit} more"
-        yield f"{style.strong('time')}  {total}: {each.value:g} for each target"
+        _, _, base = figures["compile-time-per-sass"].unit.partition(" of ")
+        yield f"{style.strong('time')}  about {plan.compile_percent:g} % longer than {base}"
+    if len(advice.gpus) > 1:
+        whom = "; ".join(f"{entry.target} for {', '.join(entry.serves)}" for entry in plan.entries)
+        yield f"{style.strong('code')}  {whom}"
     if advice.alternative and advice.alternative.wheel_mb is not None:
         listed, size = ", ".join(advice.alternative.targets), advice.alternative.wheel_mb
         yield f"{style.strong('or')}    each GPU its own code: [{listed}], about {size:g} MB, no faster start"
+
+
+def _origins(base: KnowledgeBase, advice: Advice) -> Iterator[str]:
+    """Where the figures come from, a short line for each source; all of its words are in the document."""
     used = [row for row in advice.figures if row.estimate.startswith(("wheel-", "compile-"))]
-    for row in {row.source: row for row in used}.values():
-        doubt = f" ({row.unverified})" if isinstance(row.unverified, str) else ""
-        yield style.faint(f"from  {_sources(base, row)}{doubt}")
+    used = [row for row in used if row.estimate != "wheel-per-ptx" or _has_ptx(advice)]
+    for source in dict.fromkeys(row.source for row in used):
+        rows = [row for row in used if row.source == source]
+        title = _sources(base, rows[0]).partition(": ")[0]
+        figures = ", ".join(f"{row.estimate} {row.value:g} {row.unit.partition(' of ')[0]}" for row in rows)
+        yield f"from  {title}: {figures}"
 
 
-def _fixes(advice: Advice, output: Path | None) -> Iterator[str]:
-    offer = advice.offer
-    name = str(output) if output else f"{'-'.join(one.gpu.gpu for one in advice.gpus)[:40]}.yaml"
-    build = (
-        f"`tfdock build {name}`" if output else f"add `-o {name}` to write the profile, then `tfdock build {name}`"
-    )
-    if advice.needs_no_build:
-        yield f"no build is needed: `{_install(advice.wheel)}`"
+def _has_ptx(advice: Advice) -> bool:
+    figures = {row.estimate: row.value for row in advice.figures}
+    entries = advice.plan.entries if advice.plan else ()
+    return any((entry.wheel_mb or 0) > figures.get("wheel-per-sass", 0) for entry in entries)
+
+
+def _apart(base: KnowledgeBase, advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
+    """Why one wheel cannot serve them: what compiles for each."""
+    alone = len(advice.gpus) == 1
+    which = "both" if len(advice.gpus) == 2 else "all of them"
+    yield style.bad("No wheel can be built for it." if alone else f"No single wheel serves {which}."), "  "
+    for line in advice.apart or [f"{one.gpu.gpu}: {_family(base, one)}" for one in advice.gpus]:
+        yield f"  {style.strong('why:')} {line}", _ASIDE
+
+
+def _family(base: KnowledgeBase, one: GpuAdvice) -> str:
+    row = base.accelerators[one.gpu.accelerator]
+    return f"needs a wheel for {row.titles.get(row.toolkit or '', row.accelerator)}"
+
+
+# --- what to do -----------------------------------------------------------------------------------------------------
+
+
+def _fixes(advice: Advice, output: Path | None, head: Wheel | None) -> Iterator[str]:
+    if advice.instead and not head:
+        yield _pip(advice.instead, advice.python)
+    if advice.offer and (head or advice.instead):
+        version = advice.offer.resolution.version
+        yield f"or build TensorFlow {version} for exactly {_whom(advice)}: {_build(advice, output)}"
+    elif advice.offer:
+        yield from _vendor(advice)
+        yield _build(advice, output)
+    elif not head:
+        yield from _nothing(advice)
+    if head or advice.instead:
         return
-    yield build if offer else _nothing(advice)
     if advice.native and advice.native.release != advice.release.release:
-        yield f"or take TensorFlow {advice.native.version}, whose official wheel runs: `{_install(advice.native)}`"
-    if advice.python and advice.python not in advice.wheel.pythons and all(one.starts_at_once for one in advice.gpus):
-        yield f"or take Python {advice.wheel.pythons[-1]}, for which there is a wheel: `{_install(advice.wheel)}`"
+        text = f"or take TensorFlow {advice.native.version}, whose official wheel runs"
+        yield f"{text}: {_pip(advice.native, advice.python)}"
+    if advice.python and advice.python not in advice.wheel.pythons and advice.wheel.targets and _starts(advice):
+        yield f"or take a Python that has an official wheel: `{_again(advice, python=advice.wheel.installs[-1])}`"
     if advice.untested:
         yield (
             f"or stay with {advice.version}, which nobody is known to have tested: `allow_untested: true` "
@@ -294,10 +382,66 @@ def _fixes(advice: Advice, output: Path | None) -> Iterator[str]:
         )
 
 
-def _nothing(advice: Advice) -> str:
-    if advice.mixed:
-        return "one wheel serves one accelerator: ask for each alone"
-    if advice.elsewhere:
-        return "take what is published for its own kind of machine: wheels are built for the kind that builds them"
-    reasons = [problem.fix or problem.message for problem in advice.refused]
-    return "; ".join(dict.fromkeys(reasons)) or "no release is known that takes these GPUs"
+def _whom(advice: Advice) -> str:
+    return "these GPUs" if len(advice.gpus) > 1 else "this GPU"
+
+
+def _vendor(advice: Advice) -> Iterator[str]:
+    if advice.vendors:
+        one = advice.vendors
+        own = f"try {one.vendor}'s own wheel of TensorFlow {one.release} first"
+        yield f"{own}: `{one.project}`; {one.vendor}'s installation page says from where"
+
+
+def _build(advice: Advice, output: Path | None) -> str:
+    import shlex
+
+    if output:
+        return f"`tfdock build {shlex.quote(str(output))}`"
+    name = f"{'-'.join(one.gpu.gpu for one in advice.gpus)[:40]}.yaml"
+    return f"`{_again(advice, output=name)}`, then `tfdock build {name}`"
+
+
+def _again(advice: Advice, gpus: Sequence[str] = (), python: str | None = None, output: str | None = None) -> str:
+    """The command that asks the same, but for what is given."""
+    import shlex
+
+    words = [["--gpu", ",".join(gpus or [one.gpu.gpu for one in advice.gpus])]]
+    words += [["--tensorflow", one] for one in [tensorflow or advice.asked] if one]
+    words += [["--python", one] for one in [python or advice.python] if one]
+    words += [["-o", output]] if output else []
+    return shlex.join(["tfdock", "advise", *(word for pair in words for word in pair)])
+
+
+def _nothing(advice: Advice) -> Iterator[str]:
+    """What is left where there is no profile."""
+    names = [one.gpu.gpu for one in advice.gpus]
+    if len(names) > 1 and (advice.mixed or advice.apart):
+        yield from (f"`{_again(advice, gpus=[name])}`" for name in names)
+    elif advice.apart:
+        yield from _vendor(advice)
+        known = f"`tfdock gpus {names[0]}` says what is known of it"
+        yield known if advice.elsewhere else "for the CPU of that machine: `tfdock init --gpu cpu`"
+    elif advice.elsewhere:
+        image = (
+            "" if advice.buildable else "; no base image is known for it: add a row to `images.yaml` of `--knowledge`"
+        )
+        yield f"build it on a machine of that kind, {advice.elsewhere}: `tfdock build` compiles for its own{image}"
+    elif not (advice.python and advice.python not in advice.wheel.pythons and _starts(advice)):
+        yield from _ways(advice)
+
+
+def _starts(advice: Advice) -> bool:
+    """Whether the official wheel does anything on them, with a Python that it is for."""
+    return all(one.runs != "no" for one in advice.gpus)
+
+
+def _ways(advice: Advice) -> Iterator[str]:
+    """Ways out that were tried: as commands where a command can ask for them."""
+    found = []
+    for problem in advice.refused:
+        ways = [way.change for way in problem.ways if {*way.change} <= {"python", "tensorflow"}]
+        asked = ({name: str(value) for name, value in change.items() if value} for change in ways)
+        found += [f"`{_again(advice, **change)}`" for change in asked]
+    texts = [problem.fix or problem.message for problem in advice.refused]
+    yield from dict.fromkeys(found or texts or ["no release is known that takes these GPUs"])

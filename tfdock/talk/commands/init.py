@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError
+from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError, one_of
 from tfdock.talk import console
 from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from tfdock.read.knowledge import KnowledgeBase
 
 _NO_GPU = "cpu"
+_ROOM = 24
+"""Columns of a default that leave room for an answer beside it, in a narrow terminal."""
 
 
 @app.command(epilog="Examples: `tfdock init`, `tfdock init my --gpu rtx5080 --tensorflow 2.20`, `tfdock init --yes`.")
@@ -56,7 +61,8 @@ def init(
         devices = _devices(base, gpu, detect=detect, asking=asking)
         found = _starter(base, devices, tensorflow, python, asking=asking)
     except typer.Abort as error:
-        console.say("interrupted")
+        # The question's line is still open: nobody has ended it.
+        console.say("\ninterrupted")
         raise typer.Exit(ExitCode.INTERRUPTED) from error
     _write(path, found.text)
     if as_json:
@@ -65,13 +71,21 @@ def init(
         return
     console.say(str(path), stream=sys.stdout)
     console.tell(f"It makes {found.resolution.build_id}.")
-    console.tell(f"Next: `tfdock check {path}`, `tfdock plan {path} --why`, `tfdock build {path}`.")
+    file = shlex.quote(str(path))
+    console.tell(f"Next: `tfdock check {file}`, `tfdock plan {file} --why`, `tfdock build {file}`.")
 
 
 def _new_file(name: str) -> Path:
+    """The file of a profile, in a folder that is there; raises ProfileError."""
+    if not name.strip() or name.endswith("/") or Path(name).name in ("", "..", ".yaml", ".yml"):
+        message, fix = f"`{name}` names no profile", "give a name: `tfdock init my` writes my.yaml"
+        raise ProfileError(Problem(code="file-error", message=message, fix=fix))
     path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if path.exists() or path.is_symlink():
         raise ProfileError(_taken(path))
+    if not path.parent.is_dir():
+        message, fix = f"the folder {path.parent} does not exist", f"`mkdir -p {shlex.quote(str(path.parent))}`"
+        raise ProfileError(Problem(code="file-error", message=message, fix=fix))
     return path
 
 
@@ -101,9 +115,12 @@ def _write(path: Path, text: str) -> None:
 
 
 def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, asking: bool) -> Devices:
-    from tfdock.decide.starter import devices_of
+    from tfdock.decide.starter import check_together, devices_of
 
     words = [word.strip() for one in asked or () for word in one.split(",") if word.strip()]
+    if asked and not words:
+        message, fix = "`--gpu` names no GPU", "name one: `--gpu rtx3080`, or `--gpu cpu` for none"
+        raise ProfileError(Problem(code="gpu-unknown", message=message, fix=fix))
     if words and not detect:
         return devices_of(base, words)
     local = _local_gpus()
@@ -117,12 +134,27 @@ def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, aski
         )
     if detect or not asking:
         return devices_of(base, [*words, *local] or [_NO_GPU])
+    default = _default(base, local)
+    console.tell("GPUs by name or capability, with commas between them; `cpu` for none.")
     while True:
-        answer = _ask("For which GPU (names or capabilities, with commas; or cpu)", ", ".join(local) or _NO_GPU)
+        answer = _ask("For which GPU", default)
+        words = [word.strip() for word in answer.split(",") if word.strip()] or [_NO_GPU]
         try:
-            return devices_of(base, [word.strip() for word in answer.split(",") if word.strip()] or [_NO_GPU])
-        except ProfileError as error:
-            console.show_problems(error.problems)
+            devices = devices_of(base, local if local and answer in (default, "local") else words)
+            check_together(base, devices)
+        except (ProfileError, Incompatible) as error:
+            console.show_problems(_answerable(error.problems))
+        else:
+            return devices
+
+
+def _default(base: KnowledgeBase, local: Sequence[str]) -> str:
+    """What to offer: this machine's GPUs by their short names, or a word for them where they are many."""
+    from tfdock.decide.devices import find_gpu
+
+    rows = [find_gpu(base, name) for name in local]
+    names = ", ".join(dict.fromkeys(row.gpu if row else name for name, row in zip(local, rows, strict=True)))
+    return (names if len(names) <= _ROOM else "local") or _NO_GPU
 
 
 def _local_gpus() -> list[str]:
@@ -141,26 +173,44 @@ def _starter(
     machine = platform.machine()
     if not asking:
         return starter(base, devices, tensorflow=tensorflow, python=python, machine=machine)
-    while True:
-        release = tensorflow
-        if release is None:
-            # With the Python that was given: where no release has it, there is nothing to ask for.
-            newest = starter(base, devices, python=python, machine=machine).resolution.version
-            release = _ask("Which TensorFlow", str(newest))
-        try:
-            found = starter(base, devices, tensorflow=release, python=python, machine=machine)
-        except (ProfileError, Incompatible) as error:
-            if tensorflow is not None:
-                raise  # no answer could change what was given
-            console.show_problems(error.problems)
-            continue
-        if python is not None:
-            return found
+    release = tensorflow
+    if release is None:
+        release, found = _asked_release(base, devices, python, machine)
+    else:
+        found = starter(base, devices, tensorflow=release, python=python, machine=machine)
+    while python is None:
         answer = _ask("Which Python", found.resolution.python)
         try:
             return starter(base, devices, tensorflow=release, python=answer, machine=machine)
         except (ProfileError, Incompatible) as error:
-            console.show_problems(error.problems)
+            console.show_problems(_answerable(error.problems))
+    return found
+
+
+def _asked_release(base: KnowledgeBase, devices: Devices, python: str | None, machine: str) -> tuple[str, Starter]:
+    """The release that somebody chose, and the profile for it with a Python of its own."""
+    from tfdock.decide.starter import starter
+
+    # With the Python that was given: where no release has it, there is nothing to ask for.
+    newest = str(starter(base, devices, python=python, machine=machine).resolution.version)
+    while True:
+        release = _ask("Which TensorFlow", newest)
+        try:
+            return release, starter(base, devices, tensorflow=release, python=python, machine=machine)
+        except (ProfileError, Incompatible) as error:
+            console.show_problems(_answerable(error.problems))
+
+
+def _answerable(problems: Sequence[Problem]) -> list[Problem]:
+    """Without ways out that no answer to a question can be."""
+    return [
+        replace(
+            problem,
+            fix=one_of(fix for fix in problem.fixes if "allow_untested" not in fix),
+            ways=tuple(way for way in problem.ways if "allow_untested" not in way.change),
+        )
+        for problem in problems
+    ]
 
 
 def _ask(question: str, default: str) -> str:

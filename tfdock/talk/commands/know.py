@@ -15,7 +15,7 @@ from tfdock.talk import console
 from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 
 if TYPE_CHECKING:
-    from tfdock.decide.known import TargetFacts
+    from tfdock.decide.known import ReleaseFor, TargetFacts
     from tfdock.read.knowledge import Accelerator, Code, Gpu, KnowledgeBase, Release, Row
 
 
@@ -68,9 +68,11 @@ def gpus(
 
 def _no_gpu(base: KnowledgeBase, words: Sequence[str]) -> Problem:
     from tfdock.decide.devices import matching
+    from tfdock.decide.known import is_target
 
     asked = " ".join(words)
-    names = matching(base, asked).near
+    # What is written as a target looks like names that it has nothing to do with.
+    names = () if any(is_target(base, word) for word in words) else matching(base, asked).near
     fix = f"did you mean {' or '.join(f'`{name}`' for name in names)}?" if names else "`tfdock gpus` lists all"
     return Problem(code="gpu-unknown", message=f"no GPU is known by `{asked}`", fix=fix)
 
@@ -80,30 +82,44 @@ def _gpu_json(gpu: Gpu, facts: dict[tuple[str, str], TargetFacts]) -> dict[str, 
 
 
 def _gpu_list(base: KnowledgeBase, found: Sequence[Gpu], facts: dict[tuple[str, str], TargetFacts]) -> Iterator[str]:
-    """The GPUs below what they have in common: their target, who compiles for it, and which releases take it."""
+    """The GPUs below what they have in common: their target, who compiles for it, which releases take it, and which
+    driver they need."""
+    from tfdock.decide.known import release_words, toolkit_words
+
     style = console.Style(sys.stdout)
     for index, (key, one) in enumerate(facts.items()):
         if index:
             yield ""
-        toolkits, releases = _toolkits(base, one), _releases(base, one)
         heading = f"{_target(one)}{f', {one.architecture}' if one.architecture else ''}"
-        yield f"{style.strong(heading)}: {toolkits}; {releases}"
+        driver = _driver(base, one)
+        told = [toolkit_words(base, one), release_words(base, one), *([f"driver {driver}"] if driver else [])]
+        yield f"{style.strong(heading)}: {'; '.join(told)}"
         rows = [gpu for gpu in found if (gpu.accelerator, gpu.target) == key]
-        yield from console.table([(gpu.gpu, _memory(gpu), ", ".join(gpu.names)) for gpu in rows])
+        yield from console.table([(gpu.gpu, _memory(gpu), ", ".join(gpu.names) or _named(base, gpu)) for gpu in rows])
+
+
+def _named(base: KnowledgeBase, gpu: Gpu) -> str:
+    """The name as it is written on the box, where that is not ours."""
+    from tfdock.decide.known import title
+
+    name = title(base, gpu)
+    return "" if name == gpu.gpu else name
 
 
 def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[str]:
+    from tfdock.decide.known import release_words, toolkit_words
+
     style = console.Style(sys.stdout)
     accelerator = base.accelerators[gpu.accelerator]
-    yield f"{style.strong(gpu.gpu)}  {', '.join(gpu.names)}".rstrip()
+    yield f"{style.strong(gpu.gpu)}  {', '.join(gpu.names) or _named(base, gpu)}".rstrip()
     rows = [
         ("capability" if accelerator.capabilities else "target", _target(facts)),
         ("architecture", facts.architecture or ""),
         ("memory", _memory(gpu)),
-        ("machine", gpu.machine or ""),
-        ("compilers", _toolkits(base, facts)),
-        ("releases", _releases(base, facts)),
-        ("driver", _driver(accelerator, facts)),
+        ("machine", _machine(base, gpu)),
+        ("compilers", toolkit_words(base, facts)),
+        ("releases", release_words(base, facts)),
+        ("driver", _driver(base, facts)),
         ("embedded", "runs its own code only, and nothing else runs it" if facts.embedded else ""),
         ("note", gpu.note or ""),
         ("unverified", _unverified(gpu)),
@@ -112,17 +128,25 @@ def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[st
     ]
     yield from console.table([row for row in rows if row[1]])
     if facts.releases:
+        elsewhere = gpu.machine is not None or facts.embedded
         yield ""
         yield style.strong(f"releases that take {facts.written}, and the {_title(accelerator)} to take with them")
         yield from console.table(
-            [(one.release, *_with(one.toolkits, one.tested, one.official)) for one in facts.releases]
+            [(one.release, _range(one.toolkits), _notes(one, elsewhere=elsewhere)) for one in facts.releases]
         )
 
 
-def _with(toolkits: Sequence[str], tested: bool, official: bool) -> tuple[str, str]:
-    notes = [] if tested else ["not the one it was tested with"]
-    notes += ["its official wheel has this code"] if official else []
-    return (toolkits[0] if len(toolkits) == 1 else f"{toolkits[0]} to {toolkits[-1]}"), ", ".join(notes)
+def _range(versions: Sequence[str]) -> str:
+    return versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
+
+
+def _notes(one: ReleaseFor, *, elsewhere: bool) -> str:
+    """What to know of a release; its official wheel is of no use `elsewhere`, beside another kind of CPU."""
+    wheel = {"native": "official wheel runs", "native-same-major": "official wheel runs", "ptx-jit": "JIT"}
+    notes = [] if one.tested else ["not the one it was tested with"]
+    notes += [] if one.xla else ["with `xla: false`"]
+    notes += [f"{wheel[one.wheel_runs]} ({one.wheel_by})"] if one.wheel_runs in wheel and not elsewhere else []
+    return ", ".join(notes)
 
 
 def _target(facts: TargetFacts) -> str:
@@ -133,51 +157,23 @@ def _title(accelerator: Accelerator) -> str:
     return accelerator.titles.get(accelerator.toolkit or "", accelerator.toolkit or accelerator.accelerator)
 
 
-def _toolkits(base: KnowledgeBase, facts: TargetFacts) -> str:
-    """`CUDA 12.8 or newer`: which versions compile for a target."""
-    from tfdock.decide.known import spans
-
+def _driver(base: KnowledgeBase, facts: TargetFacts) -> str:
+    """`570 or newer (WSL2: 570)`: the one that counts, of what the GPU and what its first toolkit needs."""
+    if facts.embedded:
+        return "comes with the board's system"
+    known = f"{facts.driver_max} is the last that knows the GPU" if facts.driver_max else ""
+    if not facts.needs_driver:
+        return known
+    windows = f" (WSL2: {facts.needs_driver_windows})" if facts.needs_driver_windows else ""
     title = _title(base.accelerators[facts.accelerator])
-    known = [row.version for row in base.toolkits.values() if row.toolkit == facts.toolkit]
-    if not facts.toolkits:
-        return f"no known {title} compiles for it"
-    return f"{title} {_spans(spans(facts.toolkits, known), facts.last_toolkit)}"
+    whose = f" with {title} {facts.toolkits[0]}" if facts.needs_driver == facts.toolkit_driver else ""
+    return f"{facts.needs_driver} or newer{whose}{windows}{f'; {known}' if known else ''}"
 
 
-def _releases(base: KnowledgeBase, facts: TargetFacts) -> str:
-    """`TensorFlow 2.5 or newer`: which releases take a target."""
-    from tfdock.decide.known import spans
-    from tfdock.model import Version
-
-    taken = [one.release for one in facts.releases]
-    if not taken:
-        return "no TensorFlow is known to take it"
-    newest = max(base.releases, key=Version)
-    return f"TensorFlow {_spans(spans(taken, base.releases), taken[-1] == newest)}"
-
-
-def _spans(found: Sequence[tuple[str, str]], is_open: bool) -> str:
-    words = [first if first == last else f"{first} to {last}" for first, last in found]
-    if is_open:
-        words[-1] = f"{found[-1][0]} or newer"
-    return ", ".join(words)
-
-
-def _driver(accelerator: Accelerator, facts: TargetFacts) -> str:
-    words = [f"{facts.driver} is the first that knows the GPU"] if facts.driver else []
-    words += (
-        [
-            f"{facts.driver_max} is the last that does"
-            if words
-            else f"{facts.driver_max} is the last that knows the GPU"
-        ]
-        if facts.driver_max
-        else []
-    )
-    if facts.toolkit_driver:
-        windows = f" (WSL2: {facts.toolkit_driver_windows})" if facts.toolkit_driver_windows else ""
-        words.append(f"{_title(accelerator)} {facts.toolkits[0]} needs {facts.toolkit_driver}{windows}")
-    return "; ".join(words)
+def _machine(base: KnowledgeBase, gpu: Gpu) -> str:
+    if gpu.machine is None or any(row.machine == gpu.machine for row in base.images):
+        return gpu.machine or ""
+    return f"{gpu.machine}, for which no base image is known: the releases below need one of yours"
 
 
 def _memory(gpu: Gpu) -> str:
@@ -208,12 +204,13 @@ def releases(
     as_json: AsJson = False,
 ) -> None:
     """List the TensorFlow releases that are known, or all that is known of one."""
+    from tfdock.decide.known import release_named
     from tfdock.model import Version
 
     base = _knowledge(knowledge)
     rows = sorted(base.releases.values(), key=lambda row: Version(row.release))
     if release is not None:
-        rows = [_one_release(base, release)]
+        rows = [release_named(base, release)[0]]
     if as_json:
         document = {"releases": [row.model_dump(mode="json") for row in rows], "sources": base.sources("releases")}
         print_json("tfdock.releases/1", True, document)
@@ -221,17 +218,6 @@ def releases(
         _print(_release_lines(base, rows[0]))
     else:
         _print(_release_list(base, rows))
-
-
-def _one_release(base: KnowledgeBase, asked: str) -> Release:
-    from tfdock.model import Version
-
-    found = base.releases.get(str(Version(asked).minor))
-    if found is None:
-        near = difflib.get_close_matches(asked, base.releases, n=3) or [max(base.releases, key=Version)]
-        fix = f"did you mean {' or '.join(f'`{name}`' for name in near)}? `tfdock releases` lists all"
-        raise ProfileError(Problem(code="release-unknown", message=f"TensorFlow `{asked}` is not known", fix=fix))
-    return found
 
 
 def _release_list(base: KnowledgeBase, rows: Sequence[Release]) -> Iterator[str]:
@@ -315,8 +301,11 @@ def explain(
         return
     row = base.codes.get(code.strip("[]").lower())
     if row is None:
-        near = difflib.get_close_matches(code, base.codes, n=3, cutoff=0.4)
-        fix = f"did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else "`tfdock explain` lists all"
+        begun = sorted(name for name in base.codes if code and name.startswith(code.lower()))
+        near = begun or difflib.get_close_matches(code, base.codes, n=3, cutoff=0.6)
+        asks = "one of these:" if begun else "did you mean"
+        names = f"{asks} {' or '.join(f'`{name}`' for name in near)}{'' if begun else '?'}"
+        fix = names if near else "`tfdock explain` lists all"
         raise ProfileError(Problem(code="code-unknown", message=f"there is no code `{code}`", fix=fix))
     problems = _provoked(base, row)
     if as_json:

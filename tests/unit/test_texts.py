@@ -1,0 +1,74 @@
+"""Files that people write and that cannot be read, and files of ours that cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tfdock.do import assets, settings, workspace
+from tfdock.do.texts import read_text
+from tfdock.errors import ProfileError
+
+LATIN = "# Müller\n".encode("latin-1")
+
+
+def told(error: ProfileError) -> tuple[str, str | None, str]:
+    (problem,) = error.problems
+    return problem.code, problem.file, problem.message
+
+
+def test_text_is_read_with_the_line_ends_that_it_has(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"a\r\nb\n")
+    assert read_text(tmp_path / "x") == "a\r\nb\n"
+
+
+def test_settings_that_are_no_text_are_named_and_none_need_not_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config.yaml"
+    monkeypatch.setattr(settings, "configuration_file", lambda: file)
+    assert settings.load({}, {}).mirrors == {}
+    file.write_bytes(LATIN)
+    with pytest.raises(ProfileError) as caught:
+        settings.load({}, {})
+    assert told(caught.value) == ("file-unreadable", str(file), "not UTF-8 text (byte 3)")
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(ProfileError) as caught:
+        settings.load({}, {})
+    assert told(caught.value) == ("file-unreadable", str(file), "cannot be read: Is a directory")
+
+
+def test_knowledge_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gpus.yaml").write_bytes(LATIN)
+    with pytest.raises(ProfileError) as caught:
+        _ = assets.knowledge([tmp_path]).gpus
+    assert told(caught.value)[:2] == ("file-unreadable", str(tmp_path / "gpus.yaml"))
+
+
+def test_a_knowledge_folder_that_one_may_not_look_into_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may look into everything
+    with pytest.raises(ProfileError) as caught:
+        assets.knowledge([tmp_path])
+    assert told(caught.value)[:2] == ("knowledge-folder", str(tmp_path))
+
+
+@pytest.mark.parametrize(("place", "step"), [(workspace, "_sync"), (Path, "replace")])
+def test_a_file_that_cannot_be_written_is_the_old_one_and_leaves_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: object, step: str
+) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(place, step, full)
+    with pytest.raises(OSError, match="No space"):
+        workspace.write_atomically(file, b"new")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"x": b"old"}
