@@ -482,6 +482,12 @@ def test_a_release_and_python_that_would_do_are_a_command() -> None:
     assert last == "fix: `tfdock advise --gpu k80 --tensorflow 2.14.1 --python 3.11`"
 
 
+def test_where_the_python_stands_in_the_way_the_command_leaves_it_out() -> None:
+    words = ["gtx860m-cc30", "710a-cc35", "--tensorflow", "2.18", "--python", "3.9"]
+    last = command(*words, columns=300).stdout.splitlines()[-1]
+    assert "built for Python 3.9: `tfdock advise --gpu gtx860m-cc30,710a-cc35 --tensorflow 2.18`" in last
+
+
 def test_gpus_of_machines_of_several_kinds_are_asked_for_alone() -> None:
     text = command("dgx-spark", "rtx5090", columns=200).stdout
     assert "No single wheel serves both." in text

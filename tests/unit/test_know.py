@@ -27,7 +27,7 @@ from .desk import Desk
 def read_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shipped tables, read once for all tests; folders are read as they are named."""
     shipped = desk.knowledge
-    monkeypatch.setattr(assets, "knowledge", lambda folders=(), cache=None: read(folders) if folders else shipped)
+    monkeypatch.setattr(assets, "knowledge", lambda folders=(), _cache=None: read(folders) if folders else shipped)
 
 
 read = assets.knowledge

@@ -807,7 +807,6 @@ def test_the_users_flags_come_last_and_stay_as_they_stand(made_up: Desk) -> None
     assert made_up.resolve(text).flags == (
         "--config=opt",
         "--config=mkl",
-        "--config=opt",
         "--copt=-Xclang",
         "--copt=-a",
         "--copt=-Xclang",

@@ -158,6 +158,7 @@ class _Resolver:
         self.notes.stop_if_refused()
         assert image is not None
         base = self._base(image, python, version, devices.components)
+        self._check_holdings(image, devices)
         source = self._source(release, version)
         wheel_name = self._wheel_name()
         xla = self._xla()
@@ -383,6 +384,18 @@ class _Resolver:
         self.notes.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
         return reference
 
+    def _check_holdings(self, image: Image, devices: Devices) -> None:
+        """An image holds one patch of a component, whichever is asked for."""
+        for name, held in image.holds.items():
+            asked = devices.components.get(name, "")
+            if asked and not self.profile.base and not Version(held).matches(Version(asked)):
+                self.notes.warn(
+                    "image-holds-other",
+                    component_fields(self.question)[name],
+                    f"the base image holds {devices.accelerator.titles.get(name, name)} {held}, not {asked}",
+                    why=f"{image.image} is the image that is known for this build",
+                )
+
     def _paths(
         self, release: Release, image: Image, version: Version, python: str, components: Mapping[str, str]
     ) -> dict[str, str]:
@@ -406,7 +419,7 @@ class _Resolver:
         tested = getattr(release, name)
         if own:
             return own[0]
-        if name in paths and tested and same_minor(tested, version):
+        if not listed and name in paths and tested and same_minor(tested, version):
             return paths[name]
         if listed:
             self.notes.refuse(

@@ -396,7 +396,8 @@ class Image(Row):
     are written); `holds` is a component's full version where it is known that the image has that one only;
     `compilers` limits the row to builds that ask for such a version of a host compiler; `packages` are installed on
     top, then `pip` from PyPI without dependencies. `interpreter`: the image has not the Python that is asked for,
-    which is compiled from the source archive in `interpreters.yaml`. `archives` are the components that it has not either: they come from `archives.yaml`.
+    which is compiled from the source archive in `interpreters.yaml`. `archives` are the components that it has not
+    either: they come from `archives.yaml`.
     """
 
     image: Template

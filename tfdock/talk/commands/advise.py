@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -402,7 +402,13 @@ def _build(advice: Advice, output: Path | None) -> str:
     return f"`{_again(advice, output=name)}`, then `tfdock build {name}`"
 
 
-def _again(advice: Advice, gpus: Sequence[str] = (), python: str | None = None, output: str | None = None) -> str:
+def _again(
+    advice: Advice,
+    gpus: Sequence[str] = (),
+    tensorflow: str | None = None,
+    python: str | None = None,
+    output: str | None = None,
+) -> str:
     """The command that asks the same, but for what is given."""
     import shlex
 
@@ -443,5 +449,8 @@ def _ways(advice: Advice) -> Iterator[str]:
         ways = [way.change for way in problem.ways if {*way.change} <= {"python", "tensorflow"}]
         asked = ({name: str(value) for name, value in change.items() if value} for change in ways)
         found += [f"`{_again(advice, **change)}`" for change in asked]
+    if not found and advice.python:
+        which = f"no release that takes {_whom(advice)} is known to be built for Python {advice.python}"
+        found = [f"{which}: `{_again(replace(advice, python=None))}` finds one for another"]
     texts = [problem.fix or problem.message for problem in advice.refused]
     yield from dict.fromkeys(found or texts or ["no release is known that takes these GPUs"])

@@ -25,7 +25,7 @@ git)
   ;;
 archive)
   url=$2 sha256=$3
-  if ! curl -fsSL --retry 3 -o /tmp/source "$url"; then
+  if ! curl -fsSL --retry 3 --connect-timeout 30 --speed-limit 1024 --speed-time 60 -o /tmp/source "$url"; then
     echo "tfdock: cannot download $url" >&2
     exit 68
   fi

@@ -9,7 +9,7 @@ work=/opt/tfdock/archive
 mkdir -p "$work/unpacked" "$prefix/include" "$prefix/lib64"
 cd "$work"
 
-if ! curl -fsSL --retry 3 -o archive "$url"; then
+if ! curl -fsSL --retry 3 --connect-timeout 30 --speed-limit 1024 --speed-time 60 -o archive "$url"; then
   echo "tfdock: cannot download $url" >&2
   exit 68
 fi
