@@ -373,7 +373,9 @@ def test_people_read_the_answer_then_why_then_the_fix_within_their_terminal(colu
     assert "with TensorFlow" in " ".join(lines[:3])
     order = [line.split(":")[0].strip() for line in lines if line.strip().startswith(("why:", "fix:"))]
     assert order == sorted(order, key=["why", "fix"].index)
-    assert lines[-1].startswith(("from  ", "      ")), "where the figures come from"
+    sections = [i for i, line in enumerate(lines) if line.startswith(("from ", "fix:"))]
+    assert lines[sections[0]].startswith("from "), "the figures say where they come from"
+    assert lines[sections[-1]].startswith("fix:"), "and what to do is read last"
     assert max(map(len, lines)) <= columns
 
 

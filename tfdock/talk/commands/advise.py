@@ -229,6 +229,7 @@ def _lines(
     if advice.plan is not None and shown:
         yield "", ""
         yield from ((line, " " * 6) for line in _size(advice, advice.plan, style))
+        yield from ((style.faint(line), " " * 6) for line in _origins(base, advice))
     if advice.apart or advice.mixed:
         yield "", ""
         yield from _apart(base, advice, style)
@@ -236,8 +237,6 @@ def _lines(
     for index, line in enumerate(_fixes(advice, output, wheel)):
         told = line if wheel or index else line.removeprefix("or ")
         yield f"{style.good('fix:')} {told}", _ASIDE
-    if advice.plan is not None and shown:
-        yield from ((style.faint(line), " " * 6) for line in _origins(base, advice))
 
 
 def _no_build(advice: Advice) -> Wheel | None:
