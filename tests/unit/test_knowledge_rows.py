@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import tfdock
-from tfdock.decide.rules import libraries
+from tfdock.decide.fits import libraries
 from tfdock.errors import ProfileError
 from tfdock.model import Capability, ImageRef, Version
 from tfdock.read.knowledge import (

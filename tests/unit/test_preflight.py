@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tfdock.decide import preflight
+from tfdock.decide.fits import toolkit_floor
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.preflight import FAILED, OK, SKIPPED, WARNING, Check
 from tfdock.errors import ExitCode
@@ -63,13 +64,13 @@ def findings(desk: Desk, text: str, machine_host: Host | None, **more: Any) -> d
 def test_minor_versions_share_a_driver_from_the_major_on_that_promises_it(
     desk: Desk, toolkit: str, linux: str, windows: str
 ) -> None:
-    found = [preflight.toolkit_floor(desk.knowledge, "cuda", Version(toolkit), wsl=wsl) for wsl in (False, True)]
+    found = [toolkit_floor(desk.knowledge, "cuda", Version(toolkit), wsl=wsl) for wsl in (False, True)]
     assert [str(version) for version in found] == [linux, windows]
 
 
 def test_of_a_toolkit_nobody_knows_no_driver_is_known(desk: Desk) -> None:
-    assert preflight.toolkit_floor(desk.knowledge, "cuda", Version("99.1")) is None
-    assert preflight.toolkit_floor(desk.knowledge, "cuda", Version("")) is None
+    assert toolkit_floor(desk.knowledge, "cuda", Version("99.1")) is None
+    assert toolkit_floor(desk.knowledge, "cuda", Version("")) is None
 
 
 def floors(desk: Desk, text: str, *gpus: LocalGpu, wsl: bool = False) -> dict[str, str]:

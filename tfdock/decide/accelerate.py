@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.decide.devices import find_gpu, matching, sorted_targets
+from tfdock.decide.devices import bare_gpu, find_gpu, is_embedded, machine_of, sorted_targets, unknown_gpu
+from tfdock.decide.notes import Finding
 from tfdock.decide.question import Question
 from tfdock.decide.rules import (
     DEVICE_RULES,
@@ -74,7 +75,7 @@ def accelerator_of(question: Question) -> Accelerator | None:
 def _devices_are_known(question: Question) -> bool:
     """What no accelerator is known for must not pass for a build without one."""
     notes, before = question.notes, len(question.notes.problems)
-    if _asks_for_local(question) and not question.local_gpus:
+    if question.profile.for_this_machine and not question.local_gpus:
         notes.refuse(
             "gpu-local-none",
             "gpus",
@@ -83,18 +84,9 @@ def _devices_are_known(question: Question) -> bool:
             fix="name them: `gpus: [rtx3080]`",
         )
     for path, name in asked_gpus(question):
-        match = None if find_gpu(question.knowledge, name) else matching(question.knowledge, name)
-        if match and match.candidates:
-            several = ", ".join(f"{gpu.gpu} ({gpu.target})" for gpu in match.candidates)
-            notes.refuse("gpu-ambiguous", path, f"`{name}` is the name of several GPUs", why=f"it may be {several}")
-        elif match:
-            notes.refuse(
-                "gpu-unknown",
-                path,
-                f"the GPU `{name}` is not known",
-                why="`tfdock gpus` lists those that are",
-                fix="say what to compile for instead, such as `compute_capabilities: [sm_86]`",
-            )
+        if find_gpu(question.knowledge, name) is None:
+            problem = unknown_gpu(question.knowledge, name)
+            notes.refuse(problem.code, path, problem.message, fix=problem.fix)
     for field, path, target in _asked_targets(question):
         rows = [row for row in question.knowledge.accelerators.values() if row.target_pattern]
         owners = [row for row in rows if row.target_field == field]
@@ -158,10 +150,6 @@ def _asked_targets(question: Question) -> Iterator[tuple[str, str, str]]:
             yield name, f"{name}[{index}]", value
 
 
-def _asks_for_local(question: Question) -> bool:
-    return "local" in (question.profile.gpus or ())
-
-
 def asked_gpus(question: Question) -> list[tuple[str, str]]:
     """(path, name) of each GPU that the profile names, this machine's among them."""
     gpus = question.profile.gpus
@@ -201,7 +189,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
         xla=question.profile.xla,
         served=gpus if listed else (),
     )
-    _refuse_other_machines(question, accelerator, gpus, listed)
+    _refuse_other_machines(question, gpus, listed)
     if accelerator.target_pattern and not combination.targets:
         combination = replace(combination, targets=_official(question, combination))
     combination = _with_toolkit(question, combination)
@@ -241,29 +229,32 @@ def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[
         )
 
 
-def _refuse_other_machines(
-    question: Question, accelerator: Accelerator, gpus: Sequence[tuple[str, Gpu]], listed: Sequence[Wanted]
-) -> None:
-    """GPUs that are sold with another CPU than the one that is built for."""
-    of_targets = {
-        target: row.machine
-        for row in question.knowledge.architectures
-        if row.accelerator == accelerator.accelerator
-        for target in row.embedded
-    }
-    found = [(path, gpu.gpu, gpu.machine or of_targets.get(gpu.target)) for path, gpu in gpus]
-    dotted = [(one, Capability.parse(one.target).dotted) for one in listed] if accelerator.capabilities else []
-    if not gpus and all(target in of_targets for _, target in dotted):  # beside others they are a waste, not an error
-        found += [(one.path, f"a GPU of {target}", of_targets[target]) for one, target in dotted]
-    for path, what, machine in found:
-        if machine and machine != question.machine:
-            question.notes.refuse(
-                "gpu-other-machine",
-                path,
-                f"{what} stands beside a CPU of kind {machine}, and this build is for {question.machine}",
+def _refuse_other_machines(question: Question, gpus: Sequence[tuple[str, Gpu]], listed: Sequence[Wanted]) -> None:
+    """GPUs that are sold with another CPU than the one that is built for; beside others they are but a waste."""
+    knowledge, here = question.knowledge, question.machine
+    found = [(path, gpu.gpu, gpu, True) for path, gpu in gpus]
+    bare = [(one.path, gpu) for one in listed if (gpu := bare_gpu(knowledge, one.target))]
+    if not gpus and all(machine_of(knowledge, gpu) not in (None, here) for _, gpu in bare):
+        # Of those that are not embedded another may come out, for any machine.
+        found += [
+            (path, f"a GPU of {gpu.target}", gpu, is_embedded(knowledge, gpu.accelerator, gpu.target))
+            for path, gpu in bare
+        ]
+    for path, what, gpu, certain in found:
+        machine = machine_of(knowledge, gpu)
+        if machine in (None, here):
+            continue
+        base = "" if any(row.machine == machine for row in knowledge.images) else ", with a base image of yours"
+        question.notes.find(
+            Finding(
+                code="gpu-other-machine",
+                path=path,
+                message=f"{what} stands beside a CPU of kind {machine}, and this build is for {here}",
                 why="wheels are built for the kind of machine that builds them",
-                fix=f"build it on {machine}, or name a GPU of {question.machine} machines",
+                fix=f"build it on {machine}{base}; or name a GPU of {here} machines",
+                weight="error" if certain else "warning",
             )
+        )
 
 
 def _targets_of(release: Release, accelerator: Accelerator, gpus: Sequence[tuple[str, Gpu]]) -> list[Wanted]:

@@ -11,11 +11,20 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tfdock.decide.contract import applies
-from tfdock.decide.devices import find_gpu, matching, sorted_targets
-from tfdock.decide.known import apart, bare_gpu, is_target, release_named, taken_versions, uses_target
-from tfdock.decide.preflight import toolkit_floor
+from tfdock.decide.devices import (
+    architecture_of,
+    bare_gpu,
+    embedded_targets,
+    find_gpu,
+    is_target,
+    machine_of,
+    sorted_targets,
+    unknown_gpu,
+)
+from tfdock.decide.fits import has_code_for, is_used, libraries, reaches, toolkit_floor
+from tfdock.decide.known import apart, release_named, taken_versions
 from tfdock.decide.resolve import Resolution, resolve
-from tfdock.decide.rules import judge, libraries
+from tfdock.decide.rules import judge
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.inspect.verdict import Runs
 from tfdock.model import Capability, Version
@@ -173,7 +182,7 @@ def advise(
     untested = None if own else _accepted(knowledge, release, version, gpus, python, allow_untested=True)[0]
     planned = offer or untested
     native = _newest_native(knowledge, gpus, python)
-    elsewhere = next((one for gpu in gpus if (one := machine_of(knowledge, gpu)) != OFFICIAL_MACHINE), "")
+    elsewhere = next((one for gpu in gpus if (one := _machine(knowledge, gpu)) != OFFICIAL_MACHINE), "")
     return Advice(
         asked=tensorflow,
         release=release,
@@ -201,7 +210,7 @@ def advise(
 
 def _apart(knowledge: KnowledgeBase, accelerator: Accelerator, gpus: Sequence[Gpu]) -> tuple[str, ...]:
     """Why no wheel serves them all, a line each: what compiles for them, or the machines they stand in."""
-    machines = [machine_of(knowledge, gpu) for gpu in gpus]
+    machines = [_machine(knowledge, gpu) for gpu in gpus]
     if len({*machines}) > 1:
         return tuple(
             f"{gpu.gpu} stands beside a CPU of {machine}" for gpu, machine in zip(gpus, machines, strict=True)
@@ -237,17 +246,7 @@ def _unknown(knowledge: KnowledgeBase, name: str) -> Problem:
         return Problem(
             code="gpu-unknown", message=f"`{name}` is no GPU, and this is about GPUs", fix=fix, field="gpu"
         )
-    if is_target(knowledge, name):
-        message = f"no GPU is known to have the target `{name}`"
-        return Problem(code="gpu-unknown", message=message, fix="`tfdock gpus` lists all, with theirs", field="gpu")
-    match = matching(knowledge, name)
-    if match.candidates:
-        which = " or ".join(f"`{row.gpu}` ({row.target})" for row in match.candidates)
-        message = f"`{name}` is the name of GPUs with different targets"
-        return Problem(code="gpu-ambiguous", message=message, fix=f"say which: {which}", field="gpu")
-    names = " or ".join(f"`{one}`" for one in match.near)
-    fix = f"did you mean {names}?" if names else "`tfdock gpus` lists all"
-    return Problem(code="gpu-unknown", message=f"the GPU `{name}` is not known", fix=fix, field="gpu")
+    return replace(unknown_gpu(knowledge, name), field="gpu")
 
 
 def _newest_patch(release: Release) -> str:
@@ -306,7 +305,7 @@ def _vendors(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) ->
     """The vendor's own wheel of a release, where that is not TensorFlow's and the release uses such GPUs."""
     name = accelerator.accelerator
     project = release.official_project.get(name)
-    used = all(gpu.accelerator == name and uses_target(release, accelerator, gpu.target) for gpu in gpus)
+    used = all(gpu.accelerator == name and is_used(release, accelerator, gpu.target) for gpu in gpus)
     if not project or release.official_targets.get(name) or not used:
         return None
     return VendorWheel(vendor=accelerator.vendor or "its vendor", project=project, release=release.release)
@@ -367,19 +366,18 @@ class _Limits:
         self._knowledge, self._release, self._accelerator, self._gpu = knowledge, release, accelerator, gpu
         self._companions = tuple(_companions(knowledge, release, accelerator))
         self.pins: list[str] = []
-        families = (row for row in knowledge.architectures if row.accelerator == accelerator.accelerator)
-        self._family = next((row for row in families if gpu.target in row.targets), None)
+        self._family = architecture_of(knowledge, accelerator.accelerator, gpu.target)
 
     def machine(self) -> str:
         """Why the wheel is not for the machine that the GPU is part of; empty if it is."""
-        machine = machine_of(self._knowledge, self._gpu)
+        machine = _machine(self._knowledge, self._gpu)
         if machine == OFFICIAL_MACHINE:
             return ""
         return f"official wheels with GPU code are for {OFFICIAL_MACHINE}; this GPU stands beside a CPU of {machine}"
 
     def against(self) -> str:
         """Why its code cannot run at all, fitting as it is; empty where nothing is known."""
-        if not uses_target(self._release, self._accelerator, self._gpu.target):
+        if not is_used(self._release, self._accelerator, self._gpu.target):
             return f"TensorFlow {self._release.release} ignores GPUs of {self._gpu.target}, whatever was compiled"
         floor, last = self._toolkit_driver(), self._family and self._family.driver_max
         if floor and last and floor.parts[0] > int(last):
@@ -424,8 +422,8 @@ class _Limits:
         return toolkit_floor(self._knowledge, self._accelerator.toolkit or "", Version(version)) if version else None
 
     def _floors(self) -> Iterator[str]:
-        floor = self._release.xla_floor.get(self._accelerator.accelerator)
-        if floor and self._accelerator.capabilities and _below(self._gpu.target, floor):
+        if not reaches(self._accelerator, self._gpu.target, self._release.xla_floor):
+            floor = self._release.xla_floor[self._accelerator.accelerator]
             yield f"XLA leaves it out: it uses no GPU below {floor}"
 
     def _toolkit_age(self) -> Iterator[str]:
@@ -452,16 +450,14 @@ class _Limits:
             yield from self._newest_of(rows, title, version, companion)
             return
         held = libraries(self._knowledge, component, version)
-        if not held or any(_covers(row, self._gpu.target) for row in held):
+        if not held or any(self._serves(row) for row in held):
             return
         # TensorFlow takes any newer minor version of the major version it was built with.
         major = Version(version).parts[0]
         newer = [
             one.since
             for one in rows
-            if Version(one.since) > Version(version)
-            and Version(one.since).parts[0] == major
-            and _covers(one, self._gpu.target)
+            if Version(one.since) > Version(version) and Version(one.since).parts[0] == major and self._serves(one)
         ]
         way = f"; {title} {min(newer, key=Version)} or newer has it" if newer else ""
         yield f"{title} {version}, which it is used with, has no code for {self._gpu.target}{way}"
@@ -471,9 +467,9 @@ class _Limits:
         assert companion.before
         end = Version(companion.before)
         order = sorted((row for row in rows if Version(row.since) < end), key=lambda row: Version(row.since))
-        if not order or any(_covers(row, self._gpu.target) for row in order if row.since == order[-1].since):
+        if not order or any(self._serves(row) for row in order if row.since == order[-1].since):
             return
-        fitting = [row for row in order if _covers(row, self._gpu.target) and Version(version) < _end(row)]
+        fitting = [row for row in order if self._serves(row) and Version(version) < _end(row)]
         later = [row.since for row in order if fitting and Version(row.since) > Version(fitting[-1].since)]
         first = later[0] if later else ""
         self.pins += [f"{companion.package}<{first}"] if first else []
@@ -484,6 +480,9 @@ class _Limits:
         # Packages are made for a major version, whatever minor version they are supported with.
         major = Version(self._toolkit_version()).parts[:1]
         return not row.toolkits or any(Version(one).parts[:1] == major for one in row.toolkits)
+
+    def _serves(self, row: Library) -> bool:
+        return has_code_for(row, self._accelerator, self._gpu.target)
 
     def _told(self, runs: Runs) -> Iterator[str]:
         for row in self._companions:
@@ -519,20 +518,13 @@ def _digits(number: str) -> int:
     return int(number.rstrip("af"))
 
 
-def _covers(row: Library, target: str) -> bool:
-    return not (row.lowest and _below(target, row.lowest)) and not (row.highest and _below(row.highest, target))
-
-
 def _end(row: Library) -> Version:
     """Behind the range: any version of `until: 9.10` is below 9.10.999999."""
     return Version(f"{row.until or row.since}.999999")
 
 
-def machine_of(knowledge: KnowledgeBase, gpu: Gpu) -> str:
-    """The kind of machine that a GPU is sold with; x86_64 where it is sold with any."""
-    families = (row for row in knowledge.architectures if row.accelerator == gpu.accelerator)
-    embedded = next((row.machine for row in families if gpu.target in row.embedded), None)
-    return gpu.machine or embedded or OFFICIAL_MACHINE
+def _machine(knowledge: KnowledgeBase, gpu: Gpu) -> str:
+    return machine_of(knowledge, gpu) or OFFICIAL_MACHINE
 
 
 # --- what to build --------------------------------------------------------------------------------------------------
@@ -549,8 +541,9 @@ def cover(
     accelerator = knowledge.accelerators[gpus[0].accelerator]
     if not accelerator.capabilities:
         return sorted_targets(gpu.target for gpu in gpus)
-    embedded = {target for row in knowledge.architectures for target in row.embedded}
-    every = {target for row in knowledge.architectures for target in row.targets if target not in embedded}
+    embedded = embedded_targets(knowledge, accelerator.accelerator)
+    families = (row for row in knowledge.architectures if row.accelerator == accelerator.accelerator)
+    every = {target for row in families for target in row.targets} - embedded
     lowest: dict[tuple[int, str], Capability] = {}
     for gpu in gpus:
         one = Capability.of_gpu(gpu.target)
@@ -570,8 +563,8 @@ def _offer(
     knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Gpu], python: str | None
 ) -> tuple[Offer | None, tuple[Problem, ...]]:
     """The profile for the release asked for, or for the nearest one that takes it; and why that one does not."""
-    offer, refused = _accepted(knowledge, release, version, gpus, python)
-    elsewhere = any(machine_of(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus)
+    offer, refused = _accepted(knowledge, release, version, gpus, python, ways=True)
+    elsewhere = any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus)
     if offer or elsewhere or len({gpu.accelerator for gpu in gpus}) > 1:
         return offer, refused  # what no other release would change
     for other in _by_nearness(knowledge, release):
@@ -598,8 +591,9 @@ def _accepted(
     python: str | None,
     *,
     allow_untested: bool = False,
+    ways: bool = False,
 ) -> tuple[Offer | None, tuple[Problem, ...]]:
-    """A profile that is resolved without an objection, or the objections to the first that was tried."""
+    """A profile that is resolved without an objection, or the objections to the first that was tried, with `ways`."""
     names = _named(knowledge, gpus)
     if len(names) < len(gpus) and len({gpu.accelerator for gpu in gpus}) > 1:
         return None, ()  # what no profile can say
@@ -609,7 +603,7 @@ def _accepted(
         for xla in (True, False):
             try:
                 wanted = replace(draft, targets=targets, xla=xla)
-                chosen = tuple(_chosen(release, _resolved(knowledge, wanted)))
+                chosen = tuple(_chosen(release, _resolved(knowledge, wanted, ways=ways and not first)))
                 exact = replace(wanted, chosen=chosen)
                 resolution = _resolved(knowledge, exact)
             except Incompatible as error:
@@ -617,6 +611,8 @@ def _accepted(
                 if any(problem.code != "xla-floor" for problem in error.problems):
                     break  # it is not XLA that stands in the way
                 continue
+            if any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus):
+                return None, ()  # a target alone is not refused for the machine beside it
             return Offer(text=exact.text(), release=release, resolution=resolution, untested=resolution.untested), ()
     return None, first
 
@@ -665,12 +661,12 @@ def _may_take(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -
     accelerator = knowledge.accelerators[gpus[0].accelerator]
     able = _able(knowledge, release, accelerator)
     served = bool(cover(knowledge, gpus, able=able)) if accelerator.capabilities else {g.target for g in gpus} <= able
-    return served and all(uses_target(release, accelerator, gpu.target) for gpu in gpus)
+    return served and all(is_used(release, accelerator, gpu.target) for gpu in gpus)
 
 
-def _resolved(knowledge: KnowledgeBase, draft: _Draft) -> Resolution:
+def _resolved(knowledge: KnowledgeBase, draft: _Draft, *, ways: bool = False) -> Resolution:
     profile, document = profiles.read(draft.text(), _FILE)
-    return resolve(profile, document, knowledge, file=_FILE, machine=OFFICIAL_MACHINE)
+    return resolve(profile, document, knowledge, file=_FILE, machine=OFFICIAL_MACHINE, ways=ways)
 
 
 def _chosen(release: Release, resolution: Resolution) -> Iterator[tuple[str, str, str]]:

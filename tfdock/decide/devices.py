@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tfdock.errors import Problem
 from tfdock.model import Capability
-from tfdock.read.knowledge import Gpu, KnowledgeBase
+from tfdock.read.knowledge import Architecture, Gpu, KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,23 @@ def matching(knowledge: KnowledgeBase, name: str) -> Match:
 def find_gpu(knowledge: KnowledgeBase, name: str) -> Gpu | None:
     """The row of a GPU by whatever people or drivers call it; None where that is unknown, or means several."""
     return knowledge.gpus.get(gpu_key(name)) or matching(knowledge, name).gpu
+
+
+def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
+    """What to say of a name that is no GPU's, or that of several with different targets."""
+    match = matching(knowledge, name)
+    names = " or ".join(f"`{one}`" for one in match.near)
+    if is_target(knowledge, name):
+        # What is written as a target looks like names that it has nothing to do with.
+        message, fix = f"no GPU is known to have the target `{name}`", "`tfdock gpus` lists all, with theirs"
+    elif match.candidates:
+        which = " or ".join(f"`{gpu.gpu}` ({gpu.target})" for gpu in match.candidates)
+        message = f"`{name}` is the name of GPUs with different targets"
+        return Problem(code="gpu-ambiguous", message=message, fix=f"say which: {which}")
+    else:
+        message = f"the GPU `{name}` is not known"
+        fix = f"did you mean {names}?" if names else "`tfdock gpus` lists all"
+    return Problem(code="gpu-unknown", message=message, fix=fix)
 
 
 def gpu_key(name: str) -> str:
@@ -92,6 +110,105 @@ def _words_left(gpu: Gpu, text: str) -> int | None:
     return min(counts, default=None)
 
 
+def named(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
+    """The GPU that words together name in full, or those that each of them names; empty where one names none."""
+    together = _in_full(knowledge, " ".join(words)) if words else None
+    each = [together] if together else [_in_full(knowledge, word) for word in words]
+    return () if None in each else tuple(dict.fromkeys(gpu for gpu in each if gpu))
+
+
+def _in_full(knowledge: KnowledgeBase, name: str) -> Gpu | None:
+    """The GPU of that short name, or that driver's name with or without its vendor; `3080` is but a part of one."""
+    gpu = find_gpu(knowledge, name)
+    if gpu is None:
+        return None
+    vendor = gpu_key(knowledge.accelerators[gpu.accelerator].vendor)
+    names = {_squeezed(one) for one in (gpu.gpu, *gpu.names)}
+    return gpu if {_squeezed(name), f"{vendor}{_squeezed(name)}"} & names else None
+
+
+def search(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
+    """The GPUs that have every word in their name, else the one that is meant; all of them where there is no word.
+
+    A target among the words (`8.6`, `sm_86`, `gfx90a`) is not part of a name: the GPU's own must be one of them.
+    """
+    rows = knowledge.gpus.values()
+    targets = [dotted(word) for word in words if is_target(knowledge, word)]
+    names = [gpu_key(word) for word in words if not is_target(knowledge, word)]
+    if not all(names):
+        return ()  # a word without a letter or digit is part of no name
+    found = tuple(
+        gpu
+        for gpu in rows
+        if (not targets or gpu.target in targets) and all(name in _searched(gpu) for name in names)
+    )
+    meant = None if found or targets else find_gpu(knowledge, " ".join(words))
+    return (meant,) if meant else tuple(sorted(found, key=lambda gpu: _newest_first(knowledge, gpu)))
+
+
+def _newest_first(knowledge: KnowledgeBase, gpu: Gpu) -> tuple[int, bool, tuple[int, ...]]:
+    """Vendor by vendor, within one the newest target first, and what is embedded last."""
+    accelerator = knowledge.accelerators[gpu.accelerator]
+    embedded = is_embedded(knowledge, gpu.accelerator, gpu.target)
+    # `12.0` is major and minor; `gfx90a` is a number with two hexadecimal digits at its end.
+    digits = re.findall(r"\d+", gpu.target)
+    number = tuple(map(int, digits)) if accelerator.capabilities else _of_gfx(gpu.target)
+    return [*knowledge.accelerators].index(gpu.accelerator), embedded, tuple(-part for part in number)
+
+
+def _of_gfx(target: str) -> tuple[int, ...]:
+    match = re.fullmatch(r"[a-z]+(\d+)([0-9a-f])([0-9a-f])", target)
+    return (int(match[1]), int(match[2], 16), int(match[3], 16)) if match else (0,)
+
+
+def _searched(gpu: Gpu) -> str:
+    return " ".join((gpu.gpu, _squeezed(gpu.gpu), *map(gpu_key, gpu.names)))
+
+
+def title(knowledge: KnowledgeBase, gpu: Gpu) -> str:
+    """The name on the box: `GeForce RTX 5080`, `Tesla K80`; `V100` where the driver's name says more than ours."""
+    vendor = knowledge.accelerators[gpu.accelerator].vendor
+    if gpu.names:
+        return gpu.names[0].removeprefix(f"{vendor} ")
+    # As the driver writes it in the names of those with more words to them.
+    pattern = re.compile(rf"(?<![a-z0-9]){re.escape(gpu.gpu)}(?![a-z0-9])", re.IGNORECASE)
+    longer = (name for row in knowledge.gpus.values() if row.target == gpu.target for name in row.names)
+    return next((match[0] for name in longer if (match := pattern.search(name))), gpu.gpu)
+
+
+def is_target(knowledge: KnowledgeBase, word: str) -> bool:
+    """Whether a word is written as targets are (`8.6`, `sm_86`, `gfx90a`), known or not."""
+    rows = knowledge.accelerators.values()
+    if any(row.target_pattern and re.fullmatch(row.target_pattern, spelled(word)) for row in rows):
+        return True
+    capabilities = any(row.capabilities for row in rows)
+    return bool(capabilities and re.fullmatch(r"\d{1,2}\.\d", word)) or word.lower() in _all_targets(knowledge)
+
+
+def _all_targets(knowledge: KnowledgeBase) -> set[str]:
+    return {gpu.target for gpu in knowledge.gpus.values()} | {
+        one for row in knowledge.architectures for one in row.targets
+    }
+
+
+def bare_gpu(knowledge: KnowledgeBase, word: str) -> Gpu | None:
+    """A GPU of which only the target is said (`sm_86`, `8.6`, `gfx1100`); None for what no GPU is known to have."""
+    target = dotted(word)
+    if not is_target(knowledge, word) or target not in _all_targets(knowledge):
+        return None
+    own = [gpu for gpu in knowledge.gpus.values() if gpu.target == target]
+    families = [row for row in knowledge.architectures if target in row.targets]
+    accelerator = own[0].accelerator if own else families[0].accelerator
+    written = str(Capability.of_gpu(target)) if knowledge.accelerators[accelerator].capabilities else target
+    # Where all of that target stand beside a CPU of one kind, so does this one.
+    machines = {gpu.machine for gpu in own}
+    machine = next(iter(machines)) if len(machines) == 1 else None
+    return Gpu(gpu=written, accelerator=accelerator, target=target, machine=machine, source=())
+
+
+# --- targets --------------------------------------------------------------------------------------------------------
+
+
 def sorted_targets(targets: Iterable[str]) -> tuple[str, ...]:
     """Without repetition, and in numerical order; `compute_86` makes `sm_86` superfluous."""
     unique = set(targets)
@@ -108,3 +225,40 @@ def sorted_targets(targets: Iterable[str]) -> tuple[str, ...]:
 def target_number(target: str) -> str:
     """`86` of `sm_86` and `compute_86`; a gfx target is its own number."""
     return target.partition("_")[2] or target
+
+
+def spelled(word: str) -> str:
+    """`SM86` and `sm-86` are `sm_86`; anything else stays as it is, in small letters."""
+    return re.sub(r"^(sm|compute)[ _-]?(?=\d)", r"\1_", word.lower())
+
+
+def dotted(target: str) -> str:
+    """`sm_86`, `compute_86` and `8.6` are the GPU's `8.6`; anything else stays as it is."""
+    try:
+        return Capability.parse(spelled(target)).dotted
+    except ValueError:
+        return target.lower()
+
+
+def architecture_of(knowledge: KnowledgeBase, accelerator: str, gpu: str | None) -> Architecture | None:
+    """The generation of an accelerator's GPUs of one target (`8.6`); None where that is not known."""
+    rows = (row for row in knowledge.architectures if row.accelerator == accelerator)
+    return next((row for row in rows if gpu in row.targets), None)
+
+
+def is_embedded(knowledge: KnowledgeBase, accelerator: str, gpu: str | None) -> bool:
+    """Whether GPUs of that target run their own code alone, which no other runs."""
+    row = architecture_of(knowledge, accelerator, gpu)
+    return row is not None and gpu in row.embedded
+
+
+def embedded_targets(knowledge: KnowledgeBase, accelerator: str) -> frozenset[str]:
+    """All of an accelerator's targets (`8.7`) for which `is_embedded` holds."""
+    rows = (row for row in knowledge.architectures if row.accelerator == accelerator)
+    return frozenset(target for row in rows for target in row.embedded)
+
+
+def machine_of(knowledge: KnowledgeBase, gpu: Gpu) -> str | None:
+    """The kind of machine that a GPU is sold with; None where it is sold for any."""
+    row = architecture_of(knowledge, gpu.accelerator, gpu.target)
+    return gpu.machine or (row.machine if row and gpu.target in row.embedded else None)

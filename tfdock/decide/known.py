@@ -12,23 +12,23 @@ from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tfdock.decide.archives import archives_of
-from tfdock.decide.contract import applies
-from tfdock.decide.devices import find_gpu, gpu_key
-from tfdock.decide.rules import judge, libraries
+from tfdock.decide.devices import architecture_of, dotted, is_embedded, target_number
+from tfdock.decide.fits import (
+    can_be_told,
+    exact_target,
+    has_code_for,
+    is_made_for,
+    is_used,
+    libraries,
+    reaches,
+    serves,
+    toolkit_floor,
+)
+from tfdock.decide.rules import judge
 from tfdock.errors import Problem, ProfileError
 from tfdock.inspect.verdict import Runs
-from tfdock.model import Capability, Version
-from tfdock.read.knowledge import (
-    Accelerator,
-    Architecture,
-    Gpu,
-    KnowledgeBase,
-    Library,
-    Release,
-    Support,
-    Toolkit,
-)
+from tfdock.model import Version
+from tfdock.read.knowledge import Accelerator, KnowledgeBase, Release, Support, Toolkit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,139 +99,25 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
     return row, asked if exact else newest
 
 
-def named(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
-    """The GPU that words together name in full, or those that each of them names; empty where one names none."""
-    together = _in_full(knowledge, " ".join(words)) if words else None
-    each = [together] if together else [_in_full(knowledge, word) for word in words]
-    return () if None in each else tuple(dict.fromkeys(gpu for gpu in each if gpu))
-
-
-def _in_full(knowledge: KnowledgeBase, name: str) -> Gpu | None:
-    """The GPU of that short name, or that driver's name with or without its vendor; `3080` is but a part of one."""
-    gpu = find_gpu(knowledge, name)
-    if gpu is None:
-        return None
-    vendor = gpu_key(knowledge.accelerators[gpu.accelerator].vendor)
-    names = {_plain(one) for one in (gpu.gpu, *gpu.names)}
-    return gpu if {_plain(name), f"{vendor}{_plain(name)}"} & names else None
-
-
-def _plain(name: str) -> str:
-    return gpu_key(name).replace("-", "")
-
-
-def search(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
-    """The GPUs that have every word in their name, else the one that is meant; all of them where there is no word.
-
-    A target among the words (`8.6`, `sm_86`, `gfx90a`) is not part of a name: the GPU's own must be one of them.
-    """
-    rows = knowledge.gpus.values()
-    targets = [dotted(word) for word in words if is_target(knowledge, word)]
-    names = [gpu_key(word) for word in words if not is_target(knowledge, word)]
-    if not all(names):
-        return ()  # a word without a letter or digit is part of no name
-    found = tuple(
-        gpu
-        for gpu in rows
-        if (not targets or gpu.target in targets) and all(name in _searched(gpu) for name in names)
-    )
-    meant = None if found or targets else find_gpu(knowledge, " ".join(words))
-    return (meant,) if meant else tuple(sorted(found, key=lambda gpu: _newest_first(knowledge, gpu)))
-
-
-def _newest_first(knowledge: KnowledgeBase, gpu: Gpu) -> tuple[int, bool, tuple[int, ...]]:
-    """Vendor by vendor, within one the newest target first, and what is embedded last."""
-    accelerator = knowledge.accelerators[gpu.accelerator]
-    row = _architecture(knowledge, accelerator, gpu.target)
-    embedded = row is not None and gpu.target in row.embedded
-    # `12.0` is major and minor; `gfx90a` is a number with two hexadecimal digits at its end.
-    digits = re.findall(r"\d+", gpu.target)
-    number = tuple(map(int, digits)) if accelerator.capabilities else _of_gfx(gpu.target)
-    return [*knowledge.accelerators].index(gpu.accelerator), embedded, tuple(-part for part in number)
-
-
-def _of_gfx(target: str) -> tuple[int, ...]:
-    match = re.fullmatch(r"[a-z]+(\d+)([0-9a-f])([0-9a-f])", target)
-    return (int(match[1]), int(match[2], 16), int(match[3], 16)) if match else (0,)
-
-
-def is_target(knowledge: KnowledgeBase, word: str) -> bool:
-    """Whether a word is written as targets are (`8.6`, `sm_86`, `gfx90a`), known or not."""
-    rows = knowledge.accelerators.values()
-    if any(row.target_pattern and re.fullmatch(row.target_pattern, spelled(word)) for row in rows):
-        return True
-    capabilities = any(row.capabilities for row in rows)
-    return bool(capabilities and re.fullmatch(r"\d{1,2}\.\d", word)) or word.lower() in _all_targets(knowledge)
-
-
-def _all_targets(knowledge: KnowledgeBase) -> set[str]:
-    return {gpu.target for gpu in knowledge.gpus.values()} | {
-        one for row in knowledge.architectures for one in row.targets
-    }
-
-
-def bare_gpu(knowledge: KnowledgeBase, word: str) -> Gpu | None:
-    """A GPU of which only the target is said (`sm_86`, `8.6`, `gfx1100`); None for what no GPU is known to have."""
-    target = dotted(word)
-    if not is_target(knowledge, word) or target not in _all_targets(knowledge):
-        return None
-    own = [gpu for gpu in knowledge.gpus.values() if gpu.target == target]
-    families = [row for row in knowledge.architectures if target in row.targets]
-    accelerator = own[0].accelerator if own else families[0].accelerator
-    written = str(Capability.of_gpu(target)) if knowledge.accelerators[accelerator].capabilities else target
-    # Where all of that target stand beside a CPU of one kind, so does this one.
-    machines = {gpu.machine for gpu in own}
-    machine = next(iter(machines)) if len(machines) == 1 else None
-    return Gpu(gpu=written, accelerator=accelerator, target=target, machine=machine, source=())
-
-
-def title(knowledge: KnowledgeBase, gpu: Gpu) -> str:
-    """The name on the box: `GeForce RTX 5080`, `Tesla K80`; `V100` where the driver's name says more than ours."""
-    vendor = knowledge.accelerators[gpu.accelerator].vendor
-    if gpu.names:
-        return gpu.names[0].removeprefix(f"{vendor} ")
-    # As the driver writes it in the names of those with more words to them.
-    pattern = re.compile(rf"(?<![a-z0-9]){re.escape(gpu.gpu)}(?![a-z0-9])", re.IGNORECASE)
-    longer = (name for row in knowledge.gpus.values() if row.target == gpu.target for name in row.names)
-    return next((match[0] for name in longer if (match := pattern.search(name))), gpu.gpu)
-
-
-def spelled(word: str) -> str:
-    """`SM86` and `sm-86` are `sm_86`; anything else stays as it is, in small letters."""
-    return re.sub(r"^(sm|compute)[ _-]?(?=\d)", r"\1_", word.lower())
-
-
-def dotted(target: str) -> str:
-    """`sm_86`, `compute_86` and `8.6` are the GPU's `8.6`; anything else stays as it is."""
-    try:
-        return Capability.parse(spelled(target)).dotted
-    except ValueError:
-        return target.lower()
-
-
-def _searched(gpu: Gpu) -> str:
-    return " ".join((gpu.gpu, _plain(gpu.gpu), *map(gpu_key, gpu.names)))
-
-
 def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str) -> TargetFacts:
     """What is known of a GPU's target (`8.6`, `gfx90a`)."""
-    number = Capability.of_gpu(target).number if accelerator.capabilities else target
+    written = exact_target(accelerator, target)
+    number = target_number(written)
     rows = sorted(
         (row for row in knowledge.toolkits.values() if row.toolkit == accelerator.toolkit),
         key=lambda row: Version(row.version),
     )
     able = [row for row in rows if number in row.targets]
-    architecture = _architecture(knowledge, accelerator, target)
-    first = able[0] if able else None
+    architecture = architecture_of(knowledge, accelerator.accelerator, target)
     knows = architecture.driver_min if architecture else None
-    linux, windows = _driver(knowledge, first, "linux"), _driver(knowledge, first, "windows")
+    linux, windows = (_driver(knowledge, able[0], wsl=wsl) if able else None for wsl in (False, True))
     return TargetFacts(
         accelerator=accelerator.accelerator,
         toolkit=accelerator.toolkit or "",
         target=target,
-        written=str(Capability.of_gpu(target)) if accelerator.capabilities else target,
+        written=written,
         architecture=architecture.architecture if architecture else None,
-        embedded=architecture is not None and target in architecture.embedded,
+        embedded=is_embedded(knowledge, accelerator.accelerator, target),
         toolkits=tuple(row.version for row in able),
         last_toolkit=bool(able) and able[-1] is rows[-1],
         releases=tuple(_releases(knowledge, accelerator, target, able)),
@@ -244,28 +130,13 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
     )
 
 
+def _driver(knowledge: KnowledgeBase, toolkit: Toolkit, *, wsl: bool) -> str | None:
+    floor = toolkit_floor(knowledge, toolkit.toolkit, Version(toolkit.version), wsl=wsl)
+    return str(floor) if floor else None
+
+
 def _newer(*drivers: str | None) -> str | None:
     return max((one for one in drivers if one), key=Version, default=None)
-
-
-def _architecture(knowledge: KnowledgeBase, accelerator: Accelerator, target: str) -> Architecture | None:
-    return next(
-        (
-            row
-            for row in knowledge.architectures
-            if row.accelerator == accelerator.accelerator and target in row.targets
-        ),
-        None,
-    )
-
-
-def _driver(knowledge: KnowledgeBase, toolkit: Toolkit | None, system: str) -> str | None:
-    """The oldest driver for a toolkit: that of its major version where minor versions share one, else its own."""
-    if toolkit is None:
-        return None
-    shared = knowledge.drivers.get((toolkit.toolkit, str(Version(toolkit.version).parts[0])))
-    own: str | None = getattr(toolkit, f"driver_{system}")
-    return getattr(shared, system) or own if shared else own
 
 
 def _releases(
@@ -283,7 +154,8 @@ def _releases(
             and _has_libraries(knowledge, accelerator, release, version, target)
             and _has_image(knowledge, accelerator, release, version)
         )
-        if toolkits and takes_target(release, accelerator, target) and uses_target(release, accelerator, target):
+        told = can_be_told(release, accelerator, exact_target(accelerator, target))
+        if toolkits and told and is_used(release, accelerator, target):
             official = release.official_targets.get(accelerator.accelerator, ())
             found = judge(knowledge, accelerator, target, official)
             yield ReleaseFor(
@@ -293,28 +165,18 @@ def _releases(
                 official=any(dotted(one) == target for one in official),
                 wheel_runs=found.runs,
                 wheel_by=found.by,
-                xla=xla_uses(release, accelerator, target),
+                xla=reaches(accelerator, target, release.xla_floor),
             )
 
 
 def _has_image(knowledge: KnowledgeBase, accelerator: Accelerator, release: Release, toolkit: str) -> bool:
     """Whether a base image is known for the release and that toolkit, whatever kind of machine it is for."""
-    name = accelerator.accelerator
-    rows = [
-        row
-        for row in knowledge.images
-        if applies(release, row.releases) and (not row.accelerators or name in row.accelerators)
-    ]
     others = [one for one in accelerator.components if one != accelerator.toolkit and one in release.components]
     versions = (taken_versions(release.components[one]) for one in others)
     for taken in itertools.product(*versions):
         components = {accelerator.toolkit or "": toolkit, **dict(zip(others, taken, strict=True))}
-        for row in rows:
-            fits = all(
-                Version(components.get(part, "")).matches(Version(want)) for part, want in row.components.items()
-            )
-            if fits and archives_of(knowledge, row, components) is not None:
-                return True
+        if any(serves(knowledge, row, release, accelerator, components) for row in knowledge.images):
+            return True
     return False
 
 
@@ -326,22 +188,17 @@ def _has_libraries(
         (name, release.components.get(name)) for name in accelerator.components if name != accelerator.toolkit
     ]
     return all(
-        any(_has_one(knowledge, name, version, toolkit, target) for version in taken_versions(support))
+        any(_has_one(knowledge, accelerator, name, version, toolkit, target) for version in taken_versions(support))
         for name, support in supports
         if support is not None
     )
 
 
-def _has_one(knowledge: KnowledgeBase, name: str, version: str, toolkit: str, target: str) -> bool:
+def _has_one(
+    knowledge: KnowledgeBase, accelerator: Accelerator, name: str, version: str, toolkit: str, target: str
+) -> bool:
     rows = libraries(knowledge, name, version)
-    return not rows or any(_fits(row, toolkit, target) for row in rows)
-
-
-def _fits(row: Library, toolkit: str, target: str) -> bool:
-    held = Version(toolkit)
-    made = not row.toolkits or any(held.matches(Version(one)) or Version(one).matches(held) for one in row.toolkits)
-    lowest, highest = Version(row.lowest or target), Version(row.highest or target)
-    return made and lowest <= Version(target) <= highest
+    return not rows or any(is_made_for(row, toolkit) and has_code_for(row, accelerator, target) for row in rows)
 
 
 def taken_versions(support: Support) -> list[str]:
@@ -353,30 +210,6 @@ def taken_versions(support: Support) -> list[str]:
 def _minor(version: str, minors: Iterable[str]) -> bool:
     """Whether a version is one of some minor versions; `11` is known to be `11.2` as much as any of them."""
     return any(Version(minor).matches(Version(version).minor) for minor in minors)
-
-
-def takes_target(release: Release, accelerator: Accelerator, target: str) -> bool:
-    """Whether the release can be told of a GPU's target; where its syntax is not known, it is not."""
-    if not accelerator.capabilities:
-        return True
-    written = target if release.capability_format == "dotted" else str(Capability.of_gpu(target))
-    return release.capability_pattern is not None and bool(re.fullmatch(release.capability_pattern, written))
-
-
-def uses_target(release: Release, accelerator: Accelerator, target: str) -> bool:
-    """Whether the release uses a GPU of that target at run time at all, as far as is known."""
-    name = accelerator.accelerator
-    floor = release.floor.get(name)
-    if floor is not None and Version(target) < Version(floor):
-        return False
-    used = release.runtime_targets.get(name)
-    return used is None or target in used
-
-
-def xla_uses(release: Release, accelerator: Accelerator, target: str) -> bool:
-    """Whether the release's XLA uses a GPU of that target, as far as is known."""
-    floor = release.xla_floor.get(accelerator.accelerator)
-    return floor is None or not accelerator.capabilities or Version(target) >= Version(floor)
 
 
 def apart(knowledge: KnowledgeBase, accelerator: Accelerator, devices: Sequence[tuple[str, str]]) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ def make_plan(
         ),
         resources=resources,
         labels={"io.tfdock.build-id": resolution.build_id},
-        for_this_machine=profile.gpus == "local",
+        for_this_machine=profile.for_this_machine,
     )
 
 

@@ -10,13 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from tfdock.decide.devices import architecture_of, is_embedded
+from tfdock.decide.fits import own_driver, toolkit_floor
 from tfdock.decide.plan import BAZEL_SERVER_MEMORY, GIB, MIB, Resources
 from tfdock.decide.resolve import Resolution
 from tfdock.decide.rules import judge
 from tfdock.errors import ExitCode, Problem
 from tfdock.inspect import verdict
 from tfdock.model import Host, LocalGpu, Machine, Place, Version
-from tfdock.read.knowledge import Architecture, KnowledgeBase, Toolkit
+from tfdock.read.knowledge import KnowledgeBase, Toolkit
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
@@ -166,7 +168,7 @@ def _driver_check(
         found = f"no {vendor} driver here to compare; building needs none"
         return Check(name="driver", status=SKIPPED, found=found, needed=needed)
     found = f"driver {here}{' of Windows' if host.wsl else ''}"
-    if gpus and all(_is_embedded(knowledge, gpu) for gpu in gpus):
+    if gpus and all(is_embedded(knowledge, gpu.accelerator, gpu.target) for gpu in gpus):
         found += ", which came with the board's system: the tables of drivers do not hold for it"
         return Check(name="driver", status=SKIPPED, found=found)
     if Version(here) >= highest.version:
@@ -190,40 +192,15 @@ def driver_floors(
     ptx = _needed_ptx(resolution, knowledge, gpus)
     writer = _first_toolkit(knowledge, name, ptx) if ptx else None
     if ptx and writer:
-        floor = _own_driver(writer, wsl=wsl)
+        floor = own_driver(writer, wsl=wsl)
         why = f"to compile PTX {ptx}, which came with {title} {writer.version}, where a GPU has no code of its own"
         floors += [DriverFloor(version=floor, code="driver-too-old-for-ptx", why=why)] if floor else []
     for gpu in gpus:
-        row = _architecture(knowledge, gpu)
+        row = architecture_of(knowledge, gpu.accelerator, gpu.target)
         if row and row.driver_min:
             why = f"for {gpu.name}, which is of the {row.architecture} generation"
             floors.append(DriverFloor(version=Version(row.driver_min), code="driver-too-old-for-gpu", why=why))
     return tuple(floors)
-
-
-def toolkit_floor(knowledge: KnowledgeBase, toolkit: str, version: Version, *, wsl: bool = False) -> Version | None:
-    """The oldest driver that runs what a toolkit compiled to machine code; None where it is not known.
-
-    One for all minor versions of a major one where there is a row for that, else the toolkit's own driver.
-    """
-    shared = knowledge.drivers.get((toolkit, str(version.parts[0]) if version.parts else ""))
-    if shared is not None:
-        text = shared.windows if wsl else shared.linux
-        return Version(text or _branch(shared.linux))
-    own = knowledge.toolkits.get((toolkit, str(version.minor)))
-    return _own_driver(own, wsl=wsl) if own else None
-
-
-def _own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
-    if wsl and toolkit.driver_windows:
-        return Version(toolkit.driver_windows)
-    # Where Windows' version is not known: its drivers share the branch, and are numbered above Linux' own.
-    text = _branch(toolkit.driver_linux) if wsl and toolkit.driver_linux else toolkit.driver_linux
-    return Version(text) if text else None
-
-
-def _branch(version: str) -> str:
-    return version.partition(".")[0]
 
 
 def _needed_ptx(resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence[LocalGpu]) -> Version | None:
@@ -276,7 +253,7 @@ def _newer_driver(
 
 def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu, *, for_this_machine: bool) -> Check:
     named = f"{gpu.name} ({gpu.target})" if gpu.target else gpu.name
-    row = _architecture(knowledge, gpu)
+    row = architecture_of(knowledge, gpu.accelerator, gpu.target)
     name = resolution.accelerator.toolkit or ""
     title = resolution.accelerator.titles.get(name, name)
     floor = toolkit_floor(knowledge, name, Version(resolution.components.get(name, "")))
@@ -310,16 +287,6 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu, 
 def _runs(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) -> verdict.Verdict | None:
     """How a GPU runs what is built; None where its target is not known."""
     return judge(knowledge, resolution.accelerator, gpu.target, resolution.targets) if gpu.target else None
-
-
-def _architecture(knowledge: KnowledgeBase, gpu: LocalGpu) -> Architecture | None:
-    rows = (row for row in knowledge.architectures if row.accelerator == gpu.accelerator)
-    return next((row for row in rows if gpu.target in row.targets), None)
-
-
-def _is_embedded(knowledge: KnowledgeBase, gpu: LocalGpu) -> bool:
-    row = _architecture(knowledge, gpu)
-    return row is not None and gpu.target in row.embedded
 
 
 # --- memory -------------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from tfdock.decide.accelerate import Devices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.decide.archives import archives_of
-from tfdock.decide.contract import Contract, MissingFact, applies, version_facts
+from tfdock.decide.contract import Contract, MissingFact, version_facts
+from tfdock.decide.fits import same_minor, serves, written
 from tfdock.decide.naming import Names
 from tfdock.decide.notes import Notes, Refused
 from tfdock.decide.question import LocalSource, Question
-from tfdock.decide.rules import same_minor, written
 from tfdock.decide.tools import (
     asked_configs,
     bazel_of,
@@ -85,8 +85,11 @@ def resolve(
     local_gpus: Sequence[str] = (),
     machine: str = "x86_64",
     allow_untested: bool = False,
+    ways: bool = True,
 ) -> Resolution:
     """Decide everything; raises Incompatible with every problem found, each with ways out that lead out.
+
+    Without `ways` there are none: finding them takes a hundred times as long as finding what is wrong.
 
     `document` gives each problem its line. `local_gpus` are the names of this machine's GPUs, for `gpus: local`.
     `allow_untested` is said beside the profile, and allows what the profile does not.
@@ -120,8 +123,10 @@ def resolve(
     try:
         return _Resolver(question(profile, trial=False)).resolution()
     except Incompatible as error:
-        ways = ways_out(profile, error.problems, knowledge, attempt, examine)
-        raise Incompatible(*(_with_ways(problem, ways) for problem in error.problems)) from None
+        if not ways:
+            raise
+        found = ways_out(profile, error.problems, knowledge, attempt, examine)
+        raise Incompatible(*(_with_ways(problem, found) for problem in error.problems)) from None
 
 
 def _with_ways(problem: Problem, ways: Sequence[Way]) -> Problem:
@@ -308,18 +313,14 @@ class _Resolver:
 
     def _images(self, release: Release, devices: Devices) -> Iterator[Image]:
         """The rows that fit, whatever the Python."""
-        name, components = devices.accelerator.accelerator, devices.components
         host = self.profile.host_compiler
         compilers = {host.name: host.version} if isinstance(host, HostCompiler) and host.version else {}
         return (
             row
             for row in self.knowledge.images
             if row.machine == self.question.machine
-            and applies(release, row.releases)
-            and (not row.accelerators or name in row.accelerators)
-            and all(Version(components.get(part, "")).matches(Version(want)) for part, want in row.components.items())
+            and serves(self.knowledge, row, release, devices.accelerator, devices.components)
             and all(part in compilers and same_minor(compilers[part], want) for part, want in row.compilers.items())
-            and archives_of(self.knowledge, row, components) is not None
         )
 
     def _refuse_image(self, release: Release, devices: Devices, python: str, rows: Sequence[Image]) -> None:
@@ -369,8 +370,6 @@ class _Resolver:
             fix="name an image that has it in a row of `images.yaml` in a `--knowledge` folder",
         )
         self.notes.stop_if_refused()
-
-    # --- compilers, Bazel and its options ----------------------------------------
 
     # --- base image and source ----------------------------------------
 
@@ -542,10 +541,6 @@ class _Resolver:
 
 
 # --- pure helpers ----------------------------------------
-
-
-def _toolkit(devices: Devices) -> str:
-    return devices.accelerator.toolkit or ""
 
 
 def _package_version(version: str) -> str:

@@ -10,7 +10,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.decide.devices import sorted_targets, target_number
+from tfdock.decide.devices import dotted, embedded_targets, sorted_targets, target_number
+from tfdock.decide.fits import (
+    can_be_told,
+    has_code_for,
+    is_listed,
+    is_made_for,
+    libraries,
+    needs_ptx,
+    reaches,
+    same_minor,
+)
 from tfdock.decide.notes import Finding
 from tfdock.inspect import verdict
 from tfdock.model import Capability, Version
@@ -213,31 +223,11 @@ def release_can_be_told(one: Combination) -> Iterator[Finding]:
             )
 
 
-def needs_ptx(release: Release, accelerator: Accelerator, target: str) -> bool:
-    """Whether the release knows only `x.y`, which means SASS and PTX, and the target is SASS alone."""
-    return accelerator.capabilities and release.capability_format == "dotted" and not Capability.parse(target).ptx
-
-
-def can_be_told(release: Release, accelerator: Accelerator, target: str) -> bool:
-    """Whether the release is known to be able to be told of the target."""
-    if not accelerator.capabilities:
-        return True
-    pattern = release.capability_pattern
-    if release.capability_format == "dotted" and Capability.parse(target).suffix:
-        return False  # `x.y` has no place for a letter
-    return pattern is None or bool(re.fullmatch(pattern, written(release, target)))
-
-
-def written(release: Release, target: str) -> str:
-    """A capability as the release wants it written."""
-    return Capability.parse(target).dotted if release.capability_format == "dotted" else target
-
-
 def release_uses_the_target(one: Combination) -> Iterator[Finding]:
     """Whether the release uses such GPUs at all, whatever is compiled for them."""
     allowed = one.release.runtime_targets.get(one.accelerator.accelerator, ())
     for wanted in one.targets:
-        if allowed and target_number(wanted.target) not in allowed:
+        if not is_listed(one.release, one.accelerator, dotted(wanted.target)):
             yield Finding(
                 code="runtime-target",
                 path=wanted.path,
@@ -255,14 +245,14 @@ def release_uses_the_target(one: Combination) -> Iterator[Finding]:
 
 def _floors(one: Combination, code: str, floors: Mapping[str, str], message: str) -> Iterator[Finding]:
     floor = floors.get(one.accelerator.accelerator)
-    for wanted in one.targets if floor and one.accelerator.capabilities else ():
-        capability, lowest = Capability.parse(wanted.target), Capability.of_gpu(floor or "")
-        if (capability.major, capability.minor) < (lowest.major, lowest.minor):
+    for wanted in one.targets:
+        gpu = dotted(wanted.target)
+        if not reaches(one.accelerator, gpu, floors):
             yield Finding(
                 code=code,
                 path=wanted.path,
                 message=message.format(release=one.release.release, floor=floor),
-                why=_sentences(f"{wanted.who} wants {capability.dotted}", one.symptom(code, wanted.target)),
+                why=_sentences(f"{wanted.who} wants {gpu}", one.symptom(code, wanted.target)),
             )
 
 
@@ -339,25 +329,9 @@ def libraries_fit(one: Combination) -> Iterator[Finding]:
             yield from readings[-1]
 
 
-def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[Library]:
-    """The rows of the ranges that a component's version lies in: one, or more where it is not written in full."""
-
-    def side(bound: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        length = min(len(Version(version).parts), len(Version(bound).parts))
-        return Version(version).parts[:length], Version(bound).parts[:length]
-
-    def within(row: Library) -> bool:
-        wanted, since = side(row.since)
-        cut, until = side(row.until) if row.until else (wanted, wanted)
-        return wanted >= since and cut <= until
-
-    return [row for row in knowledge.libraries if row.component == component and within(row)]
-
-
 def _library_toolkit(one: Combination, name: str, version: str, row: Library) -> Iterator[Finding]:
     toolkit = one.accelerator.toolkit or ""
-    held = Version(one.toolkit_version)
-    if row.toolkits and one.toolkit_version and not any(held.matches(Version(made)) for made in row.toolkits):
+    if one.toolkit_version and not is_made_for(row, one.toolkit_version):
         yield Finding(
             code="library-toolkit",
             path=one.place(name if name in one.asked else toolkit),
@@ -368,18 +342,17 @@ def _library_toolkit(one: Combination, name: str, version: str, row: Library) ->
 
 def _library_target(one: Combination, name: str, version: str, row: Library) -> Iterator[Finding]:
     gpus = [(path, gpu.target, f"`{path}` ({gpu.gpu})") for path, gpu in one.served]
-    held = gpus or [(wanted.path, _dotted(wanted.target), wanted.who) for wanted in one.targets]
-    for path, target, who in held if one.accelerator.capabilities else ():
-        capability = Capability.of_gpu(target)
-        below = row.lowest and capability < Capability.of_gpu(row.lowest)
-        if below or (row.highest and capability > Capability.of_gpu(row.highest)):
+    held = gpus or [(wanted.path, dotted(wanted.target), wanted.who) for wanted in one.targets]
+    for path, target, who in held:
+        if not has_code_for(row, one.accelerator, target):
+            below = row.lowest is not None and Version(target) < Version(row.lowest)
             limit = f"nothing below {row.lowest}" if below else f"nothing above {row.highest}"
             yield Finding(
                 code="library-target",
                 path=one.place(name) if name in one.asked else path,
                 message=f"{one.title(name)} {version} has no code for {target}",
                 why=f"{who} wants it; {one.said(name)} has {limit}",
-                weight=_weight_of_library(one, bool(gpus), bool(below)),
+                weight=_weight_of_library(one, bool(gpus), below),
             )
 
 
@@ -388,10 +361,6 @@ def _weight_of_library(one: Combination, served: bool, below: bool) -> str:
     if not served and all(wanted.official for wanted in one.targets):
         return "warning"
     return "error" if below else "doubt"
-
-
-def _dotted(target: str) -> str:
-    return Capability.parse(target).dotted
 
 
 # --- GPUs beside a list ---------------------------------------------------------------------------------------------
@@ -423,17 +392,11 @@ def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, targets:
     """How a GPU (`8.6`, `gfx90a`) runs what is compiled for the targets."""
     if not accelerator.capabilities:
         return verdict.runs_gfx(gpu, targets)
-    embedded = [target for row in knowledge.architectures for target in row.embedded]
+    embedded = embedded_targets(knowledge, accelerator.accelerator)
     return verdict.runs(Capability.of_gpu(gpu), *verdict.code_of(targets), embedded=embedded)
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
-
-
-def same_minor(one: str, other: str) -> bool:
-    """Whether two versions agree as far as both are written, in their first two parts: 4.8 and 4.8.5, 18 and 18.1."""
-    length = min(2, len(Version(one).parts), len(Version(other).parts))
-    return Version(one).parts[:length] == Version(other).parts[:length]
 
 
 def _sentences(*parts: str) -> str:

@@ -7,17 +7,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.decide.devices import find_gpu, matching, sorted_targets
-from tfdock.decide.known import apart, dotted, is_target, release_named, spelled, target_facts
+from tfdock.decide.devices import dotted, find_gpu, is_target, sorted_targets, spelled, unknown_gpu
+from tfdock.decide.fits import exact_target
+from tfdock.decide.known import apart, release_named, target_facts
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.model import Capability, Version
+from tfdock.model import Version
 from tfdock.read import profile as profiles
 from tfdock.read.knowledge import Accelerator, Gpu, KnowledgeBase
-
-_TRIES = 4
-"""Releases that are tried, the newest first, before the reasons of the newest are told."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
@@ -53,7 +50,7 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> Devices:
         if plain is not None and plain.target_pattern is None:
             rows.append(plain)
         elif is_target(knowledge, word) and target is None:
-            raise ProfileError(_unknown(knowledge, word))
+            raise ProfileError(unknown_gpu(knowledge, word))
         elif target is not None:
             rows.append(target[0])
             targets.append(target[1])
@@ -61,7 +58,7 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> Devices:
             rows.append(knowledge.accelerators[gpu.accelerator])
             gpus.append(gpu)
         else:
-            raise ProfileError(_unknown(knowledge, word))
+            raise ProfileError(unknown_gpu(knowledge, word))
     if len({row.accelerator for row in rows}) > 1:
         raise ProfileError(
             Problem(
@@ -76,24 +73,6 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> Devices:
     return Devices(accelerator=rows[0], gpus=tuple(dict.fromkeys(gpus)), targets=sorted_targets(targets))
 
 
-def _unknown(knowledge: KnowledgeBase, word: str) -> Problem:
-    if is_target(knowledge, word):
-        message = f"no GPU is known to have the target `{word}`"
-        return Problem(code="gpu-unknown", message=message, fix="`tfdock gpus` lists all, with theirs")
-    match = matching(knowledge, word)
-    if match.candidates:
-        several = " or ".join(f"`{gpu.gpu}` ({gpu.target})" for gpu in match.candidates)
-        return Problem(
-            code="gpu-ambiguous", message=f"`{word}` is the name of several GPUs", fix=f"say which: {several}"
-        )
-    meant = f"did you mean {' or '.join(f'`{name}`' for name in match.near)}? " if match.near else ""
-    return Problem(
-        code="gpu-unknown",
-        message=f"no GPU is known by `{word}`",
-        fix=f"{meant}`tfdock gpus` lists all; a capability (`sm_86`, `gfx90a`) or `cpu` will do as well",
-    )
-
-
 def _target(knowledge: KnowledgeBase, word: str) -> tuple[Accelerator, str] | None:
     """A target as a profile lists it, and whose it is: `8.6` is `sm_86`."""
     for row in knowledge.accelerators.values():
@@ -104,10 +83,8 @@ def _target(knowledge: KnowledgeBase, word: str) -> tuple[Accelerator, str] | No
 
 
 def _listed(accelerator: Accelerator, target: str) -> str:
-    if not accelerator.capabilities:
-        return target
     try:
-        return str(Capability.of_gpu(target))
+        return exact_target(accelerator, target)
     except ValueError:
         return spelled(target)
 
@@ -128,21 +105,13 @@ def starter(
     if tensorflow:
         release_named(knowledge, tensorflow)
     check_together(knowledge, devices)
-    releases = [tensorflow] if tensorflow else _releases(knowledge, devices)[:_TRIES]
-    refused: Incompatible | None = None
-    for release in releases:
-        lines = _lines(devices, release, python)
-        try:
-            found = _resolved(knowledge, lines, machine)
-        except Incompatible as error:
-            refused = refused or error
-            continue
-        # Every version is written out: what was chosen today stays chosen when more is known.
-        lines = _lines(devices, str(found.version), found.python, found)
-        text = "".join(f"{line}\n" for line in _commented(devices, lines, newest=tensorflow is None))
-        return Starter(text=text, resolution=_resolved(knowledge, text.splitlines(), machine))
-    assert refused is not None
-    raise refused
+    drafts = [_lines(devices, release, python) for release in _releases(knowledge, devices, tensorflow, python)]
+    found = next((one for draft in drafts if (one := _accepted(knowledge, draft, machine))), None)
+    found = found or _resolved(knowledge, drafts[0], machine)  # which says why not
+    # Every version is written out: what was chosen today stays chosen when more is known.
+    lines = _lines(devices, str(found.version), found.python, found)
+    text = "".join(f"{line}\n" for line in _commented(devices, lines, newest=tensorflow is None))
+    return Starter(text=text, resolution=_resolved(knowledge, text.splitlines(), machine))
 
 
 def check_together(knowledge: KnowledgeBase, devices: Devices) -> None:
@@ -159,19 +128,28 @@ def check_together(knowledge: KnowledgeBase, devices: Devices) -> None:
     raise Incompatible(Problem(code="target-not-in-toolkit", message=which, why="; ".join(why), fix=fix))
 
 
-def _releases(knowledge: KnowledgeBase, devices: Devices) -> list[str]:
-    """The releases that take all targets, the newest first; if none does, the newest of all."""
-    taking = set(knowledge.releases)
+def _releases(knowledge: KnowledgeBase, devices: Devices, asked: str | None, python: str | None) -> list[str]:
+    """The release asked for; else those that take all targets and the Python, the newest first; else the newest."""
+    if asked:
+        return [asked]
+    taking = {name for name, row in knowledge.releases.items() if python is None or python in row.pythons}
     wanted = {gpu.target for gpu in devices.gpus} | {dotted(target) for target in devices.targets}
     for target in wanted:
         taking &= {one.release for one in target_facts(knowledge, devices.accelerator, target).releases}
     return sorted(taking, key=Version, reverse=True) or [max(knowledge.releases, key=Version)]
 
 
-def _resolved(knowledge: KnowledgeBase, lines: Sequence[str], machine: str) -> Resolution:
+def _accepted(knowledge: KnowledgeBase, lines: Sequence[str], machine: str) -> Resolution | None:
+    try:
+        return _resolved(knowledge, lines, machine, ways=False)
+    except Incompatible:
+        return None
+
+
+def _resolved(knowledge: KnowledgeBase, lines: Sequence[str], machine: str, *, ways: bool = True) -> Resolution:
     try:
         profile, document = profiles.read("\n".join(lines), "")
-        return resolve(profile, document, knowledge, file="", machine=machine)
+        return resolve(profile, document, knowledge, file="", machine=machine, ways=ways)
     except (ProfileError, Incompatible) as error:
         # The text is in no file yet: its lines mean nothing to anybody.
         problems = (replace(problem, file=None, line=None, column=None) for problem in error.problems)

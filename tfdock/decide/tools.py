@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tfdock.decide.accelerate import Devices
 from tfdock.decide.contract import applies
+from tfdock.decide.fits import same_minor
 from tfdock.decide.question import Question
-from tfdock.decide.rules import same_minor
 from tfdock.model import Version
 from tfdock.read.knowledge import Release
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any
 
-from tfdock.decide.devices import find_gpu, matching
+from tfdock.decide.devices import embedded_targets, find_gpu, matching
 from tfdock.errors import Problem, Way
 from tfdock.model import Capability, Version
 from tfdock.read.knowledge import Accelerator, KnowledgeBase, Release, Support
@@ -168,8 +168,11 @@ class _Moves:
     @property
     def wants_devices(self) -> bool:
         """Whether the profile asks for GPUs in any way: a build without any is no way out for it."""
-        fields = ("gpus", "accelerator", *TARGET_FIELDS, *self.components)
-        return any(getattr(self.profile, name, None) for name in fields) and self.profile.accelerator != "cpu"
+        named = self.knowledge.accelerators.get(self.profile.accelerator or "")
+        if named:
+            return named.target_pattern is not None
+        listed = any(self.says(name) for name in ("gpus", "accelerator", *TARGET_FIELDS))
+        return listed or any(row.target_pattern for row in self._spoken)
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -179,15 +182,19 @@ class _Moves:
 
     @property
     def families(self) -> list[Accelerator]:
-        """The accelerators that the profile speaks of in any way; all of them if of none."""
-        gpus = [find_gpu(self.knowledge, name) for name in self.profile.gpus or () if name != "local"]
+        """The accelerators with targets that the profile speaks of in any way; all there are if of none."""
+        return [row for row in self._spoken if row.target_pattern] or [*self.knowledge.accelerators.values()]
+
+    @property
+    def _spoken(self) -> list[Accelerator]:
+        """The accelerators that the profile names, or that its GPUs, lists and components imply."""
+        gpus = (find_gpu(self.knowledge, name) for name in self.profile.named_gpus)
         spoken = {gpu.accelerator for gpu in gpus if gpu} | {self.profile.accelerator}
-        rows = list(self.knowledge.accelerators.values())
-        for row in rows:
+        for row in self.knowledge.accelerators.values():
             names = (*row.components, *([row.target_field] if row.target_pattern else []))
             if any(self.says(name) or self.says(f"components.{name}") for name in names):
                 spoken.add(row.accelerator)
-        return [row for row in rows if row.accelerator in spoken and row.target_pattern] or rows
+        return [row for row in self.knowledge.accelerators.values() if row.accelerator in spoken]
 
     def single(self) -> Iterator[Change]:
         """Single moves, then a release with everything left to it."""
@@ -391,13 +398,13 @@ class _Moves:
     def _known_targets(self) -> Iterator[tuple[str, str]]:
         """(field, target): what any toolkit knows, the highest first; capabilities as SASS, then as SASS and PTX."""
         rows = self.knowledge.toolkits.values()
-        embedded = {target for row in self.knowledge.architectures for target in row.embedded}
         for accelerator in self.families:
             numbers = {number for row in rows if row.toolkit == accelerator.toolkit for number in row.targets}
             if not accelerator.capabilities:
                 yield from ((accelerator.target_field, number) for number in sorted(numbers))
                 continue
             plain = sorted(Capability.parse(f"sm_{number}") for number in numbers if number.isdigit())
+            embedded = embedded_targets(self.knowledge, accelerator.accelerator)
             own = [one for one in reversed(plain) if one.dotted not in embedded]
             yield from ((accelerator.target_field, str(one)) for one in own)
             yield from ((accelerator.target_field, f"compute_{one.number}") for one in own)

@@ -42,7 +42,7 @@ class Resolved:
     @property
     def for_this_machine(self) -> bool:
         """The profile takes the GPUs of this machine."""
-        return self.profile.gpus == "local"
+        return self.profile.for_this_machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Preparer:
             source, tree = read_local(profile.source, path.parent, str(path))
         except ProfileError as error:
             raise ProfileError(*(_placed(problem, document, str(path)) for problem in error.problems)) from error
-        gpus = local_gpus() if "local" in (profile.gpus or ()) else ()
+        gpus = local_gpus() if profile.for_this_machine else ()
         resolution = resolve(
             profile,
             document,

@@ -201,7 +201,8 @@ def commit(location: str, ref: str, check: Callable[[], None] = _nobody) -> str 
     try:
         refs = _asked(lambda: dict(_refs(location)), check)
         # As source.sh looks: for a tag first. `^{}` is what an annotated tag points to.
-        names = (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", ref)
+        wanted = (f"refs/tags/{ref}", f"refs/heads/{ref}", ref)
+        names = (name for full in wanted for name in (f"{full}^{{}}", full))
         found = next((refs[name] for name in names if name in refs), None)
         if found is not None and not COMMIT.fullmatch(found):
             raise _Strange("what it lists as its commit is none")

@@ -365,6 +365,16 @@ class Profile(_Record):
         return self.tensorflow if isinstance(self.tensorflow, TensorFlow) else TensorFlow(release=self.tensorflow)
 
     @property
+    def for_this_machine(self) -> bool:
+        """Whether `gpus` says `local`, alone or beside names."""
+        return "local" in (self.gpus or ())
+
+    @property
+    def named_gpus(self) -> tuple[str, ...]:
+        """What `gpus` names, this machine's left out."""
+        return () if self.gpus == "local" else tuple(name for name in self.gpus or () if name != "local")
+
+    @property
     def debugging(self) -> Debug | None:
         """The long form of `debug`, or None."""
         if isinstance(self.debug, Debug):

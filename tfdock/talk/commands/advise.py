@@ -270,7 +270,7 @@ def _pythons(versions: Sequence[str]) -> str:
 
 
 def _answer(base: KnowledgeBase, advice: Advice, one: GpuAdvice, style: console.Style) -> str:
-    from tfdock.decide.known import title
+    from tfdock.decide.devices import title
 
     jit = f", for {advice.jit.value:g} {advice.jit.unit}" if advice.jit else ""
     words = {

@@ -44,13 +44,14 @@ def gpus(
     as_json: AsJson = False,
 ) -> None:
     """List the GPUs that are known, or say who compiles for one and which releases take it."""
-    from tfdock.decide.known import named, search, target_facts
+    from tfdock.decide.devices import named, search, unknown_gpu
+    from tfdock.decide.known import target_facts
 
     base = _knowledge(knowledge)
     exact = named(base, words or [])
     found = exact or search(base, words or [])
     if not found:
-        raise ProfileError(_no_gpu(base, words or []))
+        raise ProfileError(unknown_gpu(base, " ".join(words or [])))
     accelerators = base.accelerators
     facts = {
         key: target_facts(base, accelerators[key[0]], key[1])
@@ -64,17 +65,6 @@ def gpus(
             _print(_gpu_lines(base, gpu, facts[gpu.accelerator, gpu.target]))
     else:
         _print(_gpu_list(base, found, facts))
-
-
-def _no_gpu(base: KnowledgeBase, words: Sequence[str]) -> Problem:
-    from tfdock.decide.devices import matching
-    from tfdock.decide.known import is_target
-
-    asked = " ".join(words)
-    # What is written as a target looks like names that it has nothing to do with.
-    names = () if any(is_target(base, word) for word in words) else matching(base, asked).near
-    fix = f"did you mean {' or '.join(f'`{name}`' for name in names)}?" if names else "`tfdock gpus` lists all"
-    return Problem(code="gpu-unknown", message=f"no GPU is known by `{asked}`", fix=fix)
 
 
 def _gpu_json(gpu: Gpu, facts: dict[tuple[str, str], TargetFacts]) -> dict[str, Any]:
@@ -100,7 +90,7 @@ def _gpu_list(base: KnowledgeBase, found: Sequence[Gpu], facts: dict[tuple[str, 
 
 def _named(base: KnowledgeBase, gpu: Gpu) -> str:
     """The name as it is written on the box, where that is not ours."""
-    from tfdock.decide.known import title
+    from tfdock.decide.devices import title
 
     name = title(base, gpu)
     return "" if name == gpu.gpu else name

@@ -1,0 +1,141 @@
+"""Whether two rows go together, yes or no: each question once. The rules say the answers in sentences.
+
+A GPU is written as its target is (`8.6`, `gfx90a`), a target as profiles list it (`sm_86`, `gfx90a`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tfdock.decide.archives import archives_of
+from tfdock.decide.contract import applies
+from tfdock.model import Capability, Version
+from tfdock.read.knowledge import Accelerator, Image, KnowledgeBase, Library, Release, Toolkit
+
+
+def same_minor(one: str, other: str) -> bool:
+    """Whether two versions agree as far as both are written, in their first two parts: 4.8 and 4.8.5, 18 and 18.1."""
+    length = min(2, len(Version(one).parts), len(Version(other).parts))
+    return Version(one).parts[:length] == Version(other).parts[:length]
+
+
+# --- release x target -----------------------------------------------------------------------------------------------
+
+
+def exact_target(accelerator: Accelerator, gpu: str) -> str:
+    """The target for a GPU alone: `sm_86` for 8.6, a gfx target as it is."""
+    return str(Capability.of_gpu(gpu)) if accelerator.capabilities else gpu
+
+
+def needs_ptx(release: Release, accelerator: Accelerator, target: str) -> bool:
+    """Whether the release knows only `x.y`, which means SASS and PTX, and the target is SASS alone."""
+    return accelerator.capabilities and release.capability_format == "dotted" and not Capability.parse(target).ptx
+
+
+def can_be_told(release: Release, accelerator: Accelerator, target: str) -> bool:
+    """Whether the release is known to be able to be told of the target."""
+    if not accelerator.capabilities:
+        return True
+    pattern = release.capability_pattern
+    if release.capability_format == "dotted" and Capability.parse(target).suffix:
+        return False  # `x.y` has no place for a letter
+    return pattern is None or bool(re.fullmatch(pattern, written(release, target)))
+
+
+def written(release: Release, target: str) -> str:
+    """A capability as the release wants it written."""
+    return Capability.parse(target).dotted if release.capability_format == "dotted" else target
+
+
+def reaches(accelerator: Accelerator, gpu: str, floors: Mapping[str, str]) -> bool:
+    """Whether a GPU is at or above the accelerator's floor, if there is one: `release.floor`, `release.xla_floor`."""
+    floor = floors.get(accelerator.accelerator)
+    return floor is None or not accelerator.capabilities or Capability.of_gpu(gpu) >= Capability.of_gpu(floor)
+
+
+def is_listed(release: Release, accelerator: Accelerator, gpu: str) -> bool:
+    """Whether the release has no list of the GPUs that it uses, or the GPU is on it."""
+    allowed = release.runtime_targets.get(accelerator.accelerator, ())
+    return not allowed or gpu in allowed
+
+
+def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
+    """Whether the release uses such GPUs at run time at all, whatever was compiled, as far as is known."""
+    return reaches(accelerator, gpu, release.floor) and is_listed(release, accelerator, gpu)
+
+
+# --- libraries ------------------------------------------------------------------------------------------------------
+
+
+def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[Library]:
+    """The rows of the ranges that a component's version lies in: one, or more where it is not written in full."""
+
+    def side(bound: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        length = min(len(Version(version).parts), len(Version(bound).parts))
+        return Version(version).parts[:length], Version(bound).parts[:length]
+
+    def within(row: Library) -> bool:
+        wanted, since = side(row.since)
+        cut, until = side(row.until) if row.until else (wanted, wanted)
+        return wanted >= since and cut <= until
+
+    return [row for row in knowledge.libraries if row.component == component and within(row)]
+
+
+def is_made_for(row: Library, toolkit: str) -> bool:
+    """Whether a library is made for a toolkit's version, as far as both are written."""
+    return not row.toolkits or any(same_minor(toolkit, made) for made in row.toolkits)
+
+
+def has_code_for(row: Library, accelerator: Accelerator, gpu: str) -> bool:
+    """Whether a library has code for a GPU."""
+    if not accelerator.capabilities:
+        return True
+    capability = Capability.of_gpu(gpu)
+    below = row.lowest is not None and capability < Capability.of_gpu(row.lowest)
+    return not below and (row.highest is None or capability <= Capability.of_gpu(row.highest))
+
+
+# --- images ---------------------------------------------------------------------------------------------------------
+
+
+def serves(
+    knowledge: KnowledgeBase, image: Image, release: Release, accelerator: Accelerator, components: Mapping[str, str]
+) -> bool:
+    """Whether a base image is one for a release with such components, or can be given those it lacks."""
+    return (
+        applies(release, image.releases)
+        and (not image.accelerators or accelerator.accelerator in image.accelerators)
+        and all(Version(components.get(part, "")).matches(Version(want)) for part, want in image.components.items())
+        and archives_of(knowledge, image, components) is not None
+    )
+
+
+# --- drivers --------------------------------------------------------------------------------------------------------
+
+
+def toolkit_floor(knowledge: KnowledgeBase, toolkit: str, version: Version, *, wsl: bool = False) -> Version | None:
+    """The oldest driver that runs what a toolkit compiled to machine code; None where it is not known.
+
+    One for all minor versions of a major one where there is a row for that, else the toolkit's own driver.
+    """
+    shared = knowledge.drivers.get((toolkit, str(version.parts[0]) if version.parts else ""))
+    if shared is not None:
+        text = shared.windows if wsl else shared.linux
+        return Version(text or _branch(shared.linux))
+    own = knowledge.toolkits.get((toolkit, str(version.minor)))
+    return own_driver(own, wsl=wsl) if own else None
+
+
+def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
+    """The driver that came with a toolkit; None where it is not known."""
+    if wsl and toolkit.driver_windows:
+        return Version(toolkit.driver_windows)
+    # Where Windows' version is not known: its drivers share the branch, and are numbered above Linux' own.
+    text = _branch(toolkit.driver_linux) if wsl and toolkit.driver_linux else toolkit.driver_linux
+    return Version(text) if text else None
+
+
+def _branch(version: str) -> str:
+    return version.partition(".")[0]
