@@ -21,7 +21,7 @@ from tfdock.decide.known import target_facts
 from tfdock.decide.starter import Starter, devices_of, starter
 from tfdock.do import machine, workspace
 from tfdock.errors import Incompatible, ProfileError
-from tfdock.model import Version
+from tfdock.model import LocalGpu, Version
 from tfdock.talk.app import app
 
 from .desk import Desk
@@ -180,7 +180,8 @@ def test_yes_takes_this_machines_gpus_or_else_none(
     init: Init, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     init("without", "--yes")
-    monkeypatch.setattr(machine, "local_gpus", lambda: ("NVIDIA GeForce RTX 3080", "NVIDIA GeForce RTX 3080"))
+    gpu = LocalGpu(name="NVIDIA GeForce RTX 3080", accelerator="cuda", target="8.6")
+    monkeypatch.setattr(machine, "local_gpus", lambda: (gpu, gpu))
     init("with", "--yes")
     init("detected", "--detect")
     fields = {path.stem: yaml.safe_load(path.read_text()) for path in tmp_path.iterdir()}

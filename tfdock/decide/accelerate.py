@@ -83,8 +83,8 @@ def _devices_are_known(question: Question) -> bool:
             why="`nvidia-smi` or `rocminfo` must work here",
             fix="name them: `gpus: [rtx3080]`",
         )
-    for path, name in asked_gpus(question):
-        if find_gpu(question.knowledge, name) is None:
+    for path, name, row in asked_gpus(question):
+        if row is None:
             problem = unknown_gpu(question.knowledge, name)
             notes.refuse(problem.code, path, problem.message, fix=problem.fix)
     for field, path, target in _asked_targets(question):
@@ -117,10 +117,7 @@ def _evidence(question: Question) -> Iterable[tuple[str, str]]:
         for row in rows:
             if row.target_pattern and row.target_field == field and re.fullmatch(row.target_pattern, target):
                 yield path, row.accelerator
-    for path, name in asked_gpus(question):
-        gpu = find_gpu(question.knowledge, name)
-        if gpu is not None:
-            yield path, gpu.accelerator
+    yield from ((path, gpu.accelerator) for path, _, gpu in asked_gpus(question) if gpu)
 
 
 # --- what the profile says ------------------------------------------------------------------------------------------
@@ -150,15 +147,18 @@ def _asked_targets(question: Question) -> Iterator[tuple[str, str, str]]:
             yield name, f"{name}[{index}]", value
 
 
-def asked_gpus(question: Question) -> list[tuple[str, str]]:
-    """(path, name) of each GPU that the profile names, this machine's among them."""
-    gpus = question.profile.gpus
-    if gpus == "local":
-        return [("gpus", name) for name in question.local_gpus]
-    found: list[tuple[str, str]] = []
-    for index, name in enumerate(gpus or ()):
-        names = question.local_gpus if name == "local" else (name,)
-        found += [(f"gpus[{index}]", one) for one in names]
+def asked_gpus(question: Question) -> list[tuple[str, str, Gpu | None]]:
+    """(path, name, row) of each GPU that the profile names, this machine's among them; no row where it is unknown."""
+    knowledge, gpus = question.knowledge, question.profile.gpus
+    places = [("gpus", gpus)] if gpus == "local" else [(f"gpus[{n}]", name) for n, name in enumerate(gpus or ())]
+    found: list[tuple[str, str, Gpu | None]] = []
+    for path, name in places:
+        if name == "local":
+            # Of those whose names are newer than the rows the target is told.
+            local = ((one, find_gpu(knowledge, one) or bare_gpu(knowledge, one)) for one in question.local_gpus)
+            found += [(path, one, row) for one, row in local]
+        else:
+            found.append((path, name, find_gpu(knowledge, name)))
     return found
 
 
@@ -175,7 +175,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
             next((path for path, _ in _evidence(question)), "accelerator"),
             f"nothing is known of TensorFlow {release.release} with {accelerator.accelerator}",
         )
-    gpus = [(path, gpu) for path, name in asked_gpus(question) if (gpu := find_gpu(question.knowledge, name))]
+    gpus = [(path, gpu) for path, _, gpu in asked_gpus(question) if gpu]
     listed = [Wanted(target=target, path=path) for _, path, target in _asked_targets(question)]
     combination = Combination(
         knowledge=question.knowledge,

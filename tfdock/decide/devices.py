@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfdock.errors import Problem
-from tfdock.model import Capability
+from tfdock.model import Capability, LocalGpu
 from tfdock.read.knowledge import Architecture, Gpu, KnowledgeBase
 
 
@@ -51,11 +51,31 @@ def find_gpu(knowledge: KnowledgeBase, name: str) -> Gpu | None:
     return knowledge.gpus.get(gpu_key(name)) or matching(knowledge, name).gpu
 
 
+def local_words(knowledge: KnowledgeBase, gpus: Iterable[LocalGpu]) -> tuple[str, ...]:
+    """How to name this machine's GPUs, each once: by our name where the driver's is known, else by their target.
+
+    What the driver says of the target counts: a name may be that of several GPUs, or newer than the rows.
+    """
+    return tuple(dict.fromkeys(_local_word(knowledge, gpu) for gpu in gpus))
+
+
+def _local_word(knowledge: KnowledgeBase, gpu: LocalGpu) -> str:
+    match = matching(knowledge, gpu.name)
+    if gpu.target is None:
+        return match.gpu.gpu if match.gpu else gpu.name
+    named = next((row.gpu for row in (match.gpu, *match.candidates) if row and row.target == gpu.target), None)
+    if named:
+        return named
+    return str(Capability.of_gpu(gpu.target)) if knowledge.accelerators[gpu.accelerator].capabilities else gpu.target
+
+
 def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
     """What to say of a name that is no GPU's, or that of several with different targets."""
     match = matching(knowledge, name)
     names = " or ".join(f"`{one}`" for one in match.near)
-    if is_target(knowledge, name):
+    if bare_gpu(knowledge, name):
+        message, fix = f"`{name}` is what code is compiled for, and no GPU's name", "`tfdock gpus` lists the names"
+    elif is_target(knowledge, name):
         # What is written as a target looks like names that it has nothing to do with.
         message, fix = f"no GPU is known to have the target `{name}`", "`tfdock gpus` lists all, with theirs"
     elif match.candidates:

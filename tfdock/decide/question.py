@@ -22,7 +22,8 @@ class LocalSource:
 class Question:
     """Everything that the steps of a resolution read, and the notes they write.
 
-    `local_gpus` are the names of this machine's GPUs, for `gpus: local`; `machine` is the CPU that is built for.
+    `local_gpus` name this machine's GPUs as `local_words` does, for `gpus: local`; `machine` is the CPU that is built
+    for.
     """
 
     profile: Profile

@@ -91,7 +91,7 @@ def resolve(
 
     Without `ways` there are none: finding them takes a hundred times as long as finding what is wrong.
 
-    `document` gives each problem its line. `local_gpus` are the names of this machine's GPUs, for `gpus: local`.
+    `document` gives each problem its line. `local_gpus` name this machine's GPUs (`local_words`), for `gpus: local`.
     `allow_untested` is said beside the profile, and allows what the profile does not.
     """
 

@@ -16,6 +16,7 @@ from tfdock.model import Version
 from tfdock.read import profile as profiles
 from tfdock.read.knowledge import Accelerator, Gpu, KnowledgeBase
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
     """What a profile is to be for: GPUs by their rows, or targets as a profile lists them, or neither."""

@@ -13,7 +13,8 @@ from dataclasses import replace
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any
 
-from tfdock.decide.devices import embedded_targets, find_gpu, matching
+from tfdock.decide.devices import bare_gpu, embedded_targets, find_gpu, is_target, matching, sorted_targets
+from tfdock.decide.fits import exact_target
 from tfdock.errors import Problem, Way
 from tfdock.model import Capability, Version
 from tfdock.read.knowledge import Accelerator, KnowledgeBase, Release, Support
@@ -328,6 +329,8 @@ class _Moves:
             return
         codes = {problem.field: problem.code for problem in self.problems}
         wrong = {index for index in range(len(self.profile.gpus)) if f"gpus[{index}]" in codes}
+        targets = list(self._targets_instead(self.profile.gpus)) if wrong else []
+        yield from targets
         for rank in range(MOST + 1):
             named = [
                 next(iter(_near_gpus(name, self.knowledge)[rank:]), "") if index in wrong else name
@@ -335,7 +338,7 @@ class _Moves:
             ]
             if wrong and all(named):
                 yield {"gpus": list(dict.fromkeys(named))}
-        if wrong:
+        if wrong and not targets:
             yield from self._official_instead()
         rest = [name for index, name in enumerate(self.profile.gpus) if index not in wrong]
         if wrong and (rest or not self.wants_devices):
@@ -344,6 +347,16 @@ class _Moves:
         families = dict.fromkeys(row.accelerator for _, row in rows if row)
         if len(families) > 1:
             yield from ({"gpus": [name for name, row in rows if row and row.accelerator == one]} for one in families)
+
+    def _targets_instead(self, gpus: Sequence[str]) -> Iterator[Change]:
+        """A list of targets, where it was targets that stood among the GPUs."""
+        rows = [find_gpu(self.knowledge, name) or bare_gpu(self.knowledge, name) for name in gpus]
+        families = {row.accelerator for row in rows if row}
+        if None in rows or len(families) > 1:
+            return
+        family = self.knowledge.accelerators[families.pop()]
+        targets = list(sorted_targets(exact_target(family, row.target) for row in rows if row))
+        yield from ({"gpus": None, family.target_field: one} for one in (targets, *_respelled(targets)))
 
     def _official_instead(self) -> Iterator[Change]:
         """What the official wheel is built for, instead of GPUs that nobody knows."""
@@ -483,6 +496,8 @@ def _near(name: str | None, known: Iterable[str]) -> list[str]:
 
 
 def _near_gpus(name: str, knowledge: KnowledgeBase) -> list[str]:
+    if is_target(knowledge, name):
+        return []  # it looks like names that it has nothing to do with
     match = matching(knowledge, name)
     return [gpu.gpu for gpu in match.candidates] or list(match.near)
 

@@ -226,9 +226,9 @@ def read_host() -> Host:
     )
 
 
-def local_gpus() -> tuple[str, ...]:
-    """Names of this machine's GPUs as their drivers print them; empty where there is none."""
-    return tuple(gpu.name for gpu in local_host().gpus)
+def local_gpus() -> tuple[LocalGpu, ...]:
+    """This machine's GPUs as their drivers tell; empty where there is none."""
+    return local_host().gpus
 
 
 def is_wsl(release: str) -> bool:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tfdock.decide.devices import local_words
 from tfdock.decide.plan import BuildPlan, Resources, make_plan, size
 from tfdock.decide.render import render
 from tfdock.decide.resolve import Resolution, resolve
@@ -35,6 +36,7 @@ class Resolved:
 
     file: str
     profile: Profile
+    document: Node
     resolution: Resolution
     resources: Resources
     tree: Path | None
@@ -93,8 +95,8 @@ class Preparer:
         try:
             source, tree = read_local(profile.source, path.parent, str(path))
         except ProfileError as error:
-            raise ProfileError(*(_placed(problem, document, str(path)) for problem in error.problems)) from error
-        gpus = local_gpus() if profile.for_this_machine else ()
+            raise ProfileError(*(placed(problem, document, str(path)) for problem in error.problems)) from error
+        gpus = local_words(self.knowledge, local_gpus()) if profile.for_this_machine else ()
         resolution = resolve(
             profile,
             document,
@@ -109,11 +111,18 @@ class Preparer:
         try:
             resources = size(profile, resolution, self.machine)
         except Incompatible as error:
-            raise Incompatible(*(_placed(problem, document, str(path)) for problem in error.problems)) from error
-        return Resolved(file=str(path), profile=profile, resolution=resolution, resources=resources, tree=tree)
+            raise Incompatible(*(placed(problem, document, str(path)) for problem in error.problems)) from error
+        return Resolved(
+            file=str(path),
+            profile=profile,
+            document=document,
+            resolution=resolution,
+            resources=resources,
+            tree=tree,
+        )
 
 
-def _placed(problem: Problem, document: Node, file: str) -> Problem:
+def placed(problem: Problem, document: Node, file: str) -> Problem:
     """The problem with the place of its field."""
     node = document.at_field(problem.field or "")
     return replace(problem, file=node.file or file, line=node.line, column=node.column)

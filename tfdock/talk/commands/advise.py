@@ -53,7 +53,7 @@ def advise(
     from tfdock.decide.advise import gpus_named
 
     base = knowledge_for(settings_for(knowledge=knowledge))
-    gpus = gpus_named(base, _names([*(gpu or []), *(more or [])]))
+    gpus = gpus_named(base, _names(base, [*(gpu or []), *(more or [])]))
     _check_python(python)
     advice = advice_for(base, gpus, tensorflow=tensorflow, python=python)
     if output is not None and advice.offer is not None:
@@ -70,14 +70,15 @@ def advise(
             console.say(part, stream=sys.stdout)
 
 
-def _names(words: Sequence[str]) -> list[str]:
+def _names(base: KnowledgeBase, words: Sequence[str]) -> list[str]:
     """The names asked for, commas between them or not; `local` is what this machine's drivers tell."""
     names = [name.strip() for word in words for name in word.split(",") if name.strip()]
     if "local" not in names:
         return names
+    from tfdock.decide.devices import local_words
     from tfdock.do.machine import local_gpus
 
-    found = list(dict.fromkeys(local_gpus()))
+    found = local_words(base, local_gpus())
     if not found:
         message, fix = "`--gpu local` found no GPU on this machine", "name it: `--gpu rtx3080`"
         raise ProfileError(Problem(code="gpu-local-none", message=message, fix=fix, field="gpu"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdock.errors import Problem, TfdockError, combined_exit_code
+from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
 from tfdock.talk import console
 from tfdock.talk.app import (
     AllowUntested,
@@ -61,7 +61,8 @@ def check(
 class _Checked:
     """What became of one profile: `file` as it was asked for, `path` where it lies.
 
-    `machine` are this machine's checks, none where the profile is refused.
+    `machine` are this machine's checks, none where the profile is refused: by itself, or because it is for the GPUs
+    of this machine, which cannot run it.
     """
 
     file: str
@@ -74,9 +75,14 @@ class _Checked:
     machine: Sequence[Check] = ()
 
     @property
+    def amiss(self) -> list[Problem]:
+        """What this machine lacks: it concerns the build here, not the profile."""
+        lacking = [check.problem for check in self.machine if check.status in ("warning", "failed")]
+        return [replace(one, message=f"this machine: {one.message}", severity="warning") for one in lacking]
+
+    @property
     def document(self) -> dict[str, object]:
         """As `--json` prints it."""
-        amiss = [check for check in self.machine if check.status in ("warning", "failed")]
         skipped = [check for check in self.machine if check.status == "skipped"]
         return {
             "file": self.file,
@@ -84,7 +90,7 @@ class _Checked:
             "build_id": self.build_id,
             "problems": [asdict(problem) for problem in self.problems],
             "untested": [asdict(problem) for problem in self.untested],
-            "warnings": [asdict(problem) for problem in (*self.warnings, *(check.problem for check in amiss))],
+            "warnings": [asdict(problem) for problem in (*self.warnings, *self.amiss)],
             "skipped": [{"rule": check.name, "reason": check.found} for check in skipped],
         }
 
@@ -92,6 +98,7 @@ class _Checked:
 def _checked(preparer: Preparer, places: Sequence[Place], name: str) -> _Checked:
     from tfdock.decide.preflight import machine_findings
     from tfdock.do.machine import local_host
+    from tfdock.do.prepare import placed
 
     try:
         wanted = preparer.resolve(name)
@@ -100,6 +107,11 @@ def _checked(preparer: Preparer, places: Sequence[Place], name: str) -> _Checked
     # Drivers' tools can take seconds: nobody waits for them who builds for the CPU.
     host = local_host() if wanted.resolution.accelerator.toolkit else None
     machine = machine_findings(wanted, preparer.knowledge, host=host, machine=preparer.machine, places=places)
+    # `gpus: local` that this machine's driver cannot serve contradicts itself; memory and disk may be another's.
+    against = [check for check in machine if check.status == "failed" and check.exit_code is ExitCode.INCOMPATIBLE]
+    if against:
+        problems = [placed(replace(check.problem, field="gpus"), wanted.document, name) for check in against]
+        return _Checked(file=name, exit_code=int(ExitCode.INCOMPATIBLE), problems=problems)
     return _Checked(
         file=name,
         path=wanted.file,
@@ -112,7 +124,6 @@ def _checked(preparer: Preparer, places: Sequence[Place], name: str) -> _Checked
 
 def _show(result: _Checked) -> None:
     """The answer on standard output; what is amiss, and why, on standard error."""
-    style = console.Style(sys.stderr)
     if result.exit_code:
         console.show_problems(result.problems)
         return
@@ -120,11 +131,7 @@ def _show(result: _Checked) -> None:
     console.show_problems(
         _as_asked(problem, result) for problem in (*map(_allowed, result.untested), *result.warnings)
     )
-    for check in result.machine:
-        if check.status in ("warning", "failed"):
-            here = f"{style.warn('this machine')}: {check.name}: {check.found}; needed: {check.needed}"
-            console.tell(f"{here} {style.faint(f'[{check.code}]')}")
-            console.tell(f"  {style.good('fix:')} {check.fix}", indent=" " * 5)
+    console.show_problems(result.amiss)
 
 
 def _allowed(problem: Problem) -> Problem:

@@ -115,7 +115,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, asking: bool) -> Devices:
+    from tfdock.decide.devices import local_words
     from tfdock.decide.starter import check_together, devices_of
+    from tfdock.do.machine import local_gpus
 
     words = [word.strip() for one in asked or () for word in one.split(",") if word.strip()]
     if asked and not words:
@@ -123,7 +125,7 @@ def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, aski
         raise ProfileError(Problem(code="gpu-unknown", message=message, fix=fix))
     if words and not detect:
         return devices_of(base, words)
-    local = _local_gpus()
+    local = local_words(base, local_gpus())
     if detect and not local:
         raise ProfileError(
             Problem(
@@ -134,7 +136,7 @@ def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, aski
         )
     if detect or not asking:
         return devices_of(base, [*words, *local] or [_NO_GPU])
-    default = _default(base, local)
+    default = _default(local)
     console.tell("GPUs by name or capability, with commas between them; `cpu` for none.")
     while True:
         answer = _ask("For which GPU", default)
@@ -148,20 +150,10 @@ def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, aski
             return devices
 
 
-def _default(base: KnowledgeBase, local: Sequence[str]) -> str:
-    """What to offer: this machine's GPUs by their short names, or a word for them where they are many."""
-    from tfdock.decide.devices import find_gpu
-
-    rows = [find_gpu(base, name) for name in local]
-    names = ", ".join(dict.fromkeys(row.gpu if row else name for name, row in zip(local, rows, strict=True)))
+def _default(local: Sequence[str]) -> str:
+    """What to offer: this machine's GPUs, or a word for them where they are many."""
+    names = ", ".join(local)
     return (names if len(names) <= _ROOM else "local") or _NO_GPU
-
-
-def _local_gpus() -> list[str]:
-    """Names of this machine's GPUs, each once."""
-    from tfdock.do.machine import local_gpus
-
-    return list(dict.fromkeys(local_gpus()))
 
 
 def _starter(
