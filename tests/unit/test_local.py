@@ -54,7 +54,9 @@ def checked(
     return CliRunner().invoke(app, ["check", str(profile), *words])
 
 
-def test_a_gpu_newer_than_the_rows_is_built_for_by_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_newer_than_the_rows_is_built_for_by_its_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outcome = checked(tmp_path, monkeypatch, nvidia("NVIDIA GeForce RTX 9999", "12.0"), "580.1")
     assert outcome.exit_code == 0, outcome.stderr
     assert "-sm120-" in outcome.stdout

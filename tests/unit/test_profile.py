@@ -137,7 +137,7 @@ BAD = [
     pytest.param(
         SOURCE + 'git: "-oProxyCommand=x"}\n',
         "2:38",
-        "`tensorflow.git`: `-oProxyCommand=x` does not look like a git address without a password "
+        "`tensorflow.git`: `-oProxyCommand=x` does not look like a git address without password or token "
         "(`https://github.com/tensorflow/tensorflow.git`)",
         'write it like `git: "https://github.com/me/tensorflow.git"`',
         id="tensorflow.git",
@@ -145,7 +145,7 @@ BAD = [
     pytest.param(
         SOURCE + 'git: "https://me:secret@example.com/x.git"}\n',
         "2:38",
-        "`tensorflow.git`: `https://me:secret@example.com/x.git` does not look like a git address without a password "
+        "`tensorflow.git`: `https://…@example.com/x.git` does not look like a git address without password or token "
         "(`https://github.com/tensorflow/tensorflow.git`)",
         'write it like `git: "https://github.com/me/tensorflow.git"`',
         id="tensorflow.git with a password",
@@ -357,7 +357,7 @@ BAD = [
         HEAD + 'components: {nccl: "two"}\n',
         "3:20",
         "`components.nccl`: `two` does not look like a version (`2.18.0`)",
-        'write it like `components: {nccl: "2.21.5"}`',
+        'write it like `components: {toolkit: "1.2.3"}`',
         id="components{}",
     ),
     pytest.param(

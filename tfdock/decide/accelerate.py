@@ -98,9 +98,7 @@ def _devices_are_known(question: Question) -> bool:
             "target-field" if others else "target-syntax",
             path,
             f"`{target}` is not a target of `{field}`",
-            why=f"it belongs into `{others[0].target_field}`"
-            if others
-            else f"targets look like {patterns or 'none'}",
+            why=f"it belongs in `{others[0].target_field}`" if others else f"targets look like {patterns or 'none'}",
         )
     return len(notes.problems) == before
 

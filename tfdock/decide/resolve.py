@@ -163,7 +163,7 @@ class _Resolver:
         self.notes.stop_if_refused()
         assert image is not None
         base = self._base(image, python, version, devices.components)
-        self._check_holdings(image, devices)
+        self._check_holdings(image, base, devices)
         source = self._source(release, version)
         wheel_name = self._wheel_name()
         xla = self._xla()
@@ -196,7 +196,7 @@ class _Resolver:
         try:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
-            self._refuse_without_tool(missing, image, devices)
+            self._refuse_without_tool(missing, image, base, devices)
             self.notes.refuse(
                 "knowledge-placeholder",
                 "tensorflow",
@@ -332,12 +332,13 @@ class _Resolver:
                 "base",
                 f"no base image is known for {machine} machines",
                 why=f"known for {', '.join(known)}",
-                fix="build on such a machine, or add a row to `images.yaml` in a `--knowledge` folder",
+                fix=f"add a row with `machine: {machine}` to `images.yaml` in a `--knowledge` folder",
             )
             return
         pythons = sorted({one for row in rows for one in row.pythons}, key=Version)
-        parts = "".join(f", {name} {value}" for name, value in devices.components.items())
-        wanted = f"TensorFlow {release.release}, Python {python}, {devices.accelerator.accelerator}{parts}"
+        row = devices.accelerator
+        parts = [f"{row.titles.get(name, name)} {value}" for name, value in devices.components.items()]
+        wanted = ", ".join([f"TensorFlow {release.release}", f"Python {python}", *(parts or [row.accelerator])])
         self.notes.refuse(
             "image-unknown",
             "base",
@@ -346,7 +347,7 @@ class _Resolver:
             fix="add a row to `images.yaml` in a `--knowledge` folder",
         )
 
-    def _refuse_without_tool(self, missing: MissingFact, image: Image, devices: Devices) -> None:
+    def _refuse_without_tool(self, missing: MissingFact, image: Image, base: ImageRef, devices: Devices) -> None:
         """A tool that the base image has not: what asked for it is at fault, and not the row that reads its path."""
         tool, _, path = missing.fact.strip("'").rpartition("_")
         if path != "path" or tool in image.paths:
@@ -366,7 +367,7 @@ class _Resolver:
             "image-without-tool",
             wants[0] if wants else "base",
             f"the base image that is known for this build has no {tool}",
-            why=f"{image.image}; the build reads its path (`{missing.row}`)",
+            why=f"{base}; the build reads its path (`{missing.row}`)",
             fix="name an image that has it in a row of `images.yaml` in a `--knowledge` folder",
         )
         self.notes.stop_if_refused()
@@ -383,7 +384,7 @@ class _Resolver:
         self.notes.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
         return reference
 
-    def _check_holdings(self, image: Image, devices: Devices) -> None:
+    def _check_holdings(self, image: Image, base: ImageRef, devices: Devices) -> None:
         """An image holds one patch of a component, whichever is asked for."""
         for name, held in image.holds.items():
             asked = devices.components.get(name, "")
@@ -392,7 +393,7 @@ class _Resolver:
                     "image-holds-other",
                     component_fields(self.question)[name],
                     f"the base image holds {devices.accelerator.titles.get(name, name)} {held}, not {asked}",
-                    why=f"{image.image} is the image that is known for this build",
+                    why=f"{base} is the image that is known for this build",
                 )
 
     def _paths(

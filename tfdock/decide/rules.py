@@ -7,7 +7,7 @@ against rows; none knows a version or a vendor.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdock.decide.devices import dotted, embedded_targets, sorted_targets, target_number
@@ -156,10 +156,9 @@ def patches_exist(one: Combination) -> Iterator[Finding]:
         if not version or support.closed:
             continue
         known = [patch for row in _rows_of(one, name, version) for patch in row.patches]
-        newest = max(known, key=Version, default=None)
-        if newest is None or any(Version(patch).matches(Version(version)) for patch in known):
+        if not known or any(Version(patch).matches(Version(version)) for patch in known):
             continue
-        newer = Version(version) > Version(newest)
+        newer = Version(version) > max(Version(patch) for row in _all_rows_of(one, name) for patch in row.patches)
         yield Finding(
             code="version-unknown",
             path=one.place(name),
@@ -167,6 +166,11 @@ def patches_exist(one: Combination) -> Iterator[Finding]:
             why=f"published are {', '.join(known)}",
             weight="doubt" if newer else "error",
         )
+
+
+def _all_rows_of(one: Combination, name: str) -> Sequence[Toolkit | Library]:
+    rows: Iterable[Toolkit | Library] = (*one.knowledge.toolkits.values(), *one.knowledge.libraries)
+    return [row for row in rows if name == (row.toolkit if isinstance(row, Toolkit) else row.component)]
 
 
 def _rows_of(one: Combination, name: str, version: str) -> Sequence[Toolkit | Library]:
@@ -227,15 +231,19 @@ def release_uses_the_target(one: Combination) -> Iterator[Finding]:
     """Whether the release uses such GPUs at all, whatever is compiled for them."""
     allowed = one.release.runtime_targets.get(one.accelerator.accelerator, ())
     for wanted in one.targets:
-        if not is_listed(one.release, one.accelerator, dotted(wanted.target)):
+        gpu = dotted(wanted.target)
+        if not is_listed(one.release, one.accelerator, gpu):
+            unsure = gpu in one.release.runtime_doubt.get(one.accelerator.accelerator, ())
+            uses = "is not known to use" if unsure else "does not use"
             yield Finding(
                 code="runtime-target",
                 path=wanted.path,
-                message=f"TensorFlow {one.release.release} does not use {target_number(wanted.target)} at run time",
+                message=f"TensorFlow {one.release.release} {uses} {gpu} at run time",
                 why=_sentences(
                     f"{wanted.who} wants it; the release uses {', '.join(allowed)}",
-                    one.symptom("runtime-target", wanted.target),
+                    "" if unsure else one.symptom("runtime-target", wanted.target),
                 ),
+                weight="doubt" if unsure else "error",
             )
     yield from _floors(one, "release-floor", one.release.floor, "TensorFlow {release} uses no GPU below {floor}")
     if one.xla:
@@ -298,6 +306,24 @@ def compiler_emits(one: Combination) -> Iterator[Finding]:
         )
 
 
+def compiler_reads_release(one: Combination) -> Iterator[Finding]:
+    """Whether the toolkit's own compiler is known to read the release's sources."""
+    oldest = one.release.gpu_compilers_min.get(one.compiler)
+    name = one.accelerator.toolkit or ""
+    if oldest and one.toolkit_version and Version(one.toolkit_version) < Version(oldest):
+        yield Finding(
+            code="compiler-untested",
+            path=one.place(name) if name in one.asked else "compiler",
+            message=f"{one.compiler} of {one.title(name)} {one.toolkit_version} is not known to compile "
+            f"TensorFlow {one.release.release}",
+            why=_sentences(
+                f"that of {one.title(name)} {oldest} is the first that is",
+                _prevented(one.symptom("compiler-untested")),
+            ),
+            weight="doubt",
+        )
+
+
 def compiler_reads_toolkit(one: Combination) -> Iterator[Finding]:
     """Whether a compiler that is not the toolkit's own can read its headers."""
     row = one.knowledge.compilers.get((one.compiler, one.compiler_version))
@@ -320,24 +346,25 @@ def compiler_reads_toolkit(one: Combination) -> Iterator[Finding]:
 def libraries_fit(one: Combination) -> Iterator[Finding]:
     """Whether libraries of GPU code are made for the toolkit, and have code for the GPUs."""
     for name, version in one.components.items():
-        readings = [
-            [*_library_toolkit(one, name, version, row), *_library_target(one, name, version, row)]
-            for row in libraries(one.knowledge, name, version)
-        ]
+        rows = libraries(one.knowledge, name, version)
+        made = [row for row in rows if not one.toolkit_version or is_made_for(row, one.toolkit_version)]
+        if rows and not made:
+            yield _made_for_others(one, name, version, rows)
         # A version that is not written in full (`7`) is whichever of its versions fits.
+        readings = [[*_library_target(one, name, version, row)] for row in made or rows]
         if readings and all(readings):
             yield from readings[-1]
 
 
-def _library_toolkit(one: Combination, name: str, version: str, row: Library) -> Iterator[Finding]:
+def _made_for_others(one: Combination, name: str, version: str, rows: Sequence[Library]) -> Finding:
     toolkit = one.accelerator.toolkit or ""
-    if one.toolkit_version and not is_made_for(row, one.toolkit_version):
-        yield Finding(
-            code="library-toolkit",
-            path=one.place(name if name in one.asked else toolkit),
-            message=f"{one.title(name)} {version} is not made for {one.title(toolkit)} {one.toolkit_version}",
-            why=f"it is made for {one.title(toolkit)} {', '.join(row.toolkits)}",
-        )
+    others = dict.fromkeys(other for row in rows for other in row.toolkits)
+    return Finding(
+        code="library-toolkit",
+        path=one.place(name if name in one.asked else toolkit),
+        message=f"{one.title(name)} {version} is not made for {one.title(toolkit)} {one.toolkit_version}",
+        why=f"it is made for {one.title(toolkit)} {', '.join(sorted(others, key=Version))}",
+    )
 
 
 def _library_target(one: Combination, name: str, version: str, row: Library) -> Iterator[Finding]:
@@ -407,7 +434,12 @@ def _prevented(symptom: str) -> str:
     return f"without this refusal: {symptom}" if symptom else ""
 
 
-DEVICE_RULES: tuple[Rule, ...] = (toolkit_compiles, compiler_emits, compiler_reads_toolkit)
+DEVICE_RULES: tuple[Rule, ...] = (
+    toolkit_compiles,
+    compiler_emits,
+    compiler_reads_toolkit,
+    compiler_reads_release,
+)
 """What chooses the toolkit and the compiler."""
 LIBRARY_RULES: tuple[Rule, ...] = (libraries_fit,)
 """What chooses the other components."""

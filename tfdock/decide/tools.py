@@ -172,11 +172,13 @@ def _contradicted(question: Question, config: str, facts: Mapping[str, str]) -> 
 
 def check_flags(question: Question, release: Release) -> None:
     """Flags that set a variable of the contract, or the CPU, would win over the profile's own fields."""
-    ours = {row.variable for row in question.knowledge.variables if applies(release, row.releases)}
+    rows = [row for row in question.knowledge.variables if applies(release, row.releases)]
+    ours = {(option, row.variable) for row in rows for option in _ENVIRONMENT_FLAGS}
+    ours |= {("--define", row.define) for row in rows if row.define}
     for index, flag in enumerate(question.profile.bazel.flags):
         option, _, rest = flag.partition("=")
         name, equals, _ = rest.partition("=")
-        if option in _ENVIRONMENT_FLAGS and equals and name in ours:
+        if equals and (option, name) in ours:
             question.notes.refuse(
                 "flag-is-a-choice",
                 f"bazel.flags[{index}]",

@@ -350,9 +350,10 @@ class _Moves:
 
     def _targets_instead(self, gpus: Sequence[str]) -> Iterator[Change]:
         """A list of targets, where it was targets that stood among the GPUs."""
-        rows = [find_gpu(self.knowledge, name) or bare_gpu(self.knowledge, name) for name in gpus]
+        known = [find_gpu(self.knowledge, name) for name in gpus]
+        rows = [row or bare_gpu(self.knowledge, name) for name, row in zip(gpus, known, strict=True)]
         families = {row.accelerator for row in rows if row}
-        if None in rows or len(families) > 1:
+        if None not in known or None in rows or len(families) > 1:
             return
         family = self.knowledge.accelerators[families.pop()]
         targets = list(sorted_targets(exact_target(family, row.target) for row in rows if row))

@@ -257,7 +257,7 @@ def requires_dist(file: BinaryIO) -> tuple[str, ...]:
 def deflate_backend() -> str:
     """Name the deflate implementation, such as `zlib 1.2.13` or `zlib-ng 2.2.5`.
 
-    It belongs into a build's record: two implementations pack the same contents to different bytes.
+    It belongs in a build's record: two implementations pack the same contents to different bytes.
     """
     zlib_ng: str | None = getattr(zlib, "ZLIBNG_VERSION", None)
     return f"zlib-ng {zlib_ng}" if zlib_ng else f"zlib {zlib.ZLIB_RUNTIME_VERSION}"

@@ -121,7 +121,8 @@ class Release(Row):
     By accelerator: `official_targets` are the official wheel's, `official_project` its name where that is not
     `tensorflow`; `default_targets` are what ./configure takes when nothing is said; `floor` is the oldest GPU the
     release uses (`3.5`), `xla_floor` the oldest that XLA uses; `runtime_targets`, where given, are all the release
-    uses at run time, whatever was compiled (its allow-list of AMD targets).
+    uses at run time, whatever was compiled (its allow-list of AMD targets), `runtime_doubt` those it is neither known
+    to use nor not to. `gpu_compilers_min` is the first toolkit whose own compiler (`nvcc`) reads the release.
 
     `host_compilers` says who compiles C++ beside a GPU compiler or accelerator; else clang where the release has one.
     `host_compilers_min` are the first versions that know the C++ standard the release is written in.
@@ -150,6 +151,7 @@ class Release(Row):
     gpu_compiler: str | None = None
     host_compilers: dict[str, str] = Field(default_factory=dict)
     host_compilers_min: dict[str, str] = Field(default_factory=dict)
+    gpu_compilers_min: dict[str, str] = Field(default_factory=dict)
     clang: str | None = None
     gcc: str | None = None
     tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -163,6 +165,7 @@ class Release(Row):
     floor: dict[str, str] = Field(default_factory=dict)
     xla_floor: dict[str, str] = Field(default_factory=dict)
     runtime_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    runtime_doubt: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     configs: tuple[str, ...] = ()
     wheel: Wheel
     cost: Cost
@@ -172,12 +175,14 @@ class Variable(Row):
     """A variable the release reads. `channel`: `environment` (exported for configure and Bazel) or `repo_env`.
 
     `when` maps facts (`accelerator`, `gpu_compiler`, `xla`, …) to the value, or values, for which the row holds.
+    `define` is what ./configure makes of it for Bazel (`--define=with_xla_support=…`).
     """
 
     variable: str
     releases: ReleaseRange
     value: Template
     channel: str = "environment"
+    define: str | None = None
     when: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
 
 

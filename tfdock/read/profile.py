@@ -44,7 +44,9 @@ class _Pattern:
     def check(self, text: str) -> str:
         if re.fullmatch(self.expression, text, re.ASCII):
             return text
-        message = f"`{yamldoc.shown(text)}` does not look like {self.example}"
+        # What stands before the `@` of an address may be a secret.
+        public = re.sub(r"(?<=//)[^/@\s]+@", "…@", text)
+        message = f"`{yamldoc.shown(public)}` does not look like {self.example}"
         for near in (
             text.strip(),
             text.lower(),
@@ -110,10 +112,10 @@ GitRef = Annotated[
 GitUrl = Annotated[
     str,
     _Pattern(
-        # Without a password: the address ends up in the image's history.
-        r"(https?|git|ssh|file)://(?![^/@]*:[^/@]*@)[A-Za-z0-9_.~:@%/+-]+"
+        # The address ends up in the image's history; over HTTP what stands for a user's name may be a token.
+        r"(https?://(?![^/]*@)|(git|ssh|file)://(?![^/@]*:[^/@]*@))[A-Za-z0-9_.~:@%/+-]+"
         r"|[A-Za-z0-9_.][A-Za-z0-9_.-]*@[A-Za-z0-9.-]+:[A-Za-z0-9_./~-]+",
-        "a git address without a password (`https://github.com/tensorflow/tensorflow.git`)",
+        "a git address without password or token (`https://github.com/tensorflow/tensorflow.git`)",
     ),
 ]
 Url = Annotated[
@@ -340,7 +342,9 @@ class Profile(_Record):
     )
     rocm: VersionText | None = Field(None, description="ROCm version", examples=["6.2.0"])
     components: dict[Word, VersionText] = Field(
-        {}, description="Versions of other components, by name", examples=[{"nccl": "2.21.5"}]
+        {},
+        description="Versions of an accelerator's components that have no field of their own, by name",
+        examples=[{"toolkit": "1.2.3"}],
     )
     compiler: Literal["clang", "nvcc"] | None = Field(None, description="Who compiles the GPU code")
     host_compiler: HostCompiler | Literal["gcc", "clang"] | None = Field(
@@ -658,6 +662,8 @@ _MESSAGES = {
 def _fix(item: Any, node: yamldoc.Node, path: _Path) -> str:
     kind = item["type"]
     if kind == "literal_error":
+        if node.kind == "text" and node.raw == item["ctx"]["expected"]:
+            return f"write it without quotes: `{node.raw}`"
         near = difflib.get_close_matches(node.raw, re.findall(r"'([^']+)'", item["ctx"]["expected"]), n=1)
         listed = f", or write a list: `[{_listed(node.raw)}]`" if _takes_lists(path) else ""
         return f"did you mean `{near[0]}`?" if near else f"use {item['ctx']['expected']}{listed}"
