@@ -249,10 +249,6 @@ def _unknown(knowledge: KnowledgeBase, name: str) -> Problem:
     return replace(unknown_gpu(knowledge, name), field="gpu")
 
 
-def _newest_patch(release: Release) -> str:
-    return release.patches[-1] if release.patches else release.release
-
-
 # --- the official wheel ---------------------------------------------------------------------------------------------
 
 
@@ -298,7 +294,7 @@ def _native_of(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu], 
     found = [_on_official(knowledge, release, gpu) for gpu in gpus]
     if not all(one.starts_at_once for one in found):
         return None
-    return _official_wheel(knowledge, release, _newest_patch(release), found, python)
+    return _official_wheel(knowledge, release, release.newest, found, python)
 
 
 def _vendors(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) -> VendorWheel | None:
@@ -570,7 +566,7 @@ def _offer(
     for other in _by_nearness(knowledge, release):
         if not _may_take(knowledge, other, gpus):
             continue
-        found, _ = _accepted(knowledge, other, _newest_patch(other), gpus, python)
+        found, _ = _accepted(knowledge, other, other.newest, gpus, python)
         if found:
             return found, refused
     return None, refused

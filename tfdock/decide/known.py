@@ -90,13 +90,12 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
         message = f"TensorFlow {asked} is not known; known are {known[0]} to {known[-1]}"
         fix = f"take the nearest, {beside}; `tfdock releases` lists all"
         raise ProfileError(Problem(code="release-unknown", message=message, fix=fix, field="tensorflow"))
-    newest = row.patches[-1] if row.patches else row.release
     exact = len(Version(asked).parts) > len(Version(row.release).parts)
     if exact and row.patches and asked not in row.patches:
         message = f"TensorFlow {asked} does not exist; of {row.release} there are {', '.join(row.patches)}"
-        fix = f"take `{newest}`, or `{row.release}` for the newest of them"
+        fix = f"take `{row.newest}`, or `{row.release}` for the newest of them"
         raise ProfileError(Problem(code="release-unknown", message=message, fix=fix, field="tensorflow"))
-    return row, asked if exact else newest
+    return row, asked if exact else row.newest
 
 
 def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str) -> TargetFacts:
@@ -263,3 +262,8 @@ def spans(versions: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]
         else:
             found.append((version, version))
     return found
+
+
+def python_spans(versions: Sequence[str]) -> list[tuple[str, str]]:
+    """The same for Pythons, of whose minor versions none is left out."""
+    return spans(versions, [f"{version.partition('.')[0]}.{minor}" for version in versions for minor in range(99)])

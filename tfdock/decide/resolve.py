@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from tfdock.decide.accelerate import Devices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.decide.archives import archives_of
@@ -173,37 +174,17 @@ class _Resolver:
         )
         paths = self._paths(release, image, version, python, devices.components)
         self.notes.stop_if_refused()
-        facts = self._facts(release, version, python, devices, host_compiler, paths, optimize)
-        names = Names(
-            version=version,
-            python=python,
-            accelerator=accelerator.accelerator,
-            toolkit=accelerator.toolkit,
-            components=tuple(devices.components.items()),
-            targets=devices.targets,
-            compiler=devices.compiler if devices.compiler != release.gpu_compiler else "",
-            cpu=self.profile.optimize if isinstance(self.profile.optimize, str) else tuple(self.profile.optimize),
-            debug=debug is not None,
-            xla=xla,
-            source=source,
-            machine=self.question.machine,
-        )
+        names = self._names(release, version, python, devices, source)
         local_version = self._local_version(names)
         if self.notes.allow_untested:
             who = "profile" if self.profile.allow_untested else "command line"
             self.notes.choose("allow_untested", "true", who, "as asked")
+        facts = self._facts(release, version, python, devices, host_compiler, paths, optimize)
         contract = Contract(self.knowledge, release, facts)
         try:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
-            self._refuse_without_tool(missing, image, base, devices)
-            self.notes.refuse(
-                "knowledge-placeholder",
-                "tensorflow",
-                f"the knowledge row `{missing.row}` asks for {missing.fact}, which this build does not have",
-                fix="add the path or component to the image's or release's row, or a `when:` to this one",
-            )
-        self.notes.stop_if_refused()
+            self._refuse_row(missing, image, base, devices)
         return Resolution(
             version=version,
             release=release,
@@ -346,6 +327,18 @@ class _Resolver:
             why=f"there are images with Python {', '.join(pythons)}" if pythons else "",
             fix="add a row to `images.yaml` in a `--knowledge` folder",
         )
+
+    def _refuse_row(self, missing: MissingFact, image: Image, base: ImageRef, devices: Devices) -> NoReturn:
+        """A row of the contract asks for what the build has not: the image's fault, or the row's."""
+        self._refuse_without_tool(missing, image, base, devices)
+        self.notes.refuse(
+            "knowledge-placeholder",
+            "tensorflow",
+            f"the knowledge row `{missing.row}` asks for {missing.fact}, which this build does not have",
+            fix="add the path or component to the image's or release's row, or a `when:` to this one",
+        )
+        self.notes.stop_if_refused()
+        raise missing  # not reached: what was refused is raised
 
     def _refuse_without_tool(self, missing: MissingFact, image: Image, base: ImageRef, devices: Devices) -> None:
         """A tool that the base image has not: what asked for it is at fault, and not the row that reads its path."""
@@ -532,6 +525,23 @@ class _Resolver:
         flags += [f"--copt={option}" for option in bazel.copts]
         # As they stand: `-Xclang a -Xclang b` is four options.
         return (*flags, *(flag for flag in bazel.flags if not flag.startswith("--config=")))
+
+    def _names(self, release: Release, version: Version, python: str, devices: Devices, source: Source) -> Names:
+        cpu = self.profile.optimize
+        return Names(
+            version=version,
+            python=python,
+            accelerator=devices.accelerator.accelerator,
+            toolkit=devices.accelerator.toolkit,
+            components=tuple(devices.components.items()),
+            targets=devices.targets,
+            compiler=devices.compiler if devices.compiler != release.gpu_compiler else "",
+            cpu=cpu if isinstance(cpu, str) else tuple(cpu),
+            debug=self.profile.debugging is not None,
+            xla=self.profile.xla,
+            source=source,
+            machine=self.question.machine,
+        )
 
     def _local_version(self, names: Names) -> str | None:
         asked = self.profile.wheel.local_version

@@ -273,7 +273,7 @@ class _Moves:
         asked = Version(self.profile.source.release)
         at = next((index for index, row in enumerate(rows) if Version(row.release) >= asked.minor), len(rows))
         order = sorted(range(len(rows)), key=lambda index: (abs(index - at), index < at))
-        return [rows[index].patches[-1] if rows[index].patches else rows[index].release for index in order]
+        return [rows[index].newest for index in order]
 
     def _component_fields(self) -> Iterator[tuple[str, str]]:
         for name in self.components:

@@ -13,8 +13,6 @@ from typing import Literal
 from tfdock.model import Capability
 
 Runs = Literal["native", "native-same-major", "ptx-jit", "no"]
-
-RUNS: tuple[Runs, ...] = ("native", "native-same-major", "ptx-jit", "no")
 """Best first."""
 
 
@@ -81,7 +79,7 @@ def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
         reason = f"it has {fitting[0]}: code for exactly this GPU{condition}"
         return Verdict(runs="native", by=fitting[0], reason=reason)
     have = f"it has code for {', '.join(sorted(code))} only" if code else "it has no GPU code"
-    return Verdict(runs="no", by="", reason=f"{have}, and AMD's code runs on no other gfx target than its own")
+    return Verdict(runs="no", by="", reason=f"{have}, and such code runs on no other target than its own")
 
 
 def _binary_compatible(image: Capability, gpu: Capability, embedded: Collection[str]) -> bool:

@@ -170,6 +170,11 @@ class Release(Row):
     wheel: Wheel
     cost: Cost
 
+    @property
+    def newest(self) -> str:
+        """The newest patch release; the minor release itself where none is known."""
+        return self.patches[-1] if self.patches else self.release
+
 
 class Variable(Row):
     """A variable the release reads. `channel`: `environment` (exported for configure and Bazel) or `repo_env`.
@@ -580,6 +585,12 @@ class KnowledgeBase:
         documents = [yamldoc.parse(text, file) for file, text in self._texts.get(table, ())]
         named = [document.entries["sources"].entries for document in documents if "sources" in document.entries]
         return {name: node.raw for entries in named for name, node in entries.items()}
+
+    def cited(self, table: str, row: Row) -> str:
+        """A row's sources, as its table explains their short names."""
+        named = self.sources(table)
+        names = (row.source,) if isinstance(row.source, str) else row.source
+        return "; ".join(named.get(name, name) for name in names)
 
     def _keyed(self, table: str, kind: type[_R], key: str) -> dict[str, _R]:
         return {getattr(row, key): row for row in self._rows(table, kind)}

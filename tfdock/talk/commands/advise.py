@@ -161,11 +161,14 @@ def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[
     }
 
 
+_TARGETS = {"cuda": "compute_capability", "rocm": "gfx"}
+"""What a GPU's target is called in JSON."""
+
+
 def _gpu_json(one: GpuAdvice) -> dict[str, Any]:
-    target = "compute_capability" if one.capability else "gfx"
     return {
         "name": one.gpu.gpu,
-        target: one.gpu.target,
+        _TARGETS.get(one.gpu.accelerator, "target"): one.gpu.target,
         "runs": one.runs,
         "by": one.by,
         "reason": one.reason,
@@ -182,15 +185,9 @@ def _figure_json(base: KnowledgeBase, row: Estimate) -> dict[str, Any]:
         "estimate": row.estimate,
         "value": row.value,
         "unit": row.unit,
-        "source": _sources(base, row),
+        "source": base.cited("estimates", row),
         "unverified": row.unverified,
     }
-
-
-def _sources(base: KnowledgeBase, row: Estimate) -> str:
-    named = base.sources("estimates")
-    names = (row.source,) if isinstance(row.source, str) else row.source
-    return "; ".join(named.get(name, name) for name in names)
 
 
 def _install(wheel: Wheel) -> str:
@@ -264,9 +261,9 @@ def _pip(wheel: Wheel, python: str | None) -> str:
 
 def _pythons(versions: Sequence[str]) -> str:
     """`Python 2.7, 3.5 to 3.7`."""
-    from tfdock.decide.known import spans
+    from tfdock.decide.known import python_spans
 
-    runs = spans(versions, [f"{version.partition('.')[0]}.{minor}" for version in versions for minor in range(99)])
+    runs = python_spans(versions)
     return f"Python {', '.join(first if first == last else f'{first} to {last}' for first, last in runs)}"
 
 
@@ -329,7 +326,7 @@ def _origins(base: KnowledgeBase, advice: Advice) -> Iterator[str]:
     used = [row for row in used if row.estimate != "wheel-per-ptx" or _has_ptx(advice)]
     for source in dict.fromkeys(row.source for row in used):
         rows = [row for row in used if row.source == source]
-        title = _sources(base, rows[0]).partition(": ")[0]
+        title = base.cited("estimates", rows[0]).partition(": ")[0]
         figures = ", ".join(f"{row.estimate} {row.value:g} {row.unit.partition(' of ')[0]}" for row in rows)
         yield f"from  {title}: {figures}"
 

@@ -114,7 +114,7 @@ def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[st
         ("note", gpu.note or ""),
         ("unverified", _unverified(gpu)),
         ("profile", f"`gpus: [{gpu.gpu}]`"),
-        ("source", _sources(base, "gpus", gpu)),
+        ("source", _source(base, gpu)),
     ]
     yield from console.table([row for row in rows if row[1]])
     if facts.releases:
@@ -174,11 +174,8 @@ def _unverified(row: Row) -> str:
     return "yes" if row.unverified is True else row.unverified or ""
 
 
-def _sources(base: KnowledgeBase, table: str, row: Row) -> str:
-    texts = base.sources(table)
-    keys = (row.source,) if isinstance(row.source, str) else row.source
-    checked = f" (checked {row.checked})" if row.checked else ""
-    return "; ".join(texts.get(key, key) for key in keys) + checked
+def _source(base: KnowledgeBase, gpu: Gpu) -> str:
+    return base.cited("gpus", gpu) + (f" (checked {gpu.checked})" if gpu.checked else "")
 
 
 # --- releases -----------------------------------------------------------------------------------------------------
@@ -229,15 +226,10 @@ def _release_list(base: KnowledgeBase, rows: Sequence[Release]) -> Iterator[str]
 
 
 def _pythons(versions: Sequence[str]) -> str:
-    """`2.7 3.3-3.6`: runs of minor versions."""
-    runs: list[list[str]] = []
-    for version in versions:
-        major, _, minor = version.partition(".")
-        if runs and f"{major}.{int(minor) - 1}" == runs[-1][-1]:
-            runs[-1].append(version)
-        else:
-            runs.append([version])
-    return " ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    """`2.7 3.3-3.6`."""
+    from tfdock.decide.known import python_spans
+
+    return " ".join(first if first == last else f"{first}-{last}" for first, last in python_spans(versions))
 
 
 def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
