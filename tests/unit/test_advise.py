@@ -444,7 +444,7 @@ def test_gpus_that_share_no_wheel_are_told_why_and_asked_for_alone(tensorflow: l
 def test_a_gpu_that_nothing_compiles_for_is_told_so() -> None:
     text = command("rx6600", columns=200).stdout
     assert "No wheel can be built for it." in text
-    assert "rx6600 (gfx1032): no known ROCm compiles for it; no TensorFlow is known to take it" in text
+    assert "rx6600 (gfx1032): no known ROCm supports it; no TensorFlow is known to take it" in text
     assert "remove" not in text
 
 

@@ -230,7 +230,7 @@ def toolkit_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
     name = titles.get(facts.toolkit, facts.toolkit or facts.accelerator)
     known = [row.version for row in knowledge.toolkits.values() if row.toolkit == facts.toolkit]
     if not facts.toolkits:
-        return f"no known {name} compiles for it"
+        return f"no known {name} supports it"
     return f"{name} {_words_of(spans(facts.toolkits, known), facts.last_toolkit)}"
 
 

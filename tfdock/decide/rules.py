@@ -276,9 +276,9 @@ def toolkit_compiles(one: Combination) -> Iterator[Finding]:
             yield Finding(
                 code="target-not-in-toolkit",
                 path=wanted.path,
-                message=f"{one.title(name)} {row.version} cannot compile for {wanted.target}",
+                message=f"{one.title(name)} {row.version} does not support {wanted.target}",
                 why=_sentences(
-                    f"{wanted.who} wants it; {one.said(name)} compiles for {', '.join(row.targets)}",
+                    f"{wanted.who} wants it; {one.said(name)} supports {', '.join(row.targets)}",
                     _prevented(one.symptom("target-not-in-toolkit", wanted.target)),
                 ),
             )
