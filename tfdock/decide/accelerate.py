@@ -441,7 +441,7 @@ def _version_of(question: Question, release: Release, compiler: str) -> str:
     if isinstance(host, HostCompiler) and host.name == compiler and (host.version or host.path):
         return str(Version(host.version).parts[0]) if host.version else "of unknown version"
     if any(name == compiler for name, _ in question.knowledge.compilers):
-        return str(getattr(release, compiler, None) or "")
+        return release.compilers.get(compiler, "")
     return ""
 
 
