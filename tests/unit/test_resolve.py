@@ -914,6 +914,22 @@ def test_a_script_that_packs_the_wheel_is_told_its_name_and_place(made_up: Desk)
 
 
 @pytest.mark.parametrize(
+    ("version", "path"),
+    [
+        ("1", "/opt/acc-1.0/acc"),
+        ("4.9.2", "/opt/acc-4.9/acc"),
+        ("5", "/opt/acc-5/acc"),
+        ("11.3", "/opt/acc-11/acc"),
+    ],
+)
+def test_a_host_compiler_by_version_stands_where_its_row_for_that_version_says(
+    made_up: Desk, version: str, path: str
+) -> None:
+    resolution = made_up.resolve(GPU + f"host_compiler: {{name: acc, version: '{version}'}}\nallow_untested: true\n")
+    assert (resolution.host_compiler, resolution.paths["acc"]) == ("acc", path)
+
+
+@pytest.mark.parametrize(
     ("name", "version", "path"),
     [
         ("gcc", "4.9.2", "/usr/bin/gcc-4.9"),
@@ -995,9 +1011,46 @@ def bare(made_up: Desk) -> Desk:
     return Desk(knowledge=KnowledgeBase(texts), templates=made_up.templates)
 
 
+@pytest.mark.parametrize(("compiler", "version"), [("nicc", "5"), ("noldcc", "")])
+def test_a_gpu_compiler_is_whatever_the_rows_name(bare: Desk, compiler: str, version: str) -> None:
+    resolution = bare.resolve(CARD + f"compiler: {compiler}\n")
+    assert (resolution.gpu_compiler, resolution.gpu_compiler_version) == (compiler, version)
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "why", "way"),
+    [
+        ("compiler: nolcc", "compiler", "known for npu: nicc, noldcc", {"compiler": "noldcc"}),
+        ("host_compiler: ac", "host_compiler", "known: acc, gcc, nicc", {"host_compiler": "acc"}),
+        ("host_compiler: {name: ac}", "host_compiler.name", "known: acc, gcc, nicc", {"host_compiler": "acc"}),
+        ("host_compiler: zzz", "host_compiler", "known: acc, gcc, nicc", {"host_compiler": None}),
+    ],
+)
+def test_a_compiler_that_nobody_knows_is_refused_with_those_that_are_known(
+    bare: Desk, line: str, field: str, why: str, way: dict[str, str | None]
+) -> None:
+    (problem,) = bare.problems(f"{CARD}{line}\n")
+    assert (problem.code, problem.field, problem.line, problem.why) == ("compiler-unknown", field, 4, why)
+    assert problem.ways[0].change == way
+
+
 @pytest.mark.parametrize(
     ("compiler", "code", "message", "why"),
     [
+        pytest.param(
+            "{name: acc, version: '10'}",
+            "host-compiler-too-new",
+            "npu 3.1 takes no acc newer than 9",
+            "`host_compiler` says acc 10",
+            id="too new",
+        ),
+        pytest.param(
+            "{name: acc, version: '4'}",
+            "host-compiler-too-old",
+            "TensorFlow 9.9 cannot be compiled by acc 4",
+            "acc 6 is the first that knows its C++ standard; without this refusal: `acc: what?`",
+            id="too old",
+        ),
         pytest.param(
             "{name: gcc, version: '6'}",
             "host-compiler-too-old",
@@ -1012,3 +1065,8 @@ def test_a_host_compiler_is_refused_in_words_of_the_rows_alone(
 ) -> None:
     (problem,) = bare.problems(f"{CARD}host_compiler: {compiler}\n")
     assert (problem.code, problem.message, problem.why) == (code, message, why)
+
+
+def test_only_the_toolkits_own_compiler_minds_how_new_the_host_compiler_is(bare: Desk) -> None:
+    text = CARD + "compiler: nicc\nhost_compiler: {name: acc, version: '10'}\n"
+    assert [problem.code for problem in bare.problems(text)] == ["host-compiler-untested"]

@@ -454,7 +454,14 @@ def _choose_compiler(question: Question, one: Combination) -> None:
     notes, asked, default = question.notes, question.profile.compiler, one.release.gpu_compiler
     if not one.compiler:
         return
-    if asked and not _is_there(question, one, asked):
+    if asked and asked not in (*one.accelerator.compilers, default):
+        notes.refuse(
+            "compiler-unknown",
+            "compiler",
+            f"the GPU compiler `{asked}` is not known",
+            why=f"known for {one.accelerator.accelerator}: {', '.join(one.accelerator.compilers)}",
+        )
+    elif asked and not _is_there(question, one, asked):
         notes.doubt(
             "compiler-unavailable",
             "compiler",

@@ -22,7 +22,8 @@ def host_compiler_of(question: Question, release: Release, devices: Devices) -> 
     asked = question.profile.host_compiler
     beside = devices.compiler or devices.accelerator.accelerator
     default = release.host_compilers.get(beside)
-    known = [*release.compilers, *(name for name, _ in question.knowledge.host_compilers)]
+    packages = (name for name, _ in question.knowledge.host_compilers)
+    known = list(dict.fromkeys([*release.compilers, *release.host_compilers.values(), *packages]))
     if asked is None:
         name, said = default or known[0], default or release.compilers
         source = f"releases.yaml {release.release}" if said else "host_compilers.yaml"
@@ -30,14 +31,21 @@ def host_compiler_of(question: Question, release: Release, devices: Devices) -> 
         question.notes.choose("host_compiler", name, source, reason)
         return name
     name, version = (asked, None) if isinstance(asked, str) else (asked.name, asked.version)
-    if default and name != default:
+    if name not in known:
+        question.notes.refuse(
+            "compiler-unknown",
+            "host_compiler" if isinstance(asked, str) else "host_compiler.name",
+            f"the C++ compiler `{name}` is not known",
+            why=f"known: {', '.join(sorted(known))}",
+        )
+    elif default and name != default:
         question.notes.doubt(
             "host-compiler-untested",
             "host_compiler",
             f"TensorFlow {release.release} is not known to take {name} beside {beside}",
             why=f"there its C++ code is compiled by {default}",
         )
-    if version:
+    if version and name in known:
         _check_host_compiler(question, release, devices, name, version)
     question.notes.choose("host_compiler", f"{name} {version or ''}".strip(), "profile", "as asked")
     return name

@@ -17,7 +17,7 @@ from tfdock.decide.devices import find_gpu, matching
 from tfdock.errors import Problem, Way
 from tfdock.model import Capability, Version
 from tfdock.read.knowledge import Accelerator, KnowledgeBase, Release, Support
-from tfdock.read.profile import TARGET_FIELDS, Profile
+from tfdock.read.profile import TARGET_FIELDS, HostCompiler, Profile
 
 if TYPE_CHECKING:
     from tfdock.decide.resolve import Resolution
@@ -224,7 +224,7 @@ class _Moves:
         for name, field in self._component_fields():
             yield self._component(name, field)
         yield self._plain("python", [*self._pythons()[:2], None, *self._pythons()[2:]])
-        compilers = [None, *self._compilers()]
+        compilers = [*_near(self.profile.compiler, self._compilers()), None, *self._compilers()]
         unset = not self.profile.compiler and self.codes & _MENDED_BY_COMPILERS
         yield ({"compiler": name} for name in self._compilers()) if unset else self._plain("compiler", compilers)
         known = self.knowledge.accelerators
@@ -235,7 +235,7 @@ class _Moves:
         yield [{"bazel.configs": self._configs()}] if self.profile.bazel.configs else []
         yield [{"bazel.flags": self._flags()}] if self.profile.bazel.flags else []
         yield [{"bazel.version": None}] if self.profile.bazel.version else []
-        yield self._plain("host_compiler", [None])
+        yield self._plain("host_compiler", [*self._host_compilers(), None])
         yield self._plain("base", [None])
         yield self._releases()
         yield [{"allow_untested": True}] if self.may_allow else []
@@ -292,6 +292,13 @@ class _Moves:
 
     def _compilers(self) -> list[str]:
         return list(dict.fromkeys(name for row in self.knowledge.accelerators.values() for name in row.compilers))
+
+    def _host_compilers(self) -> list[str]:
+        """The nearest to one that is not known."""
+        asked = self.profile.host_compiler
+        name = asked.name if isinstance(asked, HostCompiler) else asked
+        known = sorted({name for name, _ in self.knowledge.host_compilers})
+        return [] if name in known else _near(name, known)
 
     def _configs(self) -> list[str] | None:
         """Those that are not at fault."""
