@@ -847,6 +847,31 @@ def test_optimisation_is_compiler_options(made_up: Desk, optimize: str, flags: t
     assert made_up.resolve(HEAD + f"optimize: {optimize}\n").optimize == flags
 
 
+@pytest.mark.parametrize("flag", ["-march=native", "-mcpu=native", "-mtune=native"])
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("bazel: {{copts: [-O2, {0}]}}", "bazel.copts[1]"),
+        ("bazel: {{flags: ['--host_copt={0}']}}", "bazel.flags[0]"),
+        ("debug: {{per_file: [{{files: x.cc, copts: [-g, {0}]}}]}}", "debug.per_file[0].copts[1]"),
+    ],
+)
+def test_what_depends_on_the_machine_that_builds_is_asked_for_by_name(
+    made_up: Desk, line: str, path: str, flag: str
+) -> None:
+    text = f"{HEAD}{line.format(flag)}\n"
+    (problem,) = made_up.problems(text)
+    assert (problem.code, problem.field) == ("flag-is-a-choice", path)
+    assert problem.fix.startswith("remove it, or write `optimize: native`")
+    assert "-native-" in made_up.resolve(text + "optimize: native\n").build_id
+    assert "native" not in made_up.resolve(text.replace("native", "x86-64")).build_id
+
+
+def test_an_option_at_fault_is_left_out_and_the_others_stay(made_up: Desk) -> None:
+    (problem,) = made_up.problems(HEAD + "bazel: {copts: [-O2, -mtune=native]}\n")
+    assert problem.ways[0].change == {"bazel.copts": ["-O2"]}
+
+
 FACTS = (
     "{release} {version} {version_minor} {python} {python_major} {accelerator} {gpu_compiler} {host_compiler} {xla} "
     "{xla_digit} {optimize} {optimize_flags} {debug} {wheel_name} {targets} {cuda_minor} {cudnn_major} {cuda_path}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfdock.decide.accelerate import Devices
@@ -11,7 +12,8 @@ from tfdock.decide.rules import same_minor
 from tfdock.model import Version
 from tfdock.read.knowledge import KnowledgeBase, PackagedCompiler, Release
 
-_NATIVE = "-march=native"
+NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
+"""An option that means the CPU of whoever builds: the code depends on the machine, even where it is only tuned."""
 # What takes objects to, or from, other machines.
 _SHARED = ("--remote_cache", "--remote_executor", "--remote_upload_local_results")
 _ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
@@ -205,18 +207,20 @@ def check_flags(question: Question, release: Release) -> None:
 
 
 def check_native(question: Question) -> None:
-    """Code for this machine's CPU alone must be asked for by name, and must not be shared with other machines."""
-    bazel, native = question.profile.bazel, question.profile.optimize == "native"
-    options = [(f"bazel.copts[{index}]", option) for index, option in enumerate(bazel.copts)]
-    options += [(f"bazel.flags[{index}]", flag) for index, flag in enumerate(bazel.flags)]
+    """Code for this machine's CPU must be asked for by name, and must not be shared with other machines."""
+    bazel, debug, native = question.profile.bazel, question.profile.debugging, question.profile.optimize == "native"
+    rules = debug.per_file if debug else []
+    lists = [("bazel.copts", bazel.copts), ("bazel.flags", bazel.flags)]
+    lists += [(f"debug.per_file[{index}].copts", rule.copts) for index, rule in enumerate(rules)]
+    options = [(f"{name}[{index}]", option) for name, given in lists for index, option in enumerate(given)]
     for path, option in options:
-        if not native and _NATIVE in option:
+        if not native and NATIVE.search(option):
             question.notes.refuse(
                 "flag-is-a-choice",
                 path,
                 f"`{option}` is decided by `optimize`",
-                why="code for this machine's CPU alone shows in the wheel's name",
-                fix="write `optimize: native`",
+                why="a wheel that depends on this machine's CPU has that in its name",
+                fix="remove it, or write `optimize: native`",
             )
         if native and option.partition("=")[0] in _SHARED:
             question.notes.refuse(

@@ -232,8 +232,9 @@ class _Moves:
         yield self._optimize()
         floored = "xla-floor" in self.codes or not self.profile.xla
         yield [{"xla": not self.profile.xla}] if floored else []
-        yield [{"bazel.configs": self._configs()}] if self.profile.bazel.configs else []
-        yield [{"bazel.flags": self._flags()}] if self.profile.bazel.flags else []
+        for name in ("configs", "copts", "flags"):
+            given = getattr(self.profile.bazel, name)
+            yield [{f"bazel.{name}": self._not_at_fault(f"bazel.{name}", given)}] if given else []
         yield [{"bazel.version": None}] if self.profile.bazel.version else []
         yield self._plain("host_compiler", [*self._host_compilers(), None])
         yield self._plain("base", [None])
@@ -300,14 +301,8 @@ class _Moves:
         known = sorted({name for name, _ in self.knowledge.host_compilers})
         return [] if name in known else _near(name, known)
 
-    def _configs(self) -> list[str] | None:
-        """Those that are not at fault."""
-        names = self.profile.bazel.configs
-        return [name for index, name in enumerate(names) if not self._is_at_fault("bazel.configs", index)] or None
-
-    def _flags(self) -> list[str] | None:
-        flags = self.profile.bazel.flags
-        return [flag for index, flag in enumerate(flags) if not self._is_at_fault("bazel.flags", index)] or None
+    def _not_at_fault(self, field: str, given: Sequence[str]) -> list[str] | None:
+        return [one for index, one in enumerate(given) if not self._is_at_fault(field, index)] or None
 
     def _optimize(self) -> Iterator[Change]:
         asked = self.profile.optimize
