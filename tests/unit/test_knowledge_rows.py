@@ -534,6 +534,18 @@ def test_capabilities_win_over_the_list_of_cuda_clang(knowledge: KnowledgeBase) 
             assert "HERMETIC_CUDA_COMPUTE_CAPABILITIES" in by_flag
 
 
+def test_a_config_that_turns_an_accelerator_on_is_known_by_its_name(knowledge: KnowledgeBase) -> None:
+    names = {name for release in knowledge.releases.values() for name in release.configs}
+    patterns = {row.accelerator: row.config_pattern for row in knowledge.accelerators.values() if row.config_pattern}
+    owned = {name: [one for one, text in patterns.items() if re.fullmatch(text, name)] for name in names}
+    assert all(len(owners) < 2 for owners in owned.values())
+    gpu = {name for name in names if re.search("cuda|gpu|rocm", name)}
+    assert {name for name, owners in owned.items() if owners} == gpu - {"experimental_tfrt_gpu"}
+    for row in knowledge.flags:
+        config, wanted = row.flag.removeprefix("--config="), row.when.get("accelerator")
+        assert not owned.get(config) or owned[config] == [wanted], row.flag
+
+
 @pytest.mark.parametrize(
     ("release", "compiler", "flags"),
     [

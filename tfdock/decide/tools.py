@@ -179,8 +179,17 @@ def asked_configs(question: Question) -> Iterator[tuple[str, str]]:
 
 
 def _contradicted(question: Question, config: str, facts: Mapping[str, str]) -> str:
-    """The first fact for which the contract never gives a configuration that it gives for others; empty if none."""
+    """The first fact for which the contract never gives a configuration that it gives for others; empty if none.
+
+    What the contract never gives at all is for the accelerators whose pattern it matches.
+    """
+    owners = [
+        row.accelerator
+        for row in question.knowledge.accelerators.values()
+        if row.config_pattern and re.fullmatch(row.config_pattern, config)
+    ]
     whens = [row.when for row in question.knowledge.flags if row.flag == f"--config={config}"]
+    whens = whens or [{"accelerator": owner} for owner in owners]
 
     def agrees(when: Mapping[str, str | tuple[str, ...]], name: str) -> bool:
         wanted = when.get(name, facts[name])

@@ -439,6 +439,7 @@ class Accelerator(Row):
 
     `components` come into the build id in this order; `target_pattern` is a whole-match expression, `target_field`
     the profile's field that lists such targets. `capabilities`: targets are compute capabilities, with SASS and PTX.
+    `config_pattern` matches the names of Bazel configurations that turn it on, but for those of the contract.
     `template` names `dockerfiles/accelerator/<template>.j2`. `vendor` is what drivers may put before a GPU's name,
     `tools` the toolkit's programs that compile, below the image's paths.
 
@@ -454,6 +455,7 @@ class Accelerator(Row):
     target_pattern: str | None = None
     target_field: str = "targets"
     capabilities: bool = False
+    config_pattern: str | None = None
     template: str | None = None
     vendor: str = ""
     tools: tuple[Template, ...] = ()
