@@ -69,7 +69,7 @@ def test_the_row_names_the_newest_ptx_that_ptxas_reads(row: Toolkit) -> None:
 
 def test_the_row_names_the_newest_gcc_that_nvcc_takes(row: Toolkit) -> None:
     told = run(row.version, "grep -E 'if .*__GNUC__ > ' $(find -L /usr/local/cuda -path '*crt/host_config.h')")
-    assert set(re.findall(r"__GNUC__ > (\d+)", told)) == {str(row.host_gcc_max)}
+    assert set(re.findall(r"__GNUC__ > (\d+)", told)) == {str(row.host_compilers_max["gcc"])}
 
 
 def test_nvcc_takes_the_same_targets_but_for_their_letters(row: Toolkit) -> None:

@@ -104,7 +104,7 @@ rows:
     pythons: ["3.9", "3.10", "3.11"]
     bazel: "7.4.1"
     gpu_compiler: clang
-    clang: "30"
+    compilers: {clang: "30"}
     components:
       xpu: {tested: "5.0", accepted: ["5.0", "5.1"]}
       xdnn: {tested: "2", accepted: ["2"]}
@@ -120,7 +120,7 @@ rows:
     pythons: ["3.10"]
     bazel: "5.3.0"
     gpu_compiler: clang
-    clang: "30"
+    compilers: {clang: "30"}
     components:
       cuda: {tested: "20.0", accepted: ["20.0"]}
       cudnn: {accepted: ["8.8", "8.9"]}
@@ -180,6 +180,16 @@ rows:
     "compilers": r"""
 rows:
   - {compiler: clang, version: "30", targets: ["35", "86", "90"], source: x}
+""",
+    "host_compilers": r"""
+rows:
+  - compiler: acc
+    since: "1"
+    path: "/opt/acc-{major}.{minor}/acc"
+    symptoms: {host-compiler-too-old: "`acc: what?`"}
+    source: x
+  - {compiler: acc, since: "5", path: "/opt/acc-{major}/acc", source: x}
+  - {compiler: gcc, since: "3", path: "/usr/bin/gcc-{major}", source: x}
 """,
     "gpus": r"""
 rows:

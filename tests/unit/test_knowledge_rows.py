@@ -15,6 +15,7 @@ import yaml
 
 import tfdock
 from tfdock.decide.fits import libraries
+from tfdock.decide.tools import packaged
 from tfdock.errors import ProfileError
 from tfdock.model import Capability, ImageRef, Version
 from tfdock.read.knowledge import (
@@ -84,7 +85,7 @@ def _placeholders(text: str) -> set[str]:
 
 def _combinations(release: Release) -> list[dict[str, str]]:
     """The accelerators and compilers a build of the release can have."""
-    hosts = ("clang", "gcc") if release.clang else ("gcc",)
+    hosts = tuple(dict.fromkeys([*release.compilers, "gcc"]))
     found = [{"accelerator": "cpu", "host_compiler": host} for host in hosts]
     found += [
         {"accelerator": "cuda", "host_compiler": host, "gpu_compiler": compiler}
@@ -269,9 +270,9 @@ def test_the_default_compiler_is_the_official_wheels(knowledge: KnowledgeBase) -
     for release in knowledge.releases.values():
         clang = Version(release.release) >= Version("2.13")
         assert release.gpu_compiler == ("clang" if clang else "nvcc")
-        assert bool(release.clang) is clang
-        if release.clang:
-            assert ("clang", release.clang) in knowledge.compilers
+        assert next(iter(release.compilers)) == ("clang" if clang else "gcc"), "the first one compiles C++"
+        if clang:
+            assert ("clang", release.compilers["clang"]) in knowledge.compilers
 
 
 def test_every_official_target_fits_the_release_and_its_toolkit(knowledge: KnowledgeBase) -> None:
@@ -286,7 +287,8 @@ def test_every_official_target_fits_the_release_and_its_toolkit(knowledge: Knowl
             assert Capability.parse(target).ptx or not dotted
             assert Capability.parse(target).number in toolkit.targets
             if release.gpu_compiler == "clang":
-                assert Capability.parse(target).number in knowledge.compilers["clang", release.clang or ""].targets
+                compiler = knowledge.compilers["clang", release.compilers["clang"]]
+                assert Capability.parse(target).number in compiler.targets
 
 
 @pytest.mark.parametrize(
@@ -532,6 +534,18 @@ def test_capabilities_win_over_the_list_of_cuda_clang(knowledge: KnowledgeBase) 
             assert "HERMETIC_CUDA_COMPUTE_CAPABILITIES" in by_flag
 
 
+def test_a_config_that_turns_an_accelerator_on_is_known_by_its_name(knowledge: KnowledgeBase) -> None:
+    names = {name for release in knowledge.releases.values() for name in release.configs}
+    patterns = {row.accelerator: row.config_pattern for row in knowledge.accelerators.values() if row.config_pattern}
+    owned = {name: [one for one, text in patterns.items() if re.fullmatch(text, name)] for name in names}
+    assert all(len(owners) < 2 for owners in owned.values())
+    gpu = {name for name in names if re.search("cuda|gpu|rocm", name)}
+    assert {name for name, owners in owned.items() if owners} == gpu - {"experimental_tfrt_gpu"}
+    for row in knowledge.flags:
+        config, wanted = row.flag.removeprefix("--config="), row.when.get("accelerator")
+        assert not owned.get(config) or owned[config] == [wanted], row.flag
+
+
 @pytest.mark.parametrize(
     ("release", "compiler", "flags"),
     [
@@ -604,7 +618,7 @@ def test_toolkits_ascend_and_so_does_what_they_emit(knowledge: KnowledgeBase) ->
         assert versions == sorted(versions, key=Version)
     for older, newer in pairwise([row for row in knowledge.toolkits.values() if row.toolkit == "cuda"]):
         assert Version(older.ptx or "") <= Version(newer.ptx or "")
-        assert (older.host_gcc_max or 0) <= (newer.host_gcc_max or 0)
+        assert older.host_compilers_max["gcc"] <= newer.host_compilers_max["gcc"]
     assert ("cuda", "12.7") not in knowledge.toolkits
 
 
@@ -982,7 +996,7 @@ def test_every_release_and_accelerator_has_an_image(knowledge: KnowledgeBase) ->
 def test_an_image_has_the_tools_its_builds_need(knowledge: KnowledgeBase) -> None:
     for release in knowledge.releases.values():
         tested = {name: support.tested or "" for name, support in release.components.items()}
-        host = "clang" if release.clang else "gcc"
+        host = next(iter(release.compilers))
         for accelerator in ("cuda", "cpu", "rocm"):
             first = next(
                 (row for row in knowledge.images if _image_fits(row, release.release, accelerator, tested)), None
@@ -1050,8 +1064,23 @@ def test_a_compiler_in_an_image_stands_there_by_its_version(knowledge: Knowledge
             assert name in row.paths, "the one without a version is what a build gets that asks for none"
             if path.startswith("/usr/lib/llvm-"):
                 assert version in ("", re.findall(r"llvm-(\d+)", path)[0]), row.image
-            elif version and name == "gcc" and not path.startswith("/dt9/"):
-                assert path == f"/usr/bin/gcc-{version}"
+
+
+def test_a_compiler_that_is_installed_stands_where_its_package_puts_it(knowledge: KnowledgeBase) -> None:
+    for compiler in knowledge.host_compilers.values():
+        assert _placeholders(compiler.path) <= {"major", "minor"}, compiler
+    installed = [
+        (*key.split("-"), path)
+        for row in knowledge.images
+        for key, path in row.paths.items()
+        if "-" in key and not path.startswith("/dt9/")
+    ]
+    assert {"4.8", "5", "17"} <= {version for _, version, _ in installed}
+    for name, version, path in installed:
+        package = packaged(knowledge, name, version)
+        major, _, minor = version.partition(".")
+        assert package
+        assert package.path.format(major=major, minor=minor) == path
 
 
 def test_an_image_of_a_distribution_has_its_gcc_and_those_that_are_installed(knowledge: KnowledgeBase) -> None:

@@ -325,14 +325,21 @@ def test_what_is_neither_a_choice_nor_a_pin_is_seen_by_the_fingerprint(plan: Bui
 
 
 @pytest.mark.parametrize(
-    "line", ["optimize: native", "bazel: {copts: ['-mcpu=native']}", "bazel: {flags: ['--copt=-mtune=native']}"]
+    ("bazel", "removed"),
+    [
+        ("{}", ""),
+        ("{copts: ['-mcpu=native']}", ", and remove `--copt=-mcpu=native`"),
+        ("{flags: ['--host_copt=-mtune=native']}", ", and remove `--host_copt=-mtune=native`"),
+    ],
 )
-def test_code_for_the_machine_that_builds_is_refused_in_a_lock(made_up: Desk, line: str) -> None:
+def test_code_for_the_machine_that_builds_is_refused_in_a_lock(made_up: Desk, bazel: str, removed: str) -> None:
     text = HEAD + "accelerator: cpu\n"
-    assert locks.native(made_up.resolve(text + "optimize: [avx2]\n"), "x.yaml") is None
-    problem = locks.native(made_up.resolve(f"{text}{line}\n"), "x.yaml")
+    problem = locks.native(made_up.resolve(f"{text}optimize: native\nbazel: {bazel}\n"), "x.yaml")
     assert problem is not None
     assert (problem.code, problem.field) == ("native-in-lock", "optimize")
+    assert problem.fix.endswith(f"say `optimize: portable`{removed}")
+    for way_out in ("portable", "[avx2]"):
+        assert locks.native(made_up.resolve(f"{text}optimize: {way_out}\n"), "x.yaml") is None
 
 
 # --- what an image writes down --------------------------------------------------------------------------------------

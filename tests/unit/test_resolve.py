@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from packaging.version import Version as PackagingVersion
 
+import tfdock
 from tfdock.decide.devices import find_gpu, sorted_targets
 from tfdock.decide.question import LocalSource
 from tfdock.decide.resolve import resolve
@@ -18,6 +20,7 @@ from tfdock.read.knowledge import KnowledgeBase
 
 from .desk import FILE, MADE_UP_TABLES, Desk
 
+KNOWLEDGE = Path(tfdock.__file__).parent / "knowledge"
 HEAD = 'schema: 1\ntensorflow: "9.9.1"\npython: "3.10"\n'
 OLD = 'schema: 1\ntensorflow: "1.9.0"\n'
 OPEN = 'schema: 1\ntensorflow: "9.8.0"\ncudnn: "8.9"\n'
@@ -821,6 +824,18 @@ def test_a_config_of_the_user_cannot_take_back_what_the_contract_says(made_up: D
     assert flags[-4:] == ("--config=list", "--config=other", "--repo_env=XPU_TARGETS=xe2", "--copt=-b")
 
 
+@pytest.mark.parametrize("config", ["release_gpu_linux", "rocm_clang_official", "rbe_linux_cpu", "release_cpu_linux"])
+@pytest.mark.parametrize("wants", ["accelerator: cpu\n", "gpus: [a100]\n", "gpus: [mi250]\nrocm: '6.4'\n"])
+def test_a_config_that_turns_another_accelerator_on_is_refused(desk: Desk, config: str, wants: str) -> None:
+    text = f'schema: 1\ntensorflow: "2.19.0"\nallow_untested: true\n{wants}bazel: {{configs: [{config}]}}\n'
+    turned_on = {"release_gpu_linux": "gpus: [a100]\n", "rocm_clang_official": "gpus: [mi250]\nrocm: '6.4'\n"}
+    if turned_on.get(config, wants) == wants:
+        assert f"--config={config}" in desk.resolve(text).flags
+    else:
+        (problem,) = desk.problems(text)
+        assert (problem.code, problem.field) == ("accelerator-conflict", "bazel.configs[0]")
+
+
 @pytest.mark.parametrize(
     ("debug", "flags"),
     [
@@ -842,6 +857,31 @@ def test_debugging_is_flags(made_up: Desk, debug: str, flags: list[str]) -> None
 )
 def test_optimisation_is_compiler_options(made_up: Desk, optimize: str, flags: tuple[str, ...]) -> None:
     assert made_up.resolve(HEAD + f"optimize: {optimize}\n").optimize == flags
+
+
+@pytest.mark.parametrize("flag", ["-march=native", "-mcpu=native", "-mtune=native"])
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("bazel: {{copts: [-O2, {0}]}}", "bazel.copts[1]"),
+        ("bazel: {{flags: ['--host_copt={0}']}}", "bazel.flags[0]"),
+        ("debug: {{per_file: [{{files: x.cc, copts: [-g, {0}]}}]}}", "debug.per_file[0].copts[1]"),
+    ],
+)
+def test_what_depends_on_the_machine_that_builds_is_asked_for_by_name(
+    made_up: Desk, line: str, path: str, flag: str
+) -> None:
+    text = f"{HEAD}{line.format(flag)}\n"
+    (problem,) = made_up.problems(text)
+    assert (problem.code, problem.field) == ("flag-is-a-choice", path)
+    assert problem.fix.startswith("remove it, or write `optimize: native`")
+    assert "-native-" in made_up.resolve(text + "optimize: native\n").build_id
+    assert "native" not in made_up.resolve(text.replace("native", "x86-64")).build_id
+
+
+def test_an_option_at_fault_is_left_out_and_the_others_stay(made_up: Desk) -> None:
+    (problem,) = made_up.problems(HEAD + "bazel: {copts: [-O2, -mtune=native]}\n")
+    assert problem.ways[0].change == {"bazel.copts": ["-O2"]}
 
 
 FACTS = (
@@ -907,8 +947,163 @@ def test_a_script_that_packs_the_wheel_is_told_its_name_and_place(made_up: Desk)
     assert plan.package == ("run", "bazel-bin/script", "/tf/staging/raw")
 
 
-def test_a_host_compiler_by_version_stands_where_debian_puts_it(made_up: Desk) -> None:
-    gcc = made_up.resolve(GPU + "host_compiler: {name: gcc, version: '11'}\nallow_untested: true\n")
-    assert gcc.paths["gcc"] == "/usr/bin/gcc-11"
-    clang = made_up.resolve(GPU + "host_compiler: {name: clang, version: '17'}\nallow_untested: true\n")
-    assert clang.paths["clang"] == "/usr/lib/llvm-17/bin/clang"
+# --- host compilers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "path"),
+    [
+        ("1", "/opt/acc-1.0/acc"),
+        ("4.9.2", "/opt/acc-4.9/acc"),
+        ("5", "/opt/acc-5/acc"),
+        ("11.3", "/opt/acc-11/acc"),
+    ],
+)
+def test_a_host_compiler_by_version_stands_where_its_row_for_that_version_says(
+    made_up: Desk, version: str, path: str
+) -> None:
+    resolution = made_up.resolve(GPU + f"host_compiler: {{name: acc, version: '{version}'}}\nallow_untested: true\n")
+    assert (resolution.host_compiler, resolution.paths["acc"]) == ("acc", path)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "path"),
+    [
+        ("gcc", "4.9.2", "/usr/bin/gcc-4.9"),
+        ("gcc", "5.4", "/usr/bin/gcc-5"),
+        ("gcc", "11", "/usr/bin/gcc-11"),
+        ("clang", "6.0", "/usr/lib/llvm-6.0/bin/clang"),
+        ("clang", "6", "/usr/lib/llvm-6.0/bin/clang"),
+        ("clang", "7.0", "/usr/lib/llvm-7/bin/clang"),
+        ("clang", "17", "/usr/lib/llvm-17/bin/clang"),
+    ],
+)
+def test_a_host_compiler_by_version_stands_where_debian_and_ubuntu_put_it(
+    made_up: Desk, name: str, version: str, path: str
+) -> None:
+    tables = MADE_UP_TABLES | {"host_compilers": (KNOWLEDGE / "host_compilers.yaml").read_text("utf-8")}
+    texts = {table: [(f"{table}.yaml", text)] for table, text in tables.items()}
+    shipped = Desk(knowledge=KnowledgeBase(texts), templates=made_up.templates)
+    text = GPU + f"host_compiler: {{name: {name}, version: '{version}'}}\nallow_untested: true\n"
+    assert shipped.resolve(text).paths[name] == path
+
+
+def test_a_version_that_no_row_places_and_no_image_has_is_refused(made_up: Desk) -> None:
+    text = GPU + "host_compiler: {name: clang, version: '17'}\nallow_untested: true\n"
+    (problem,) = made_up.problems(text)
+    assert (problem.code, problem.field, problem.why) == ("image-without-tool", "host_compiler", "")
+    assert made_up.resolve(text.replace("'17'", "'17', path: /opt/clang")).paths["clang"] == "/opt/clang"
+
+
+def test_a_release_whose_row_names_no_compiler_is_compiled_by_the_first_that_is_known(made_up: Desk) -> None:
+    resolution = made_up.resolve(OLD + "gpus: [one]\n")
+    (choice,) = [choice for choice in resolution.choices if choice.field == "host_compiler"]
+    assert (choice.value, choice.source) == ("acc", "host_compilers.yaml")
+    own = [choice for choice in made_up.resolve(GPU).choices if choice.field == "host_compiler"]
+    assert [(choice.value, choice.source) for choice in own] == [("clang", "releases.yaml 9.9")]
+
+
+# An accelerator that says nothing of itself but that it has two compilers: names must do.
+BARE = {
+    "accelerators": """
+rows:
+  - accelerator: npu
+    toolkit: npu
+    components: [npu]
+    target_pattern: "npu[0-9]+"
+    compilers: [nicc, noldcc]
+    source: x
+""",
+    "gpus": "rows: [{gpu: card, accelerator: npu, target: npu1, source: x}]",
+    "toolkits": """
+rows: [{toolkit: npu, version: "3.1", targets: [npu1], host_compilers_max: {acc: 9}, source: x}]
+""",
+    "compilers": 'rows: [{compiler: nicc, version: "5", targets: [npu1], source: x}]',
+    "releases": """
+rows:
+  - release: "9.9"
+    patches: ["9.9.0"]
+    pythons: ["3.10"]
+    bazel: "7.0.0"
+    gpu_compiler: noldcc
+    compilers: {gcc: "13", nicc: "5"}
+    host_compilers_min: {acc: "6", gcc: "7"}
+    components: {npu: {tested: "3.1", accepted: ["3.1"]}}
+    wheel: {target: "//x:wheel", folder: out}
+    cost: {memory_per_job_mib: 2560, disk_gib: 60}
+    source: x
+""",
+    "images": """
+rows: [{image: "my/build:{version}", releases: "9.9", template: ubuntu-devel, paths: {python: /p}, source: x}]
+""",
+    "host_compilers": MADE_UP_TABLES["host_compilers"],
+}
+CARD = 'schema: 1\ntensorflow: "9.9.0"\ngpus: [card]\n'
+
+
+@pytest.fixture(scope="module")
+def bare(made_up: Desk) -> Desk:
+    """Knowledge without titles and symptoms."""
+    texts = {name: [(f"{name}.yaml", text)] for name, text in BARE.items()}
+    return Desk(knowledge=KnowledgeBase(texts), templates=made_up.templates)
+
+
+@pytest.mark.parametrize(("compiler", "version"), [("nicc", "5"), ("noldcc", "")])
+def test_a_gpu_compiler_is_whatever_the_rows_name(bare: Desk, compiler: str, version: str) -> None:
+    resolution = bare.resolve(CARD + f"compiler: {compiler}\n")
+    assert (resolution.gpu_compiler, resolution.gpu_compiler_version) == (compiler, version)
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "why", "way"),
+    [
+        ("compiler: nolcc", "compiler", "known for npu: nicc, noldcc", {"compiler": "noldcc"}),
+        ("host_compiler: ac", "host_compiler", "known: acc, gcc, nicc", {"host_compiler": "acc"}),
+        ("host_compiler: {name: ac}", "host_compiler.name", "known: acc, gcc, nicc", {"host_compiler": "acc"}),
+        ("host_compiler: zzz", "host_compiler", "known: acc, gcc, nicc", {"host_compiler": None}),
+    ],
+)
+def test_a_compiler_that_nobody_knows_is_refused_with_those_that_are_known(
+    bare: Desk, line: str, field: str, why: str, way: dict[str, str | None]
+) -> None:
+    (problem,) = bare.problems(f"{CARD}{line}\n")
+    assert (problem.code, problem.field, problem.line, problem.why) == ("compiler-unknown", field, 4, why)
+    assert problem.ways[0].change == way
+
+
+@pytest.mark.parametrize(
+    ("compiler", "code", "message", "why"),
+    [
+        pytest.param(
+            "{name: acc, version: '10'}",
+            "host-compiler-too-new",
+            "npu 3.1 takes no acc newer than 9",
+            "`host_compiler` says acc 10",
+            id="too new",
+        ),
+        pytest.param(
+            "{name: acc, version: '4'}",
+            "host-compiler-too-old",
+            "TensorFlow 9.9 cannot be compiled by acc 4",
+            "acc 6 is the first that knows its C++ standard; without this refusal: `acc: what?`",
+            id="too old",
+        ),
+        pytest.param(
+            "{name: gcc, version: '6'}",
+            "host-compiler-too-old",
+            "TensorFlow 9.9 cannot be compiled by gcc 6",
+            "gcc 7 is the first that knows its C++ standard",
+            id="too old, without a symptom",
+        ),
+    ],
+)
+def test_a_host_compiler_is_refused_in_words_of_the_rows_alone(
+    bare: Desk, compiler: str, code: str, message: str, why: str
+) -> None:
+    (problem,) = bare.problems(f"{CARD}host_compiler: {compiler}\n")
+    assert (problem.code, problem.message, problem.why) == (code, message, why)
+
+
+def test_only_the_toolkits_own_compiler_minds_how_new_the_host_compiler_is(bare: Desk) -> None:
+    text = CARD + "compiler: nicc\nhost_compiler: {name: acc, version: '10'}\n"
+    assert [problem.code for problem in bare.problems(text)] == ["host-compiler-untested"]

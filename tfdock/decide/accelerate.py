@@ -430,7 +430,7 @@ def _version_of(question: Question, release: Release, compiler: str) -> str:
     if isinstance(host, HostCompiler) and host.name == compiler and (host.version or host.path):
         return str(Version(host.version).parts[0]) if host.version else "of unknown version"
     if any(name == compiler for name, _ in question.knowledge.compilers):
-        return str(getattr(release, compiler, None) or "")
+        return release.compilers.get(compiler, "")
     return ""
 
 
@@ -443,7 +443,14 @@ def _choose_compiler(question: Question, one: Combination) -> None:
     notes, asked, default = question.notes, question.profile.compiler, one.release.gpu_compiler
     if not one.compiler:
         return
-    if asked and not _is_there(question, one, asked):
+    if asked and asked not in (*one.accelerator.compilers, default):
+        notes.refuse(
+            "compiler-unknown",
+            "compiler",
+            f"the GPU compiler `{asked}` is not known",
+            why=f"known for {one.accelerator.accelerator}: {', '.join(one.accelerator.compilers)}",
+        )
+    elif asked and not _is_there(question, one, asked):
         notes.doubt(
             "compiler-unavailable",
             "compiler",

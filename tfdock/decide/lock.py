@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.resolve import Resolution
+from tfdock.decide.tools import NATIVE
 from tfdock.errors import BuildFailed, Problem, ProfileError
 from tfdock.model import Choice, ImageRef
 from tfdock.read import yamldoc
@@ -36,7 +37,6 @@ _LISTED = 20
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,13 +412,14 @@ def _outdated(file: str, changed: str) -> Problem:
 
 def native(resolution: Resolution, file: str) -> Problem | None:
     """The refusal for a build that is made for whichever machine runs it: no lock holds on another one."""
-    flags = (*resolution.optimize, *resolution.flags)
-    if not any(_NATIVE.search(flag) for flag in flags):
+    flags = [f"`{flag}`" for flag in resolution.flags if NATIVE.search(flag)]
+    if not flags and not any(NATIVE.search(option) for option in resolution.optimize):
         return None
+    fix = "name the instruction sets (`optimize: [avx2, fma]`), or say `optimize: portable`"
     return Problem(
         code="native-in-lock",
         message="`native` code depends on the machine that builds it, so a lock cannot promise it",
-        fix="name the instruction sets (`optimize: [avx2, fma]`), or say `optimize: portable`",
+        fix=f"{fix}, and remove {' and '.join(flags)}" if flags else fix,
         file=file,
         field="optimize",
     )

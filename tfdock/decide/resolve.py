@@ -25,6 +25,7 @@ from tfdock.decide.tools import (
     check_flags,
     check_native,
     host_compiler_of,
+    packaged,
 )
 from tfdock.decide.ways import ways_out
 from tfdock.errors import Incompatible, Problem, Way, one_of
@@ -32,10 +33,6 @@ from tfdock.model import BuildId, Choice, ImageRef, Source, Version
 from tfdock.read.knowledge import Accelerator, Archive, Image, Interpreter, KnowledgeBase, Release
 from tfdock.read.profile import Debug, HostCompiler, Profile
 from tfdock.read.yamldoc import Node
-
-# Where Debian and Ubuntu put the compiler of one version; by its major number, which gcc counts by since 5.
-_HOST_COMPILERS = {"gcc": "/usr/bin/gcc-{version}", "clang": "/usr/lib/llvm-{version}/bin/clang"}
-_FIRST_BY_MAJOR = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,24 +402,27 @@ class _Resolver:
     def _path_of(self, name: str, version: str, image: Image, paths: Mapping[str, str], release: Release) -> str:
         """Where an image has a compiler in a version: under that version, or as the one the release is built with.
 
-        Where it is not known which versions an image has, one stands where Debian and Ubuntu put it.
+        Where it is not known which versions an image has, one stands where Debian and Ubuntu put it. Empty where
+        there is none, which is refused.
         """
         listed = {key.removeprefix(f"{name}-"): path for key, path in paths.items() if key.startswith(f"{name}-")}
         own = [path for held, path in listed.items() if same_minor(held, version)]
-        tested = getattr(release, name)
+        tested, package = release.compilers.get(name), packaged(self.knowledge, name, version)
         if own:
             return own[0]
         if not listed and name in paths and tested and same_minor(tested, version):
             return paths[name]
-        if listed:
-            self.notes.refuse(
-                "image-without-tool",
-                "host_compiler",
-                f"the base image that is known for this build has no {name} {version}",
-                why=f"{image.image} has {name} {', '.join(listed)}",
-                fix="say where it stands in an image of your own: `base:` and `host_compiler: {name: …, path: …}`",
-            )
-        return _HOST_COMPILERS[name].format(version=_package_version(version))
+        if package and not listed:
+            major, minor, *_ = (*Version(version).parts, 0)
+            return package.path.format_map({"major": major, "minor": minor})
+        self.notes.refuse(
+            "image-without-tool",
+            "host_compiler",
+            f"the base image that is known for this build has no {name} {version}",
+            why=f"{image.image} has {name} {', '.join(listed)}" if listed else "",
+            fix="say where it stands in an image of your own: `base:` and `host_compiler: {name: …, path: …}`",
+        )
+        return ""
 
     def _source(self, release: Release, version: Version) -> Source:
         asked = self.profile.source
@@ -552,12 +552,6 @@ class _Resolver:
 
 
 # --- pure helpers ----------------------------------------
-
-
-def _package_version(version: str) -> str:
-    """A compiler's version as its package is called: 4.9 of 4.9.2, 7 of 7.3.1."""
-    major, *_ = Version(version).parts
-    return str(major) if major >= _FIRST_BY_MAJOR else str(Version(version).minor)
 
 
 def _asked_or_default(asked: bool, reason: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfdock.decide.accelerate import Devices
@@ -9,71 +10,91 @@ from tfdock.decide.contract import applies
 from tfdock.decide.fits import same_minor
 from tfdock.decide.question import Question
 from tfdock.model import Version
-from tfdock.read.knowledge import Release
+from tfdock.read.knowledge import KnowledgeBase, PackagedCompiler, Release
 
-_NATIVE = "-march=native"
+NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
+"""An option that means the CPU of whoever builds: the code depends on the machine, even where it is only tuned."""
 # What takes objects to, or from, other machines.
 _SHARED = ("--remote_cache", "--remote_executor", "--remote_upload_local_results")
 _ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
 
 
 def host_compiler_of(question: Question, release: Release, devices: Devices) -> str:
-    """Who compiles C++: `gcc` or `clang`."""
+    """Who compiles C++: whom the profile names, else the release beside this GPU compiler or accelerator."""
     asked = question.profile.host_compiler
-    default = release.host_compilers.get(devices.compiler or devices.accelerator.accelerator)
-    row = f"releases.yaml {release.release}"
+    beside = devices.compiler or devices.accelerator.accelerator
+    default = release.host_compilers.get(beside)
+    packages = (name for name, _ in question.knowledge.host_compilers)
+    known = list(dict.fromkeys([*release.compilers, *release.host_compilers.values(), *packages]))
     if asked is None:
-        name = default or ("clang" if release.clang else "gcc")
-        question.notes.choose("host_compiler", name, row, "what the release is built with")
+        name, said = default or known[0], default or release.compilers
+        source = f"releases.yaml {release.release}" if said else "host_compilers.yaml"
+        reason = "what the release is built with" if said else "the first one: the release's row names none"
+        question.notes.choose("host_compiler", name, source, reason)
         return name
     name, version = (asked, None) if isinstance(asked, str) else (asked.name, asked.version)
-    if default and name != default:
-        beside = devices.compiler or devices.accelerator.accelerator
+    if name not in known:
+        question.notes.refuse(
+            "compiler-unknown",
+            "host_compiler" if isinstance(asked, str) else "host_compiler.name",
+            f"the C++ compiler `{name}` is not known",
+            why=f"known: {', '.join(sorted(known))}",
+        )
+    elif default and name != default:
         question.notes.doubt(
             "host-compiler-untested",
             "host_compiler",
             f"TensorFlow {release.release} is not known to take {name} beside {beside}",
             why=f"there its C++ code is compiled by {default}",
         )
-    _check_host_compiler(question, release, devices, name, version)
+    if version and name in known:
+        _check_host_compiler(question, release, devices, name, version)
     question.notes.choose("host_compiler", f"{name} {version or ''}".strip(), "profile", "as asked")
     return name
 
 
-def _check_host_compiler(
-    question: Question, release: Release, devices: Devices, name: str, version: str | None
-) -> None:
+def _check_host_compiler(question: Question, release: Release, devices: Devices, name: str, version: str) -> None:
     """Too new for the toolkit, too old for the release, or not known to have been tried."""
-    tested = [one for one in (getattr(release, name), *release.tested_compilers.get(name, ())) if one]
-    toolkit = question.knowledge.toolkits.get(
-        (devices.accelerator.toolkit or "", str(Version(devices.components.get(_toolkit(devices), "")).minor))
-    )
-    newest, oldest = toolkit.host_gcc_max if toolkit else None, release.host_compilers_min.get(name)
+    own, toolkit = release.compilers.get(name), devices.accelerator.toolkit or ""
+    tested = [*([own] if own else []), *release.tested_compilers.get(name, ())]
+    row = question.knowledge.toolkits.get((toolkit, str(Version(devices.components.get(toolkit, "")).minor)))
+    newest, oldest = row.host_compilers_max.get(name) if row else None, release.host_compilers_min.get(name)
     drives = devices.compiler and not any(kind == devices.compiler for kind, _ in question.knowledge.compilers)
-    if version and newest and drives and name == "gcc" and Version(version).parts[0] > newest:
-        title = devices.accelerator.titles.get(_toolkit(devices), "")
-        symptom = devices.accelerator.symptoms.get("host-compiler-too-new", "")
+    if row and newest and drives and Version(version).parts[0] > newest:
+        title, symptoms = devices.accelerator.titles.get(toolkit, toolkit), devices.accelerator.symptoms
         question.notes.refuse(
             "host-compiler-too-new",
             "host_compiler",
-            f"{title} {toolkit.version if toolkit else ''} takes no {name} newer than {newest}",
-            why=f"`host_compiler` says {name} {version}; without this refusal: {symptom}",
+            f"{title} {row.version} takes no {name} newer than {newest}",
+            why=_with_symptom(f"`host_compiler` says {name} {version}", symptoms.get("host-compiler-too-new")),
         )
-    elif version and oldest and Version(version) < Version(oldest):
+    elif oldest and Version(version) < Version(oldest):
+        package = packaged(question.knowledge, name, version)
+        symptom = package.symptoms.get("host-compiler-too-old") if package else None
         question.notes.refuse(
             "host-compiler-too-old",
             "host_compiler",
             f"TensorFlow {release.release} cannot be compiled by {name} {version}",
-            why=f"{name} {oldest} is the first that knows its C++ standard; "
-            "without this refusal: `unrecognized command line option '-std=c++…'`",
+            why=_with_symptom(f"{name} {oldest} is the first that knows its C++ standard", symptom),
         )
-    elif version and not any(same_minor(version, one) for one in tested):
+    elif not any(same_minor(version, one) for one in tested):
         question.notes.doubt(
             "host-compiler-untested",
             "host_compiler",
             f"TensorFlow {release.release} is not known to be built with {name} {version}",
             why=f"it is built with {name} {' and '.join(tested)}" if tested else f"nothing is known with {name}",
         )
+
+
+def _with_symptom(why: str, symptom: str | None) -> str:
+    return f"{why}; without this refusal: {symptom}" if symptom else why
+
+
+def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompiler | None:
+    """How Debian and Ubuntu package a version of a C++ compiler; None where nobody wrote that down."""
+    rows = [row for row in knowledge.host_compilers.values() if row.compiler == name]
+    older = [row for row in rows if Version(row.since) <= Version(version)]
+    return max(older, key=lambda row: Version(row.since), default=None)
 
 
 def bazel_of(question: Question, release: Release) -> str:
@@ -158,8 +179,17 @@ def asked_configs(question: Question) -> Iterator[tuple[str, str]]:
 
 
 def _contradicted(question: Question, config: str, facts: Mapping[str, str]) -> str:
-    """The first fact for which the contract never gives a configuration that it gives for others; empty if none."""
+    """The first fact for which the contract never gives a configuration that it gives for others; empty if none.
+
+    What the contract never gives at all is for the accelerators whose pattern it matches.
+    """
+    owners = [
+        row.accelerator
+        for row in question.knowledge.accelerators.values()
+        if row.config_pattern and re.fullmatch(row.config_pattern, config)
+    ]
     whens = [row.when for row in question.knowledge.flags if row.flag == f"--config={config}"]
+    whens = whens or [{"accelerator": owner} for owner in owners]
 
     def agrees(when: Mapping[str, str | tuple[str, ...]], name: str) -> bool:
         wanted = when.get(name, facts[name])
@@ -188,18 +218,20 @@ def check_flags(question: Question, release: Release) -> None:
 
 
 def check_native(question: Question) -> None:
-    """Code for this machine's CPU alone must be asked for by name, and must not be shared with other machines."""
-    bazel, native = question.profile.bazel, question.profile.optimize == "native"
-    options = [(f"bazel.copts[{index}]", option) for index, option in enumerate(bazel.copts)]
-    options += [(f"bazel.flags[{index}]", flag) for index, flag in enumerate(bazel.flags)]
+    """Code for this machine's CPU must be asked for by name, and must not be shared with other machines."""
+    bazel, debug, native = question.profile.bazel, question.profile.debugging, question.profile.optimize == "native"
+    rules = debug.per_file if debug else []
+    lists = [("bazel.copts", bazel.copts), ("bazel.flags", bazel.flags)]
+    lists += [(f"debug.per_file[{index}].copts", rule.copts) for index, rule in enumerate(rules)]
+    options = [(f"{name}[{index}]", option) for name, given in lists for index, option in enumerate(given)]
     for path, option in options:
-        if not native and _NATIVE in option:
+        if not native and NATIVE.search(option):
             question.notes.refuse(
                 "flag-is-a-choice",
                 path,
                 f"`{option}` is decided by `optimize`",
-                why="code for this machine's CPU alone shows in the wheel's name",
-                fix="write `optimize: native`",
+                why="a wheel that depends on this machine's CPU has that in its name",
+                fix="remove it, or write `optimize: native`",
             )
         if native and option.partition("=")[0] in _SHARED:
             question.notes.refuse(
@@ -228,7 +260,3 @@ def _outside(version: str, lowest: str | None, highest: str | None) -> bool:
     held = Version(version)
     below = lowest is not None and held < Version(lowest) and not Version(lowest).matches(held)
     return below or (highest is not None and held > Version(highest))
-
-
-def _toolkit(devices: Devices) -> str:
-    return devices.accelerator.toolkit or ""

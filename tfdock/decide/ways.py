@@ -18,7 +18,7 @@ from tfdock.decide.fits import exact_target
 from tfdock.errors import Problem, Way
 from tfdock.model import Capability, Version
 from tfdock.read.knowledge import Accelerator, KnowledgeBase, Release, Support
-from tfdock.read.profile import TARGET_FIELDS, Profile
+from tfdock.read.profile import TARGET_FIELDS, HostCompiler, Profile
 
 if TYPE_CHECKING:
     from tfdock.decide.resolve import Resolution
@@ -232,7 +232,7 @@ class _Moves:
         for name, field in self._component_fields():
             yield self._component(name, field)
         yield self._plain("python", [*self._pythons()[:2], None, *self._pythons()[2:]])
-        compilers = [None, *self._compilers()]
+        compilers = [*_near(self.profile.compiler, self._compilers()), None, *self._compilers()]
         unset = not self.profile.compiler and self.codes & _MENDED_BY_COMPILERS
         yield ({"compiler": name} for name in self._compilers()) if unset else self._plain("compiler", compilers)
         known = self.knowledge.accelerators
@@ -240,10 +240,11 @@ class _Moves:
         yield self._optimize()
         floored = "xla-floor" in self.codes or not self.profile.xla
         yield [{"xla": not self.profile.xla}] if floored else []
-        yield [{"bazel.configs": self._configs()}] if self.profile.bazel.configs else []
-        yield [{"bazel.flags": self._flags()}] if self.profile.bazel.flags else []
+        for name in ("configs", "copts", "flags"):
+            given = getattr(self.profile.bazel, name)
+            yield [{f"bazel.{name}": self._not_at_fault(f"bazel.{name}", given)}] if given else []
         yield [{"bazel.version": None}] if self.profile.bazel.version else []
-        yield self._plain("host_compiler", [None])
+        yield self._plain("host_compiler", [*self._host_compilers(), None])
         yield self._plain("base", [None])
         yield self._releases()
         yield [{"allow_untested": True}] if self.may_allow else []
@@ -301,14 +302,15 @@ class _Moves:
     def _compilers(self) -> list[str]:
         return list(dict.fromkeys(name for row in self.knowledge.accelerators.values() for name in row.compilers))
 
-    def _configs(self) -> list[str] | None:
-        """Those that are not at fault."""
-        names = self.profile.bazel.configs
-        return [name for index, name in enumerate(names) if not self._is_at_fault("bazel.configs", index)] or None
+    def _host_compilers(self) -> list[str]:
+        """The nearest to one that is not known."""
+        asked = self.profile.host_compiler
+        name = asked.name if isinstance(asked, HostCompiler) else asked
+        known = sorted({name for name, _ in self.knowledge.host_compilers})
+        return [] if name in known else _near(name, known)
 
-    def _flags(self) -> list[str] | None:
-        flags = self.profile.bazel.flags
-        return [flag for index, flag in enumerate(flags) if not self._is_at_fault("bazel.flags", index)] or None
+    def _not_at_fault(self, field: str, given: Sequence[str]) -> list[str] | None:
+        return [one for index, one in enumerate(given) if not self._is_at_fault(field, index)] or None
 
     def _optimize(self) -> Iterator[Change]:
         asked = self.profile.optimize

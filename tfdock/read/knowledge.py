@@ -124,10 +124,10 @@ class Release(Row):
     uses at run time, whatever was compiled (its allow-list of AMD targets), `runtime_doubt` those it is neither known
     to use nor not to. `gpu_compilers_min` is the first toolkit whose own compiler (`nvcc`) reads the release.
 
-    `host_compilers` says who compiles C++ beside a GPU compiler or accelerator; else clang where the release has one.
-    `host_compilers_min` are the first versions that know the C++ standard the release is written in.
-    `clang` and `gcc` are what it is really built with, `tested_compilers` what it is documented with besides, as
-    `tested_bazel` is beside `bazel`.
+    `compilers` are what it is really built with, compiler -> version; `tested_compilers` what it is documented with
+    besides, as `tested_bazel` is beside `bazel`. `host_compilers` says who compiles C++ beside a GPU compiler or
+    accelerator; else the first of `compilers`. `host_compilers_min` are the first versions that know the C++
+    standard the release is written in.
     `pythons_closed`: Bazel brings the Python, and knows these only. `capability_pattern` is what the release takes,
     `capability_doubt` what it is not known to take or to refuse.
     `configs` are the names that `--config=` takes, those that ./configure writes among them. `bazel_min` and
@@ -152,8 +152,7 @@ class Release(Row):
     host_compilers: dict[str, str] = Field(default_factory=dict)
     host_compilers_min: dict[str, str] = Field(default_factory=dict)
     gpu_compilers_min: dict[str, str] = Field(default_factory=dict)
-    clang: str | None = None
-    gcc: str | None = None
+    compilers: dict[str, str] = Field(default_factory=dict)
     tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     components: dict[str, Support] = Field(default_factory=dict)
     capability_pattern: str | None = None
@@ -212,7 +211,10 @@ class BazelOption(Row):
 
 
 class Toolkit(Row):
-    """A minor version of an accelerator's toolkit (CUDA 12.5, ROCm 6.2) and the targets it compiles for."""
+    """A minor version of an accelerator's toolkit (CUDA 12.5, ROCm 6.2) and the targets it compiles for.
+
+    `host_compilers_max` is the newest major version of each C++ compiler that its own compiler drives.
+    """
 
     KEY = ("toolkit", "version")
 
@@ -221,7 +223,7 @@ class Toolkit(Row):
     patches: tuple[str, ...] = ()
     targets: tuple[str, ...]
     ptx: str | None = None
-    host_gcc_max: int | None = None
+    host_compilers_max: dict[str, int] = Field(default_factory=dict)
     driver_linux: str | None = None
     driver_windows: str | None = None
 
@@ -382,6 +384,21 @@ class Compiler(Row):
     toolkit_max: str | None = None
 
 
+class PackagedCompiler(Row):
+    """A C++ compiler as Debian and Ubuntu package it, from version `since` on up to its next row.
+
+    `path` is where it stands, with `{major}` and `{minor}` of its version. `symptoms` maps the code of a refusal to
+    what would be seen without it.
+    """
+
+    KEY = ("compiler", "since")
+
+    compiler: str
+    since: str
+    path: Template
+    symptoms: dict[str, str] = Field(default_factory=dict)
+
+
 class Gpu(Row):
     """A product. `target` is the compute capability (`8.6`) or gfx target; `names` as the driver prints them.
 
@@ -432,6 +449,7 @@ class Accelerator(Row):
 
     `components` come into the build id in this order; `target_pattern` is a whole-match expression, `target_field`
     the profile's field that lists such targets. `capabilities`: targets are compute capabilities, with SASS and PTX.
+    `config_pattern` matches the names of Bazel configurations that turn it on, but for those of the contract.
     `template` names `dockerfiles/accelerator/<template>.j2`. `vendor` is what drivers may put before a GPU's name,
     `tools` the toolkit's programs that compile, below the image's paths.
 
@@ -447,6 +465,7 @@ class Accelerator(Row):
     target_pattern: str | None = None
     target_field: str = "targets"
     capabilities: bool = False
+    config_pattern: str | None = None
     template: str | None = None
     vendor: str = ""
     tools: tuple[Template, ...] = ()
@@ -505,6 +524,11 @@ class KnowledgeBase:
     def compilers(self) -> dict[tuple[str, str], Compiler]:
         """(compiler, version) -> row."""
         return {(row.compiler, row.version): row for row in self._rows("compilers", Compiler)}
+
+    @cached_property
+    def host_compilers(self) -> dict[tuple[str, str], PackagedCompiler]:
+        """(compiler, first version) -> row."""
+        return {(row.compiler, row.since): row for row in self._rows("host_compilers", PackagedCompiler)}
 
     @cached_property
     def drivers(self) -> dict[tuple[str, str], Driver]:

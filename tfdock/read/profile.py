@@ -281,7 +281,7 @@ class Debug(_Record):
 class HostCompiler(_Record):
     """The compiler of the C++ code."""
 
-    name: Literal["gcc", "clang"] = Field(description="gcc or clang")
+    name: Word = Field(description="gcc, clang, or one of your own knowledge", examples=["gcc"])
     version: VersionText | None = Field(
         None, description="Its version, where Debian and Ubuntu put it", examples=["11"]
     )
@@ -346,9 +346,11 @@ class Profile(_Record):
         description="Versions of an accelerator's components that have no field of their own, by name",
         examples=[{"toolkit": "1.2.3"}],
     )
-    compiler: Literal["clang", "nvcc"] | None = Field(None, description="Who compiles the GPU code")
-    host_compiler: HostCompiler | Literal["gcc", "clang"] | None = Field(
-        None, description="Who compiles the C++ code; the release's own by default"
+    compiler: Word | None = Field(
+        None, description="Who compiles the GPU code: clang or nvcc; the release's own by default", examples=["nvcc"]
+    )
+    host_compiler: HostCompiler | Word | None = Field(
+        None, description="Who compiles the C++ code: gcc or clang; the release's own by default", examples=["gcc"]
     )
     xla: bool = Field(True, description="Build XLA")
     optimize: Literal["portable", "native"] | _List[Cpu] = Field(

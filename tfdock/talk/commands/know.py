@@ -216,7 +216,7 @@ def _release_list(base: KnowledgeBase, rows: Sequence[Release]) -> Iterator[str]
             row.release,
             _pythons(row.pythons),
             row.bazel,
-            f"clang {row.clang}" if row.clang else f"gcc {row.gcc}" if row.gcc else "",
+            " ".join(next(iter(row.compilers.items()), ())),
             *(row.components[name].tested or "" if name in row.components else "" for name in components),
             " ".join(target for targets in row.official_targets.values() for target in targets),
         )
