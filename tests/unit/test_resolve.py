@@ -824,11 +824,11 @@ def test_a_config_of_the_user_cannot_take_back_what_the_contract_says(made_up: D
     assert flags[-4:] == ("--config=list", "--config=other", "--repo_env=XPU_TARGETS=xe2", "--copt=-b")
 
 
-@pytest.mark.parametrize("config", ["release_gpu_linux", "rocm_clang_official", "rbe_linux_cpu", "release_cpu_linux"])
+@pytest.mark.parametrize("config", ["cuda_clang_official", "rocm_clang_official", "opt"])
 @pytest.mark.parametrize("wants", ["accelerator: cpu\n", "gpus: [a100]\n", "gpus: [mi250]\nrocm: '6.4'\n"])
 def test_a_config_that_turns_another_accelerator_on_is_refused(desk: Desk, config: str, wants: str) -> None:
     text = f'schema: 1\ntensorflow: "2.19.0"\nallow_untested: true\n{wants}bazel: {{configs: [{config}]}}\n'
-    turned_on = {"release_gpu_linux": "gpus: [a100]\n", "rocm_clang_official": "gpus: [mi250]\nrocm: '6.4'\n"}
+    turned_on = {"cuda_clang_official": "gpus: [a100]\n", "rocm_clang_official": "gpus: [mi250]\nrocm: '6.4'\n"}
     if turned_on.get(config, wants) == wants:
         assert f"--config={config}" in desk.resolve(text).flags
     else:

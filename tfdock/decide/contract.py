@@ -52,10 +52,7 @@ class Contract:
         }
 
     def _holds(self, span: str, when: Mapping[str, str | tuple[str, ...]]) -> bool:
-        return applies(self.release, span) and all(
-            self.facts.get(name, "") in ((wanted,) if isinstance(wanted, str) else wanted)
-            for name, wanted in when.items()
-        )
+        return applies(self.release, span) and holds(when, self.facts)
 
     def _filled(self, template: str, row: str) -> str:
         try:
@@ -76,3 +73,10 @@ def version_facts(versions: Mapping[str, str]) -> dict[str, str]:
         version = Version(text)
         facts |= {name: text, f"{name}_minor": str(version.minor), f"{name}_major": str((version.parts or ("",))[0])}
     return facts
+
+
+def holds(when: Mapping[str, str | tuple[str, ...]], facts: Mapping[str, str]) -> bool:
+    """Whether every fact that a row names has the value, or one of the values, that the row wants."""
+    return all(
+        facts.get(name, "") in ((wanted,) if isinstance(wanted, str) else wanted) for name, wanted in when.items()
+    )

@@ -402,8 +402,8 @@ class _Resolver:
     def _path_of(self, name: str, version: str, image: Image, paths: Mapping[str, str], release: Release) -> str:
         """Where an image has a compiler in a version: under that version, or as the one the release is built with.
 
-        Where it is not known which versions an image has, one stands where Debian and Ubuntu put it. Empty where
-        there is none, which is refused.
+        Where it is not known which versions an image has, an image of the profile's own among them, one stands where
+        Debian and Ubuntu put it. Empty where there is none, which is refused.
         """
         listed = {key.removeprefix(f"{name}-"): path for key, path in paths.items() if key.startswith(f"{name}-")}
         own = [path for held, path in listed.items() if same_minor(held, version)]
@@ -412,7 +412,7 @@ class _Resolver:
             return own[0]
         if not listed and name in paths and tested and same_minor(tested, version):
             return paths[name]
-        if package and not listed:
+        if package and (not listed or self.profile.base):
             major, minor, *_ = (*Version(version).parts, 0)
             return package.path.format_map({"major": major, "minor": minor})
         self.notes.refuse(

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfdock.decide.accelerate import Devices
-from tfdock.decide.contract import applies
+from tfdock.decide.contract import applies, holds
 from tfdock.decide.fits import same_minor
 from tfdock.decide.question import Question
 from tfdock.model import Version
-from tfdock.read.knowledge import KnowledgeBase, PackagedCompiler, Release
+from tfdock.read.knowledge import Config, KnowledgeBase, PackagedCompiler, Release
 
 NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
 """An option that means the CPU of whoever builds: the code depends on the machine, even where it is only tuned."""
@@ -145,13 +145,17 @@ def check_configs(question: Question, release: Release, devices: Devices, host_c
         "host_compiler": host_compiler,
     }
     for path, name in asked_configs(question):
-        contradicted = _contradicted(question, name, facts)
+        contradicted, useless = _contradicted(question, name, facts), _useless(question, release, name, facts)
         if release.configs and name not in release.configs:
             question.notes.refuse(
                 "config-unknown",
                 path,
                 f"TensorFlow {release.release} has no `--config={name}`",
                 why=f"Bazel would stop: `Config value '{name}' is not defined in any .rc file`",
+            )
+        elif useless:
+            question.notes.refuse(
+                "config-unusable", path, f"`--config={name}` is of no use in this build", why=useless.why
             )
         elif contradicted == "accelerator":
             question.notes.refuse(
@@ -176,6 +180,11 @@ def asked_configs(question: Question) -> Iterator[tuple[str, str]]:
     for index, flag in enumerate(bazel.flags):
         if flag.startswith("--config="):
             yield f"bazel.flags[{index}]", flag.partition("=")[2]
+
+
+def _useless(question: Question, release: Release, config: str, facts: Mapping[str, str]) -> Config | None:
+    rows = (row for row in question.knowledge.configs if re.fullmatch(row.configs, config))
+    return next((row for row in rows if applies(release, row.releases) and holds(row.when, facts)), None)
 
 
 def _contradicted(question: Question, config: str, facts: Mapping[str, str]) -> str:

@@ -16,8 +16,8 @@ from tfdock.read.knowledge import KnowledgeBase, plain
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 TABLES = (
-    "accelerators", "architectures", "archives", "bazel", "codes", "companions", "compilers", "cpu_features",
-    "drivers", "estimates", "flags", "gpus", "host_compilers", "images", "interpreters", "libraries",
+    "accelerators", "architectures", "archives", "bazel", "codes", "companions", "compilers", "configs",
+    "cpu_features", "drivers", "estimates", "flags", "gpus", "host_compilers", "images", "interpreters", "libraries",
     "redistributables", "releases", "toolkits", "variables",
 )  # fmt: skip
 

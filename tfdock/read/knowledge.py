@@ -198,6 +198,18 @@ class Flag(Row):
     when: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
 
 
+class Config(Row):
+    """Bazel configurations that releases define and this tool's builds cannot use.
+
+    `configs` matches their names as a whole; `when` is as a variable's; `why` says what would happen.
+    """
+
+    configs: str
+    why: str
+    releases: ReleaseRange = "1.4.."
+    when: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
+
+
 class BazelOption(Row):
     """How a Bazel version is told something: `purpose` is what for, `since` and `until` are Bazel versions.
 
@@ -509,6 +521,11 @@ class KnowledgeBase:
     def flags(self) -> tuple[Flag, ...]:
         """The Bazel flags of the contract, in order; overlay rows come last, so that they win."""
         return self._rows("flags", Flag)
+
+    @cached_property
+    def configs(self) -> tuple[Config, ...]:
+        """Configurations that are of no use here."""
+        return self._rows("configs", Config)
 
     @cached_property
     def bazel_options(self) -> tuple[BazelOption, ...]:
