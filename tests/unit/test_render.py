@@ -21,8 +21,9 @@ from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext, render
 from tfdock.do import assets
 from tfdock.read import profile as profiles
+from tfdock.read.knowledge import KnowledgeBase
 
-from .desk import Desk
+from .desk import MADE_UP_TABLES, Desk
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "golden"
@@ -181,6 +182,16 @@ def test_each_kind_of_source_has_its_own_instructions(desk: Desk, source: str, l
     assert found == lines
     assert ("tfdock/source.sh" in context.files) == (len(lines) > 1)
     assert context.source_tree == ("../tensorflow" if "path" in source else None)
+
+
+def test_bazels_installer_is_that_of_the_images_machine(made_up: Desk) -> None:
+    plain = MADE_UP_TABLES["images"].replace(
+        "machine: aarch64\n    template: sig-build", "machine: aarch64\n    template: ubuntu-devel"
+    )
+    tables = {name: [(f"{name}.yaml", text)] for name, text in (MADE_UP_TABLES | {"images": plain}).items()}
+    desk = Desk(knowledge=KnowledgeBase(tables), templates=made_up.templates)
+    context = render(desk.resolve('schema: 1\ntensorflow: "9.9.1"\n', machine="aarch64"), desk.templates)
+    assert b"/7.4.1/bazel-7.4.1-installer-linux-aarch64.sh \\\n" in context.files["Dockerfile"]
 
 
 def test_patches_keep_their_order_and_get_harmless_names(desk: Desk) -> None:

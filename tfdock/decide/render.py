@@ -64,6 +64,8 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
 
 def _values(resolution: Resolution) -> dict[str, object]:
     image, source = resolution.image, resolution.source
+    # Bazel has installers for x86_64 alone: of another machine's there is none to download, instead of a wrong one.
+    installer = f"bazel-{resolution.bazel}-installer-linux-{image.machine}.sh"
     return {
         "build_id": resolution.build_id,
         "base": resolution.base,
@@ -74,7 +76,7 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "interpreter": resolution.interpreter,
         "archives": _archives(resolution),
         "bazel": resolution.bazel,
-        "bazel_url": f"{_BAZEL_RELEASES}/{resolution.bazel}/bazel-{resolution.bazel}-installer-linux-x86_64.sh",
+        "bazel_url": f"{_BAZEL_RELEASES}/{resolution.bazel}/{installer}",
         "tools": _tools(resolution),
         "paths": dict(resolution.paths),
         "source_kind": source.kind,
