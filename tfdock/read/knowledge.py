@@ -407,7 +407,6 @@ class Image(Row):
     components: dict[str, str] = Field(default_factory=dict)
     compilers: dict[str, str] = Field(default_factory=dict)
     template: str
-    bazel: str = "bazelisk"
     machine: str = "x86_64"
     interpreter: bool = False
     archives: tuple[str, ...] = ()
