@@ -65,8 +65,12 @@ class Contract:
 
 
 def applies(release: Release, span: str) -> bool:
-    """A row holds for a release by its own number, or by that of the release it is like."""
-    return span == release.release or in_range(release.like or release.release, span)
+    """Whether a row of that range holds for a release.
+
+    One with `like` is in the ranges of that release, and in those that name its own number: of `2.21..` nobody knows
+    whether a release 9.9 like 2.18 was meant; of `9.9`, `9.9..` and `9.7..9.9` one does.
+    """
+    return release.release in span.split("..") or in_range(release.like or release.release, span)
 
 
 def version_facts(versions: Mapping[str, str]) -> dict[str, str]:

@@ -116,7 +116,10 @@ class Cost(_Record):
 
 
 class Release(Row):
-    """A minor release of TensorFlow. `like` names the release whose contract rows it follows.
+    """A minor release of TensorFlow.
+
+    `like` names the release whose rows it takes; of other ranges it is then in those alone that begin or end with its
+    own number (`9.9..`).
 
     By accelerator: `official_targets` are the official wheel's, `official_project` its name where that is not
     `tensorflow`; `default_targets` are what ./configure takes when nothing is said; `floor` is the oldest GPU the
