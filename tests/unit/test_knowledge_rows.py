@@ -182,9 +182,23 @@ GOOD = 'sources: {{s: here}}\nrows:\n  - {{toolkit: cuda, version: "12.5", targe
             (9, 13),
             "tested 12.5 is none of accepted (12.4, 12.50)",
         ),
+        (
+            "libraries",
+            "rows:\n" + "  - {component: cudnn, since: '9.0', toolkits: ['11', '12'], source: s}\n" * 2,
+            (3, 5),
+            "cudnn 9.0 11 12 has a row already, in line 2",
+        ),
         ("toolkits", "targets: []\n", (1, 1), "needs a list `rows:`"),
     ],
-    ids=["twice", "unknown source", "a number", "unknown field", "tested but not accepted", "no rows"],
+    ids=[
+        "twice",
+        "unknown source",
+        "a number",
+        "unknown field",
+        "tested but not accepted",
+        "twice, by a list",
+        "no rows",
+    ],
 )
 def test_a_row_that_cannot_be_right_is_refused_where_it_stands(
     table: str, text: str, place: tuple[int, int], says: str
@@ -198,10 +212,38 @@ def test_a_row_that_cannot_be_right_is_refused_where_it_stands(
     assert problem.fix
 
 
-def test_a_row_of_an_overlay_replaces_the_shipped_one() -> None:
-    mine = GOOD.replace("targets: []", 'targets: ["99"]').format("")
-    base = KnowledgeBase({"toolkits": [("shipped.yaml", GOOD.format("")), ("mine.yaml", mine)]})
-    assert base.toolkits["cuda", "12.5"].targets == ("99",)
+FIRST_FITS = ["archives", "estimates", "images"]
+LATER_WINS = ["bazel_options", "flags", "variables"]
+
+
+def _overlaid(table: str) -> tuple[list[Any], list[Any], Any]:
+    """The rows of a shipped table, the same with a copy of the second in a folder beside it, and that copy."""
+    texts = {file.stem: [(file.name, file.read_text())] for file in FILES}
+    name = "bazel" if table == "bazel_options" else table
+    document = _plain(name)
+    copy = {"checked": document["checked"], "rows": [document["rows"][1] | {"note": "mine"}]}
+    beside = texts | {name: [*texts[name], ("mine.yaml", yaml.safe_dump(copy))]}
+    before, after = (getattr(KnowledgeBase(one), table) for one in (texts, beside))
+    before, after = (list(rows.values()) if isinstance(rows, dict) else list(rows) for rows in (before, after))
+    return before, after, before[1].model_copy(update={"note": "mine"})
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table not in (*FIRST_FITS, *LATER_WINS)])
+def test_a_row_of_an_overlay_takes_the_place_of_the_one_with_its_key(table: str) -> None:
+    before, after, mine = _overlaid(table)
+    assert after == [before[0], mine, *before[2:]]
+
+
+@pytest.mark.parametrize("table", FIRST_FITS)
+def test_where_the_first_row_that_fits_is_taken_an_overlays_come_first(table: str) -> None:
+    before, after, mine = _overlaid(table)
+    assert after == [mine, *before]
+
+
+@pytest.mark.parametrize("table", LATER_WINS)
+def test_where_the_later_row_wins_an_overlays_come_last(table: str) -> None:
+    before, after, mine = _overlaid(table)
+    assert after == [*before, mine]
 
 
 # --- releases -------------------------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """Knowledge rows: what is known about releases, toolkits, compilers, GPUs, images and accelerators.
 
 Knowledge is data: YAML tables in `tfdock/knowledge/`, each row with its source, checked when it is loaded. Folders
-of further rows (overlays) are merged over the shipped ones: a row with the same key replaces the shipped row;
-images of an overlay are looked at first, its variables and flags come last, where they win. Adding a release, a
-toolkit, a GPU or an accelerator is adding rows; no code knows a version number.
+of further rows (overlays) are merged over the shipped ones. Where the rows of a table have a `KEY`, one with the key
+of a shipped row takes its place. Rows of the other tables replace none: images, archives and estimates of an overlay
+are looked at first, its variables, flags and options of Bazel come last, where they win. Adding a release, a toolkit,
+a GPU or an accelerator is adding rows; no code knows a version number.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -66,7 +68,7 @@ class _Record(BaseModel):
 class Row(_Record):
     """What every row carries. `checked` is the day (`2026-11-21`) it was compared with its source: the table's own,
     unless the row says another or is from `memory` alone. `unverified` says what nobody has checked. `KEY` are the
-    fields that tell the rows of one file apart."""
+    fields that tell the rows of a table apart."""
 
     KEY: ClassVar[tuple[str, ...]] = ()
 
@@ -336,6 +338,8 @@ class Companion(Row):
     with. `limit` is what to say, for GPUs from `lowest` to `highest` (`9.0`).
     """
 
+    KEY = ("component", "accelerator", "releases", "package", "lowest")
+
     component: str
     accelerator: str
     releases: ReleaseRange
@@ -471,7 +475,7 @@ class KnowledgeBase:
     @cached_property
     def releases(self) -> dict[str, Release]:
         """Minor release -> row."""
-        return self._keyed("releases", Release, "release")
+        return self._keyed("releases", Release)
 
     @cached_property
     def variables(self) -> tuple[Variable, ...]:
@@ -491,37 +495,37 @@ class KnowledgeBase:
     @cached_property
     def toolkits(self) -> dict[tuple[str, str], Toolkit]:
         """(toolkit, minor version) -> row."""
-        return {(row.toolkit, row.version): row for row in self._rows("toolkits", Toolkit)}
+        return self._keyed("toolkits", Toolkit)
 
     @cached_property
     def compilers(self) -> dict[tuple[str, str], Compiler]:
         """(compiler, version) -> row."""
-        return {(row.compiler, row.version): row for row in self._rows("compilers", Compiler)}
+        return self._keyed("compilers", Compiler)
 
     @cached_property
     def drivers(self) -> dict[tuple[str, str], Driver]:
         """(toolkit, major version) -> row."""
-        return {(row.toolkit, row.version): row for row in self._rows("drivers", Driver)}
+        return self._keyed("drivers", Driver)
 
     @cached_property
     def architectures(self) -> tuple[Architecture, ...]:
         """Generations of GPUs."""
-        return self._rows("architectures", Architecture)
+        return tuple(self._keyed("architectures", Architecture).values())
 
     @cached_property
     def libraries(self) -> tuple[Library, ...]:
         """What versions of libraries run on and with."""
-        return self._rows("libraries", Library)
+        return tuple(self._keyed("libraries", Library).values())
 
     @cached_property
     def redistributables(self) -> dict[tuple[str, str], Redistributable]:
         """(component, version) -> row."""
-        return {(row.component, row.version): row for row in self._rows("redistributables", Redistributable)}
+        return self._keyed("redistributables", Redistributable)
 
     @cached_property
     def interpreters(self) -> dict[str, Interpreter]:
         """Python minor version -> row."""
-        return self._keyed("interpreters", Interpreter, "python")
+        return self._keyed("interpreters", Interpreter)
 
     @cached_property
     def archives(self) -> tuple[Archive, ...]:
@@ -531,7 +535,7 @@ class KnowledgeBase:
     @cached_property
     def cpu_features(self) -> dict[str, CpuFeature]:
         """Feature -> row."""
-        return self._keyed("cpu_features", CpuFeature, "feature")
+        return self._keyed("cpu_features", CpuFeature)
 
     @cached_property
     def estimates(self) -> tuple[Estimate, ...]:
@@ -541,17 +545,17 @@ class KnowledgeBase:
     @cached_property
     def companions(self) -> tuple[Companion, ...]:
         """What comes with official wheels."""
-        return self._rows("companions", Companion)
+        return tuple(self._keyed("companions", Companion).values())
 
     @cached_property
     def codes(self) -> dict[str, Code]:
         """A problem's code -> row."""
-        return self._keyed("codes", Code, "code")
+        return self._keyed("codes", Code)
 
     @cached_property
     def gpus(self) -> dict[str, Gpu]:
         """Canonical short name -> row."""
-        return self._keyed("gpus", Gpu, "gpu")
+        return self._keyed("gpus", Gpu)
 
     @cached_property
     def images(self) -> tuple[Image, ...]:
@@ -561,7 +565,7 @@ class KnowledgeBase:
     @cached_property
     def accelerators(self) -> dict[str, Accelerator]:
         """Name -> row."""
-        return self._keyed("accelerators", Accelerator, "accelerator")
+        return self._keyed("accelerators", Accelerator)
 
     @cached_property
     def version(self) -> str:
@@ -578,8 +582,10 @@ class KnowledgeBase:
         named = [document.entries["sources"].entries for document in documents if "sources" in document.entries]
         return {name: node.raw for entries in named for name, node in entries.items()}
 
-    def _keyed(self, table: str, kind: type[_R], key: str) -> dict[str, _R]:
-        return {getattr(row, key): row for row in self._rows(table, kind)}
+    def _keyed(self, table: str, kind: type[_R]) -> dict[Any, _R]:
+        """By `KEY`, a tuple where that is several fields; of two files the later row, in the place of the earlier."""
+        key = attrgetter(*kind.KEY)
+        return {key(row): row for row in self._rows(table, kind)}
 
     def _rows(self, table: str, kind: type[_R], *, newest_file_first: bool = False) -> tuple[_R, ...]:
         files = list(self._texts.get(table, ()))
@@ -591,7 +597,7 @@ class KnowledgeBase:
         table = _Table(file, text, self._plain(text, file))
         sources = table.sources
         found: list[_R] = []
-        seen: dict[tuple[str, ...], int] = {}
+        seen: dict[tuple[Any, ...], int] = {}
         for index, values in enumerate(table.rows):
             row = _row(table, index, values, kind)
             cited = (row.source,) if isinstance(row.source, str) else row.source
@@ -600,11 +606,15 @@ class KnowledgeBase:
                 raise table.wrong_row((index, "source"), message, f"the table's `sources:` has: {', '.join(sources)}")
             key = tuple(getattr(row, field) for field in kind.KEY)
             if key and seen.setdefault(key, index) != index:
-                message = f"{' '.join(key)} has a row already, in line {table.place((seen[key],)).line}"
+                message = f"{_words(key)} has a row already, in line {table.place((seen[key],)).line}"
                 fix = "one row says all of it; a row of an overlay replaces the shipped one"
                 raise table.wrong_row((index,), message, fix)
             found.append(row)
         return found
+
+
+def _words(key: Iterable[str | tuple[str, ...] | None]) -> str:
+    return " ".join(word if isinstance(word, str) else " ".join(word) for word in key if word)
 
 
 class _Table:
