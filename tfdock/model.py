@@ -14,6 +14,9 @@ BuildId = NewType("BuildId", str)
 Digest = NewType("Digest", str)
 """`sha256:` and 64 hexadecimal digits."""
 
+TARGET_FIELDS = ("compute_capabilities", "amdgpu_targets", "targets")
+"""A profile's lists of what is compiled; `gpus`, given beside one, are held against it."""
+
 
 @lru_cache(maxsize=4096)  # a resolution compares some hundred versions, some thousand times
 def _order(text: str) -> tuple[tuple[int, ...], bool, tuple[int | str, ...]]:

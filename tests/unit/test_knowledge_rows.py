@@ -212,6 +212,83 @@ def test_a_row_that_cannot_be_right_is_refused_where_it_stands(
     assert problem.fix
 
 
+COST = "{memory_per_job_mib: 1, disk_gib: 1}"
+LEAST_RELEASE = f"release: '9.9', pythons: ['3.11'], bazel: '7.0.0', wheel: {{target: t}}, cost: {COST}"
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "at", "says"),
+    [
+        ("gpus", "gpu: g, accelerator: cuda, target: '86'", "'86'", "those look like `8.6`"),
+        ("gpus", "gpu: g, accelerator: rocm, target: '8.6'", "'8.6'", "those look like `gfx[0-9a-f]{3,5}`"),
+        ("gpus", "gpu: g, accelerator: npu, target: '86'", "npu", "no accelerator of this name has"),
+        ("gpus", "gpu: g, accelerator: cpu, target: '86'", "cpu", "no accelerator of this name has"),
+        ("architectures", "architecture: a, accelerator: npu, targets: []", "npu", "no accelerator of this name has"),
+        ("architectures", "architecture: a, accelerator: cuda, targets: ['8.6', '86']", "['8.6'", "`86` is not"),
+        (
+            "architectures",
+            "architecture: a, accelerator: cuda, targets: [], embedded: ['87']",
+            "['87'",
+            "`87` is not",
+        ),
+        (
+            "architectures",
+            "architecture: a, accelerator: cuda, targets: [], driver_max: '570.1'",
+            "'570.1'",
+            "'570.1' is not a driver branch",
+        ),
+        (
+            "architectures",
+            "architecture: a, accelerator: cuda, targets: [], driver_min: 'r570'",
+            "'r570'",
+            "'r570' is not a driver branch",
+        ),
+        ("toolkits", "toolkit: cuda, version: '12.5', targets: ['86', sm_90]", "['86'", "`sm_90` is not"),
+        ("libraries", "component: cudnn, since: '9', lowest: '50'", "'50'", "not a dotted compute capability: '50'"),
+        (
+            "companions",
+            "component: c, accelerator: cuda, releases: '2.18', highest: sm_90",
+            "sm_90",
+            "not a dotted compute capability",
+        ),
+        ("releases", f"{LEAST_RELEASE}, tag: 'v{{foo}}'", "'v{foo}'", "{foo} is unknown here; known: version"),
+        ("releases", f"{LEAST_RELEASE}, capability_pattern: '(sm'", "'(sm'", "is not a regular expression"),
+        ("releases", f"{LEAST_RELEASE}, capability_doubt: '(sm'", "'(sm'", "is not a regular expression"),
+        ("releases", f"{LEAST_RELEASE}, floor: {{cuda: '35'}}", "'35'", "not a dotted compute capability"),
+        ("releases", f"{LEAST_RELEASE}, xla_floor: {{cuda: '35'}}", "'35'", "not a dotted compute capability"),
+        ("releases", f"{LEAST_RELEASE}, official_targets: {{cuda: ['86']}}", "{cuda: ['86']}", "a target of cuda"),
+        ("releases", f"{LEAST_RELEASE}, default_targets: {{cuda: [gfx90a]}}", "{cuda: [gfx90a", "a target of cuda"),
+        ("releases", f"{LEAST_RELEASE}, runtime_targets: {{rocm: ['90a']}}", "{rocm: ['90a']", "a target of rocm"),
+        ("accelerators", "accelerator: npu, target_pattern: '(npu'", "'(npu'", "is not a regular expression"),
+        ("accelerators", "accelerator: npu, target_field: npus", "npus", "those are compute_capabilities, amdgpu_"),
+        ("accelerators", "accelerator: npu, symptoms: {x: '{foo}'}", "'{foo}'", "known: target, number"),
+        ("images", "image: 'My Build', releases: '2.18', template: t", "'My Build'", "not an image reference"),
+        ("images", "image: 'a/b:{x.y}', releases: '2.18', template: t", "'a/b", "{x.y} is not a plain name"),
+        ("images", "image: a, releases: '2.18', template: t, packages: ['b c']", "'b c'", "is not a package"),
+        ("images", "image: a, releases: '2.18', template: t, pip: [numpy]", "numpy", "is not a requirement pinned"),
+        (
+            "archives",
+            "component: c, version: '1', url: u, sha256: s, arguments: ['{foo}']",
+            "'{foo}'",
+            "known: prefix",
+        ),
+        ("bazel_options", "purpose: output, option: '-x={path}'", "{purpose", "{path} is unknown here; known: none"),
+        ("bazel_options", "purpose: outputs, option: '-x'", "{purpose", "purpose outputs is none of disk_cache, "),
+    ],
+)
+def test_a_value_that_nothing_could_use_is_refused_where_it_stands(table: str, row: str, at: str, says: str) -> None:
+    name = "bazel" if table == "bazel_options" else table
+    text = f"rows:\n- {{{row}, source: s}}\n"
+    families = ("accelerators.yaml", (FOLDER / "accelerators.yaml").read_text())
+    texts = {"accelerators": [families], name: [("mine.yaml", text)]}
+    with pytest.raises(ProfileError) as error:
+        getattr(KnowledgeBase(texts), table)
+    (problem,) = error.value.problems
+    assert (problem.where, problem.code) == (f"mine.yaml:2:{text.splitlines()[1].index(at) + 1}", "knowledge-row")
+    assert says in problem.message
+    assert problem.fix
+
+
 FIRST_FITS = ["archives", "estimates", "images"]
 LATER_WINS = ["bazel_options", "flags", "variables"]
 

@@ -58,10 +58,15 @@ class Contract:
         )
 
     def _filled(self, template: str, row: str) -> str:
-        try:
-            return template.format_map(self.facts).strip()
-        except KeyError as error:
-            raise MissingFact(row, str(error)) from error
+        return filled(template, self.facts, row).strip()
+
+
+def filled(template: str, facts: Mapping[str, str], row: str) -> str:
+    """A row's template with the facts put in; MissingFact where one is not there, with `row` as it was named."""
+    try:
+        return template.format_map(facts)
+    except KeyError as error:
+        raise MissingFact(row, str(error)) from error
 
 
 def applies(release: Release, span: str) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tfdock.decide.accelerate import Devices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.decide.archives import archives_of
-from tfdock.decide.contract import Contract, MissingFact, applies, version_facts
+from tfdock.decide.contract import Contract, MissingFact, applies, filled, version_facts
 from tfdock.decide.naming import Names
 from tfdock.decide.notes import Notes, Refused
 from tfdock.decide.question import LocalSource, Question
@@ -157,7 +157,12 @@ class _Resolver:
         python, image = self._python_and_image(release, devices)
         self.notes.stop_if_refused()
         assert image is not None
-        base = self._base(image, python, version, devices.components)
+        try:
+            base = self._base(image, python, version, devices.components)
+            paths = self._paths(release, image, version, python, devices.components)
+        except MissingFact as missing:
+            self._refuse_placeholder(missing)
+        self.notes.stop_if_refused()
         self._check_holdings(image, devices)
         source = self._source(release, version)
         wheel_name = self._wheel_name()
@@ -166,8 +171,6 @@ class _Resolver:
         self.notes.choose(
             "debug", debug.mode if debug else "off", *_asked_or_default(debug is not None, "optimised, no symbols")
         )
-        paths = self._paths(release, image, version, python, devices.components)
-        self.notes.stop_if_refused()
         facts = self._facts(release, version, python, devices, host_compiler, paths, optimize)
         names = Names(
             version=version,
@@ -192,12 +195,7 @@ class _Resolver:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
             self._refuse_without_tool(missing, image, devices)
-            self.notes.refuse(
-                "knowledge-placeholder",
-                "tensorflow",
-                f"the knowledge row `{missing.row}` asks for {missing.fact}, which this build does not have",
-                fix="add the path or component to the image's or release's row, or a `when:` to this one",
-            )
+            self._refuse_placeholder(missing)
         self.notes.stop_if_refused()
         return Resolution(
             version=version,
@@ -370,6 +368,14 @@ class _Resolver:
         )
         self.notes.stop_if_refused()
 
+    def _refuse_placeholder(self, missing: MissingFact) -> None:
+        self.notes.refuse(
+            "knowledge-placeholder",
+            "tensorflow",
+            f"the knowledge row `{missing.row}` asks for {missing.fact}, which this build does not have",
+            fix="correct it, add the path or component to the image's or release's row, or a `when:` to this one",
+        )
+
     # --- compilers, Bazel and its options ----------------------------------------
 
     # --- base image and source ----------------------------------------
@@ -379,7 +385,7 @@ class _Resolver:
             self.notes.choose("base", self.profile.base, "profile", "as asked")
             return ImageRef.parse(self.profile.base)
         facts = version_facts({"python": python, "version": str(version), **components})
-        reference = ImageRef.parse(image.image.format_map(facts))
+        reference = ImageRef.parse(filled(image.image, facts, f"images.yaml {image.image}"))
         doubt = "; nobody has checked that it exists" if image.unverified else ""
         self.notes.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
         return reference
@@ -401,7 +407,7 @@ class _Resolver:
     ) -> dict[str, str]:
         """Where the tools stand in the base image."""
         facts = version_facts({"python": python, "version": str(version), **components})
-        paths = {name: path.format_map(facts) for name, path in image.paths.items()}
+        paths = {name: filled(path, facts, f"images.yaml {path}") for name, path in image.paths.items()}
         host = self.profile.host_compiler
         if isinstance(host, HostCompiler) and host.path:
             return paths | {host.name: host.path}

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from tfdock.decide.devices import find_gpu, matching
 from tfdock.errors import Problem, Way
-from tfdock.model import Capability, Version
+from tfdock.model import TARGET_FIELDS, Capability, Version
 from tfdock.read.knowledge import Accelerator, KnowledgeBase, Release, Support
-from tfdock.read.profile import TARGET_FIELDS, Profile
+from tfdock.read.profile import Profile
 
 if TYPE_CHECKING:
     from tfdock.decide.resolve import Resolution
