@@ -14,19 +14,29 @@ BuildId = NewType("BuildId", str)
 Digest = NewType("Digest", str)
 """`sha256:` and 64 hexadecimal digits."""
 
+TARGET_FIELDS = ("compute_capabilities", "amdgpu_targets", "targets")
+"""A profile's lists of what is compiled; `gpus`, given beside one, are held against it."""
+
 
 @lru_cache(maxsize=4096)  # a resolution compares some hundred versions, some thousand times
-def _parts(text: str) -> tuple[int, ...]:
+def _order(text: str) -> tuple[tuple[int, ...], bool, tuple[int | str, ...]]:
+    """The leading numbers, whether that is all of it, and the suffix, its own numbers as numbers (`rc10` > `rc9`)."""
     match = re.match(r"\d+(\.\d+)*", text)
-    return tuple(int(part) for part in match.group().split(".")) if match else ()
+    numbers = match.group() if match else ""
+    suffix = text[len(numbers) :]
+    parts = tuple(int(part) for part in numbers.split(".")) if numbers else ()
+    # Text and number take turns, so that like is compared with like.
+    words = tuple(int(word) if index % 2 else word for index, word in enumerate(re.split(r"(\d+)", suffix)))
+    return parts, not suffix, words
 
 
 @total_ordering
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Version:
     """A dotted version that compares by numbers (`12.10` > `12.9`) and prints as it was written.
 
-    Trailing zeros count: `12.5` is a prefix of `12.5.0`, not equal to it; see `matches`.
+    Trailing zeros count: `12.5` is a prefix of `12.5.0`, not equal to it; see `matches`. A suffix is that of a
+    pre-release: `2.18.0-rc1` comes before `2.18.0`.
     """
 
     text: str
@@ -34,7 +44,7 @@ class Version:
     @property
     def parts(self) -> tuple[int, ...]:
         """The leading numeric components; a suffix such as `-rc1` is left out."""
-        return _parts(self.text)
+        return _order(self.text)[0]
 
     @property
     def minor(self) -> Version:
@@ -45,8 +55,14 @@ class Version:
         """Whether this is `prefix` or a more exact version of it: 12.5.1 matches 12.5 and 12."""
         return self.parts[: len(prefix.parts)] == prefix.parts
 
+    def __eq__(self, other: object) -> bool:
+        return _order(self.text) == _order(other.text) if isinstance(other, Version) else NotImplemented
+
     def __lt__(self, other: object) -> bool:
-        return self.parts < other.parts if isinstance(other, Version) else NotImplemented
+        return _order(self.text) < _order(other.text) if isinstance(other, Version) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(_order(self.text))
 
     def __str__(self) -> str:
         return self.text

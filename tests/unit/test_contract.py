@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tfdock.decide.contract import applies
 from tfdock.read.knowledge import Release, in_range
 
 from .contracts import CHANNELS, RELEASES, Build, builds, each_build, given, written
@@ -85,6 +86,30 @@ def test_every_observation_is_of_known_releases_and_builds_and_says_from_where()
             for release in RELEASES.values()
             for build in builds(release)
         ), row
+
+
+# --- a release that is like another ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("span", "holds"),
+    [
+        ("2.18", True),
+        ("2.18..", True),
+        ("2.3..2.18", True),
+        ("9.9", True),
+        ("9.9..", True),
+        ("9.7..9.9", True),
+        ("9.9..9.10", True),
+        ("2.21..", False),
+        ("2.19..2.20", False),
+        ("9.8..", False),
+        ("9.10..", False),
+    ],
+)
+def test_a_release_like_another_has_its_rows_and_those_that_name_its_own_number(span: str, holds: bool) -> None:
+    release = RELEASES["2.18"].model_copy(update={"release": "9.9", "like": "2.18"})
+    assert applies(release, span) is holds
 
 
 # --- configs --------------------------------------------------------------------------------------------------------

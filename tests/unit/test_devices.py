@@ -101,7 +101,7 @@ rows:
   - {gpu: slab-two-cc86, accelerator: stone, target: "8.6", names: ["Quarry Slab Two"], source: s}
   - {gpu: slab-two-cc90, accelerator: stone, target: "9.0", names: ["Quarry Slab Two"], source: s}
 """
-    stone = "sources: {s: here}\nrows:\n  - {accelerator: stone, vendor: Quarry, source: s}\n"
+    stone = "rows:\n  - {accelerator: stone, target_pattern: '[0-9.]+', vendor: Quarry, source: s}\n"
     made_up = KnowledgeBase({"gpus": [("gpus.yaml", rows)], "accelerators": [("accelerators.yaml", stone)]})
     assert [find_gpu(made_up, name) for name in ("slab one", "Slab One", "quarry one")] == [
         made_up.gpus["slab-one"]

@@ -183,9 +183,23 @@ GOOD = 'sources: {{s: here}}\nrows:\n  - {{toolkit: cuda, version: "12.5", targe
             (9, 13),
             "tested 12.5 is none of accepted (12.4, 12.50)",
         ),
+        (
+            "libraries",
+            "rows:\n" + "  - {component: cudnn, since: '9.0', toolkits: ['11', '12'], source: s}\n" * 2,
+            (3, 5),
+            "cudnn 9.0 11 12 has a row already, in line 2",
+        ),
         ("toolkits", "targets: []\n", (1, 1), "needs a list `rows:`"),
     ],
-    ids=["twice", "unknown source", "a number", "unknown field", "tested but not accepted", "no rows"],
+    ids=[
+        "twice",
+        "unknown source",
+        "a number",
+        "unknown field",
+        "tested but not accepted",
+        "twice, by a list",
+        "no rows",
+    ],
 )
 def test_a_row_that_cannot_be_right_is_refused_where_it_stands(
     table: str, text: str, place: tuple[int, int], says: str
@@ -199,10 +213,119 @@ def test_a_row_that_cannot_be_right_is_refused_where_it_stands(
     assert problem.fix
 
 
-def test_a_row_of_an_overlay_replaces_the_shipped_one() -> None:
-    mine = GOOD.replace("targets: []", 'targets: ["99"]').format("")
-    base = KnowledgeBase({"toolkits": [("shipped.yaml", GOOD.format("")), ("mine.yaml", mine)]})
-    assert base.toolkits["cuda", "12.5"].targets == ("99",)
+COST = "{memory_per_job_mib: 1, disk_gib: 1}"
+LEAST_RELEASE = f"release: '9.9', pythons: ['3.11'], bazel: '7.0.0', wheel: {{target: t}}, cost: {COST}"
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "at", "says"),
+    [
+        ("gpus", "gpu: g, accelerator: cuda, target: '86'", "'86'", "those look like `8.6`"),
+        ("gpus", "gpu: g, accelerator: rocm, target: '8.6'", "'8.6'", "those look like `gfx[0-9a-f]{3,5}`"),
+        ("gpus", "gpu: g, accelerator: npu, target: '86'", "npu", "no accelerator of this name has"),
+        ("gpus", "gpu: g, accelerator: cpu, target: '86'", "cpu", "no accelerator of this name has"),
+        ("architectures", "architecture: a, accelerator: npu, targets: []", "npu", "no accelerator of this name has"),
+        ("architectures", "architecture: a, accelerator: cuda, targets: ['8.6', '86']", "['8.6'", "`86` is not"),
+        (
+            "architectures",
+            "architecture: a, accelerator: cuda, targets: [], embedded: ['87']",
+            "['87'",
+            "`87` is not",
+        ),
+        (
+            "architectures",
+            "architecture: a, accelerator: cuda, targets: [], driver_max: '570.1'",
+            "'570.1'",
+            "'570.1' is not a driver branch",
+        ),
+        (
+            "architectures",
+            "architecture: a, accelerator: cuda, targets: [], driver_min: 'r570'",
+            "'r570'",
+            "'r570' is not a driver branch",
+        ),
+        ("toolkits", "toolkit: cuda, version: '12.5', targets: ['86', sm_90]", "['86'", "`sm_90` is not"),
+        ("libraries", "component: cudnn, since: '9', lowest: '50'", "'50'", "not a dotted compute capability: '50'"),
+        (
+            "companions",
+            "component: c, accelerator: cuda, releases: '2.18', highest: sm_90",
+            "sm_90",
+            "not a dotted compute capability",
+        ),
+        ("releases", f"{LEAST_RELEASE}, tag: 'v{{foo}}'", "'v{foo}'", "{foo} is unknown here; known: version"),
+        ("releases", f"{LEAST_RELEASE}, capability_pattern: '(sm'", "'(sm'", "is not a regular expression"),
+        ("releases", f"{LEAST_RELEASE}, capability_doubt: '(sm'", "'(sm'", "is not a regular expression"),
+        ("releases", f"{LEAST_RELEASE}, floor: {{cuda: '35'}}", "'35'", "not a dotted compute capability"),
+        ("releases", f"{LEAST_RELEASE}, xla_floor: {{cuda: '35'}}", "'35'", "not a dotted compute capability"),
+        ("releases", f"{LEAST_RELEASE}, official_targets: {{cuda: ['86']}}", "{cuda: ['86']}", "a target of cuda"),
+        ("releases", f"{LEAST_RELEASE}, default_targets: {{cuda: [gfx90a]}}", "{cuda: [gfx90a", "a target of cuda"),
+        ("releases", f"{LEAST_RELEASE}, runtime_targets: {{rocm: ['90a']}}", "{rocm: ['90a']", "a target of rocm"),
+        ("releases", f"{LEAST_RELEASE}, runtime_doubt: {{rocm: ['90a']}}", "{rocm: ['90a']", "a target of rocm"),
+        ("configs", "configs: '(rbe', why: x", "'(rbe'", "is not a regular expression"),
+        ("host_compilers", "compiler: gcc, since: '1', path: '/bin/{name}'", "'/bin", "known: major, minor"),
+        ("accelerators", "accelerator: npu, config_pattern: '(npu'", "'(npu'", "is not a regular expression"),
+        ("accelerators", "accelerator: npu, target_pattern: '(npu'", "'(npu'", "is not a regular expression"),
+        ("accelerators", "accelerator: npu, target_field: npus", "npus", "those are compute_capabilities, amdgpu_"),
+        ("accelerators", "accelerator: npu, symptoms: {x: '{foo}'}", "'{foo}'", "known: target, number"),
+        ("images", "image: 'My Build', releases: '2.18', template: t", "'My Build'", "not an image reference"),
+        ("images", "image: 'a/b:{x.y}', releases: '2.18', template: t", "'a/b", "{x.y} is not a plain name"),
+        ("images", "image: a, releases: '2.18', template: t, packages: ['b c']", "'b c'", "is not a package"),
+        ("images", "image: a, releases: '2.18', template: t, pip: [numpy]", "numpy", "is not a requirement pinned"),
+        (
+            "archives",
+            "component: c, version: '1', url: u, sha256: s, arguments: ['{foo}']",
+            "'{foo}'",
+            "known: prefix",
+        ),
+        ("bazel_options", "purpose: output, option: '-x={path}'", "{purpose", "{path} is unknown here; known: none"),
+        ("bazel_options", "purpose: outputs, option: '-x'", "{purpose", "purpose outputs is none of disk_cache, "),
+    ],
+)
+def test_a_value_that_nothing_could_use_is_refused_where_it_stands(table: str, row: str, at: str, says: str) -> None:
+    name = "bazel" if table == "bazel_options" else table
+    text = f"rows:\n- {{{row}, source: s}}\n"
+    families = ("accelerators.yaml", (FOLDER / "accelerators.yaml").read_text())
+    texts = {"accelerators": [families], name: [("mine.yaml", text)]}
+    with pytest.raises(ProfileError) as error:
+        getattr(KnowledgeBase(texts), table)
+    (problem,) = error.value.problems
+    assert (problem.where, problem.code) == (f"mine.yaml:2:{text.splitlines()[1].index(at) + 1}", "knowledge-row")
+    assert says in problem.message
+    assert problem.fix
+
+
+FIRST_FITS = ["archives", "estimates", "images"]
+LATER_WINS = ["bazel_options", "flags", "variables"]
+
+
+def _overlaid(table: str) -> tuple[list[Any], list[Any], Any]:
+    """The rows of a shipped table, the same with a copy of the second in a folder beside it, and that copy."""
+    texts = {file.stem: [(file.name, file.read_text())] for file in FILES}
+    name = "bazel" if table == "bazel_options" else table
+    document = _plain(name)
+    copy = {"checked": document["checked"], "rows": [document["rows"][1] | {"note": "mine"}]}
+    beside = texts | {name: [*texts[name], ("mine.yaml", yaml.safe_dump(copy))]}
+    before, after = (getattr(KnowledgeBase(one), table) for one in (texts, beside))
+    before, after = (list(rows.values()) if isinstance(rows, dict) else list(rows) for rows in (before, after))
+    return before, after, before[1].model_copy(update={"note": "mine"})
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table not in (*FIRST_FITS, *LATER_WINS)])
+def test_a_row_of_an_overlay_takes_the_place_of_the_one_with_its_key(table: str) -> None:
+    before, after, mine = _overlaid(table)
+    assert after == [before[0], mine, *before[2:]]
+
+
+@pytest.mark.parametrize("table", FIRST_FITS)
+def test_where_the_first_row_that_fits_is_taken_an_overlays_come_first(table: str) -> None:
+    before, after, mine = _overlaid(table)
+    assert after == [mine, *before]
+
+
+@pytest.mark.parametrize("table", LATER_WINS)
+def test_where_the_later_row_wins_an_overlays_come_last(table: str) -> None:
+    before, after, mine = _overlaid(table)
+    assert after == [*before, mine]
 
 
 # --- releases -------------------------------------------------------------------------------------------------------
@@ -539,8 +662,10 @@ def test_a_config_that_turns_an_accelerator_on_is_known_by_its_name(knowledge: K
     patterns = {row.accelerator: row.config_pattern for row in knowledge.accelerators.values() if row.config_pattern}
     owned = {name: [one for one, text in patterns.items() if re.fullmatch(text, name)] for name in names}
     assert all(len(owners) < 2 for owners in owned.values())
+    refused = {name for name in names for row in knowledge.configs if re.fullmatch(row.configs, name)}
     gpu = {name for name in names if re.search("cuda|gpu|rocm", name)}
-    assert {name for name, owners in owned.items() if owners} == gpu - {"experimental_tfrt_gpu"}
+    assert {name for name, owners in owned.items() if owners} | refused >= gpu - {"experimental_tfrt_gpu"}
+    assert all("cuda" in name or "rocm" in name for name, owners in owned.items() if owners)
     for row in knowledge.flags:
         config, wanted = row.flag.removeprefix("--config="), row.when.get("accelerator")
         assert not owned.get(config) or owned[config] == [wanted], row.flag
@@ -1018,7 +1143,6 @@ def test_images_are_named_as_registries_name_them(knowledge: KnowledgeBase) -> N
         reference = ImageRef.parse(row.image.format_map(facts))
         assert reference.tag
         assert row.template in ("sig-build", "ubuntu-devel", "rocm")
-        assert row.bazel in ("bazelisk", "installed", "installer")
         assert set(row.accelerators) <= set(knowledge.accelerators)
         assert all(path.startswith("/") for path in row.paths.values())
         assert "python" in row.paths

@@ -26,6 +26,25 @@ def test_versions_compare_by_numbers(smaller: str, larger: str) -> None:
     assert Version(smaller) != Version(larger)
 
 
+def test_a_pre_release_comes_before_its_release_and_behind_the_one_before() -> None:
+    expected = ["5.98.9", "5.99.0-dev1", "5.99.0-rc2", "5.99.0-rc10", "5.99.0", "5.99.0.1", "5.99.1-rc1"]
+    shuffled = random.Random(0).sample(expected, len(expected))
+    assert [str(one) for one in sorted(map(Version, shuffled))] == expected
+
+
+_VERSIONS = st.from_regex(r"(0?[0-2](\.0?[0-2]){0,2})?(-?(rc|b)[0-2])?", fullmatch=True).map(Version)
+
+
+@given(_VERSIONS, _VERSIONS)
+def test_of_two_versions_one_is_smaller_or_they_are_equal(one: Version, other: Version) -> None:
+    assert [one < other, one == other, one > other].count(True) == 1
+
+
+def test_versions_of_the_same_numbers_are_equal_and_one_in_a_set() -> None:
+    assert Version("535.54.03") == Version("535.54.3")
+    assert len({Version("535.54.03"), Version("535.54.3")}) == 1
+
+
 @pytest.mark.parametrize("text", ["3.10", "2.20", "12.5.0", "2.18.0-rc1", "8.9.7.29"])
 def test_versions_print_as_they_were_written(text: str) -> None:
     assert str(Version(text)) == text

@@ -20,9 +20,11 @@ from tfdock.decide.plan import BuildPlan, as_json
 from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext, render
 from tfdock.do import assets
+from tfdock.errors import ProfileError
 from tfdock.read import profile as profiles
+from tfdock.read.knowledge import KnowledgeBase
 
-from .desk import Desk
+from .desk import MADE_UP_TABLES, Desk
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "golden"
@@ -181,6 +183,29 @@ def test_each_kind_of_source_has_its_own_instructions(desk: Desk, source: str, l
     assert found == lines
     assert ("tfdock/source.sh" in context.files) == (len(lines) > 1)
     assert context.source_tree == ("../tensorflow" if "path" in source else None)
+
+
+def test_bazels_installer_is_that_of_the_images_machine(made_up: Desk) -> None:
+    plain = MADE_UP_TABLES["images"].replace(
+        "machine: aarch64\n    template: sig-build", "machine: aarch64\n    template: ubuntu-devel"
+    )
+    tables = {name: [(f"{name}.yaml", text)] for name, text in (MADE_UP_TABLES | {"images": plain}).items()}
+    desk = Desk(knowledge=KnowledgeBase(tables), templates=made_up.templates)
+    context = render(desk.resolve('schema: 1\ntensorflow: "9.9.1"\n', machine="aarch64"), desk.templates)
+    assert b"/7.4.1/bazel-7.4.1-installer-linux-aarch64.sh \\\n" in context.files["Dockerfile"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("base/sig-build.j2", "the template `sig-build`, which is not in `dockerfiles/base/`"),
+        ("accelerator/cuda.j2", "the template `cuda`, which is not in `dockerfiles/accelerator/`"),
+    ],
+)
+def test_a_row_that_names_a_template_that_is_not_there_is_refused(desk: Desk, name: str, says: str) -> None:
+    resolution = desk.resolve(f"{HEAD}gpus: [rtx3080]\n")
+    with pytest.raises(ProfileError, match=re.escape(says)):
+        render(resolution, {path: text for path, text in desk.templates.items() if path != name})
 
 
 def test_patches_keep_their_order_and_get_harmless_names(desk: Desk) -> None:

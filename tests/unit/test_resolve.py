@@ -440,6 +440,24 @@ def test_what_cannot_work_is_refused_at_its_line_with_a_way_out(
     assert problem.fix
 
 
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ("build/cuda:{version}", "build/cuda:{foo}"),
+        ("build/cuda:{version}", "build/cuda:{xpu}"),
+        ("/cuda-{", "/x-{x_"),
+    ],
+    ids=["a name of nothing", "a component of another accelerator", "a path"],
+)
+def test_an_image_that_asks_for_what_the_build_has_not_is_refused(made_up: Desk, known: str, said: str) -> None:
+    tables = MADE_UP_TABLES | {"images": MADE_UP_TABLES["images"].replace(known, said)}
+    texts = {name: [(f"{name}.yaml", text)] for name, text in tables.items()}
+    desk = Desk(knowledge=KnowledgeBase(texts), templates=made_up.templates)
+    (problem,) = desk.problems(HEAD + "gpus: [one]\n")
+    assert (problem.code, problem.line) == ("knowledge-placeholder", 2)
+    assert said in problem.message
+
+
 @pytest.mark.parametrize("text", [parameter.values[0] for parameter in REFUSALS], ids=[one.id for one in REFUSALS])
 def test_nothing_is_said_twice(made_up: Desk, text: str) -> None:
     problems = made_up.problems(text)

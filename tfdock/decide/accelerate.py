@@ -18,9 +18,9 @@ from tfdock.decide.rules import (
     Wanted,
     release_uses_the_target,
 )
-from tfdock.model import Capability, Version
+from tfdock.model import TARGET_FIELDS, Capability, Version
 from tfdock.read.knowledge import Accelerator, Gpu, Release, Support
-from tfdock.read.profile import TARGET_FIELDS, HostCompiler
+from tfdock.read.profile import HostCompiler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,15 +55,24 @@ class Contract:
         return applies(self.release, span) and holds(when, self.facts)
 
     def _filled(self, template: str, row: str) -> str:
-        try:
-            return template.format_map(self.facts).strip()
-        except KeyError as error:
-            raise MissingFact(row, str(error)) from error
+        return filled(template, self.facts, row).strip()
+
+
+def filled(template: str, facts: Mapping[str, str], row: str) -> str:
+    """A row's template with the facts put in; MissingFact where one is not there, with `row` as it was named."""
+    try:
+        return template.format_map(facts)
+    except KeyError as error:
+        raise MissingFact(row, str(error)) from error
 
 
 def applies(release: Release, span: str) -> bool:
-    """A row holds for a release by its own number, or by that of the release it is like."""
-    return span == release.release or in_range(release.like or release.release, span)
+    """Whether a row of that range holds for a release.
+
+    One with `like` is in the ranges of that release, and in those that name its own number: of `2.21..` nobody knows
+    whether a release 9.9 like 2.18 was meant; of `9.9`, `9.9..` and `9.7..9.9` one does.
+    """
+    return release.release in span.split("..") or in_range(release.like or release.release, span)
 
 
 def version_facts(versions: Mapping[str, str]) -> dict[str, str]:

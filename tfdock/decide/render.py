@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tfdock.decide.resolve import Resolution
+from tfdock.errors import Problem, ProfileError
+from tfdock.read.knowledge import PACKAGE, REQUIREMENT
 
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-# Debian policy 5.6.1, with an optional `=version`.
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?\Z")
-# A Python requirement pinned to one version (PEP 508).
-_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!]*\Z")
 _BAZEL_RELEASES = "https://github.com/bazelbuild/bazel/releases/download"
 
 
@@ -39,7 +37,11 @@ class BuildContext:
 
 
 def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext:
-    """Make the context. `templates` maps names below `dockerfiles/` to their text."""
+    """Make the context. `templates` maps names below `dockerfiles/` to their text.
+
+    Raises ProfileError where a knowledge row names a template that is not among them.
+    """
+    _check_templates(resolution, templates)
     environment = _environment(templates)
     dockerfile = environment.get_template("Dockerfile.j2").render(_values(resolution))
     files = {
@@ -62,8 +64,20 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
     return BuildContext(files=dict(sorted(files.items())), source_tree=tree)
 
 
+def _check_templates(resolution: Resolution, templates: Mapping[str, str]) -> None:
+    for folder, name in (("base", resolution.image.template), ("accelerator", resolution.accelerator.template)):
+        if name and f"{folder}/{name}.j2" not in templates:
+            known = [path[len(folder) + 1 : -3] for path in sorted(templates) if path.startswith(f"{folder}/")]
+            message = f"a knowledge row names the template `{name}`, which is not in `dockerfiles/{folder}/`"
+            raise ProfileError(
+                Problem(code="knowledge-row", message=message, fix=f"name one that is: {', '.join(known)}")
+            )
+
+
 def _values(resolution: Resolution) -> dict[str, object]:
     image, source = resolution.image, resolution.source
+    # Bazel has installers for x86_64 alone: of another machine's there is none to download, instead of a wrong one.
+    installer = f"bazel-{resolution.bazel}-installer-linux-{image.machine}.sh"
     return {
         "build_id": resolution.build_id,
         "base": resolution.base,
@@ -74,7 +88,7 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "interpreter": resolution.interpreter,
         "archives": _archives(resolution),
         "bazel": resolution.bazel,
-        "bazel_url": f"{_BAZEL_RELEASES}/{resolution.bazel}/bazel-{resolution.bazel}-installer-linux-x86_64.sh",
+        "bazel_url": f"{_BAZEL_RELEASES}/{resolution.bazel}/{installer}",
         "tools": _tools(resolution),
         "paths": dict(resolution.paths),
         "source_kind": source.kind,
@@ -132,8 +146,8 @@ def _environment(templates: Mapping[str, str]) -> ImmutableSandboxedEnvironment:
     environment.filters |= {
         "json_words": _json_words,
         "shell_word": lambda text: shlex.quote(_one_line(str(text))),
-        "package_words": lambda words: _words(words, _PACKAGE),
-        "requirement_words": lambda words: _words(words, _REQUIREMENT),
+        "package_words": lambda words: _words(words, PACKAGE),
+        "requirement_words": lambda words: _words(words, REQUIREMENT),
     }
     return environment
 

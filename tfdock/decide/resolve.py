@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 from tfdock.decide.accelerate import Devices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.decide.archives import archives_of
-from tfdock.decide.contract import Contract, MissingFact, version_facts
+from tfdock.decide.contract import Contract, MissingFact, filled, version_facts
 from tfdock.decide.fits import same_minor, serves, written
 from tfdock.decide.naming import Names
 from tfdock.decide.notes import Notes, Refused
@@ -160,7 +159,12 @@ class _Resolver:
         python, image = self._python_and_image(release, devices)
         self.notes.stop_if_refused()
         assert image is not None
-        base = self._base(image, python, version, devices.components)
+        try:
+            base = self._base(image, python, version, devices.components)
+            paths = self._paths(release, image, base, version, python, devices.components)
+        except MissingFact as missing:
+            self._refuse_placeholder(missing)
+        self.notes.stop_if_refused()
         self._check_holdings(image, base, devices)
         source = self._source(release, version)
         wheel_name = self._wheel_name()
@@ -169,8 +173,6 @@ class _Resolver:
         self.notes.choose(
             "debug", debug.mode if debug else "off", *_asked_or_default(debug is not None, "optimised, no symbols")
         )
-        paths = self._paths(release, image, version, python, devices.components)
-        self.notes.stop_if_refused()
         names = self._names(release, version, python, devices, source)
         local_version = self._local_version(names)
         if self.notes.allow_untested:
@@ -181,7 +183,9 @@ class _Resolver:
         try:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
-            self._refuse_row(missing, image, base, devices)
+            self._refuse_without_tool(missing, image, base, devices)
+            self._refuse_placeholder(missing)
+        self.notes.stop_if_refused()
         return Resolution(
             version=version,
             release=release,
@@ -325,17 +329,13 @@ class _Resolver:
             fix="add a row to `images.yaml` in a `--knowledge` folder",
         )
 
-    def _refuse_row(self, missing: MissingFact, image: Image, base: ImageRef, devices: Devices) -> NoReturn:
-        """A row of the contract asks for what the build has not: the image's fault, or the row's."""
-        self._refuse_without_tool(missing, image, base, devices)
+    def _refuse_placeholder(self, missing: MissingFact) -> None:
         self.notes.refuse(
             "knowledge-placeholder",
             "tensorflow",
             f"the knowledge row `{missing.row}` asks for {missing.fact}, which this build does not have",
-            fix="add the path or component to the image's or release's row, or a `when:` to this one",
+            fix="correct it, add the path or component to the image's or release's row, or a `when:` to this one",
         )
-        self.notes.stop_if_refused()
-        raise missing  # not reached: what was refused is raised
 
     def _refuse_without_tool(self, missing: MissingFact, image: Image, base: ImageRef, devices: Devices) -> None:
         """A tool that the base image has not: what asked for it is at fault, and not the row that reads its path."""
@@ -369,7 +369,7 @@ class _Resolver:
             self.notes.choose("base", self.profile.base, "profile", "as asked")
             return ImageRef.parse(self.profile.base)
         facts = version_facts({"python": python, "version": str(version), **components})
-        reference = ImageRef.parse(image.image.format_map(facts))
+        reference = ImageRef.parse(filled(image.image, facts, f"images.yaml {image.image}"))
         doubt = "; nobody has checked that it exists" if image.unverified else ""
         self.notes.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
         return reference
@@ -387,19 +387,25 @@ class _Resolver:
                 )
 
     def _paths(
-        self, release: Release, image: Image, version: Version, python: str, components: Mapping[str, str]
+        self,
+        release: Release,
+        image: Image,
+        base: ImageRef,
+        version: Version,
+        python: str,
+        components: Mapping[str, str],
     ) -> dict[str, str]:
         """Where the tools stand in the base image."""
         facts = version_facts({"python": python, "version": str(version), **components})
-        paths = {name: path.format_map(facts) for name, path in image.paths.items()}
+        paths = {name: filled(path, facts, f"images.yaml {path}") for name, path in image.paths.items()}
         host = self.profile.host_compiler
         if isinstance(host, HostCompiler) and host.path:
             return paths | {host.name: host.path}
         if isinstance(host, HostCompiler) and host.version:
-            return paths | {host.name: self._path_of(host.name, host.version, image, paths, release)}
+            return paths | {host.name: self._path_of(host.name, host.version, base, paths, release)}
         return paths
 
-    def _path_of(self, name: str, version: str, image: Image, paths: Mapping[str, str], release: Release) -> str:
+    def _path_of(self, name: str, version: str, base: ImageRef, paths: Mapping[str, str], release: Release) -> str:
         """Where an image has a compiler in a version: under that version, or as the one the release is built with.
 
         Where it is not known which versions an image has, an image of the profile's own among them, one stands where
@@ -419,7 +425,7 @@ class _Resolver:
             "image-without-tool",
             "host_compiler",
             f"the base image that is known for this build has no {name} {version}",
-            why=f"{image.image} has {name} {', '.join(listed)}" if listed else "",
+            why=f"{base} has {name} {', '.join(listed)}" if listed else "",
             fix="say where it stands in an image of your own: `base:` and `host_compiler: {name: …, path: …}`",
         )
         return ""

@@ -1,9 +1,10 @@
 """Knowledge rows: what is known about releases, toolkits, compilers, GPUs, images and accelerators.
 
 Knowledge is data: YAML tables in `tfdock/knowledge/`, each row with its source, checked when it is loaded. Folders
-of further rows (overlays) are merged over the shipped ones: a row with the same key replaces the shipped row;
-images of an overlay are looked at first, its variables and flags come last, where they win. Adding a release, a
-toolkit, a GPU or an accelerator is adding rows; no code knows a version number.
+of further rows (overlays) are merged over the shipped ones. Where the rows of a table have a `KEY`, one with the key
+of a shipped row takes its place. Rows of the other tables replace none: images, archives and estimates of an overlay
+are looked at first, its variables, flags and options of Bazel come last, where they win. Adding a release, a toolkit,
+a GPU or an accelerator is adding rows; no code knows a version number.
 """
 
 from __future__ import annotations
@@ -11,36 +12,89 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.model import Version
+from tfdock.model import TARGET_FIELDS, Capability, ImageRef, Version
 from tfdock.read import yamldoc
 
 _MEMORY = "memory"
+PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?\Z")
+"""A Debian package (policy 5.6.1), with an optional `=version`."""
+REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!]*\Z")
+"""A Python requirement pinned to one version (PEP 508)."""
 _RANGE = re.compile(r"(?P<first>\d+\.\d+)(?P<open>\.\.(?P<last>\d+\.\d+)?)?\Z")
 
 
-def _placeholders(text: str) -> str:
-    """Only plain names in braces: a row may not reach into objects (`{x.__class__}`)."""
+def _placeholders(text: str) -> list[str]:
+    """The names in braces. Only plain ones: a row may not reach into objects (`{x.__class__}`)."""
+    names = []
     for _, name, spec, conversion in string.Formatter().parse(text):
         if name is not None and (not re.fullmatch(r"[a-z][a-z0-9_]*", name) or spec or conversion):
             raise ValueError(f"placeholder {{{name}}} is not a plain name")
-    return text
+        names += [] if name is None else [name]
+    return names
 
 
-def _release_range(text: str) -> str:
-    if not _RANGE.match(text):
-        raise ValueError(f"{text!r} is not a release or range (`2.18`, `2.3..2.17`, `2.18..`)")
-    return text
+def _only(text: str, names: Sequence[str]) -> None:
+    if unknown := [name for name in _placeholders(text) if name not in names]:
+        raise ValueError(f"placeholder {{{unknown[0]}}} is unknown here; known: {', '.join(names) or 'none'}")
 
 
-Template = Annotated[str, AfterValidator(_placeholders)]
-ReleaseRange = Annotated[str, AfterValidator(_release_range)]
+def _image_name(text: str) -> None:
+    _placeholders(text)
+    ImageRef.parse(re.sub(r"\{\w+\}", "1", text))
+
+
+def _expression(text: str) -> None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+
+
+def _target_field(text: str) -> None:
+    if text not in TARGET_FIELDS:
+        raise ValueError(f"`{text}` is no list of targets in a profile; those are {', '.join(TARGET_FIELDS)}")
+
+
+def _read_by(read: Callable[[str], object]) -> AfterValidator:
+    """Text that `read` takes; its ValueError says what is wrong with it."""
+
+    def checked(text: str) -> str:
+        read(text)
+        return text
+
+    return AfterValidator(checked)
+
+
+def _like(pattern: re.Pattern[str], what: str) -> AfterValidator:
+    def read(text: str) -> None:
+        if not pattern.match(text):
+            raise ValueError(f"{text!r} is not a {what}")
+
+    return _read_by(read)
+
+
+def _with(*names: str) -> AfterValidator:
+    """A template of these placeholders only."""
+    return _read_by(lambda text: _only(text, names))
+
+
+Template = Annotated[str, _read_by(_placeholders)]
+ImageName = Annotated[str, _read_by(_image_name)]
+ReleaseRange = Annotated[str, _like(_RANGE, "release or range (`2.18`, `2.3..2.17`, `2.18..`)")]
+Expression = Annotated[str, _read_by(_expression)]
+Dotted = Annotated[str, _read_by(Capability.of_gpu)]
+Branch = Annotated[str, _like(re.compile(r"[0-9]+\Z"), "driver branch (`570`)")]
+Package = Annotated[str, _like(PACKAGE, "package")]
+Requirement = Annotated[str, _like(REQUIREMENT, "requirement pinned to one version (`numpy==1.26.4`)")]
 
 
 def in_range(release: str, span: str) -> bool:
@@ -66,7 +120,7 @@ class _Record(BaseModel):
 class Row(_Record):
     """What every row carries. `checked` is the day (`2026-11-21`) it was compared with its source: the table's own,
     unless the row says another or is from `memory` alone. `unverified` says what nobody has checked. `KEY` are the
-    fields that tell the rows of one file apart."""
+    fields that tell the rows of a table apart."""
 
     KEY: ClassVar[tuple[str, ...]] = ()
 
@@ -74,6 +128,10 @@ class Row(_Record):
     checked: str = ""
     note: str | None = None
     unverified: bool | str = False
+
+    def amiss(self, knowledge: KnowledgeBase) -> tuple[str, str] | None:  # noqa: ARG002 - few kinds of rows ask it
+        """What cannot be right beside the accelerators' rows: the field, and what is wrong with it."""
+        return None
 
 
 class Support(_Record):
@@ -116,7 +174,10 @@ class Cost(_Record):
 
 
 class Release(Row):
-    """A minor release of TensorFlow. `like` names the release whose contract rows it follows.
+    """A minor release of TensorFlow.
+
+    `like` names the release whose rows it takes; of other ranges it is then in those alone that begin or end with its
+    own number (`9.9..`).
 
     By accelerator: `official_targets` are the official wheel's, `official_project` its name where that is not
     `tensorflow`; `default_targets` are what ./configure takes when nothing is said; `floor` is the oldest GPU the
@@ -140,7 +201,7 @@ class Release(Row):
     like: str | None = None
     patches: tuple[str, ...] = ()
     repository: str = "https://github.com/tensorflow/tensorflow.git"
-    tag: Template = "v{version}"
+    tag: Annotated[str, _with("version")] = "v{version}"
     commits: dict[str, str] = Field(default_factory=dict)
     pythons: tuple[str, ...]
     pythons_closed: bool = False
@@ -155,14 +216,14 @@ class Release(Row):
     compilers: dict[str, str] = Field(default_factory=dict)
     tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     components: dict[str, Support] = Field(default_factory=dict)
-    capability_pattern: str | None = None
-    capability_doubt: str | None = None
+    capability_pattern: Expression | None = None
+    capability_doubt: Expression | None = None
     capability_format: str = "named"
     official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     official_project: dict[str, str] = Field(default_factory=dict)
     default_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    floor: dict[str, str] = Field(default_factory=dict)
-    xla_floor: dict[str, str] = Field(default_factory=dict)
+    floor: dict[str, Dotted] = Field(default_factory=dict)
+    xla_floor: dict[str, Dotted] = Field(default_factory=dict)
     runtime_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     runtime_doubt: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     configs: tuple[str, ...] = ()
@@ -173,6 +234,15 @@ class Release(Row):
     def newest(self) -> str:
         """The newest patch release; the minor release itself where none is known."""
         return self.patches[-1] if self.patches else self.release
+
+    def amiss(self, knowledge: KnowledgeBase) -> tuple[str, str] | None:
+        """Targets that a profile could not name."""
+        for field in ("official_targets", "default_targets", "runtime_targets", "runtime_doubt"):
+            for name, targets in getattr(self, field).items():
+                row = knowledge.accelerators.get(name)
+                if row and (wrong := [target for target in targets if not row.lists(target)]):
+                    return field, f"`{wrong[0]}` does not look like a target of {name}, as profiles list them"
+        return None
 
 
 class Variable(Row):
@@ -204,7 +274,9 @@ class Config(Row):
     `configs` matches their names as a whole; `when` is as a variable's; `why` says what would happen.
     """
 
-    configs: str
+    KEY = ("configs",)
+
+    configs: Expression
     why: str
     releases: ReleaseRange = "1.4.."
     when: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
@@ -213,13 +285,28 @@ class Config(Row):
 class BazelOption(Row):
     """How a Bazel version is told something: `purpose` is what for, `since` and `until` are Bazel versions.
 
-    Placeholders: `{path}`, `{jobs}`, `{cpus}`, `{memory_mib}`. Several rows of one purpose make several options.
+    `PURPOSES` are those there are, each with its placeholders. Several rows of one purpose make several options.
     """
+
+    PURPOSES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "disk_cache": ("path",),
+        "repository_cache": ("path",),
+        "events": ("path",),
+        "resources": ("jobs", "cpus", "memory_mib"),
+        "output": (),
+    }
 
     purpose: str
     option: Template
     since: str | None = None
     until: str | None = None
+
+    @model_validator(mode="after")
+    def _is_for_a_purpose(self) -> Self:
+        if self.purpose not in self.PURPOSES:
+            raise ValueError(f"purpose {self.purpose} is none of {', '.join(self.PURPOSES)}")
+        _only(self.option, self.PURPOSES[self.purpose])
+        return self
 
 
 class Toolkit(Row):
@@ -238,6 +325,14 @@ class Toolkit(Row):
     host_compilers_max: dict[str, int] = Field(default_factory=dict)
     driver_linux: str | None = None
     driver_windows: str | None = None
+
+    def amiss(self, knowledge: KnowledgeBase) -> tuple[str, str] | None:
+        """Targets that are not the number of a capability, where they should be."""
+        families = [
+            row for row in knowledge.accelerators.values() if row.capabilities and row.toolkit == self.toolkit
+        ]
+        wrong = [target for target in self.targets if families and not _reads(Capability.parse, f"sm_{target}")]
+        return ("targets", f"`{wrong[0]}` is not the number of a compute capability (`86`)") if wrong else None
 
 
 class Driver(Row):
@@ -265,8 +360,13 @@ class Architecture(Row):
     targets: tuple[str, ...]
     embedded: tuple[str, ...] = ()
     machine: str | None = None
-    driver_min: str | None = None
-    driver_max: str | None = None
+    driver_min: Branch | None = None
+    driver_max: Branch | None = None
+
+    def amiss(self, knowledge: KnowledgeBase) -> tuple[str, str] | None:
+        """An accelerator without a row, or targets that no GPU of it has."""
+        row = knowledge.accelerators.get(self.accelerator)
+        return _not_of(row, "targets", self.targets) or _not_of(row, "embedded", self.embedded)
 
 
 class Library(Row):
@@ -282,8 +382,8 @@ class Library(Row):
     since: str
     until: str | None = None
     toolkits: tuple[str, ...] = ()
-    lowest: str | None = None
-    highest: str | None = None
+    lowest: Dotted | None = None
+    highest: Dotted | None = None
     patches: tuple[str, ...] = ()
 
 
@@ -322,7 +422,7 @@ class Archive(Row):
     url: str
     sha256: str
     components: dict[str, str] = Field(default_factory=dict)
-    arguments: tuple[Template, ...] = ()
+    arguments: tuple[Annotated[str, _with("prefix")], ...] = ()
 
 
 class CpuFeature(Row):
@@ -357,6 +457,8 @@ class Companion(Row):
     with. `limit` is what to say, for GPUs from `lowest` to `highest` (`9.0`).
     """
 
+    KEY = ("component", "accelerator", "releases", "package", "lowest")
+
     component: str
     accelerator: str
     releases: ReleaseRange
@@ -366,8 +468,8 @@ class Companion(Row):
     before: str | None = None
     carries: str | None = None
     pythons: tuple[str, ...] = ()
-    lowest: str | None = None
-    highest: str | None = None
+    lowest: Dotted | None = None
+    highest: Dotted | None = None
     limit: str | None = None
 
 
@@ -407,7 +509,7 @@ class PackagedCompiler(Row):
 
     compiler: str
     since: str
-    path: Template
+    path: Annotated[str, _with("major", "minor")]
     symptoms: dict[str, str] = Field(default_factory=dict)
 
 
@@ -426,6 +528,10 @@ class Gpu(Row):
     memory_gib: float | None = None
     machine: str | None = None
 
+    def amiss(self, knowledge: KnowledgeBase) -> tuple[str, str] | None:
+        """An accelerator without a row, or a target that no GPU of it has."""
+        return _not_of(knowledge.accelerators.get(self.accelerator), "target", (self.target,))
+
 
 class Image(Row):
     """A base image. The first row that fits a release, Python and accelerator is used.
@@ -439,21 +545,20 @@ class Image(Row):
     either: they come from `archives.yaml`.
     """
 
-    image: Template
+    image: ImageName
     releases: ReleaseRange
     pythons: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = ()
     components: dict[str, str] = Field(default_factory=dict)
     compilers: dict[str, str] = Field(default_factory=dict)
     template: str
-    bazel: str = "bazelisk"
     machine: str = "x86_64"
     interpreter: bool = False
     archives: tuple[str, ...] = ()
     paths: dict[str, Template] = Field(default_factory=dict)
     holds: dict[str, str] = Field(default_factory=dict)
-    packages: tuple[str, ...] = ()
-    pip: tuple[str, ...] = ()
+    packages: tuple[Package, ...] = ()
+    pip: tuple[Requirement, ...] = ()
 
 
 class Accelerator(Row):
@@ -474,16 +579,48 @@ class Accelerator(Row):
     accelerator: str
     toolkit: str | None = None
     components: tuple[str, ...] = ()
-    target_pattern: str | None = None
-    target_field: str = "targets"
+    target_pattern: Expression | None = None
+    target_field: Annotated[str, _read_by(_target_field)] = "targets"
     capabilities: bool = False
-    config_pattern: str | None = None
+    config_pattern: Expression | None = None
     template: str | None = None
     vendor: str = ""
     tools: tuple[Template, ...] = ()
     compilers: tuple[str, ...] = ()
     titles: dict[str, str] = Field(default_factory=dict)
-    symptoms: dict[str, Template] = Field(default_factory=dict)
+    symptoms: dict[str, Annotated[str, _with("target", "number")]] = Field(default_factory=dict)
+
+    def has(self, target: str) -> bool:
+        """Whether a GPU's target is one of this family: `8.6`, `gfx90a`."""
+        return _reads(Capability.of_gpu, target) if self.capabilities else self._matches(target)
+
+    def lists(self, target: str) -> bool:
+        """Whether a profile can list a target for this family: `sm_86`, `gfx90a`."""
+        return self._matches(target) and (not self.capabilities or _reads(Capability.parse, target))
+
+    def _matches(self, target: str) -> bool:
+        return bool(re.fullmatch(self.target_pattern or "", target))
+
+
+def _reads(read: Callable[[str], object], text: str) -> bool:
+    try:
+        read(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _not_of(row: Accelerator | None, field: str, targets: Iterable[str]) -> tuple[str, str] | None:
+    """What is wrong with the targets of GPUs of that family; None where nothing is."""
+    if row is None or row.target_pattern is None:
+        return "accelerator", "no accelerator of this name has a row and targets"
+    wrong = [target for target in targets if not row.has(target)]
+    like = "8.6" if row.capabilities else row.target_pattern
+    return (
+        (field, f"`{wrong[0]}` is not the target of a GPU of {row.accelerator}: those look like `{like}`")
+        if wrong
+        else None
+    )
 
 
 _R = TypeVar("_R", bound=Row)
@@ -510,7 +647,7 @@ class KnowledgeBase:
     @cached_property
     def releases(self) -> dict[str, Release]:
         """Minor release -> row."""
-        return self._keyed("releases", Release, "release")
+        return self._keyed("releases", Release)
 
     @cached_property
     def variables(self) -> tuple[Variable, ...]:
@@ -525,7 +662,7 @@ class KnowledgeBase:
     @cached_property
     def configs(self) -> tuple[Config, ...]:
         """Configurations that are of no use here."""
-        return self._rows("configs", Config)
+        return tuple(self._keyed("configs", Config).values())
 
     @cached_property
     def bazel_options(self) -> tuple[BazelOption, ...]:
@@ -535,42 +672,42 @@ class KnowledgeBase:
     @cached_property
     def toolkits(self) -> dict[tuple[str, str], Toolkit]:
         """(toolkit, minor version) -> row."""
-        return {(row.toolkit, row.version): row for row in self._rows("toolkits", Toolkit)}
+        return self._keyed("toolkits", Toolkit)
 
     @cached_property
     def compilers(self) -> dict[tuple[str, str], Compiler]:
         """(compiler, version) -> row."""
-        return {(row.compiler, row.version): row for row in self._rows("compilers", Compiler)}
+        return self._keyed("compilers", Compiler)
 
     @cached_property
     def host_compilers(self) -> dict[tuple[str, str], PackagedCompiler]:
         """(compiler, first version) -> row."""
-        return {(row.compiler, row.since): row for row in self._rows("host_compilers", PackagedCompiler)}
+        return self._keyed("host_compilers", PackagedCompiler)
 
     @cached_property
     def drivers(self) -> dict[tuple[str, str], Driver]:
         """(toolkit, major version) -> row."""
-        return {(row.toolkit, row.version): row for row in self._rows("drivers", Driver)}
+        return self._keyed("drivers", Driver)
 
     @cached_property
     def architectures(self) -> tuple[Architecture, ...]:
         """Generations of GPUs."""
-        return self._rows("architectures", Architecture)
+        return tuple(self._keyed("architectures", Architecture).values())
 
     @cached_property
     def libraries(self) -> tuple[Library, ...]:
         """What versions of libraries run on and with."""
-        return self._rows("libraries", Library)
+        return tuple(self._keyed("libraries", Library).values())
 
     @cached_property
     def redistributables(self) -> dict[tuple[str, str], Redistributable]:
         """(component, version) -> row."""
-        return {(row.component, row.version): row for row in self._rows("redistributables", Redistributable)}
+        return self._keyed("redistributables", Redistributable)
 
     @cached_property
     def interpreters(self) -> dict[str, Interpreter]:
         """Python minor version -> row."""
-        return self._keyed("interpreters", Interpreter, "python")
+        return self._keyed("interpreters", Interpreter)
 
     @cached_property
     def archives(self) -> tuple[Archive, ...]:
@@ -580,7 +717,7 @@ class KnowledgeBase:
     @cached_property
     def cpu_features(self) -> dict[str, CpuFeature]:
         """Feature -> row."""
-        return self._keyed("cpu_features", CpuFeature, "feature")
+        return self._keyed("cpu_features", CpuFeature)
 
     @cached_property
     def estimates(self) -> tuple[Estimate, ...]:
@@ -590,17 +727,17 @@ class KnowledgeBase:
     @cached_property
     def companions(self) -> tuple[Companion, ...]:
         """What comes with official wheels."""
-        return self._rows("companions", Companion)
+        return tuple(self._keyed("companions", Companion).values())
 
     @cached_property
     def codes(self) -> dict[str, Code]:
         """A problem's code -> row."""
-        return self._keyed("codes", Code, "code")
+        return self._keyed("codes", Code)
 
     @cached_property
     def gpus(self) -> dict[str, Gpu]:
         """Canonical short name -> row."""
-        return self._keyed("gpus", Gpu, "gpu")
+        return self._keyed("gpus", Gpu)
 
     @cached_property
     def images(self) -> tuple[Image, ...]:
@@ -610,7 +747,7 @@ class KnowledgeBase:
     @cached_property
     def accelerators(self) -> dict[str, Accelerator]:
         """Name -> row."""
-        return self._keyed("accelerators", Accelerator, "accelerator")
+        return self._keyed("accelerators", Accelerator)
 
     @cached_property
     def version(self) -> str:
@@ -633,8 +770,10 @@ class KnowledgeBase:
         names = (row.source,) if isinstance(row.source, str) else row.source
         return "; ".join(named.get(name, name) for name in names)
 
-    def _keyed(self, table: str, kind: type[_R], key: str) -> dict[str, _R]:
-        return {getattr(row, key): row for row in self._rows(table, kind)}
+    def _keyed(self, table: str, kind: type[_R]) -> dict[Any, _R]:
+        """By `KEY`, a tuple where that is several fields; of two files the later row, in the place of the earlier."""
+        key = attrgetter(*kind.KEY)
+        return {key(row): row for row in self._rows(table, kind)}
 
     def _rows(self, table: str, kind: type[_R], *, newest_file_first: bool = False) -> tuple[_R, ...]:
         files = list(self._texts.get(table, ()))
@@ -646,20 +785,26 @@ class KnowledgeBase:
         table = _Table(file, text, self._plain(text, file))
         sources = table.sources
         found: list[_R] = []
-        seen: dict[tuple[str, ...], int] = {}
+        seen: dict[tuple[Any, ...], int] = {}
         for index, values in enumerate(table.rows):
             row = _row(table, index, values, kind)
             cited = (row.source,) if isinstance(row.source, str) else row.source
             if sources is not None and (unknown := [one for one in cited if one not in sources]):
                 message = f"source `{unknown[0]}` is not explained in `sources:`"
                 raise table.wrong_row((index, "source"), message, f"the table's `sources:` has: {', '.join(sources)}")
+            if amiss := row.amiss(self):
+                raise table.wrong_row((index, amiss[0]), amiss[1], "correct it, or the rows of `accelerators.yaml`")
             key = tuple(getattr(row, field) for field in kind.KEY)
             if key and seen.setdefault(key, index) != index:
-                message = f"{' '.join(key)} has a row already, in line {table.place((seen[key],)).line}"
+                message = f"{_words(key)} has a row already, in line {table.place((seen[key],)).line}"
                 fix = "one row says all of it; a row of an overlay replaces the shipped one"
                 raise table.wrong_row((index,), message, fix)
             found.append(row)
         return found
+
+
+def _words(key: Iterable[str | tuple[str, ...] | None]) -> str:
+    return " ".join(word if isinstance(word, str) else " ".join(word) for word in key if word)
 
 
 class _Table:
@@ -730,12 +875,11 @@ def _row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
     except ValidationError as error:
         fix = f"a row of this table has: {', '.join(kind.model_fields)}; versions are quoted text"
         raise ProfileError(
-            *(
-                table.problem(
-                    (index, *item["loc"]),
-                    f"{'.'.join(str(part) for part in item['loc']) or 'row'}: {item['msg']}",
-                    fix,
-                )
-                for item in error.errors(include_url=False)
-            )
+            *(table.problem((index, *item["loc"]), _complaint(item), fix) for item in error.errors(include_url=False))
         ) from error
+
+
+def _complaint(item: ErrorDetails) -> str:
+    """What pydantic says; its word for every ValueError says nothing."""
+    place = ".".join(str(part) for part in item["loc"]) or "row"
+    return f"{place}: {item['msg'].removeprefix('Value error, ')}"

@@ -27,7 +27,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.model import ImageRef
+from tfdock.model import TARGET_FIELDS, ImageRef
 from tfdock.read import yamldoc
 
 MAX_EXTENDS = 8
@@ -399,8 +399,6 @@ class Profile(_Record):
         return self
 
 
-TARGET_FIELDS = ("compute_capabilities", "amdgpu_targets", "targets")
-"""Lists of what is compiled; `gpus`, given beside one, are held against it."""
 _DEVICE_FIELDS = ("gpus", *TARGET_FIELDS)
 
 
