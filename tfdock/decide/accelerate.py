@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfdock.decide.devices import bare_gpu, find_gpu, is_embedded, machine_of, sorted_targets, unknown_gpu
+from tfdock.decide.fits import own_target
 from tfdock.decide.notes import Finding
 from tfdock.decide.question import Question
 from tfdock.decide.rules import (
@@ -18,7 +18,7 @@ from tfdock.decide.rules import (
     Wanted,
     release_uses_the_target,
 )
-from tfdock.model import TARGET_FIELDS, Capability, Version
+from tfdock.model import TARGET_FIELDS, Version
 from tfdock.read.knowledge import Accelerator, Gpu, Release, Support
 from tfdock.read.profile import HostCompiler
 
@@ -90,9 +90,9 @@ def _devices_are_known(question: Question) -> bool:
     for field, path, target in _asked_targets(question):
         rows = [row for row in question.knowledge.accelerators.values() if row.target_pattern]
         owners = [row for row in rows if row.target_field == field]
-        if any(re.fullmatch(row.target_pattern or "", target) for row in owners):
+        if any(row.matches(target) for row in owners):
             continue
-        others = [row for row in rows if re.fullmatch(row.target_pattern or "", target)]
+        others = [row for row in rows if row.matches(target)]
         patterns = " or ".join(f"`{row.target_pattern}`" for row in owners or rows)
         notes.refuse(
             "target-field" if others else "target-syntax",
@@ -113,7 +113,7 @@ def _evidence(question: Question) -> Iterable[tuple[str, str]]:
                 yield fields[name], row.accelerator
     for field, path, target in _asked_targets(question):
         for row in rows:
-            if row.target_pattern and row.target_field == field and re.fullmatch(row.target_pattern, target):
+            if row.target_field == field and row.matches(target):
                 yield path, row.accelerator
     yield from ((path, gpu.accelerator) for path, _, gpu in asked_gpus(question) if gpu)
 
@@ -259,15 +259,8 @@ def _targets_of(release: Release, accelerator: Accelerator, gpus: Sequence[tuple
     """One exact target for each GPU."""
     found = []
     for path, gpu in gpus:
-        target = gpu.target
-        if gpu.accelerator != accelerator.accelerator:
-            continue  # said as accelerator-conflict
-        if accelerator.capabilities:
-            capability = Capability.of_gpu(gpu.target)
-            # Before 2.3 a release knows only `x.y`, which means SASS and PTX: nothing narrower can be asked of it.
-            ptx = release.capability_format == "dotted"
-            target = str(Capability(capability.major, capability.minor, ptx=ptx))
-        found.append(Wanted(target=target, path=path, gpu=gpu))
+        if gpu.accelerator == accelerator.accelerator:  # else it is said as accelerator-conflict
+            found.append(Wanted(target=own_target(release, accelerator, gpu.target), path=path, gpu=gpu))
     return found
 
 

@@ -21,7 +21,7 @@ from tfdock.decide.devices import (
     sorted_targets,
     unknown_gpu,
 )
-from tfdock.decide.fits import has_code_for, is_used, libraries, reaches, toolkit_floor
+from tfdock.decide.fits import has_code_for, is_used, libraries, own_target, reaches, toolkit_floor
 from tfdock.decide.known import apart, release_named, taken_versions
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.decide.rules import judge
@@ -477,19 +477,13 @@ class _Limits:
         major = Version(self._toolkit_version()).parts[:1]
         return not row.toolkits or any(Version(one).parts[:1] == major for one in row.toolkits)
 
-    def _serves(self, row: Library) -> bool:
+    def _serves(self, row: Library | Companion) -> bool:
         return has_code_for(row, self._accelerator, self._gpu.target)
 
     def _told(self, runs: Runs) -> Iterator[str]:
         for row in self._companions:
-            if row.limit and self._within(row) and (row.carries is None or runs == "ptx-jit"):
+            if row.limit and self._serves(row) and (row.carries is None or runs == "ptx-jit"):
                 yield row.limit
-
-    def _within(self, row: Companion) -> bool:
-        if not self._accelerator.capabilities:
-            return row.lowest is None and row.highest is None
-        below = row.lowest is not None and _below(self._gpu.target, row.lowest)
-        return not below and not (row.highest is not None and _below(row.highest, self._gpu.target))
 
     def _driver(self, runs: Runs) -> Iterator[str]:
         """The oldest driver by toolkit, GPU, and PTX; and the last one that knows the GPU."""
@@ -504,10 +498,6 @@ class _Limits:
         if known:
             end = f", and {last} is the last that knows this GPU" if last else ""
             yield f"driver {max(known)} or newer{end}"
-
-
-def _below(target: str, limit: str) -> bool:
-    return Capability.of_gpu(target) < Capability.of_gpu(limit)
 
 
 def _digits(number: str) -> int:
@@ -626,7 +616,7 @@ def _lists(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> I
         targets = sorted_targets(gpu.target for gpu in gpus)
         yield (accelerator.target_field, f"[{', '.join(targets)}]", "") if bare else ("", "", "")
         return
-    exact = _exact(release, gpus)
+    exact = _exact(release, accelerator, gpus)
     ptx = release.capability_format == "dotted"
     able = _able(knowledge, release, accelerator)
     whom = "all of them" if len(gpus) > 1 else "it"
@@ -638,10 +628,9 @@ def _lists(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> I
             yield accelerator.target_field, f"[{', '.join(targets)}]", comment
 
 
-def _exact(release: Release, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+def _exact(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) -> tuple[str, ...]:
     """A target for each GPU alone, as the release takes them."""
-    ptx = release.capability_format == "dotted"
-    return sorted_targets(str(replace(Capability.of_gpu(gpu.target), ptx=ptx)) for gpu in gpus)
+    return sorted_targets(own_target(release, accelerator, gpu.target) for gpu in gpus)
 
 
 def _able(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> set[str]:
@@ -757,7 +746,7 @@ def _one_each(
     names = _named(knowledge, gpus)
     draft = _Draft(version=str(offer.resolution.version), python=None, gpus=names)
     if len(names) < len(gpus):
-        exact = _exact(offer.release, gpus) if accelerator.capabilities else offer.resolution.targets
+        exact = _exact(offer.release, accelerator, gpus)
         draft = replace(draft, targets=(accelerator.target_field, f"[{', '.join(exact)}]", ""))
     try:
         targets = _resolved(knowledge, draft).targets

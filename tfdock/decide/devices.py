@@ -199,7 +199,7 @@ def title(knowledge: KnowledgeBase, gpu: Gpu) -> str:
 def is_target(knowledge: KnowledgeBase, word: str) -> bool:
     """Whether a word is written as targets are (`8.6`, `sm_86`, `gfx90a`), known or not."""
     rows = knowledge.accelerators.values()
-    if any(row.target_pattern and re.fullmatch(row.target_pattern, spelled(word)) for row in rows):
+    if any(row.matches(spelled(word)) for row in rows):
         return True
     capabilities = any(row.capabilities for row in rows)
     return bool(capabilities and re.fullmatch(r"\d{1,2}\.\d", word)) or word.lower() in _all_targets(knowledge)

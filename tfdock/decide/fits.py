@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tfdock.decide.archives import archives_of
 from tfdock.decide.contract import applies
 from tfdock.model import Capability, Version
-from tfdock.read.knowledge import Accelerator, Image, KnowledgeBase, Library, Release, Toolkit
+from tfdock.read.knowledge import Accelerator, Companion, Image, KnowledgeBase, Library, Release, Toolkit
 
 
 def same_minor(one: str, other: str) -> bool:
@@ -26,6 +27,12 @@ def same_minor(one: str, other: str) -> bool:
 def exact_target(accelerator: Accelerator, gpu: str) -> str:
     """The target for a GPU alone: `sm_86` for 8.6, a gfx target as it is."""
     return str(Capability.of_gpu(gpu)) if accelerator.capabilities else gpu
+
+
+def own_target(release: Release, accelerator: Accelerator, gpu: str) -> str:
+    """The narrowest target for a GPU that a release can be told: with PTX where it knows nothing else."""
+    target = exact_target(accelerator, gpu)
+    return str(replace(Capability.parse(target), ptx=True)) if needs_ptx(release, accelerator, target) else target
 
 
 def needs_ptx(release: Release, accelerator: Accelerator, target: str) -> bool:
@@ -88,8 +95,8 @@ def is_made_for(row: Library, toolkit: str) -> bool:
     return not row.toolkits or any(same_minor(toolkit, made) for made in row.toolkits)
 
 
-def has_code_for(row: Library, accelerator: Accelerator, gpu: str) -> bool:
-    """Whether a library has code for a GPU."""
+def has_code_for(row: Library | Companion, accelerator: Accelerator, gpu: str) -> bool:
+    """Whether a GPU lies in the range of those that a library has code for."""
     if not accelerator.capabilities:
         return True
     capability = Capability.of_gpu(gpu)

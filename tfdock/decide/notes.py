@@ -29,6 +29,16 @@ class Finding:
     weight: str = "error"
 
 
+def sentences(*parts: str) -> str:
+    """The parts of a `why`, those that there are."""
+    return "; ".join(part for part in parts if part)
+
+
+def prevented(symptom: str | None) -> str:
+    """What a refusal prevents, for its `why`; empty where nobody wrote down what would be seen."""
+    return f"without this refusal: {symptom}" if symptom else ""
+
+
 @dataclass(slots=True, kw_only=True)
 class Notes:
     """Choices and problems in the making. A `trial` only asks whether there is a problem, and stops at the first."""

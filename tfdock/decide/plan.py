@@ -21,7 +21,6 @@ EPOCH = 315532800
 action key and empty the cache."""
 
 # Paths inside the containers: the same everywhere, because they end up in what is compiled.
-SOURCE = "/tf/tensorflow"
 OUTPUT = "/tf/output"
 STAGING = "/tf/staging"
 REPOSITORY_CACHE = "/tf/cache/repository"

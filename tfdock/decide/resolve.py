@@ -239,7 +239,7 @@ class _Resolver:
         assert release is not None
         official = not (source.git or source.archive or source.path or source.ref)
         if len(asked.parts) < 3 and release.patches:
-            version = Version(release.patches[-1])
+            version = Version(release.newest)
             self.notes.choose(
                 "tensorflow", version, f"releases.yaml {release.release}", "newest patch release of the minor"
             )
@@ -250,7 +250,7 @@ class _Resolver:
                 path,
                 f"TensorFlow {asked} is no release that is known",
                 why=f"releases of {release.release}: {', '.join(release.patches)}",
-                fix=f'name its source: `tensorflow: {{release: "{release.patches[-1]}", ref: …}}`',
+                fix=f'name its source: `tensorflow: {{release: "{release.newest}", ref: …}}`',
             )
         self.notes.choose("tensorflow", asked, "profile", "as asked")
         return release, asked

@@ -21,7 +21,7 @@ from tfdock.decide.fits import (
     reaches,
     same_minor,
 )
-from tfdock.decide.notes import Finding
+from tfdock.decide.notes import Finding, prevented, sentences
 from tfdock.inspect import verdict
 from tfdock.model import Capability, Version
 from tfdock.read.knowledge import Accelerator, Gpu, KnowledgeBase, Library, Release, Support, Toolkit
@@ -239,7 +239,7 @@ def release_uses_the_target(one: Combination) -> Iterator[Finding]:
                 code="runtime-target",
                 path=wanted.path,
                 message=f"TensorFlow {one.release.release} {uses} {gpu} at run time",
-                why=_sentences(
+                why=sentences(
                     f"{wanted.who} wants it; the release uses {', '.join(allowed)}",
                     "" if unsure else one.symptom("runtime-target", wanted.target),
                 ),
@@ -260,7 +260,7 @@ def _floors(one: Combination, code: str, floors: Mapping[str, str], message: str
                 code=code,
                 path=wanted.path,
                 message=message.format(release=one.release.release, floor=floor),
-                why=_sentences(f"{wanted.who} wants {gpu}", one.symptom(code, wanted.target)),
+                why=sentences(f"{wanted.who} wants {gpu}", one.symptom(code, wanted.target)),
             )
 
 
@@ -277,9 +277,9 @@ def toolkit_compiles(one: Combination) -> Iterator[Finding]:
                 code="target-not-in-toolkit",
                 path=wanted.path,
                 message=f"{one.title(name)} {row.version} does not support {wanted.target}",
-                why=_sentences(
+                why=sentences(
                     f"{wanted.who} wants it; {one.said(name)} supports {', '.join(row.targets)}",
-                    _prevented(one.symptom("target-not-in-toolkit", wanted.target)),
+                    prevented(one.symptom("target-not-in-toolkit", wanted.target)),
                 ),
             )
 
@@ -293,7 +293,7 @@ def compiler_emits(one: Combination) -> Iterator[Finding]:
             code="compiler-cannot-emit",
             path="compiler" if one.compiler_asked else wanted.path,
             message=f"{one.compiler} {one.compiler_version} cannot emit {wanted.target}",
-            why=_sentences(f"{wanted.who} wants it", _prevented(one.symptom("compiler-cannot-emit", wanted.target))),
+            why=sentences(f"{wanted.who} wants it", prevented(one.symptom("compiler-cannot-emit", wanted.target))),
         )
     own = any(name == one.compiler for name, _ in one.knowledge.compilers)
     if own and one.compiler_version and one.targets and not missing and (row is None or row.unverified):
@@ -316,9 +316,9 @@ def compiler_reads_release(one: Combination) -> Iterator[Finding]:
             path=one.place(name) if name in one.asked else "compiler",
             message=f"{one.compiler} of {one.title(name)} {one.toolkit_version} is not known to compile "
             f"TensorFlow {one.release.release}",
-            why=_sentences(
+            why=sentences(
                 f"that of {one.title(name)} {oldest} is the first that is",
-                _prevented(one.symptom("compiler-untested")),
+                prevented(one.symptom("compiler-untested")),
             ),
             weight="doubt",
         )
@@ -334,8 +334,8 @@ def compiler_reads_toolkit(one: Combination) -> Iterator[Finding]:
             code="compiler-toolkit",
             path=one.place(name) if name in one.asked else "compiler",
             message=f"{one.compiler} {one.compiler_version} cannot read the headers of {one.said(name)}",
-            why=_sentences(
-                f"{one.title(name)} {newest} is the newest it compiles", _prevented(one.symptom("compiler-toolkit"))
+            why=sentences(
+                f"{one.title(name)} {newest} is the newest it compiles", prevented(one.symptom("compiler-toolkit"))
             ),
         )
 
@@ -403,7 +403,7 @@ def gpus_are_served(one: Combination) -> Iterator[Finding]:
                 code="gpu-not-served",
                 path=path,
                 message=f"{gpu.gpu} ({gpu.target}) would not run what is compiled: {', '.join(targets)}",
-                why=_sentences(found.reason, _prevented(one.symptom("gpu-not-served", gpu.target))),
+                why=sentences(found.reason, prevented(one.symptom("gpu-not-served", gpu.target))),
             )
         elif not found.starts_at_once:
             yield Finding(
@@ -421,17 +421,6 @@ def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, targets:
         return verdict.runs_gfx(gpu, targets)
     embedded = embedded_targets(knowledge, accelerator.accelerator)
     return verdict.runs(Capability.of_gpu(gpu), *verdict.code_of(targets), embedded=embedded)
-
-
-# --- words ----------------------------------------------------------------------------------------------------------
-
-
-def _sentences(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
-
-
-def _prevented(symptom: str) -> str:
-    return f"without this refusal: {symptom}" if symptom else ""
 
 
 DEVICE_RULES: tuple[Rule, ...] = (

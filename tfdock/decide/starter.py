@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -78,7 +77,7 @@ def _target(knowledge: KnowledgeBase, word: str) -> tuple[Accelerator, str] | No
     """A target as a profile lists it, and whose it is: `8.6` is `sm_86`."""
     for row in knowledge.accelerators.values():
         written = _listed(row, word)
-        if row.target_pattern and re.fullmatch(row.target_pattern, written):
+        if row.matches(written):
             return row, written
     return None
 

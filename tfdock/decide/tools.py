@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tfdock.decide.accelerate import Devices
 from tfdock.decide.contract import applies, holds
 from tfdock.decide.fits import same_minor
+from tfdock.decide.notes import prevented, sentences
 from tfdock.decide.question import Question
 from tfdock.model import Version
 from tfdock.read.knowledge import Config, KnowledgeBase, PackagedCompiler, Release
@@ -66,7 +67,7 @@ def _check_host_compiler(question: Question, release: Release, devices: Devices,
             "host-compiler-too-new",
             "host_compiler",
             f"{title} {row.version} takes no {name} newer than {newest}",
-            why=_with_symptom(f"`host_compiler` says {name} {version}", symptoms.get("host-compiler-too-new")),
+            why=sentences(f"`host_compiler` says {name} {version}", prevented(symptoms.get("host-compiler-too-new"))),
         )
     elif oldest and Version(version) < Version(oldest):
         package = packaged(question.knowledge, name, version)
@@ -75,7 +76,7 @@ def _check_host_compiler(question: Question, release: Release, devices: Devices,
             "host-compiler-too-old",
             "host_compiler",
             f"TensorFlow {release.release} cannot be compiled by {name} {version}",
-            why=_with_symptom(f"{name} {oldest} is the first that knows its C++ standard", symptom),
+            why=sentences(f"{name} {oldest} is the first that knows its C++ standard", prevented(symptom)),
         )
     elif not any(same_minor(version, one) for one in tested):
         question.notes.doubt(
@@ -84,10 +85,6 @@ def _check_host_compiler(question: Question, release: Release, devices: Devices,
             f"TensorFlow {release.release} is not known to be built with {name} {version}",
             why=f"it is built with {name} {' and '.join(tested)}" if tested else f"nothing is known with {name}",
         )
-
-
-def _with_symptom(why: str, symptom: str | None) -> str:
-    return f"{why}; without this refusal: {symptom}" if symptom else why
 
 
 def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompiler | None:

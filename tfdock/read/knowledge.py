@@ -592,14 +592,15 @@ class Accelerator(Row):
 
     def has(self, target: str) -> bool:
         """Whether a GPU's target is one of this family: `8.6`, `gfx90a`."""
-        return _reads(Capability.of_gpu, target) if self.capabilities else self._matches(target)
+        return _reads(Capability.of_gpu, target) if self.capabilities else self.matches(target)
 
     def lists(self, target: str) -> bool:
         """Whether a profile can list a target for this family: `sm_86`, `gfx90a`."""
-        return self._matches(target) and (not self.capabilities or _reads(Capability.parse, target))
+        return self.matches(target) and (not self.capabilities or _reads(Capability.parse, target))
 
-    def _matches(self, target: str) -> bool:
-        return bool(re.fullmatch(self.target_pattern or "", target))
+    def matches(self, word: str) -> bool:
+        """Whether a word is written as profiles list targets of this family; never where it has none."""
+        return bool(self.target_pattern and re.fullmatch(self.target_pattern, word))
 
 
 def _reads(read: Callable[[str], object], text: str) -> bool:
