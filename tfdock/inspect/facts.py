@@ -1,0 +1,171 @@
+"""What was found in a wheel: frozen facts, no judgement. Sizes are in bytes.
+
+Targets are spelt as usual: `sm_90a` for SASS, `compute_90` for PTX, `gfx90a:xnack+` for AMD code objects. But here,
+unlike in a list of what to compile, `compute_90` is the PTX alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tfdock.model import Capability
+
+Kind = Literal["sass", "ptx", "amdgpu", "unknown"]
+"""Of a code image; `unknown`: of a kind that no public tool can name, counted so that it is not passed over."""
+
+Packing = Literal["raw", "lz4", "zstd", "zlib"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """All images of one kind and target: how many, how large as they lie in the file, how packed.
+
+    `isa` is the newest PTX ISA version among them (`8.3`), empty for other kinds.
+    """
+
+    kind: Kind
+    target: str
+    count: int
+    size: int
+    packing: tuple[Packing, ...]
+    isa: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Containers:
+    """`count` containers (CUDA: fat binaries, HIP: offload bundles) that hold the same targets.
+
+    A container is what the runtime chooses from for one kernel: a GPU that one container does not serve lacks the
+    kernels in it, whatever the others hold. `stub`: none of its images has a kernel (nvcc's device-link stubs), so it
+    is no kernel's container.
+    """
+
+    sass: tuple[str, ...] = ()
+    ptx: tuple[str, ...] = ()
+    amdgpu: tuple[str, ...] = ()
+    count: int = 1
+    size: int = 0
+    stub: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCode:
+    """The GPU code of a library: its images by kind and target, in order, and its containers by what they hold."""
+
+    images: tuple[Images, ...] = ()
+    containers: tuple[Containers, ...] = ()
+
+    def targets(self, kind: Kind) -> tuple[str, ...]:
+        """The targets of a kind, in numerical order."""
+        return tuple(one.target for one in self.images if one.kind == kind)
+
+    @property
+    def sass(self) -> tuple[str, ...]:
+        """`sm_…`, in numerical order."""
+        return self.targets("sass")
+
+    @property
+    def ptx(self) -> tuple[str, ...]:
+        """`compute_…`, in numerical order."""
+        return self.targets("ptx")
+
+    @property
+    def amdgpu(self) -> tuple[str, ...]:
+        """`gfx…`, in order."""
+        return self.targets("amdgpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """An ELF file of a wheel.
+
+    `machine` is as in platform tags (`x86_64`, `aarch64`), else `machine-<number>`. `needed` are DT_NEEDED in order,
+    `runpath` and `rpath` their entries. `versions` are the symbol versions it wants of each needed library
+    (`libc.so.6` -> `GLIBC_2.17`); `glibc` and `libstdcxx` (`GLIBCXX_3.4.21` -> `3.4.21`) the newest of them, empty
+    where it wants none. `loadable` is the GPU code that the runtime registers (.nv_fatbin, .hip_fatbin);
+    `relocatable` (__nv_relfatbin) is input of the device linker and never runs. `traces` are those byte strings
+    looked for that stand in it. `problems` are what is damaged in it, a sentence each: then its facts are incomplete.
+    """
+
+    path: str
+    size: int
+    machine: str
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    versions: Mapping[str, tuple[str, ...]]
+    glibc: str = ""
+    libstdcxx: str = ""
+    debug_info: bool = False
+    executable_stack: bool = False
+    text_relocations: bool = False
+    loadable: GpuCode = GpuCode()
+    relocatable: GpuCode = GpuCode()
+    traces: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def merged(codes: Iterable[GpuCode]) -> GpuCode:
+    """The GPU code of several libraries as one."""
+    images: dict[tuple[Kind, str], Images] = {}
+    containers: dict[tuple[object, ...], Containers] = {}
+    for code in codes:
+        for one in code.images:
+            old = images.get((one.kind, one.target))
+            images[one.kind, one.target] = _added(old, one) if old else one
+        for held in code.containers:
+            key = (held.sass, held.ptx, held.amdgpu, held.stub)
+            before = containers.get(key, held)
+            count, size = (0, 0) if before is held else (before.count, before.size)
+            containers[key] = Containers(
+                sass=held.sass,
+                ptx=held.ptx,
+                amdgpu=held.amdgpu,
+                count=count + held.count,
+                size=size + held.size,
+                stub=held.stub,
+            )
+    return GpuCode(
+        images=tuple(sorted(images.values(), key=image_order)),
+        containers=tuple(sorted(containers.values(), key=container_order)),
+    )
+
+
+def _added(one: Images, other: Images) -> Images:
+    return Images(
+        kind=one.kind,
+        target=one.target,
+        count=one.count + other.count,
+        size=one.size + other.size,
+        packing=tuple(sorted({*one.packing, *other.packing})),
+        isa=max(one.isa, other.isa, key=isa_order),
+    )
+
+
+def isa_order(isa: str) -> tuple[int, ...]:
+    """`8.10` comes after `8.9`; an empty one first."""
+    return tuple(int(part) for part in isa.split(".")) if isa else ()
+
+
+_KINDS: tuple[Kind, ...] = ("sass", "ptx", "amdgpu", "unknown")
+
+
+def image_order(image: Images) -> tuple[object, ...]:
+    """SASS before PTX before AMD, each by number."""
+    return (_KINDS.index(image.kind), target_order(image.target))
+
+
+def container_order(one: Containers) -> tuple[object, ...]:
+    """Stubs last, those that hold most first."""
+    return (one.stub, -one.count, one.sass, one.ptx, one.amdgpu)
+
+
+def target_order(target: str) -> tuple[object, ...]:
+    """Capabilities by number, everything else by its letters."""
+    try:
+        return (0, Capability.parse(target))
+    except ValueError:
+        return (1, target)
