@@ -41,6 +41,9 @@ HOMES = {
     "pydantic": ("read/",),
     "pydantic_core": ("read/",),
     "packaging": ("inspect/", "do/"),
+    "isal": ("inspect/archive.py",),
+    "lz4": ("inspect/fatbin.py",),
+    "zstandard": ("inspect/fatbin.py", "inspect/offload.py"),
     "typer": ("talk/",),
     "rich": ("talk/",),
 }

@@ -26,7 +26,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdock.inspect import wheel
+from tfdock.inspect.archive import Writer
 from tfdock.inspect.wheel import (
     FIXES,
     WheelError,
@@ -471,7 +471,7 @@ def test_a_file_name_that_is_not_a_wheels_is_refused(filename: str) -> None:
 
 
 def test_a_wheel_that_unpacks_beyond_the_limit_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheel, "MAX_UNPACKED_BYTES", 10_000)
+    monkeypatch.setattr("tfdock.inspect.archive.MAX_UNPACKED_BYTES", 10_000)
     with pytest.raises(WheelError) as raised:
         read(make_wheel())
     assert raised.value.code == "wheel-too-large"
@@ -767,7 +767,7 @@ def test_a_rewrite_that_would_not_be_a_wheels_is_refused(
 
 def test_a_wheel_with_more_members_than_a_plain_zip_can_count_is_written_with_zip64(tmp_path: Path) -> None:
     with (tmp_path / "many.zip").open("w+b") as target:
-        writer = wheel._Writer(target, 0)
+        writer = Writer(target, 0)
         for number in range(0x10001):
             writer.add_bytes(f"{number:05}", b"")
         writer.finish()

@@ -7,7 +7,7 @@ unlike in a list of what to compile, `compute_90` is the PTX alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tfdock.model import Capability
@@ -32,6 +32,17 @@ class Images:
     packing: tuple[Packing, ...]
     isa: str = ""
 
+    def plus(self, other: Images) -> Images:
+        """Those of both, which are of one kind and target."""
+        return Images(
+            kind=self.kind,
+            target=self.target,
+            count=self.count + other.count,
+            size=self.size + other.size,
+            packing=tuple(sorted({*self.packing, *other.packing})),
+            isa=max(self.isa, other.isa, key=isa_order),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Containers:
@@ -48,6 +59,15 @@ class Containers:
     count: int = 1
     size: int = 0
     stub: bool = False
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What they have in common."""
+        return (self.sass, self.ptx, self.amdgpu, self.stub)
+
+    def plus(self, other: Containers) -> Containers:
+        """Those of both, which hold the same."""
+        return replace(self, count=self.count + other.count, size=self.size + other.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,35 +133,15 @@ def merged(codes: Iterable[GpuCode]) -> GpuCode:
     images: dict[tuple[Kind, str], Images] = {}
     containers: dict[tuple[object, ...], Containers] = {}
     for code in codes:
-        for one in code.images:
-            old = images.get((one.kind, one.target))
-            images[one.kind, one.target] = _added(old, one) if old else one
+        for image in code.images:
+            old = images.get((image.kind, image.target))
+            images[image.kind, image.target] = image.plus(old) if old else image
         for held in code.containers:
-            key = (held.sass, held.ptx, held.amdgpu, held.stub)
-            before = containers.get(key, held)
-            count, size = (0, 0) if before is held else (before.count, before.size)
-            containers[key] = Containers(
-                sass=held.sass,
-                ptx=held.ptx,
-                amdgpu=held.amdgpu,
-                count=count + held.count,
-                size=size + held.size,
-                stub=held.stub,
-            )
+            before = containers.get(held.key)
+            containers[held.key] = held.plus(before) if before else held
     return GpuCode(
         images=tuple(sorted(images.values(), key=image_order)),
         containers=tuple(sorted(containers.values(), key=container_order)),
-    )
-
-
-def _added(one: Images, other: Images) -> Images:
-    return Images(
-        kind=one.kind,
-        target=one.target,
-        count=one.count + other.count,
-        size=one.size + other.size,
-        packing=tuple(sorted({*one.packing, *other.packing})),
-        isa=max(one.isa, other.isa, key=isa_order),
     )
 
 

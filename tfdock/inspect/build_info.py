@@ -1,0 +1,68 @@
+"""What a TensorFlow wheel says of its own build: `tensorflow/python/platform/build_info.py`, never imported."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+PATH = "tensorflow/python/platform/build_info.py"
+MOST_BYTES = 1 << 20
+_MAPPINGS = {"dict", "OrderedDict"}
+
+
+def build_info(source: bytes) -> Mapping[str, object] | None:
+    """Its entries: `cuda_version`, `is_cuda_build`, …; None where it is no Python or holds nothing constant.
+
+    From 2.3 on it assigns a mapping to `build_info`, before that one variable an entry. Only constants and lists of
+    them are taken; nothing is evaluated.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    entries: dict[str, object] = {}
+    for name, value in _assignments(tree):
+        pairs = _pairs(value) if name == "build_info" else [(name, value)]
+        for key, node in pairs:
+            constant = _constant(node)
+            if constant is not None:
+                entries[key] = constant
+    return entries or None
+
+
+def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            yield node.targets[0].id, node.value
+
+
+def _pairs(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """The items of a literal mapping, or of `collections.OrderedDict([...])`."""
+    if isinstance(node, ast.Dict):
+        items = list(zip(node.keys, node.values, strict=True))
+    elif isinstance(node, ast.Call) and _called(node) in _MAPPINGS:
+        first = node.args[0] if node.args else None
+        if isinstance(first, ast.Dict):
+            yield from _pairs(first)
+        pairs = first.elts if isinstance(first, ast.List | ast.Tuple) else []
+        items = [(one.elts[0], one.elts[1]) for one in pairs if isinstance(one, ast.Tuple) and len(one.elts) == 2]
+    else:
+        return
+    for key, value in items:
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            yield key.value, value
+
+
+def _called(node: ast.Call) -> str:
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _constant(node: ast.expr) -> object | None:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str | bool | int | float) else None
+    if isinstance(node, ast.List | ast.Tuple):
+        found = [_constant(one) for one in node.elts]
+        return found if None not in found else None
+    return None

@@ -1,0 +1,191 @@
+"""The parts of ELF files that say what a library needs: 64-bit, little endian, as Linux on x86-64 and ARM has them.
+
+Names and layout follow the System V ABI, chapters 4 and 5, and the Linux Standard Base (symbol versions). Every
+function takes bytes and raises `ElfError` for bytes that cannot be what they should.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+MAGIC = b"\x7fELF"
+HEADER_SIZE = 64
+PROGRAM_HEADER_SIZE = 56
+SECTION_HEADER_SIZE = 64
+
+PT_LOAD, PT_DYNAMIC, PT_GNU_STACK = 1, 2, 0x6474E551
+PF_X, PF_W = 1, 2
+SHT_NOBITS = 8
+DT_NEEDED, DT_STRTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_TEXTREL, DT_RUNPATH, DT_FLAGS = 1, 5, 10, 14, 15, 22, 29, 30
+DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
+DF_TEXTREL = 4
+EM_X86_64, EM_AARCH64, EM_CUDA, EM_AMDGPU = 62, 183, 190, 224
+
+MACHINES = {EM_X86_64: "x86_64", EM_AARCH64: "aarch64"}
+"""e_machine -> as platform tags spell it."""
+
+_MOST_ENTRIES = 1 << 16  # of any table: real ones have a few dozen
+
+
+class ElfError(Exception):
+    """Bytes that are not the ELF structure they should be; the text is half a sentence about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The ELF header, as far as it is used; offsets in bytes from the start of the file."""
+
+    machine: int
+    program_headers: int
+    program_count: int
+    program_size: int
+    section_headers: int
+    section_count: int
+    section_size: int
+    names_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A program header."""
+
+    kind: int
+    flags: int
+    offset: int
+    address: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A section header; `name` is empty until the names are known."""
+
+    name: str
+    kind: int
+    offset: int
+    size: int
+
+
+def header(data: bytes) -> Header:
+    """Read the header from the first 64 bytes."""
+    if not data.startswith(MAGIC) or len(data) < HEADER_SIZE:
+        raise ElfError("it has no whole ELF header")
+    if data[4] != 2 or data[5] != 1:
+        raise ElfError("it is not a 64-bit little-endian ELF file")
+    values = struct.unpack_from("<HHIQQQIHHHHHH", data, 16)
+    _, machine, _, _, program_headers, section_headers, _, _, *counts = values
+    program_size, program_count, section_size, section_count, names_index = counts
+    if program_count and program_size < PROGRAM_HEADER_SIZE:
+        raise ElfError(f"its program headers have {program_size} bytes each")
+    if section_headers and section_size < SECTION_HEADER_SIZE:
+        raise ElfError(f"its section headers have {section_size} bytes each")
+    return Header(
+        machine=machine,
+        program_headers=program_headers,
+        program_count=program_count,
+        program_size=program_size,
+        section_headers=section_headers,
+        section_count=section_count,
+        section_size=section_size,
+        names_index=names_index,
+    )
+
+
+def segments(data: bytes, head: Header) -> tuple[Segment, ...]:
+    """Read the program headers from their bytes."""
+    found = []
+    for at in range(0, head.program_count * head.program_size, head.program_size):
+        kind, flags, offset, address, _, size = _unpack("<IIQQQQ", data, at, "its program headers break off")
+        found.append(Segment(kind=kind, flags=flags, offset=offset, address=address, size=size))
+    return tuple(found)
+
+
+def section_table(first: bytes, head: Header) -> tuple[int, int]:
+    """The number of sections and the index of the names, from the first section header: large counts stand there."""
+    size, link = _unpack("<QI", first, 32, "its section headers break off")
+    count = head.section_count or size
+    index = link if head.names_index == 0xFFFF else head.names_index
+    if count > _MOST_ENTRIES:
+        raise ElfError(f"it claims to have {count} sections")
+    return count, index
+
+
+def sections(data: bytes, head: Header, count: int) -> list[tuple[int, Section]]:
+    """Read section headers from their bytes: (offset of the name in the table of names, section without name)."""
+    found = []
+    for at in range(0, count * head.section_size, head.section_size):
+        name, kind, _, _, offset, size = _unpack("<IIQQQQ", data, at, "its section headers break off")
+        found.append((name, Section(name="", kind=kind, offset=offset, size=size)))
+    return found
+
+
+def text_at(table: bytes, at: int) -> str:
+    """The NUL-terminated text at an offset of a string table."""
+    end = table.find(b"\0", at)
+    if not 0 <= at < len(table) or end < 0:
+        raise ElfError("a name lies outside its string table")
+    return table[at:end].decode("utf-8", "replace")
+
+
+def dynamic(data: bytes) -> list[tuple[int, int]]:
+    """The (tag, value) pairs of a dynamic segment, up to its end mark."""
+    found: list[tuple[int, int]] = []
+    for at in range(0, len(data) - 15, 16):
+        tag, value = struct.unpack_from("<QQ", data, at)
+        if tag == 0:
+            return found
+        found.append((tag, value))
+    return found
+
+
+def offset_of(loads: tuple[Segment, ...], address: int) -> int:
+    """Where in the file a virtual address lies."""
+    for one in loads:
+        if one.kind == PT_LOAD and one.address <= address < one.address + one.size:
+            return address - one.address + one.offset
+    raise ElfError(f"the address {address:#x} lies in no part of the file")
+
+
+def version_needs(read: Callable[[int, int], bytes], count: int) -> Iterator[tuple[int, list[int]]]:
+    """Walk the version needs: (offset of the library's name, offsets of its versions' names) in the string table.
+
+    `read(offset, length)` reads relative to the table's start.
+    """
+    at = 0
+    for _ in range(min(count, _MOST_ENTRIES)):
+        _, names, file, aux, step = _unpack("<HHIII", read(at, 16), 0, "its version needs break off")
+        versions, place = [], at + aux
+        for _ in range(names):
+            _, _, _, name, onward = _unpack("<IHHII", read(place, 16), 0, "its version needs break off")
+            versions.append(name)
+            if not onward:
+                break
+            place += onward
+        yield file, versions
+        if not step:
+            return
+        at += step
+
+
+def has_kernel(cubin: bytes) -> bool:
+    """Whether a whole cubin has code: a section `.text.<kernel>` that is not empty."""
+    head = header(cubin)
+    if head.machine != EM_CUDA:
+        raise ElfError("a cubin is of another machine")
+    table = cubin[head.section_headers :]
+    count, names_index = section_table(table[:SECTION_HEADER_SIZE], head)
+    found = sections(table, head, count)
+    if not 0 <= names_index < len(found):
+        raise ElfError("a cubin has no section names")
+    names = found[names_index][1]
+    texts = cubin[names.offset : names.offset + names.size]
+    return any(one.size and text_at(texts, name).startswith(".text.") for name, one in found)
+
+
+def _unpack(layout: str, data: bytes, at: int, what: str) -> tuple[int, ...]:
+    try:
+        return struct.unpack_from(layout, data, at)
+    except struct.error:
+        raise ElfError(what) from None

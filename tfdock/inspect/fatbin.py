@@ -1,0 +1,167 @@
+"""CUDA's fat binaries: which architectures a section holds SASS and PTX for, read without decompressing it.
+
+NVIDIA does not document the format. The layout was measured: truth was cuobjdump 12.4 and 13.5, and objects made by
+nvcc 13.0 and by the fatbinary tools of CUDA 9.1 to 12.4, which agree but for the length of the entry's header.
+
+A section is a sequence of containers, each at a multiple of 8 bytes: a header of 16 bytes (magic `0xBA55ED50`, u16
+version 1, u16 size of the header, u64 size of all entries), then its entries. An entry's header of at least 64 bytes
+has at 0 the u16 kind (1 PTX, 2 cubin), at 4 its own u32 length, at 8 the u64 length of the payload with padding, at
+16 the u32 compressed length, at 24 and 26 the u16 minor and major version (for PTX: the ISA), at 28 the u32
+architecture (`90`), at 40 the u64 flags, at 56 the u64 uncompressed length.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+import lz4.block
+import zstandard
+
+from tfdock.inspect import elf
+from tfdock.inspect.facts import Kind, Packing
+from tfdock.inspect.stream import Program, Seek, Take
+from tfdock.model import Capability
+
+MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
+"""With the version and the length that every known header has: a longer needle is seldom found by chance."""
+
+_HEADER = 16
+_ENTRY = 64
+_ALIGNMENT = 8
+_MOST_ENTRIES = 1 << 16  # of one container; TensorFlow's have up to a dozen
+_MOST_TARGETS = 256  # of one container
+# A cubin without a kernel is about a kilobyte. What is larger is taken to have one.
+_SMALL = 4096
+_MOST_UNPACKED = 1 << 20
+
+_LZ4, _ZSTD = 0x2000, 0x8000
+_SPECIFIC, _FAMILY = 1 << 20, 1 << 21
+_PTX, _CUBIN = 1, 2
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """The images of one kind and target in a container."""
+
+    kind: Kind
+    target: str
+    count: int = 0
+    size: int = 0
+    packing: set[Packing] = field(default_factory=set)
+    isa: tuple[int, int] = (0, 0)
+
+
+@dataclass(slots=True, kw_only=True)
+class Container:
+    """A container: where it lies in the file, and what it holds. `end` is where the next one may start.
+
+    `kernels`: whether any image has, or may have, a kernel. `problem` is half a sentence on what is damaged.
+    """
+
+    start: int
+    end: int
+    images: dict[tuple[Kind, str], Found] = field(default_factory=dict)
+    kernels: bool = False
+    problem: str = ""
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def find(data: bytes, base: int, start: int) -> int:
+    """The next place where a container may start: its magic, at a multiple of 8."""
+    at = data.find(MAGIC, start)
+    while at >= 0 and (base + at) % _ALIGNMENT:
+        at = data.find(MAGIC, at + 1)
+    return at
+
+
+def seek(start: int, stop: int) -> Seek:
+    """Asks for the next container."""
+    return Seek(start, stop, find, len(MAGIC))
+
+
+def container(start: int, stop: int) -> Program[Container]:
+    """Read the container that starts there and must end before `stop`."""
+    header = yield Take(start, _HEADER)
+    found = Container(start=start, end=start + _HEADER)
+    if len(header) < _HEADER or not header.startswith(MAGIC):
+        found.problem = "it has no header"
+        return found
+    (size,) = struct.unpack_from("<Q", header, 8)
+    end = start + _HEADER + size
+    if end > stop:
+        found.problem = f"it claims {size} bytes, more than there are"
+        return found
+    found.end = end + -end % _ALIGNMENT
+    at = start + _HEADER
+    for _ in range(_MOST_ENTRIES):
+        if at >= end or found.problem:
+            break
+        at = yield from _entry(found, at, end)
+    else:
+        found.problem = f"it has more than {_MOST_ENTRIES} entries"
+    return found
+
+
+def _entry(found: Container, at: int, end: int) -> Program[int]:
+    """Read the entry there; where the next one starts."""
+    header = yield Take(at, _ENTRY)
+    if len(header) < _ENTRY or at + _ENTRY > end:
+        found.problem = "an entry breaks off"
+        return end
+    kind, _, length, payload, packed, _, minor, major, number = struct.unpack_from("<HHIQIIHHI", header, 0)
+    (flags,) = struct.unpack_from("<Q", header, 40)
+    (unpacked,) = struct.unpack_from("<Q", header, 56)
+    after = at + length + payload
+    if length < _ENTRY or after > end or packed > payload:
+        found.problem = "the lengths in an entry cannot be"
+        return end
+    image = _image(found, kind, number, flags)
+    if image is None:
+        found.problem = f"it has more than {_MOST_TARGETS} targets"
+        return end
+    packing: Packing = "lz4" if flags & _LZ4 else "zstd" if flags & _ZSTD else "raw"
+    image.count += 1
+    image.size += payload
+    image.packing.add(packing)
+    if kind == _PTX:
+        image.isa = max(image.isa, (major, minor))
+    if kind == _CUBIN and payload <= _SMALL and not found.kernels:
+        content = yield Take(at + length, payload)
+        found.kernels = _has_kernel(content[:packed] if packed else content, packing, unpacked)
+    else:
+        found.kernels = True
+    return int(after)
+
+
+def _image(found: Container, kind: int, number: int, flags: int) -> Found | None:
+    """The row that an entry is counted in; None for one too many."""
+    letter = "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""
+    name: Kind = "ptx" if kind == _PTX else "sass" if kind == _CUBIN else "unknown"
+    target = f"{'compute' if kind == _PTX else 'sm'}_{number}{letter}"
+    try:
+        Capability.parse(target)
+    except ValueError:
+        name = "unknown"
+    if name == "unknown":
+        target = f"kind {kind:#x}, architecture {number}"
+    if (name, target) not in found.images and len(found.images) >= _MOST_TARGETS:
+        return None
+    return found.images.setdefault((name, target), Found(kind=name, target=target))
+
+
+def _has_kernel(content: bytes, packing: Packing, unpacked: int) -> bool:
+    """Whether a small cubin has a kernel; what cannot be read is taken to have one."""
+    if unpacked > _MOST_UNPACKED:
+        return True
+    try:
+        if packing == "lz4":
+            content = lz4.block.decompress(content, uncompressed_size=unpacked)
+        elif packing == "zstd":
+            content = zstandard.ZstdDecompressor().decompress(content, max_output_size=_MOST_UNPACKED)
+        return elf.has_kernel(content)
+    except (elf.ElfError, lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError):
+        return True

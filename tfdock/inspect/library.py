@@ -1,0 +1,505 @@
+"""One shared library, read in a single pass over its contents: what it needs, and the GPU code in it.
+
+What says where everything lies, the table of sections, stands at the end of a file that may have a gigabyte. So the
+first pass keeps what is likely to be asked for (the beginning, where the linker puts the names of what is needed),
+and collects the containers of GPU code wherever a segment may hold them; when the sections are known, each is held
+against what was collected. Only where that does not fit, as in files that no usual linker wrote, are the contents
+read again, then knowing where to look. The result is the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tfdock.inspect import elf, fatbin, offload
+from tfdock.inspect.facts import Containers, GpuCode, Images, Library, merged, target_order
+from tfdock.inspect.stream import Program, Reader, Seek, T, Take
+
+_LOADABLE = {".nv_fatbin": "cuda", ".hip_fatbin": "hip"}
+_RELOCATABLE = {"__nv_relfatbin": "cuda"}
+_DEBUG = (".debug_info", ".zdebug_info")
+
+# The names of 2.21's libtensorflow_cc end at 99 MiB; a third more for those to come.
+_KEPT = 128 << 20
+_WINDOW = 64 << 10
+_NAMES = b".shstrtab\0"  # stands in the table of section names itself
+_MOST_NAMES = 16 << 20
+_MOST_TEXT = 4096
+_MOST_NEEDED = 4096
+_MOST_PASSES = 6
+_MOST_PROBLEMS = 10
+
+
+def read_library(path: str, size: int, contents: Callable[[], Iterable[bytes]]) -> Library:
+    """Read an ELF file of `size` bytes; `contents` gives its bytes from the start, in blocks of any size.
+
+    Damage raises nothing: `Library.problems` tells of it. `contents` is called more than once only for files of an
+    unusual layout.
+    """
+    scan = LibraryScan(path, size)
+    while (library := scan.library()) is None:
+        for block in contents():
+            scan.feed(block)
+    return library
+
+
+class LibraryScan:
+    """The same for who has the contents but once: `feed` them all, then ask for the `library`.
+
+    It is None where the contents are needed once more.
+    """
+
+    def __init__(self, path: str, size: int) -> None:
+        self._path, self._size = path, size
+        self._kept = _Kept(size)
+        self._kept.want(0, _KEPT)
+        self._found: dict[int, _Code] = {}
+        self._walks: list[_Place] = []  # sections to be walked exactly, in the next pass
+        self._walked: dict[_Place, list[_Code]] = {}
+        self._passes = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._reader = Reader(self._walk() if self._passes else self._hunt())
+        self._offset = 0
+        self._before = b""
+
+    def feed(self, block: bytes) -> None:
+        """The next bytes of the file."""
+        if self._reader.running:
+            self._reader.feed(block)
+        if self._kept.changed:
+            # Wanted is something around here; what lies before the block is here for that.
+            self._kept.feed(self._offset - len(self._before), self._before)
+            self._kept.changed = False
+        self._kept.feed(self._offset, block)
+        self._offset += len(block)
+        self._before = block[-_WINDOW:] if len(block) >= _WINDOW else (self._before + block)[-_WINDOW:]
+
+    def library(self) -> Library | None:
+        """What was found, or None if the contents must be fed again, from the start."""
+        if self._size and not self._offset:
+            return None
+        self._reader.close()
+        self._passes += 1
+        library = _Assembly(self._path, self._size, self._kept, self._placed).library()
+        if (self._kept.lacking or self._walks) and self._passes < _MOST_PASSES:
+            self._kept.want_lacking()
+            self._begin()
+            return None
+        return library
+
+    # --- the first pass: where things usually are ---------------------------------------------------------------
+
+    def _hunt(self) -> Program[None]:
+        """Learn what lies where, and collect GPU code from the segments that may hold it."""
+        data = yield Take(0, elf.HEADER_SIZE)
+        try:
+            head = elf.header(data)
+            table = yield Take(head.program_headers, head.program_count * head.program_size)
+            segments = elf.segments(table, head)
+        except elf.ElfError:
+            return  # the assembly will say so
+        self._kept.want(head.section_headers, max(head.section_count, 1) * head.section_size)
+        for one in segments:
+            if one.kind == elf.PT_DYNAMIC:
+                self._kept.want(one.offset, one.size)
+        loads = [one for one in segments if one.kind == elf.PT_LOAD]
+        # Older linkers have one segment for code and constants.
+        plain = any(not one.flags & (elf.PF_X | elf.PF_W) for one in loads)
+        areas = [(one.offset, one.offset + one.size) for one in loads if not (plain and one.flags & elf.PF_X)]
+        at = 0
+        for start, stop in sorted(areas) or [(0, self._size)]:
+            at = yield from self._collect(max(at, start), min(stop, self._size), self._found)
+        # The table of section names is part of no segment.
+        yield from self._find_names(max([at, *(one.offset + one.size for one in loads)]))
+
+    def _collect(self, start: int, stop: int, found: dict[int, _Code]) -> Program[int]:
+        """Read every container and bundle in [start, stop); how far it was read."""
+        at = start
+        while at < stop:
+            place = yield Seek(at, stop, _find_any, len(offload.MAGIC))
+            if place is None:
+                return stop
+            code = yield from _code_at(place, stop)
+            found[place] = code
+            at = code.end
+        return at
+
+    def _find_names(self, at: int) -> Program[None]:
+        """Keep what surrounds the section names, wherever they stand: some linkers put much behind them."""
+        for _ in range(16):
+            at = yield Seek(at, self._size, lambda data, _, start: data.find(_NAMES, start), len(_NAMES))
+            if at is None:
+                return
+            self._kept.want(at - _WINDOW, 2 * _WINDOW)
+            at += len(_NAMES)
+
+    # --- the second: where the sections say they are -------------------------------------------------------------
+
+    def _walk(self) -> Program[None]:
+        """Walk each wanted section from its start; what lies between containers is told of as damage."""
+        places, self._walks = self._walks, []
+        at = 0
+        for place in places:
+            if place.start < at:  # sections that overlap: each but the first is left with nothing
+                self._walked[place] = []
+                continue
+            found = dict[int, _Code]()
+            at = yield from self._collect(place.start, place.stop, found)
+            self._walked[place] = [code for code in found.values() if code.family == place.family]
+
+    def _placed(self, places: list[_Place]) -> dict[_Place, list[_Code]]:
+        """The code of each section; empty for those that are to be walked first."""
+        placed = {}
+        for place in sorted(places, key=lambda one: one.start):
+            chain = self._walked.get(place)
+            if chain is None:
+                chain = _chain(self._found, place)
+            if chain is None:
+                self._walks.append(place)
+            placed[place] = chain or []
+        return placed
+
+
+# --- code -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A section with GPU code, and whose."""
+
+    name: str
+    family: str
+    start: int
+    stop: int
+    loadable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Code:
+    """A container or a bundle; `end` is where the next may start, `exact` whether it must."""
+
+    family: str
+    start: int
+    end: int
+    exact: bool
+    problem: str
+    images: tuple[Images, ...]
+    stub: bool
+
+
+def _find_any(data: bytes, base: int, start: int) -> int:
+    found = [at for at in (fatbin.find(data, base, start), offload.find(data, base, start)) if at >= 0]
+    return min(found, default=-1)
+
+
+def _code_at(start: int, stop: int) -> Program[_Code]:
+    magic = yield Take(start, len(fatbin.MAGIC))
+    if magic == fatbin.MAGIC:
+        return _of_container((yield from fatbin.container(start, stop)))
+    return _of_bundle((yield from offload.bundle(start, stop)))
+
+
+def _of_container(one: fatbin.Container) -> _Code:
+    images = tuple(
+        Images(
+            kind=image.kind,
+            target=image.target,
+            count=image.count,
+            size=image.size,
+            packing=tuple(sorted(image.packing)),
+            isa="{}.{}".format(*image.isa) if image.kind == "ptx" else "",
+        )
+        for image in one.images.values()
+    )
+    stub = bool(images) and not one.kernels
+    return _Code(
+        family="cuda", start=one.start, end=one.end, exact=True, problem=one.problem, images=images, stub=stub
+    )
+
+
+def _of_bundle(one: offload.Bundle) -> _Code:
+    images = tuple(
+        Images(kind="amdgpu", target=target, count=1, size=size, packing=(one.packing,))
+        for target, size in one.targets.items()
+    )
+    exact = not one.ends_somewhere
+    return _Code(
+        family="hip", start=one.start, end=one.end, exact=exact, problem=one.problem, images=images, stub=False
+    )
+
+
+def _chain(found: Mapping[int, _Code], place: _Place) -> list[_Code] | None:
+    """The containers that fill a section without a gap; None where those that were collected do not."""
+    inside = sorted(start for start in found if place.start <= start < place.stop)
+    chain, at = list[_Code](), place.start
+    for start in inside:
+        code = found[start]
+        if start != at or code.problem or code.family != place.family:
+            return None
+        chain.append(code)
+        at = code.end
+        if not code.exact:
+            later = [other for other in inside if other > start]
+            at = later[0] if later else place.stop
+    alignment = 8 if place.family == "cuda" else offload.ALIGNMENT
+    return chain if place.stop <= at < place.stop + alignment else None
+
+
+def _gpu_code(codes: Iterable[_Code]) -> GpuCode:
+    return merged(GpuCode(images=code.images, containers=(_held(code),)) for code in codes)
+
+
+def _held(code: _Code) -> Containers:
+    def of(kind: str) -> tuple[str, ...]:
+        return tuple(sorted((one.target for one in code.images if one.kind == kind), key=target_order))
+
+    return Containers(
+        sass=of("sass"),
+        ptx=of("ptx"),
+        amdgpu=of("amdgpu"),
+        size=code.end - code.start,
+        stub=code.stub,
+    )
+
+
+# --- what is kept of the contents -----------------------------------------------------------------------------------
+
+
+class _Lacking(Exception):
+    """Bytes that were not kept."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Parts of a file of `size` bytes. `want` says which; `lacking` are those asked for and not here."""
+
+    size: int
+    changed: bool = False
+    lacking: list[tuple[int, int]] = field(default_factory=list)
+    _wanted: list[tuple[int, int]] = field(default_factory=list)
+    _parts: dict[int, bytes] = field(default_factory=dict)
+
+    def want(self, start: int, length: int) -> None:
+        start, stop = max(start, 0), min(start + length, self.size)
+        if start < stop:
+            self._wanted.append((start, stop))
+            self.changed = True
+
+    def want_lacking(self) -> None:
+        """Prepare for another pass."""
+        for start, stop in self.lacking:
+            self.want(start, max(stop - start, _WINDOW))
+        self.lacking = []
+
+    def feed(self, offset: int, block: bytes) -> None:
+        for start, stop in self._wanted:
+            first, last = max(start, offset), min(stop, offset + len(block))
+            if first < last and len(self._parts.get(first, b"")) < last - first:
+                self._parts[first] = block[first - offset : last - offset]
+
+    def read(self, start: int, length: int) -> bytes:
+        """Bytes of the file, fewer at its end; raises `_Lacking` where they were not kept."""
+        stop = min(start + length, self.size)
+        pieces = []
+        at = start
+        while at < stop:
+            part_start, part = self._part(at)
+            if part is None:
+                self.lacking.append((at, stop))
+                raise _Lacking
+            piece = part[at - part_start : stop - part_start]
+            pieces.append(piece)
+            at += len(piece)
+        return b"".join(pieces)
+
+    def _part(self, at: int) -> tuple[int, bytes | None]:
+        fitting = [(start, part) for start, part in self._parts.items() if start <= at < start + len(part)]
+        return max(fitting, key=lambda one: one[0] + len(one[1]), default=(0, None))
+
+
+# --- putting it together --------------------------------------------------------------------------------------------
+
+
+class _Assembly:
+    """Makes the facts out of what was kept. What is damaged or not at hand leaves its facts out."""
+
+    def __init__(
+        self,
+        path: str,
+        size: int,
+        kept: _Kept,
+        placed: Callable[[list[_Place]], dict[_Place, list[_Code]]],
+    ) -> None:
+        self._path, self._size, self._kept, self._placed = path, size, kept, placed
+        self._problems: list[str] = []
+
+    def library(self) -> Library:
+        """Every fact that can be had."""
+        try:
+            head = elf.header(self._kept.read(0, elf.HEADER_SIZE))
+        except elf.ElfError as error:
+            return Library(path=self._path, size=self._size, machine="unknown", versions={}, problems=(f"{error}",))
+        needs = self._tried(lambda: self._needs(head)) or _Needs()
+        sections = self._tried(lambda: self._sections(head)) or []
+        loadable, relocatable = self._gpu_code(sections)
+        return Library(
+            path=self._path,
+            size=self._size,
+            machine=elf.MACHINES.get(head.machine, f"machine-{head.machine}"),
+            soname=needs.soname,
+            needed=tuple(needs.needed),
+            runpath=tuple(needs.runpath),
+            rpath=tuple(needs.rpath),
+            versions={name: tuple(found) for name, found in needs.versions.items()},
+            glibc=_newest(needs.versions, "GLIBC_"),
+            libstdcxx=_newest(needs.versions, "GLIBCXX_"),
+            debug_info=any(one.name in _DEBUG and one.size for one in sections),
+            executable_stack=needs.executable_stack,
+            text_relocations=needs.text_relocations,
+            loadable=loadable,
+            relocatable=relocatable,
+            problems=self._told(),
+        )
+
+    def _tried(self, part: Callable[[], T]) -> T | None:
+        try:
+            return part()
+        except elf.ElfError as error:
+            self._problems.append(str(error))
+        except _Lacking:
+            pass  # another pass will bring it
+        return None
+
+    def _told(self) -> tuple[str, ...]:
+        more = len(self._problems) - _MOST_PROBLEMS
+        told = self._problems[:_MOST_PROBLEMS]
+        return (*told, f"and {more} more") if more > 0 else tuple(told)
+
+    # --- needs ------------------------------------------------------------------------------------------------------
+
+    def _needs(self, head: elf.Header) -> _Needs:
+        needs = _Needs()
+        table = self._kept.read(head.program_headers, head.program_count * head.program_size)
+        segments = elf.segments(table, head)
+        needs.executable_stack = any(one.kind == elf.PT_GNU_STACK and bool(one.flags & elf.PF_X) for one in segments)
+        place = next((one for one in segments if one.kind == elf.PT_DYNAMIC), None)
+        if place is None:
+            return needs
+        entries = elf.dynamic(self._kept.read(place.offset, place.size))
+        values = dict(entries)
+        needs.text_relocations = elf.DT_TEXTREL in values or bool(values.get(elf.DT_FLAGS, 0) & elf.DF_TEXTREL)
+        if elf.DT_STRTAB not in values:
+            return needs
+        strings = _Strings(self._kept, elf.offset_of(segments, values[elf.DT_STRTAB]), values.get(elf.DT_STRSZ, 0))
+        for tag, value in entries[:_MOST_NEEDED]:
+            if tag == elf.DT_NEEDED:
+                needs.needed.append(strings.at(value))
+            elif tag == elf.DT_SONAME:
+                needs.soname = strings.at(value)
+            elif tag == elf.DT_RUNPATH:
+                needs.runpath += strings.at(value).split(":")
+            elif tag == elf.DT_RPATH:
+                needs.rpath += strings.at(value).split(":")
+        if elf.DT_VERNEED in values:
+            start = elf.offset_of(segments, values[elf.DT_VERNEED])
+            count = values.get(elf.DT_VERNEEDNUM, 0)
+            for name, versions in elf.version_needs(lambda at, length: self._kept.read(start + at, length), count):
+                found = needs.versions.setdefault(strings.at(name), [])
+                found += (strings.at(one) for one in versions)
+        return needs
+
+    # --- sections ---------------------------------------------------------------------------------------------------
+
+    def _sections(self, head: elf.Header) -> list[elf.Section]:
+        if not head.section_headers:
+            raise elf.ElfError("it has no section headers, which say where GPU code lies")
+        count, names_index = elf.section_table(self._kept.read(head.section_headers, head.section_size), head)
+        table = self._kept.read(head.section_headers, count * head.section_size)
+        found = elf.sections(table, head, count)
+        if not 0 <= names_index < len(found):
+            raise elf.ElfError("its sections have no names")
+        where = found[names_index][1]
+        if where.size > _MOST_NAMES:
+            raise elf.ElfError(f"its section names have {where.size} bytes")
+        names = self._kept.read(where.offset, where.size)
+        return [
+            elf.Section(name=elf.text_at(names, name), kind=one.kind, offset=one.offset, size=one.size)
+            for name, one in found
+        ]
+
+    def _gpu_code(self, sections: Iterable[elf.Section]) -> tuple[GpuCode, GpuCode]:
+        """(loadable, relocatable)."""
+        places = list(self._places(sections))
+        placed = self._placed(places)
+        for place in places:
+            self._check(place, placed[place])
+        return (
+            _gpu_code(code for place in places if place.loadable for code in placed[place]),
+            _gpu_code(code for place in places if not place.loadable for code in placed[place]),
+        )
+
+    def _places(self, sections: Iterable[elf.Section]) -> Iterator[_Place]:
+        families = _LOADABLE | _RELOCATABLE
+        for one in sections:
+            if one.name not in families or not one.size or one.kind == elf.SHT_NOBITS:
+                continue
+            if one.offset + one.size > self._size:
+                self._problems.append(f"`{one.name}` reaches beyond the end of the file")
+                continue
+            yield _Place(
+                name=one.name,
+                family=families[one.name],
+                start=one.offset,
+                stop=one.offset + one.size,
+                loadable=one.name in _LOADABLE,
+            )
+
+    def _check(self, place: _Place, codes: list[_Code]) -> None:
+        """Say what in a section is not as it should be."""
+        what = "container" if place.family == "cuda" else "bundle"
+        at, exact = place.start, True
+        for code in codes:
+            if exact and code.start > at:
+                self._problems.append(f"{code.start - at} bytes at {at:#x} in `{place.name}` are no {what}")
+            if code.problem:
+                self._problems.append(f"the {what} at {code.start:#x} in `{place.name}` is damaged: {code.problem}")
+            at, exact = code.end, code.exact
+        if exact and at < place.stop:
+            self._problems.append(f"{place.stop - at} bytes at {at:#x} in `{place.name}` are no {what}")
+
+
+@dataclass(slots=True)
+class _Needs:
+    """What the dynamic segment says."""
+
+    soname: str = ""
+    needed: list[str] = field(default_factory=list)
+    runpath: list[str] = field(default_factory=list)
+    rpath: list[str] = field(default_factory=list)
+    versions: dict[str, list[str]] = field(default_factory=dict)
+    executable_stack: bool = False
+    text_relocations: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Strings:
+    """The dynamic string table: where it lies, and its size."""
+
+    kept: _Kept
+    start: int
+    size: int
+
+    def at(self, offset: int) -> str:
+        if not 0 <= offset < self.size:
+            raise elf.ElfError("a name lies outside its string table")
+        return elf.text_at(self.kept.read(self.start + offset, min(_MOST_TEXT, self.size - offset)), 0)
+
+
+def _newest(versions: Mapping[str, Iterable[str]], prefix: str) -> str:
+    """`2.17`: the highest of the versions that begin so, compared by numbers."""
+    found = (name.removeprefix(prefix) for names in versions.values() for name in names if name.startswith(prefix))
+    numbers = [tuple(map(int, one.split("."))) for one in found if one.replace(".", "").isdigit()]
+    return ".".join(map(str, max(numbers, default=())))

@@ -1,0 +1,178 @@
+"""AMD's offload bundles: which gfx targets a `.hip_fatbin` section holds code objects for.
+
+The layout is clang's (docs/ClangOffloadBundler.rst) and was measured on the bundlers of clang 18 to 23. A section is
+a sequence of bundles, each at a multiple of 4096 bytes. An uncompressed one has the magic
+`__CLANG_OFFLOAD_BUNDLE__`, the u64 number of entries, and for each entry u64 offset, u64 size, u64 length of the id,
+and the id (`hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+`). A compressed one has the magic `CCOB`, u16 version, u16 method
+(0 zlib, 1 zstd), and behind sizes that grew with the version the same bundle compressed as a whole.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass, field
+
+import zstandard
+
+from tfdock.inspect.facts import Packing
+from tfdock.inspect.stream import Program, Seek, Take
+
+MAGIC, COMPRESSED_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB"
+ALIGNMENT = 4096
+
+_MOST_ENTRIES = 1024
+_MOST_ID = 512
+# Enough of a compressed bundle for its table of entries: zstd needs its first block whole, 128 KiB at the most.
+_HEAD = 256 << 10
+_MOST_UNPACKED = 1 << 20
+_LAYOUTS = {1: ("", "<I", 20), 2: ("<I", "<I", 24), 3: ("<Q", "<Q", 32)}
+"""Version of `CCOB` -> how the total size is written, how the unpacked one, and where the data starts."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Bundle:
+    """A bundle: where it lies in the file, and the code objects in it, target -> bytes.
+
+    `end` is where the next one may start; in version 1 of the compressed form it is not written down and stands
+    behind the header. Sizes in a compressed bundle are those of the unpacked code: it is packed as a whole. `problem`
+    is half a sentence on what is damaged.
+    """
+
+    start: int
+    end: int
+    targets: dict[str, int] = field(default_factory=dict)
+    packing: Packing = "raw"
+    ends_somewhere: bool = False
+    problem: str = ""
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def find(data: bytes, base: int, start: int) -> int:
+    """The next place where a bundle may start: a magic at a multiple of 4096."""
+    for at in range(start + -(base + start) % ALIGNMENT, len(data), ALIGNMENT):
+        if data.startswith((MAGIC, COMPRESSED_MAGIC), at):
+            return at
+    return -1
+
+
+def seek(start: int, stop: int) -> Seek:
+    """Asks for the next bundle."""
+    return Seek(start, stop, find, len(MAGIC))
+
+
+def bundle(start: int, stop: int) -> Program[Bundle]:
+    """Read the bundle that starts there and must end before `stop`."""
+    found = Bundle(start=start, end=start + ALIGNMENT)
+    magic = yield Take(start, len(MAGIC))
+    if magic == MAGIC:
+        yield from _plain(found, stop)
+    elif magic.startswith(COMPRESSED_MAGIC):
+        yield from _compressed(found, stop)
+    else:
+        found.problem = "it has no header"
+    return found
+
+
+def _plain(found: Bundle, stop: int) -> Program[None]:
+    table = _Table(found.start)
+    at, length = found.start + len(MAGIC), 8
+    read = at
+    while length:
+        data = yield Take(at, length)
+        read = at + length
+        at, length = table.feed(at, data, length)
+    found.targets, found.problem = table.targets, table.problem
+    if not found.problem and table.end > stop:
+        found.problem = "a code object reaches beyond its section"
+    found.end = _aligned(read if found.problem else table.end)
+
+
+class _Table:
+    """The table of entries, asked for field by field: `feed` says where the next one lies, length 0 at the end."""
+
+    def __init__(self, start: int) -> None:
+        self.targets: dict[str, int] = {}
+        self.end = start
+        self.problem = ""
+        self._start = start
+        self._left = -1
+        self._entry = (0, 0)
+
+    def feed(self, at: int, data: bytes, length: int) -> tuple[int, int]:
+        self.end = max(self.end, at + length)
+        if len(data) < length:
+            self.problem = "its table breaks off"
+        elif self._left < 0:
+            (self._left,) = struct.unpack("<Q", data)
+            if self._left > _MOST_ENTRIES:
+                self.problem = f"it claims {self._left} entries"
+            elif self._left:
+                return at + length, 24
+        elif self._entry == (0, 0) and length == 24:
+            offset, size, name = struct.unpack("<QQQ", data)
+            self._entry = (offset, size)
+            if 0 < name <= _MOST_ID:
+                return at + length, name
+            self.problem = f"an entry's name has {name} bytes"
+        else:
+            self._add(data.decode("ascii", "replace"))
+            self._left -= 1
+            if self._left:
+                return at + length, 24
+        return at, 0
+
+    def _add(self, name: str) -> None:
+        offset, size = self._entry
+        self._entry = (0, 0)
+        self.end = max(self.end, self._start + offset + size)
+        kind, mark, target = name.partition("-gfx")
+        if size and mark and kind.startswith("hip"):  # the host's entry is there, and empty
+            self.targets[f"gfx{target}"] = self.targets.get(f"gfx{target}", 0) + size
+
+
+def _compressed(found: Bundle, stop: int) -> Program[None]:
+    head = yield Take(found.start, 32)
+    version, method = struct.unpack_from("<HH", head, 4) if len(head) >= 20 else (0, 0)
+    layout = _LAYOUTS.get(version)
+    if layout is None or method > 1 or len(head) < layout[2]:
+        found.problem = f"it is compressed in a form that is not known (version {version}, method {method})"
+        return
+    total, _, data_at = layout
+    found.packing = "zstd" if method else "zlib"
+    end = found.start + struct.unpack_from(total, head, 8)[0] if total else stop
+    if end > stop or end < found.start + data_at:
+        found.problem = "it claims more bytes than there are"
+        return
+    found.ends_somewhere = not total
+    found.end = found.start + ALIGNMENT if found.ends_somewhere else _aligned(end)
+    data = yield Take(found.start + data_at, min(end - found.start - data_at, _HEAD))
+    table = _Table(0)
+    _read_table(table, _unpacked(data, found.packing))
+    found.targets, found.problem = table.targets, table.problem
+
+
+def _read_table(table: _Table, data: bytes) -> None:
+    if not data.startswith(MAGIC):
+        table.problem = "it does not unpack to a bundle"
+        return
+    at, length = len(MAGIC), 8
+    while length:
+        at, length = table.feed(at, data[at : at + length], length)
+
+
+def _unpacked(data: bytes, packing: Packing) -> bytes:
+    """The beginning of what the data unpack to; empty where they do not."""
+    try:
+        if packing == "zlib":
+            return zlib.decompressobj().decompress(data, _MOST_UNPACKED)
+        return zstandard.ZstdDecompressor().stream_reader(data).read(_MOST_UNPACKED)
+    except (zlib.error, zstandard.ZstdError):
+        return b""
+
+
+def _aligned(end: int) -> int:
+    return end + -end % ALIGNMENT

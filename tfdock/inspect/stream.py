@@ -1,0 +1,105 @@
+"""Reading a stream of blocks, forwards only, by programs that say where they want to look next.
+
+A program is a generator. It yields `Take` and `Seek`, at offsets that never decrease, and is sent what was found: a
+walk over gigabytes reads like one over bytes in memory, and holds no more than it asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
+
+Find = Callable[[bytes, int, int], int]
+"""(data, its offset in the stream, index to start from) -> the index of the next match, or -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Asks for the bytes [start, start + length); sent fewer where the stream ends."""
+
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Asks for the offset of the first match in [start, stop); sent None where there is none.
+
+    A match is found by its first `reach` bytes.
+    """
+
+    start: int
+    stop: int
+    find: Find
+    reach: int
+
+
+Program = Generator[Take | Seek, Any, T]
+
+
+class Reader(Generic[T]):
+    """Runs a program over the blocks fed to it; `result` is what it returned, None while it runs."""
+
+    def __init__(self, program: Program[T]) -> None:
+        self._program = program
+        self._offset = 0  # of the next block in the stream
+        self._held = bytearray()  # what was fed and may still be asked for, up to `_offset`
+        self.result: T | None = None
+        self._request: Take | Seek | None = None
+        self._advance(lambda: next(program))
+
+    @property
+    def running(self) -> bool:
+        """Whether the program still wants to see something."""
+        return self._request is not None
+
+    def feed(self, block: bytes) -> None:
+        """The next block of the stream."""
+        base = self._offset - len(self._held)
+        data = bytes(self._held) + block if self._held else block
+        self._offset += len(block)
+        self._held.clear()
+        while self._request is not None:
+            if isinstance(self._request, Take):
+                at = self._request.start - base
+                if at + self._request.length > len(data):
+                    self._held += data[max(at, 0) :]
+                    return
+                self._send(data[at : at + self._request.length])
+            elif not self._sought(self._request, data, base):
+                return
+
+    def close(self) -> T:
+        """The stream has ended; the program's result."""
+        while self._request is not None:
+            if isinstance(self._request, Take):
+                at = self._request.start - (self._offset - len(self._held))
+                self._send(bytes(self._held[at : at + self._request.length]))
+            else:
+                self._send(None)
+        return cast("T", self.result)
+
+    def _sought(self, seek: Seek, data: bytes, base: int) -> bool:
+        """Answer if the answer is known; else keep what may be the beginning of a match."""
+        start = max(seek.start - base, 0)  # what was searched in vain is not held any more
+        at = seek.find(data, base, start) if start < len(data) else -1
+        if at >= 0 and base + at < seek.stop:
+            self._send(base + at)
+            return True
+        if at >= 0 or base + len(data) >= seek.stop + seek.reach:
+            self._send(None)
+            return True
+        self._held += data[max(start, len(data) - seek.reach + 1, 0) :]
+        return False
+
+    def _send(self, answer: object) -> None:
+        self._advance(lambda: self._program.send(answer))
+
+    def _advance(self, step: Callable[[], Take | Seek]) -> None:
+        try:
+            self._request = step()
+        except StopIteration as stop:
+            self._request, self.result = None, stop.value
