@@ -438,7 +438,8 @@ def _inflated_pieces(file: BinaryIO, member: Member) -> Iterator[bytes]:
                 raw = inflater.unconsumed_tail
             if raw:
                 fail("wheel-corrupt-member", f"`{member.name}` has bytes after its deflate stream.")
-        yield inflater.flush()
+        if not inflater.eof:
+            yield inflater.flush()
         if inflater.unused_data:
             fail("wheel-corrupt-member", f"`{member.name}` has bytes after its deflate stream.")
     except _ISAL_ERROR as error:

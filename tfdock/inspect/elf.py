@@ -40,11 +40,14 @@ class Header:
     machine: int
     program_headers: int
     program_count: int
-    program_size: int
     section_headers: int
     section_count: int
-    section_size: int
     names_index: int
+
+    @property
+    def program_bytes(self) -> int:
+        """The size of all program headers."""
+        return self.program_count * PROGRAM_HEADER_SIZE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,18 +80,16 @@ def header(data: bytes) -> Header:
     values = struct.unpack_from("<HHIQQQIHHHHHH", data, 16)
     _, machine, _, _, program_headers, section_headers, _, _, *counts = values
     program_size, program_count, section_size, section_count, names_index = counts
-    if program_count and program_size < PROGRAM_HEADER_SIZE:
+    if program_count and program_size != PROGRAM_HEADER_SIZE:
         raise ElfError(f"its program headers have {program_size} bytes each")
-    if section_headers and section_size < SECTION_HEADER_SIZE:
+    if section_headers and section_size != SECTION_HEADER_SIZE:
         raise ElfError(f"its section headers have {section_size} bytes each")
     return Header(
         machine=machine,
         program_headers=program_headers,
         program_count=program_count,
-        program_size=program_size,
         section_headers=section_headers,
         section_count=section_count,
-        section_size=section_size,
         names_index=names_index,
     )
 
@@ -96,7 +97,7 @@ def header(data: bytes) -> Header:
 def segments(data: bytes, head: Header) -> tuple[Segment, ...]:
     """Read the program headers from their bytes."""
     found = []
-    for at in range(0, head.program_count * head.program_size, head.program_size):
+    for at in range(0, head.program_bytes, PROGRAM_HEADER_SIZE):
         kind, flags, offset, address, _, size = _unpack("<IIQQQQ", data, at, "its program headers break off")
         found.append(Segment(kind=kind, flags=flags, offset=offset, address=address, size=size))
     return tuple(found)
@@ -112,10 +113,10 @@ def section_table(first: bytes, head: Header) -> tuple[int, int]:
     return count, index
 
 
-def sections(data: bytes, head: Header, count: int) -> list[tuple[int, Section]]:
+def sections(data: bytes, count: int) -> list[tuple[int, Section]]:
     """Read section headers from their bytes: (offset of the name in the table of names, section without name)."""
     found = []
-    for at in range(0, count * head.section_size, head.section_size):
+    for at in range(0, count * SECTION_HEADER_SIZE, SECTION_HEADER_SIZE):
         name, kind, _, _, offset, size = _unpack("<IIQQQQ", data, at, "its section headers break off")
         found.append((name, Section(name="", kind=kind, offset=offset, size=size)))
     return found
@@ -127,6 +128,10 @@ def text_at(table: bytes, at: int) -> str:
     if not 0 <= at < len(table) or end < 0:
         raise ElfError("a name lies outside its string table")
     return table[at:end].decode("utf-8", "replace")
+
+
+MOST_DYNAMIC = 16 * _MOST_ENTRIES
+"""The most bytes that are read of a dynamic segment."""
 
 
 def dynamic(data: bytes) -> list[tuple[int, int]]:
@@ -176,7 +181,7 @@ def has_kernel(cubin: bytes) -> bool:
         raise ElfError("a cubin is of another machine")
     table = cubin[head.section_headers :]
     count, names_index = section_table(table[:SECTION_HEADER_SIZE], head)
-    found = sections(table, head, count)
+    found = sections(table, count)
     if not 0 <= names_index < len(found):
         raise ElfError("a cubin has no section names")
     names = found[names_index][1]

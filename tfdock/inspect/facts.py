@@ -104,9 +104,13 @@ class Library:
     `machine` is as in platform tags (`x86_64`, `aarch64`), else `machine-<number>`. `needed` are DT_NEEDED in order,
     `runpath` and `rpath` their entries. `versions` are the symbol versions it wants of each needed library
     (`libc.so.6` -> `GLIBC_2.17`); `glibc` and `libstdcxx` (`GLIBCXX_3.4.21` -> `3.4.21`) the newest of them, empty
-    where it wants none. `loadable` is the GPU code that the runtime registers (.nv_fatbin, .hip_fatbin);
-    `relocatable` (__nv_relfatbin) is input of the device linker and never runs. `traces` are those byte strings
-    looked for that stand in it. `problems` are what is damaged in it, a sentence each: then its facts are incomplete.
+    where it wants none.
+
+    `loadable` is the GPU code that the runtime registers (.nv_fatbin, .hip_fatbin); `relocatable` (__nv_relfatbin) is
+    input of the device linker and never runs; `embedded` stands among other data, and the program hands it to the
+    driver itself (None: not looked for).
+
+    `problems` are what is damaged in it, a sentence each: then its facts are incomplete.
     """
 
     path: str
@@ -124,7 +128,7 @@ class Library:
     text_relocations: bool = False
     loadable: GpuCode = GpuCode()
     relocatable: GpuCode = GpuCode()
-    traces: tuple[str, ...] = ()
+    embedded: GpuCode | None = None
     problems: tuple[str, ...] = ()
 
 
@@ -164,8 +168,8 @@ def container_order(one: Containers) -> tuple[object, ...]:
 
 
 def target_order(target: str) -> tuple[object, ...]:
-    """Capabilities by number, everything else by its letters."""
+    """Capabilities by number, everything else by its length and letters: `gfx90a` before `gfx1030`."""
     try:
         return (0, Capability.parse(target))
     except ValueError:
-        return (1, target)
+        return (1, len(target.partition(":")[0]), target)

@@ -12,6 +12,7 @@ architecture (`90`), at 40 the u64 flags, at 56 the u64 uncompressed length.
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass, field
 
@@ -34,6 +35,7 @@ _MOST_TARGETS = 256  # of one container
 # A cubin without a kernel is about a kilobyte. What is larger is taken to have one.
 _SMALL = 4096
 _MOST_UNPACKED = 1 << 20
+_PTX_HEAD = 128  # bytes
 
 _LZ4, _ZSTD = 0x2000, 0x8000
 _SPECIFIC, _FAMILY = 1 << 20, 1 << 21
@@ -119,7 +121,11 @@ def _entry(found: Container, at: int, end: int) -> Program[int]:
     if length < _ENTRY or after > end or packed > payload:
         found.problem = "the lengths in an entry cannot be"
         return end
-    image = _image(found, kind, number, flags)
+    letter = "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""
+    if kind == _PTX and not letter:
+        text = yield Take(at + length, min(payload, _PTX_HEAD))
+        letter = _letter(text, number)
+    image = _image(found, kind, f"{number}{letter}")
     if image is None:
         found.problem = f"it has more than {_MOST_TARGETS} targets"
         return end
@@ -137,11 +143,19 @@ def _entry(found: Container, at: int, end: int) -> Program[int]:
     return int(after)
 
 
-def _image(found: Container, kind: int, number: int, flags: int) -> Found | None:
-    """The row that an entry is counted in; None for one too many."""
-    letter = "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""
+def _letter(text: bytes, number: int) -> str:
+    """The letter of PTX whose entry has none: it stands in the text, whose beginning LZ4 leaves as it is.
+
+    Kernels that MLIR generates are packed so (TensorFlow 2.16 to 2.20: PTX for sm_90a, the entry says 90).
+    """
+    match = re.search(rb"\.target sm_%d([af])\b" % number, text)
+    return match[1].decode() if match else ""
+
+
+def _image(found: Container, kind: int, number: str) -> Found | None:
+    """The row that an entry is counted in, for `90a`; None for one too many."""
     name: Kind = "ptx" if kind == _PTX else "sass" if kind == _CUBIN else "unknown"
-    target = f"{'compute' if kind == _PTX else 'sm'}_{number}{letter}"
+    target = f"{'compute' if kind == _PTX else 'sm'}_{number}"
     try:
         Capability.parse(target)
     except ValueError:

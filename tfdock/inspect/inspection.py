@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from tfdock.inspect import build_info, elf
@@ -28,8 +28,8 @@ class Inspection:
     traces: Mapping[str, tuple[str, ...]]
 
 
-def inspect_wheel(file: BinaryIO, filename: str, *, traces: Sequence[str] = ()) -> Inspection:
-    """Inspect an open wheel. `filename` is its name without a folder; `traces` are texts to look for in its files.
+def inspect_wheel(file: BinaryIO, filename: str, *, traces: Sequence[bytes] = ()) -> Inspection:
+    """Inspect an open wheel. `filename` is its name without a folder; `traces` are to be looked for in its files.
 
     Every member is unpacked once, in blocks, and nothing is written anywhere. Raises `WheelError` when the file is
     not a sound wheel of that name.
@@ -42,17 +42,17 @@ def inspect_wheel(file: BinaryIO, filename: str, *, traces: Sequence[str] = ()) 
         metadata=metadata(file),
         libraries=tuple(sorted(gathering.libraries, key=lambda library: library.path)),
         build_info=build_info.build_info(bytes(gathering.build_info)) if gathering.build_info else None,
-        traces={trace: tuple(sorted(found)) for trace, found in gathering.traces.items()},
+        traces={trace.decode(): tuple(sorted(found)) for trace, found in gathering.traces.items()},
     )
 
 
 class _Gathering:
     """Looks on while a wheel is read, and keeps what members tell of themselves."""
 
-    def __init__(self, file: BinaryIO, traces: tuple[str, ...]) -> None:
+    def __init__(self, file: BinaryIO, traces: tuple[bytes, ...]) -> None:
         self.libraries: list[Library] = []
         self.build_info = bytearray()
-        self.traces: dict[str, set[str]] = {trace: set() for trace in traces}
+        self.traces: dict[bytes, set[str]] = {trace: set() for trace in traces}
         self._file = file
         self._last: _Elf | None = None
 
@@ -100,16 +100,16 @@ class _Elf:
 
 @dataclass(slots=True)
 class _Traces:
-    """Looks for texts in a member."""
+    """Looks for byte strings in a member."""
 
     path: str
-    found: Mapping[str, set[str]]
-    _before: bytes = field(default=b"")
+    found: Mapping[bytes, set[str]]
+    _before: bytes = b""
 
     def feed(self, piece: bytes) -> None:
         data = self._before + piece
         for trace, paths in self.found.items():
-            if self.path not in paths and trace.encode() in data:
+            if self.path not in paths and trace in data:
                 paths.add(self.path)
         longest = max(map(len, self.found))
         self._before = data[-longest:]

@@ -10,7 +10,7 @@ read again, then knowing where to look. The result is the same either way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tfdock.inspect import elf, fatbin, offload
 from tfdock.inspect.facts import Containers, GpuCode, Images, Library, merged, target_order
@@ -25,9 +25,10 @@ _KEPT = 128 << 20
 _WINDOW = 64 << 10
 _NAMES = b".shstrtab\0"  # stands in the table of section names itself
 _MOST_NAMES = 16 << 20
-_MOST_TEXT = 4096
+_MOST_TEXT = 64 << 10
 _MOST_NEEDED = 4096
 _MOST_PASSES = 6
+_MOST_IMAGES = 500_000  # of a library: TensorFlow's have a few thousand
 _MOST_PROBLEMS = 10
 
 
@@ -83,12 +84,14 @@ class LibraryScan:
             return None
         self._reader.close()
         self._passes += 1
-        library = _Assembly(self._path, self._size, self._kept, self._placed).library()
-        if (self._kept.lacking or self._walks) and self._passes < _MOST_PASSES:
-            self._kept.want_lacking()
-            self._begin()
-            return None
-        return library
+        library = _Assembly(self._path, self._size, self._kept, self._placed, self._found.values()).library()
+        if not self._kept.lacking and not self._walks:
+            return library
+        if self._passes == _MOST_PASSES:
+            return replace(library, problems=(*library.problems, "its parts lie too far apart to be read"))
+        self._kept.want_lacking()
+        self._begin()
+        return None
 
     # --- the first pass: where things usually are ---------------------------------------------------------------
 
@@ -97,14 +100,13 @@ class LibraryScan:
         data = yield Take(0, elf.HEADER_SIZE)
         try:
             head = elf.header(data)
-            table = yield Take(head.program_headers, head.program_count * head.program_size)
+            table = yield Take(head.program_headers, head.program_bytes)
             segments = elf.segments(table, head)
         except elf.ElfError:
             return  # the assembly will say so
-        self._kept.want(head.section_headers, max(head.section_count, 1) * head.section_size)
-        for one in segments:
-            if one.kind == elf.PT_DYNAMIC:
-                self._kept.want(one.offset, one.size)
+        self._kept.want(head.section_headers, max(head.section_count, 1) * elf.SECTION_HEADER_SIZE)
+        if place := _dynamic_segment(segments):
+            self._kept.want(place.offset, min(place.size, elf.MOST_DYNAMIC))
         loads = [one for one in segments if one.kind == elf.PT_LOAD]
         # Older linkers have one segment for code and constants.
         plain = any(not one.flags & (elf.PF_X | elf.PF_W) for one in loads)
@@ -117,7 +119,7 @@ class LibraryScan:
 
     def _collect(self, start: int, stop: int, found: dict[int, _Code]) -> Program[int]:
         """Read every container and bundle in [start, stop); how far it was read."""
-        at = start
+        at, images = start, 0
         while at < stop:
             place = yield Seek(at, stop, _find_any, len(offload.MAGIC))
             if place is None:
@@ -125,6 +127,10 @@ class LibraryScan:
             code = yield from _code_at(place, stop)
             found[place] = code
             at = code.end
+            images += 1 + sum(one.count for one in code.images)
+            if images > _MOST_IMAGES:
+                found[place] = replace(code, end=stop, problem=f"no more than {_MOST_IMAGES} images are read")
+                return stop
         return at
 
     def _find_names(self, at: int) -> Program[None]:
@@ -161,6 +167,10 @@ class LibraryScan:
                 self._walks.append(place)
             placed[place] = chain or []
         return placed
+
+
+def _dynamic_segment(segments: Iterable[elf.Segment]) -> elf.Segment | None:
+    return next((one for one in segments if one.kind == elf.PT_DYNAMIC), None)
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -332,8 +342,9 @@ class _Assembly:
         size: int,
         kept: _Kept,
         placed: Callable[[list[_Place]], dict[_Place, list[_Code]]],
+        found: Iterable[_Code],
     ) -> None:
-        self._path, self._size, self._kept, self._placed = path, size, kept, placed
+        self._path, self._size, self._kept, self._placed, self._found = path, size, kept, placed, found
         self._problems: list[str] = []
 
     def library(self) -> Library:
@@ -344,7 +355,7 @@ class _Assembly:
             return Library(path=self._path, size=self._size, machine="unknown", versions={}, problems=(f"{error}",))
         needs = self._tried(lambda: self._needs(head)) or _Needs()
         sections = self._tried(lambda: self._sections(head)) or []
-        loadable, relocatable = self._gpu_code(sections)
+        loadable, relocatable, embedded = self._gpu_code(sections)
         return Library(
             path=self._path,
             size=self._size,
@@ -361,6 +372,7 @@ class _Assembly:
             text_relocations=needs.text_relocations,
             loadable=loadable,
             relocatable=relocatable,
+            embedded=embedded,
             problems=self._told(),
         )
 
@@ -382,13 +394,13 @@ class _Assembly:
 
     def _needs(self, head: elf.Header) -> _Needs:
         needs = _Needs()
-        table = self._kept.read(head.program_headers, head.program_count * head.program_size)
+        table = self._kept.read(head.program_headers, head.program_bytes)
         segments = elf.segments(table, head)
         needs.executable_stack = any(one.kind == elf.PT_GNU_STACK and bool(one.flags & elf.PF_X) for one in segments)
-        place = next((one for one in segments if one.kind == elf.PT_DYNAMIC), None)
+        place = _dynamic_segment(segments)
         if place is None:
             return needs
-        entries = elf.dynamic(self._kept.read(place.offset, place.size))
+        entries = elf.dynamic(self._kept.read(place.offset, min(place.size, elf.MOST_DYNAMIC)))
         values = dict(entries)
         needs.text_relocations = elf.DT_TEXTREL in values or bool(values.get(elf.DT_FLAGS, 0) & elf.DF_TEXTREL)
         if elf.DT_STRTAB not in values:
@@ -416,9 +428,9 @@ class _Assembly:
     def _sections(self, head: elf.Header) -> list[elf.Section]:
         if not head.section_headers:
             raise elf.ElfError("it has no section headers, which say where GPU code lies")
-        count, names_index = elf.section_table(self._kept.read(head.section_headers, head.section_size), head)
-        table = self._kept.read(head.section_headers, count * head.section_size)
-        found = elf.sections(table, head, count)
+        count, names_index = elf.section_table(self._kept.read(head.section_headers, elf.SECTION_HEADER_SIZE), head)
+        table = self._kept.read(head.section_headers, count * elf.SECTION_HEADER_SIZE)
+        found = elf.sections(table, count)
         if not 0 <= names_index < len(found):
             raise elf.ElfError("its sections have no names")
         where = found[names_index][1]
@@ -430,15 +442,19 @@ class _Assembly:
             for name, one in found
         ]
 
-    def _gpu_code(self, sections: Iterable[elf.Section]) -> tuple[GpuCode, GpuCode]:
-        """(loadable, relocatable)."""
+    def _gpu_code(self, sections: Iterable[elf.Section]) -> tuple[GpuCode, GpuCode, GpuCode]:
+        """(loadable, relocatable, embedded)."""
         places = list(self._places(sections))
         placed = self._placed(places)
         for place in places:
             self._check(place, placed[place])
+        inside = [(place.start, place.stop) for place in places]
+        apart = [code for code in self._found if not any(start <= code.start < stop for start, stop in inside)]
         return (
             _gpu_code(code for place in places if place.loadable for code in placed[place]),
             _gpu_code(code for place in places if not place.loadable for code in placed[place]),
+            # What is damaged there is more likely not GPU code at all.
+            _gpu_code(code for code in apart if code.images and not code.problem),
         )
 
     def _places(self, sections: Iterable[elf.Section]) -> Iterator[_Place]:

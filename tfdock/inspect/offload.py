@@ -23,9 +23,9 @@ ALIGNMENT = 4096
 
 _MOST_ENTRIES = 1024
 _MOST_ID = 512
-# Enough of a compressed bundle for its table of entries: zstd needs its first block whole, 128 KiB at the most.
-_HEAD = 256 << 10
-_MOST_UNPACKED = 1 << 20
+# Enough of a compressed bundle for its table of entries, which stands in zstd's first block.
+_BLOCK = 128 << 10  # what a block unpacks to at the most, and so what it takes, but for its header
+_HEAD = _BLOCK + 64
 _LAYOUTS = {1: ("", "<I", 20), 2: ("<I", "<I", 24), 3: ("<Q", "<Q", 32)}
 """Version of `CCOB` -> how the total size is written, how the unpacked one, and where the data starts."""
 
@@ -165,13 +165,29 @@ def _read_table(table: _Table, data: bytes) -> None:
 
 
 def _unpacked(data: bytes, packing: Packing) -> bytes:
-    """The beginning of what the data unpack to; empty where they do not."""
+    """The beginning of what the data unpack to, up to 128 KiB; empty where they do not."""
     try:
         if packing == "zlib":
-            return zlib.decompressobj().decompress(data, _MOST_UNPACKED)
-        return zstandard.ZstdDecompressor().stream_reader(data).read(_MOST_UNPACKED)
-    except (zlib.error, zstandard.ZstdError):
+            return zlib.decompressobj().decompress(data, _BLOCK)
+        return zstandard.ZstdDecompressor().decompress(_first_block(data), max_output_size=_BLOCK)
+    except (zlib.error, zstandard.ZstdError, IndexError):
         return b""
+
+
+def _first_block(data: bytes) -> bytes:
+    """A zstd frame of the first block alone (RFC 8878, 3.1.1).
+
+    clang lets a frame refer back 128 MiB, and unpacking it as it is would take that much memory at once.
+    """
+    descriptor = data[4]
+    single = bool(descriptor & 0x20)
+    content_size = (int(single), 2, 4, 8)[descriptor >> 6]
+    dictionary = (0, 1, 2, 4)[descriptor & 3]
+    at = 5 + (not single) + dictionary + content_size
+    header = int.from_bytes(data[at : at + 3], "little")
+    length = 1 if header >> 1 & 3 == 1 else header >> 3  # of the block's bytes: one that is repeated has one
+    plain = bytes([0, 7 << 3])  # no size, no checksum, a window of 128 KiB
+    return data[:4] + plain + (header | 1).to_bytes(3, "little") + data[at + 3 : at + 3 + length]
 
 
 def _aligned(end: int) -> int:

@@ -41,7 +41,7 @@ from tfdock.inspect.archive import (
     pieces,
 )
 from tfdock.inspect.defects import FIXES, WheelError, fail
-from tfdock.inspect.hashing import Digests, Hasher
+from tfdock.inspect.hashing import WORTH_A_THREAD, Digests, Hasher
 
 __all__ = [
     "FIXES",
@@ -507,9 +507,12 @@ def _record_problems(archive: Archive, digests: Digests, watch: Watch) -> tuple[
     for member in archive.members:
         row, look = rows.get(member.name), watch(member)
         hasher: Hasher | None = hashlib.new(row.algorithm) if row and row.algorithm in _STRONG_HASHES else None
+        beside = member.size >= WORTH_A_THREAD
         for piece in pieces(archive.file, member):  # without a hash too: that checks CRC and size
-            if hasher:
+            if hasher and beside:
                 digests.update(hasher, piece)
+            elif hasher:
+                hasher.update(piece)
             if look:
                 look(piece)
         if row and hasher:

@@ -1,0 +1,31 @@
+"""Wheels on disk: opened for those who read them, with the errors that a user can do something about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfdock.errors import Problem, ProfileError, WheelRefused
+from tfdock.inspect.defects import WheelError
+from tfdock.inspect.inspection import Inspection, inspect_wheel
+
+
+def inspected(path: Path, *, traces: Sequence[bytes] = ()) -> Inspection:
+    """Inspect a wheel; ProfileError where there is no such file, WheelRefused where it is not a sound wheel."""
+    if path.is_dir():
+        found = sorted(one.name for one in path.glob("*.whl"))
+        fix = f"name one of its wheels: `{path / found[0]}`" if found else "name a wheel, a file that ends in `.whl`"
+        raise ProfileError(Problem(code="wheel-not-found", message=f"{path} is a folder", fix=fix))
+    if not path.is_file():
+        message, fix = f"there is no wheel {path}", "check the path; `tfdock build` prints that of each wheel it made"
+        raise ProfileError(Problem(code="wheel-not-found", message=message, fix=fix))
+    try:
+        with path.open("rb") as file:
+            return inspect_wheel(file, path.name, traces=traces)
+    except WheelError as error:
+        raise refused(path, error) from error
+
+
+def refused(path: Path, error: WheelError) -> WheelRefused:
+    """The same error with the file it is about."""
+    return WheelRefused(Problem(code=error.code, message=error.message, fix=error.fix, file=str(path)))

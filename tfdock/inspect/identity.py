@@ -1,0 +1,58 @@
+"""What a wheel is called, as the packaging standards read it, and the file that holds pip to it. Pure: text only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from packaging.tags import compatible_tags, cpython_tags, parse_tag
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+
+def canonical_name(name: str) -> str:
+    """`tensorflow_cpu` -> `tensorflow-cpu`: how an index and pip compare names."""
+    return canonicalize_name(name)
+
+
+def normal_version(text: str) -> str:
+    """`2.18.0-RC1+CUDA12.5-sm86` -> `2.18.0rc1+cuda12.5.sm86`; what is no version stays as it is."""
+    try:
+        return str(Version(text))
+    except InvalidVersion:
+        return text
+
+
+def same_version(one: str, other: str) -> bool:
+    """Whether two texts are one version, local part included: 2.18 and 2.18.0 are."""
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return one == other
+
+
+def local_part(version: str) -> str:
+    """`cuda12.5.sm86` of `2.18.0+cuda12.5.sm86`; empty where there is none."""
+    return normal_version(version).partition("+")[2]
+
+
+def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
+    """Whether a CPython of that minor version (`3.11`), not the free-threaded one, installs a wheel of such tags."""
+    major, minor = (int(part) for part in python.split("."))
+    number = f"{major}{minor}"
+    # Up to 3.7 the ABI's name says how that Python was configured: m for its allocator, u for wide characters.
+    abis = [f"cp{number}", f"cp{number}m", f"cp{number}mu"]
+    taken = {
+        *cpython_tags((major, minor), abis=abis, platforms=["any"]),
+        *compatible_tags((major, minor), interpreter=f"cp{number}", platforms=["any"]),
+    }
+    return not taken.isdisjoint(parse_tag(f"{python_tag}-{abi_tag}-any"))
+
+
+def constraints(build_id: str, files: Iterable[str]) -> str:
+    """A constraints file for pip that holds it to the wheels of a build, given by their file names.
+
+    Raises packaging's InvalidWheelFilename for what is not the name of a wheel.
+    """
+    pins = [f"{name}=={version}" for name, version in (parse_wheel_filename(file)[:2] for file in files)]
+    about = f"# tfdock {build_id}: with `pip install -c` and this file, pip does not replace the wheel beside it."
+    return "".join(f"{line}\n" for line in (about, *pins))
