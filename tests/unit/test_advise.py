@@ -140,6 +140,14 @@ def test_the_driver_is_the_oldest_that_serves_wheel_and_gpu() -> None:
     assert "driver 520.61.05" in limits("h100", "2.14")
 
 
+def test_the_kernels_that_mlir_generated_run_otherwise_than_the_rest() -> None:
+    assert "1149 kernels that MLIR generated (Add, Mul, Cast and their like) fail with" in limits("rtx5080", "2.19")
+    assert "MLIR" not in limits("rtx5080", "2.21"), "its PTX has no letter"
+    assert "the driver compiles each at its first use" in limits("h100", "2.20")
+    assert "525.60.13 or newer; 555.42.02 or newer for PTX 8.5 of the kernels that MLIR" in limits("h100", "2.20")
+    assert "MLIR" not in limits("rtx3080", "2.18")
+
+
 def test_what_does_not_run_has_no_limits() -> None:
     assert asked("k80", tensorflow="2.18").gpus[0].limits == ()
 

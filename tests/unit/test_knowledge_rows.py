@@ -252,6 +252,38 @@ LEAST_RELEASE = f"release: '9.9', pythons: ['3.11'], bazel: '7.0.0', wheel: {{ta
             "sm_90",
             "not a dotted compute capability",
         ),
+        (
+            "companions",
+            "component: c, accelerator: rocm, releases: '2.14', ignores: ['90a'], limit: x",
+            "['90a'",
+            "`90a` is not the target",
+        ),
+        (
+            "companions",
+            "component: c, accelerator: rocm, releases: '2.14', ignores: [gfx90a]",
+            "[gfx90a]",
+            "`limit` is to say why",
+        ),
+        (
+            "companions",
+            "component: c, accelerator: rocm, releases: '2.14', wheels: [tensorflow-rocm]",
+            "tensorflow-rocm",
+            "is not a requirement pinned",
+        ),
+        (
+            "generated_kernels",
+            "accelerator: cuda, releases: '2.18', targets: [gfx90a], count: 1",
+            "[gfx90a]",
+            "`gfx90a` is not a target of cuda",
+        ),
+        (
+            "runtime_compilers",
+            "compiler: XLA, accelerator: cuda, releases: '2.18', failing: x, targets: {'90': 9a}",
+            "9a",
+            "not a dotted compute capability",
+        ),
+        ("wheel_libraries", "paths: '(a', what: x", "'(a'", "is not a regular expression"),
+        ("accelerators", "accelerator: npu, packages: {x: '(a'}", "'(a'", "is not a regular expression"),
         ("releases", f"{LEAST_RELEASE}, tag: 'v{{foo}}'", "'v{foo}'", "{foo} is unknown here; known: version"),
         ("releases", f"{LEAST_RELEASE}, capability_pattern: '(sm'", "'(sm'", "is not a regular expression"),
         ("releases", f"{LEAST_RELEASE}, capability_doubt: '(sm'", "'(sm'", "is not a regular expression"),
@@ -294,7 +326,7 @@ def test_a_value_that_nothing_could_use_is_refused_where_it_stands(table: str, r
     assert problem.fix
 
 
-FIRST_FITS = ["archives", "estimates", "images"]
+FIRST_FITS = ["archives", "estimates", "images", "wheel_libraries"]
 LATER_WINS = ["bazel_options", "flags", "variables"]
 
 

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.inspect.verdict import Runs, code_of, runs, runs_gfx
+from tfdock.inspect.facts import Containers, GpuCode, Library
+from tfdock.inspect.verdict import (
+    Part,
+    Runs,
+    Verdict,
+    code_of,
+    parts_of,
+    runs,
+    runs_container,
+    runs_gfx,
+    together,
+)
 from tfdock.model import Capability
 
 EMBEDDED = ("5.3", "6.2", "7.2", "8.7", "10.1", "11.0")
@@ -239,3 +250,78 @@ def test_ptx_alone_never_helps_a_gpu_older_than_it(gpu: Capability, ptx: list[st
 @given(gpus)
 def test_its_own_capability_is_native_on_every_gpu(gpu: Capability) -> None:
     assert runs(gpu, [str(gpu)], embedded=EMBEDDED).runs == "native"
+
+
+# --- containers together ----------------------------------------
+
+
+RELOCATABLE = GpuCode(containers=(Containers(ptx=("compute_90",), count=116),))
+
+
+def kept(group: str) -> Containers:
+    """`278: sm_80 compute_90` are so many containers with SASS for 8.0 and PTX for 9.0."""
+    count, _, rest = group.partition(": ")
+    words = rest.split()
+    sass, ptx, amdgpu = (tuple(one for one in words if one.startswith(kind)) for kind in ("sm_", "compute_", "gfx"))
+    return Containers(sass=sass, ptx=ptx, amdgpu=amdgpu, count=int(count), stub="stub" in words)
+
+
+def as_one(*groups: str, gpu: str = "12.0", relocatable: GpuCode | None = None) -> str:
+    """The verdict on a library of such containers."""
+    loadable = GpuCode(containers=tuple(map(kept, groups)))
+    library = Library(
+        path="a", size=1, machine="x86_64", versions={}, loadable=loadable, relocatable=relocatable or GpuCode()
+    )
+    found = together(parts_of(library, lambda held: runs_container(gpu, held, capabilities=True)))
+    return found.verdict.runs if found else "nothing"
+
+
+def test_what_the_device_linker_made_counts_only_where_there_is_nothing_else() -> None:
+    assert as_one("2: sm_90 compute_90", "1: sm_90", relocatable=RELOCATABLE) == "ptx-jit"
+    assert as_one("2: sm_90 compute_90", "1: sm_90") == "no", "nothing was linked on the device"
+    assert as_one("1: sm_90", relocatable=RELOCATABLE) == "no", "all of it was"
+    assert as_one("1: sm_120", relocatable=RELOCATABLE) == "native"
+
+
+def test_containers_without_anything_for_the_family_do_not_count() -> None:
+    assert as_one("9: sm_120", "300: gfx90a") == "native"
+    assert as_one("300: gfx90a") == "nothing"
+    assert as_one("1: sm_120 stub") == "nothing"
+    assert as_one("1: sm_120 stub", "1: sm_90") == "no"
+
+
+LEVELS = get_args(Runs)
+counted = st.tuples(st.sampled_from(LEVELS), st.integers(1, 200), st.booleans())
+
+
+def shared(shares: list[tuple[Runs, int, bool]]) -> list[Part]:
+    return [
+        Part(path="a", held=Containers(count=count), verdict=Verdict(runs=runs, by="", reason=""), linked=linked)
+        for runs, count, linked in shares
+    ]
+
+
+@given(st.lists(counted, min_size=1, max_size=6))
+def test_the_verdict_on_all_is_that_of_some_and_fewer_than_a_tenth_are_worse(
+    shares: list[tuple[Runs, int, bool]],
+) -> None:
+    found = together(shared(shares))
+    assert found
+    level = LEVELS.index(found.verdict.runs)
+    own = [one for one in shares if not one[2]] or shares
+    total = sum(count for _, count, _ in own)
+    worse = sum(count for runs, count, _ in own if LEVELS.index(runs) > level)
+    at_least = sum(count for runs, count, _ in own if LEVELS.index(runs) >= level)
+    assert worse * 10 < total <= at_least * 10
+    assert {part.verdict.runs for part in found.weaker} == {one for one, *_ in shares if LEVELS.index(one) > level}
+
+
+@given(st.lists(counted, min_size=1, max_size=6), st.integers(1, 200))
+def test_more_containers_that_run_natively_never_make_it_worse(
+    shares: list[tuple[Runs, int, bool]], count: int
+) -> None:
+    own: list[tuple[Runs, int, bool]] = [one for one in shares if not one[2]] or [("no", 1, False)]
+    before, after = together(shared(own)), together(shared([*own, ("native", count, False)]))
+    assert before
+    assert after
+    assert LEVELS.index(after.verdict.runs) <= LEVELS.index(before.verdict.runs)

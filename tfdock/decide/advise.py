@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from tfdock.decide.contract import applies
 from tfdock.decide.devices import (
-    architecture_of,
     bare_gpu,
     embedded_targets,
     find_gpu,
@@ -21,28 +20,24 @@ from tfdock.decide.devices import (
     sorted_targets,
     unknown_gpu,
 )
-from tfdock.decide.fits import has_code_for, is_used, libraries, own_target, reaches, toolkit_floor
+from tfdock.decide.evidence import OFFICIAL_MACHINE, companions, evidence_of_release
+from tfdock.decide.fits import is_used, own_target
 from tfdock.decide.known import apart, release_named, taken_versions
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.decide.rules import judge
+from tfdock.decide.serving import Service, serve
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.inspect.verdict import Runs
 from tfdock.model import Capability, Version
 from tfdock.read import profile as profiles
 from tfdock.read.knowledge import (
     Accelerator,
-    Companion,
     Estimate,
     Gpu,
     KnowledgeBase,
-    Library,
     Release,
     Support,
-    Toolkit,
 )
 
-OFFICIAL_MACHINE = "x86_64"
-"""The kind of machine that official wheels with GPU code are for."""
 _FILE = "advice.yaml"
 _COMMENT_COLUMNS = 78
 
@@ -73,24 +68,6 @@ class VendorWheel:
     vendor: str
     project: str
     release: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAdvice:
-    """How a GPU runs the official wheel. `limits` are what is narrower than the verdict, `pins` help against some."""
-
-    gpu: Gpu
-    capability: bool
-    runs: Runs
-    by: str
-    reason: str
-    limits: tuple[str, ...]
-    pins: tuple[str, ...] = ()
-
-    @property
-    def starts_at_once(self) -> bool:
-        """Whether nothing needs to be built for it."""
-        return self.runs in ("native", "native-same-major")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +119,7 @@ class Advice:
     version: str
     python: str | None
     wheel: Wheel
-    gpus: tuple[GpuAdvice, ...]
+    gpus: tuple[Service, ...]
     native: Wheel | None
     instead: Wheel | None
     vendors: VendorWheel | None
@@ -253,14 +230,14 @@ def _unknown(knowledge: KnowledgeBase, name: str) -> Problem:
 
 
 def _official_wheel(
-    knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[GpuAdvice], python: str | None
+    knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Service], python: str | None
 ) -> Wheel:
     """What a release published for such GPUs; where there are several accelerators, for the first."""
     accelerator = knowledge.accelerators[gpus[0].gpu.accelerator]
     project = release.official_project.get(accelerator.accelerator, "tensorflow")
-    companions = tuple(_companions(knowledge, release, accelerator))
-    extra = next((row.extra for row in companions if row.extra), None)
-    able = [one for one in release.pythons if all(not row.pythons or one in row.pythons for row in companions)]
+    rows = tuple(companions(knowledge, release, accelerator))
+    extra = next((row.extra for row in rows if row.extra), None)
+    able = [one for one in release.pythons if all(not row.pythons or one in row.pythons for row in rows)]
     if python is not None and python not in able:
         extra = None  # it cannot be installed with that Python, while the wheel itself can
     tested = ((name, release.components.get(name, Support()).tested) for name in accelerator.components)
@@ -307,25 +284,14 @@ def _vendors(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) ->
     return VendorWheel(vendor=accelerator.vendor or "its vendor", project=project, release=release.release)
 
 
-def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> GpuAdvice:
-    """The verdict on the release's official wheel."""
+def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> Service:
+    """How the release's official wheel serves a GPU."""
     accelerator = knowledge.accelerators[gpu.accelerator]
-    targets = release.official_targets.get(gpu.accelerator, ())
-    found = judge(knowledge, accelerator, gpu.target, targets)
-    limits = _Limits(knowledge, release, accelerator, gpu)
-    against = limits.machine() or ("" if targets else _nothing_published(knowledge, release, accelerator))
-    if not against and found.runs != "no":
-        against = limits.against()
-    runs: Runs = "no" if against else found.runs
-    return GpuAdvice(
-        gpu=gpu,
-        capability=accelerator.capabilities,
-        runs=runs,
-        by="" if against else found.by,
-        reason=against or found.reason,
-        limits=tuple(limits.of(runs)) if runs != "no" else (),
-        pins=tuple(limits.pins) if runs != "no" else (),
-    )
+    found = serve(knowledge, gpu, evidence_of_release(knowledge, release, accelerator))
+    beside = _machine(knowledge, gpu) != OFFICIAL_MACHINE
+    if beside or release.official_targets.get(gpu.accelerator):
+        return found
+    return replace(found, reason=_nothing_published(knowledge, release, accelerator))
 
 
 def _nothing_published(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> str:
@@ -347,166 +313,6 @@ def _newest_native(knowledge: KnowledgeBase, gpus: Sequence[Gpu], python: str | 
     order = sorted(knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True)
     wheels = (_native_of(knowledge, release, gpus, python) for release in order)
     return next((wheel for wheel in wheels if wheel), None)
-
-
-def _companions(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Iterator[Companion]:
-    for row in knowledge.companions:
-        if row.accelerator == accelerator.accelerator and applies(release, row.releases):
-            yield row
-
-
-class _Limits:
-    """What is narrower than the code in an official wheel: its libraries, its toolkit, the driver, the machine."""
-
-    def __init__(self, knowledge: KnowledgeBase, release: Release, accelerator: Accelerator, gpu: Gpu) -> None:
-        self._knowledge, self._release, self._accelerator, self._gpu = knowledge, release, accelerator, gpu
-        self._companions = tuple(_companions(knowledge, release, accelerator))
-        self.pins: list[str] = []
-        self._family = architecture_of(knowledge, accelerator.accelerator, gpu.target)
-
-    def machine(self) -> str:
-        """Why the wheel is not for the machine that the GPU is part of; empty if it is."""
-        machine = _machine(self._knowledge, self._gpu)
-        if machine == OFFICIAL_MACHINE:
-            return ""
-        return f"official wheels with GPU code are for {OFFICIAL_MACHINE}; this GPU stands beside a CPU of {machine}"
-
-    def against(self) -> str:
-        """Why its code cannot run at all, fitting as it is; empty where nothing is known."""
-        if not is_used(self._release, self._accelerator, self._gpu.target):
-            return f"TensorFlow {self._release.release} ignores GPUs of {self._gpu.target}, whatever was compiled"
-        floor, last = self._toolkit_driver(), self._family and self._family.driver_max
-        if floor and last and floor.parts[0] > int(last):
-            said = f"{self._title(self._accelerator.toolkit or '')} {self._toolkit_version()}"
-            return f"{said}, which it is made with, needs driver {floor}, and {last} was the last for this GPU"
-        return ""
-
-    def of(self, runs: Runs) -> Iterator[str]:
-        """The limits of a wheel that runs."""
-        yield from self._floors()
-        yield from self._toolkit_age()
-        for name in self._accelerator.components:
-            if name != self._accelerator.toolkit:
-                yield from self._library(name)
-        yield from self._told(runs)
-        yield from self._driver(runs)
-
-    def _title(self, component: str) -> str:
-        return self._accelerator.titles.get(component, component)
-
-    def _companion(self, component: str) -> Companion | None:
-        return next((row for row in self._companions if row.component == component and row.version), None)
-
-    def _toolkit_version(self) -> str:
-        """The toolkit whose libraries are used: what pip brings, else the one it was built and tested with."""
-        name = self._accelerator.toolkit or ""
-        companion = self._companion(name)
-        return (companion and companion.version) or self._release.components.get(name, Support()).tested or ""
-
-    def _toolkit(self) -> Toolkit | None:
-        """Its row; where pip may take newer ones, that of the newest."""
-        name, version = self._accelerator.toolkit or "", self._toolkit_version()
-        companion = self._companion(name)
-        if companion and companion.before:
-            rows = [row for row in self._knowledge.toolkits.values() if row.toolkit == name]
-            below = [row for row in rows if Version(row.version) < Version(companion.before)]
-            return max(below, key=lambda row: Version(row.version), default=None)
-        return self._knowledge.toolkits.get((name, str(Version(version).minor)))
-
-    def _toolkit_driver(self) -> Version | None:
-        version = self._toolkit_version()
-        return toolkit_floor(self._knowledge, self._accelerator.toolkit or "", Version(version)) if version else None
-
-    def _floors(self) -> Iterator[str]:
-        if not reaches(self._accelerator, self._gpu.target, self._release.xla_floor):
-            floor = self._release.xla_floor[self._accelerator.accelerator]
-            yield f"XLA leaves it out: it uses no GPU below {floor}"
-
-    def _toolkit_age(self) -> Iterator[str]:
-        row = self._toolkit()
-        if row is None or not self._accelerator.capabilities:
-            return
-        number = Capability.of_gpu(self._gpu.target).number
-        title = f"{self._title(row.toolkit)} {row.version}"
-        if number not in row.targets:
-            newer = all(_digits(one) < int(number) for one in row.targets)
-            how = "is older than this GPU" if newer else "does not compile for it"
-            origin = "comes with it" if self._companion(row.toolkit) else "it is made with"
-            yield f"{title}, which {origin}, {how}: XLA leaves compiling to the driver; its libraries may fail"
-
-    def _library(self, component: str) -> Iterator[str]:
-        """Whether a library of the wheel's own version has code for the GPU, and which version has."""
-        companion = self._companion(component)
-        version = (companion and companion.version) or self._release.components.get(component, Support()).tested
-        if not version or not self._accelerator.capabilities:
-            return
-        rows = [row for row in self._knowledge.libraries if row.component == component and self._made_for(row)]
-        title = self._title(component)
-        if companion and companion.before:
-            yield from self._newest_of(rows, title, version, companion)
-            return
-        held = libraries(self._knowledge, component, version)
-        if not held or any(self._serves(row) for row in held):
-            return
-        # TensorFlow takes any newer minor version of the major version it was built with.
-        major = Version(version).parts[0]
-        newer = [
-            one.since
-            for one in rows
-            if Version(one.since) > Version(version) and Version(one.since).parts[0] == major and self._serves(one)
-        ]
-        way = f"; {title} {min(newer, key=Version)} or newer has it" if newer else ""
-        yield f"{title} {version}, which it is used with, has no code for {self._gpu.target}{way}"
-
-    def _newest_of(self, rows: Sequence[Library], title: str, version: str, companion: Companion) -> Iterator[str]:
-        """pip takes the newest: where that has dropped the GPU, it needs to be held back."""
-        assert companion.before
-        end = Version(companion.before)
-        order = sorted((row for row in rows if Version(row.since) < end), key=lambda row: Version(row.since))
-        if not order or any(self._serves(row) for row in order if row.since == order[-1].since):
-            return
-        fitting = [row for row in order if self._serves(row) and Version(version) < _end(row)]
-        later = [row.since for row in order if fitting and Version(row.since) > Version(fitting[-1].since)]
-        first = later[0] if later else ""
-        self.pins += [f"{companion.package}<{first}"] if first else []
-        way = f"; install `{companion.package}<{first}` with it" if first else ""
-        yield f"pip takes the newest {title}, which has no code for {self._gpu.target}{way}"
-
-    def _made_for(self, row: Library) -> bool:
-        # Packages are made for a major version, whatever minor version they are supported with.
-        major = Version(self._toolkit_version()).parts[:1]
-        return not row.toolkits or any(Version(one).parts[:1] == major for one in row.toolkits)
-
-    def _serves(self, row: Library | Companion) -> bool:
-        return has_code_for(row, self._accelerator, self._gpu.target)
-
-    def _told(self, runs: Runs) -> Iterator[str]:
-        for row in self._companions:
-            if row.limit and self._serves(row) and (row.carries is None or runs == "ptx-jit"):
-                yield row.limit
-
-    def _driver(self, runs: Runs) -> Iterator[str]:
-        """The oldest driver by toolkit, GPU, and PTX; and the last one that knows the GPU."""
-        name, version = self._accelerator.toolkit or "", self._toolkit_version()
-        own = self._knowledge.toolkits.get((name, str(Version(version).minor)))
-        # What is compiled by the driver needs the one that came with the toolkit that wrote it.
-        written = own.driver_linux if own and runs == "ptx-jit" else None
-        floors = [self._toolkit_driver(), Version(written) if written else None]
-        floors += [Version(self._family.driver_min)] if self._family and self._family.driver_min else []
-        known = [floor for floor in floors if floor]
-        last = self._family and self._family.driver_max
-        if known:
-            end = f", and {last} is the last that knows this GPU" if last else ""
-            yield f"driver {max(known)} or newer{end}"
-
-
-def _digits(number: str) -> int:
-    return int(number.rstrip("af"))
-
-
-def _end(row: Library) -> Version:
-    """Behind the range: any version of `until: 9.10` is below 9.10.999999."""
-    return Version(f"{row.until or row.since}.999999")
 
 
 def _machine(knowledge: KnowledgeBase, gpu: Gpu) -> str:

@@ -144,5 +144,12 @@ def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
     return Version(text) if text else None
 
 
+def toolkit_of_ptx(knowledge: KnowledgeBase, toolkit: str, ptx: Version) -> Toolkit | None:
+    """The oldest toolkit that knows that PTX ISA: its driver is the first that does."""
+    rows = (row for row in knowledge.toolkits.values() if row.toolkit == toolkit and row.ptx)
+    able = (row for row in rows if Version(row.ptx or "") >= ptx)
+    return min(able, key=lambda row: Version(row.version).parts, default=None)
+
+
 def _branch(version: str) -> str:
     return version.partition(".")[0]

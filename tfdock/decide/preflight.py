@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tfdock.decide.devices import architecture_of, is_embedded
-from tfdock.decide.fits import own_driver, toolkit_floor
+from tfdock.decide.fits import own_driver, toolkit_floor, toolkit_of_ptx
 from tfdock.decide.plan import BAZEL_SERVER_MEMORY, GIB, MIB, Resources
 from tfdock.decide.resolve import Resolution
 from tfdock.decide.rules import judge
 from tfdock.errors import ExitCode, Problem
 from tfdock.inspect import verdict
 from tfdock.model import Host, LocalGpu, Machine, Place, Version
-from tfdock.read.knowledge import KnowledgeBase, Toolkit
+from tfdock.read.knowledge import KnowledgeBase
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
@@ -190,7 +190,7 @@ def driver_floors(
     if floor:
         floors.append(DriverFloor(version=floor, code="driver-too-old", why=f"for what {title} {version} compiles"))
     ptx = _needed_ptx(resolution, knowledge, gpus)
-    writer = _first_toolkit(knowledge, name, ptx) if ptx else None
+    writer = toolkit_of_ptx(knowledge, name, ptx) if ptx else None
     if ptx and writer:
         floor = own_driver(writer, wsl=wsl)
         why = f"to compile PTX {ptx}, which came with {title} {writer.version}, where a GPU has no code of its own"
@@ -218,13 +218,6 @@ def _needed_ptx(resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence
     compiler = knowledge.compilers.get((resolution.gpu_compiler, resolution.gpu_compiler_version))
     known = [Version(row.ptx) for row in (toolkit, compiler) if row and row.ptx]
     return min(known, default=None) if toolkit and toolkit.ptx else None
-
-
-def _first_toolkit(knowledge: KnowledgeBase, toolkit: str, ptx: Version) -> Toolkit | None:
-    """The oldest toolkit that knows that PTX ISA: its driver is the first that does."""
-    rows = (row for row in knowledge.toolkits.values() if row.toolkit == toolkit and row.ptx)
-    able = (row for row in rows if Version(row.ptx or "") >= ptx)
-    return min(able, key=lambda row: Version(row.version).parts, default=None)
 
 
 def _newer_driver(

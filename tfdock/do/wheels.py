@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError, WheelRefused
@@ -10,7 +10,9 @@ from tfdock.inspect.defects import WheelError
 from tfdock.inspect.inspection import Inspection, inspect_wheel
 
 
-def inspected(path: Path, *, traces: Sequence[bytes] = ()) -> Inspection:
+def inspected(
+    path: Path, *, traces: Sequence[bytes] = (), progress: Callable[[int], object] | None = None
+) -> Inspection:
     """Inspect a wheel; ProfileError where there is no such file, WheelRefused where it is not a sound wheel."""
     if path.is_dir():
         found = sorted(one.name for one in path.glob("*.whl"))
@@ -21,7 +23,7 @@ def inspected(path: Path, *, traces: Sequence[bytes] = ()) -> Inspection:
         raise ProfileError(Problem(code="wheel-not-found", message=message, fix=fix))
     try:
         with path.open("rb") as file:
-            return inspect_wheel(file, path.name, traces=traces)
+            return inspect_wheel(file, path.name, traces=traces, progress=progress)
     except WheelError as error:
         raise refused(path, error) from error
 

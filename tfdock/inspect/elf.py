@@ -26,7 +26,8 @@ EM_X86_64, EM_AARCH64, EM_CUDA, EM_AMDGPU = 62, 183, 190, 224
 MACHINES = {EM_X86_64: "x86_64", EM_AARCH64: "aarch64"}
 """e_machine -> as platform tags spell it."""
 
-_MOST_ENTRIES = 1 << 16  # of any table: real ones have a few dozen
+_MOST_ENTRIES = 1 << 16  # of a table: real ones have a few dozen
+_MOST_VERSIONS = 1 << 12
 
 
 class ElfError(Exception):
@@ -122,11 +123,11 @@ def sections(data: bytes, count: int) -> list[tuple[int, Section]]:
     return found
 
 
-def text_at(table: bytes, at: int) -> str:
-    """The NUL-terminated text at an offset of a string table."""
-    end = table.find(b"\0", at)
+def text_at(table: bytes, at: int, longest: int = 256) -> str:
+    """The NUL-terminated text at an offset of a string table, of at most `longest` bytes."""
+    end = table.find(b"\0", at, at + longest + 1)
     if not 0 <= at < len(table) or end < 0:
-        raise ElfError("a name lies outside its string table")
+        raise ElfError("a name reaches out of its string table, or is too long for one")
     return table[at:end].decode("utf-8", "replace")
 
 
@@ -158,18 +159,22 @@ def version_needs(read: Callable[[int, int], bytes], count: int) -> Iterator[tup
 
     `read(offset, length)` reads relative to the table's start.
     """
-    at = 0
-    for _ in range(min(count, _MOST_ENTRIES)):
+    at, left = 0, _MOST_VERSIONS
+    for _ in range(count):
         _, names, file, aux, step = _unpack("<HHIII", read(at, 16), 0, "its version needs break off")
         versions, place = [], at + aux
         for _ in range(names):
             _, _, _, name, onward = _unpack("<IHHII", read(place, 16), 0, "its version needs break off")
             versions.append(name)
+            left -= 1
+            if left < 0:
+                raise ElfError(f"it needs more than {_MOST_VERSIONS} versions")
             if not onward:
                 break
             place += onward
         yield file, versions
-        if not step:
+        left -= 1
+        if not step or left < 0:
             return
         at += step
 

@@ -34,7 +34,7 @@ _MOST_ENTRIES = 1 << 16  # of one container; TensorFlow's have up to a dozen
 _MOST_TARGETS = 256  # of one container
 # A cubin without a kernel is about a kilobyte. What is larger is taken to have one.
 _SMALL = 4096
-_MOST_UNPACKED = 1 << 20
+_MOST_UNPACKED = 1 << 16
 _PTX_HEAD = 128  # bytes
 
 _LZ4, _ZSTD = 0x2000, 0x8000

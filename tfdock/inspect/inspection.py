@@ -28,13 +28,20 @@ class Inspection:
     traces: Mapping[str, tuple[str, ...]]
 
 
-def inspect_wheel(file: BinaryIO, filename: str, *, traces: Sequence[bytes] = ()) -> Inspection:
+def inspect_wheel(
+    file: BinaryIO,
+    filename: str,
+    *,
+    traces: Sequence[bytes] = (),
+    progress: Callable[[int], object] | None = None,
+) -> Inspection:
     """Inspect an open wheel. `filename` is its name without a folder; `traces` are to be looked for in its files.
 
+    `progress` is called with the number of bytes, again and again, that were unpacked since the last time.
     Every member is unpacked once, in blocks, and nothing is written anywhere. Raises `WheelError` when the file is
     not a sound wheel of that name.
     """
-    gathering = _Gathering(file, tuple(traces))
+    gathering = _Gathering(file, tuple(traces), progress)
     facts = read_wheel(file, filename, gathering.watch, renamed=True)
     gathering.finish_library()
     return Inspection(
@@ -49,11 +56,11 @@ def inspect_wheel(file: BinaryIO, filename: str, *, traces: Sequence[bytes] = ()
 class _Gathering:
     """Looks on while a wheel is read, and keeps what members tell of themselves."""
 
-    def __init__(self, file: BinaryIO, traces: tuple[bytes, ...]) -> None:
+    def __init__(self, file: BinaryIO, traces: tuple[bytes, ...], progress: Callable[[int], object] | None) -> None:
         self.libraries: list[Library] = []
         self.build_info = bytearray()
         self.traces: dict[bytes, set[str]] = {trace: set() for trace in traces}
-        self._file = file
+        self._file, self._progress = file, progress
         self._last: _Elf | None = None
 
     def watch(self, member: Member) -> Callable[[bytes], object]:
@@ -65,6 +72,8 @@ class _Gathering:
             looks.append(self.build_info.extend)
         if self.traces:
             looks.append(_Traces(member.name, self.traces).feed)
+        if progress := self._progress:
+            looks.append(lambda piece: progress(len(piece)))
         return looks[0] if len(looks) == 1 else lambda piece: [look(piece) for look in looks]
 
     def finish_library(self) -> None:
@@ -107,9 +116,9 @@ class _Traces:
     _before: bytes = b""
 
     def feed(self, piece: bytes) -> None:
-        data = self._before + piece
-        for trace, paths in self.found.items():
-            if self.path not in paths and trace in data:
-                paths.add(self.path)
         longest = max(map(len, self.found))
-        self._before = data[-longest:]
+        seam = self._before + piece[:longest]
+        for trace, paths in self.found.items():
+            if self.path not in paths and (trace in piece or trace in seam):
+                paths.add(self.path)
+        self._before = seam[-longest:] if len(piece) < longest else piece[-longest:]

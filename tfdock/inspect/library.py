@@ -28,7 +28,7 @@ _MOST_NAMES = 16 << 20
 _MOST_TEXT = 64 << 10
 _MOST_NEEDED = 4096
 _MOST_PASSES = 6
-_MOST_IMAGES = 500_000  # of a library: TensorFlow's have a few thousand
+_MOST_IMAGES = 100_000  # of a library: TensorFlow's have up to 13,000
 _MOST_PROBLEMS = 10
 
 
@@ -511,7 +511,9 @@ class _Strings:
     def at(self, offset: int) -> str:
         if not 0 <= offset < self.size:
             raise elf.ElfError("a name lies outside its string table")
-        return elf.text_at(self.kept.read(self.start + offset, min(_MOST_TEXT, self.size - offset)), 0)
+        return elf.text_at(
+            self.kept.read(self.start + offset, min(_MOST_TEXT + 1, self.size - offset)), 0, _MOST_TEXT
+        )
 
 
 def _newest(versions: Mapping[str, Iterable[str]], prefix: str) -> str:

@@ -2,14 +2,17 @@
 
 The rules are NVIDIA's (CUDA C++ Programming Guide, binary and PTX compatibility; family-specific code from CUDA 12.9)
 and AMD's (a code object is for one gfx target). Versions are compared as pairs of numbers: 12.0 is above 9.0.
+
+An image runs or it does not; a container of images runs as its best one does; a library as `together` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from tfdock.inspect.facts import Containers, Library
 from tfdock.model import Capability
 
 Runs = Literal["native", "native-same-major", "ptx-jit", "no"]
@@ -124,3 +127,90 @@ def _agree(one: Collection[str], other: Collection[str]) -> bool:
     """No feature is on on one side and off on the other."""
     opposite = {feature[:-1] + ("-" if feature.endswith("+") else "+") for feature in other}
     return not opposite & set(one)
+
+
+# --- containers -----------------------------------------------------------------------------------------------------
+
+_FEW = 10
+"""Fewer than one container in so many are a limit of a verdict, not the verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Containers of one library (`path` in the wheel) that hold the same, and how a GPU runs them.
+
+    `linked`: made by the device linker, which leaves machine code only.
+    """
+
+    path: str
+    held: Containers
+    verdict: Verdict
+    linked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """How a GPU runs many containers: `verdict` for them all, `weaker` the parts for which it is worse, worst first.
+
+    `parts` are all of them, those of the device linker included.
+    """
+
+    verdict: Verdict
+    weaker: tuple[Part, ...]
+    parts: tuple[Part, ...]
+
+
+def runs_container(
+    gpu: str, held: Containers, *, capabilities: bool, embedded: Collection[str] = ()
+) -> Verdict | None:
+    """Judge a container for a compute capability (`8.6`) or a gfx target; None if it has nothing of that kind."""
+    if not capabilities:
+        return runs_gfx(gpu, held.amdgpu) if held.amdgpu else None
+    if not held.sass and not held.ptx:
+        return None
+    return runs(Capability.of_gpu(gpu), held.sass, held.ptx, embedded=embedded)
+
+
+def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) -> Iterator[Part]:
+    """The loadable containers of a library, each kind judged; stubs have no kernel and are left out.
+
+    `judge` says None of containers with nothing for that family of GPUs. What the device linker made is told by this:
+    there is relocatable code, and the container has no PTX while others of the library have.
+    """
+    real = [held for held in library.loadable.containers if not held.stub]
+    relocatable = bool(library.relocatable.containers)
+    with_ptx = any(held.ptx for held in real)
+    for held in real:
+        found = judge(held)
+        if found is not None:
+            linked = relocatable and with_ptx and bool(held.sass) and not held.ptx
+            yield Part(path=library.path, held=held, verdict=found, linked=linked)
+
+
+def together(parts: Iterable[Part]) -> Together | None:
+    """The verdict on containers as a whole; None where there are none.
+
+    The runtime chooses an image container by container: a union of their lists would hide who lacks what. A container
+    holds the kernels of one source file, of which TensorFlow has some 280. Where a tenth of them or more run badly or
+    not at all, so does TensorFlow, and the worse answer holds; fewer are told of as a limit. Containers of the device
+    linker (NCCL in TensorFlow, which one GPU never calls) do not count where there are others.
+    """
+    every = tuple(parts)
+    counted = [part for part in every if not part.linked] or every
+    if not counted:
+        return None
+    total = sum(part.held.count for part in counted)
+    levels = sorted({_level(part) for part in counted}, reverse=True)
+    worst = next(level for level in levels if _FEW * _count(counted, level) >= total)
+    chosen = max((part for part in counted if _level(part) == worst), key=lambda part: part.held.count)
+    weaker = sorted((part for part in every if _level(part) > worst), key=_level, reverse=True)
+    return Together(verdict=chosen.verdict, weaker=tuple(weaker), parts=every)
+
+
+def _level(part: Part) -> int:
+    return get_args(Runs).index(part.verdict.runs)
+
+
+def _count(parts: Iterable[Part], level: int) -> int:
+    """How many run so badly, or worse."""
+    return sum(part.held.count for part in parts if _level(part) >= level)

@@ -337,7 +337,7 @@ class Toolkit(Row):
 
 class Driver(Row):
     """The oldest driver that runs what a toolkit compiled: `version` is a major version, whose minor versions share
-    it (`12`). `windows` is the one WSL2 shows."""
+    it (`12`). `windows` is the one WSL2 shows; `unless` says where an older one will do all the same."""
 
     KEY = ("toolkit", "version")
 
@@ -345,12 +345,14 @@ class Driver(Row):
     version: str
     linux: str
     windows: str | None = None
+    unless: str | None = None
 
 
 class Architecture(Row):
     """A generation of GPUs and its targets (`8.6`). `embedded` targets run their own code only, and only there.
 
-    `driver_min` and `driver_max` are driver branches (`570`); `machine` is the CPU of the embedded ones.
+    `driver_min` and `driver_max` are driver branches (`570`); `machine` is the CPU of the embedded ones. `examples` are
+    GPUs that people know the targets by (`8.6: rtx3080`).
     """
 
     KEY = ("architecture",)
@@ -359,6 +361,7 @@ class Architecture(Row):
     accelerator: str
     targets: tuple[str, ...]
     embedded: tuple[str, ...] = ()
+    examples: dict[str, str] = Field(default_factory=dict)
     machine: str | None = None
     driver_min: Branch | None = None
     driver_max: Branch | None = None
@@ -426,12 +429,80 @@ class Archive(Row):
 
 
 class CpuFeature(Row):
-    """An instruction set that `-m<feature>` switches on, on one kind of machine."""
+    """An instruction set that `-m<feature>` switches on, on one kind of machine.
+
+    `configs` are the Bazel configurations of releases that switch it on.
+    """
 
     KEY = ("feature",)
 
     feature: str
     machine: str = "x86_64"
+    configs: tuple[str, ...] = ()
+
+
+class SizeLimit(Row):
+    """How large a file may be in a place where wheels go: `mib` mebibytes."""
+
+    KEY = ("limit",)
+
+    limit: str
+    mib: Annotated[int, Field(gt=0)]
+
+
+class Runtime(Row):
+    """A clean image with a Python and its pip, in which wheels are tried.
+
+    It serves wheels that link no library of their accelerator's; what these link, it has not.
+    """
+
+    KEY = ("python",)
+
+    python: str
+    image: ImageName
+
+
+class Probe(Row):
+    """How a wheel of these releases is tried, for one check: by a script below `dockerfiles/verify/`.
+
+    Of several rows for a check and a release that of an overlay is taken, else the first. `seconds` is when it is
+    given up. `environment` may hold `{scratch}`, an empty folder of its own. `gpu`: it wants a GPU of one of
+    `accelerators`. `absent`, instead of a script, says why there is nothing to try.
+    """
+
+    check: str
+    releases: ReleaseRange
+    script: Annotated[str, _like(re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*\.py\Z"), "script (`tf2/op.py`)")] | None = None
+    absent: str | None = None
+    seconds: int = 300
+    environment: dict[str, Annotated[str, _with("scratch")]] = Field(default_factory=dict)
+    gpu: bool = False
+    accelerators: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _does_or_says_why_not(self) -> Self:
+        if (self.script is None) == (self.absent is None):
+            raise ValueError("a row has either a `script` or says why there is none: `absent`")
+        return self
+
+
+class RuntimeLibrary(Row):
+    """A library that TensorFlow opens by its name at run time, and links in old releases.
+
+    It is that of wheels built with `version`, or a more exact one, of a component; of several rows of a `name` the
+    most exact counts. `package` is where PyPI has it (`{major}`: of the toolkit); `use` what it is for, where a GPU works without it.
+    """
+
+    KEY = ("name", "accelerator", "component", "version")
+
+    name: str
+    accelerator: str
+    component: str
+    version: str = ""
+    library: str
+    releases: ReleaseRange = "1.4.."
+    package: Annotated[str, _with("major")] | None = None
+    use: str | None = None
 
 
 class Estimate(Row):
@@ -455,6 +526,9 @@ class Companion(Row):
     `version` is exactly what comes; with `before` the oldest that may, where pip takes the newest below `before`.
     `carries: wheel`: it is compiled for the wheel's SASS alone. `pythons`, where given, are all it can be installed
     with. `limit` is what to say, for GPUs from `lowest` to `highest` (`9.0`).
+
+    `wheels`, where given, are those it is about (`tensorflow-rocm==2.14.0.600`), whatever their code; `ignores` are
+    the targets of GPUs that they do not use, and then `limit` says why.
     """
 
     KEY = ("component", "accelerator", "releases", "package", "lowest")
@@ -471,6 +545,82 @@ class Companion(Row):
     lowest: Dotted | None = None
     highest: Dotted | None = None
     limit: str | None = None
+    wheels: tuple[Requirement, ...] = ()
+    ignores: tuple[str, ...] = ()
+
+    def amiss(self, knowledge: KnowledgeBase) -> tuple[str, str] | None:
+        """GPUs that are none of its accelerator, and those that are ignored without a word on why."""
+        if not self.ignores:
+            return None
+        if not self.limit:
+            return "ignores", "`limit` is to say why"
+        return _not_of(knowledge.accelerators.get(self.accelerator), "ignores", self.ignores)
+
+
+class GeneratedKernels(Row):
+    """The kernels that MLIR generates for a release's official wheel, which lie outside of its sections of GPU code.
+
+    `targets` are their images (`sm_60`; `compute_90a` is PTX alone), `isa` that of the PTX; `count` containers.
+    """
+
+    KEY = ("accelerator", "releases")
+
+    accelerator: str
+    releases: ReleaseRange
+    targets: tuple[str, ...]
+    isa: str | None = None
+    count: int
+
+    def amiss(self, knowledge: KnowledgeBase) -> tuple[str, str] | None:
+        """Targets that are none of the accelerator's."""
+        row = knowledge.accelerators.get(self.accelerator)
+        wrong = [target for target in self.targets if not row or not row.lists(target)]
+        return ("targets", f"`{wrong[0]}` is not a target of {self.accelerator}") if wrong else None
+
+
+class Doubt(_Record):
+    """Versions of an assembler that compile, and not as they should: `limit` says what.
+
+    They go from `since` to before `below`, or before `below_toolkit` where only the toolkit's version is known, and
+    it is about GPUs from `lowest` on.
+    """
+
+    since: str
+    below: str
+    below_toolkit: str
+    lowest: Dotted
+    limit: str
+
+
+class RuntimeCompiler(Row):
+    """How releases compile kernels at run time (XLA), by the assembler of the toolkit that they find.
+
+    `targets` are the names it asks that for, where they are not the GPUs' own numbers (`9.0` -> `90a`). Toolkits
+    below `toolkit_min` and the assembler's versions `refused` it does not take; `failing` says what it does then, and
+    where the toolkit does not know the name.
+    """
+
+    KEY = ("compiler", "accelerator", "releases")
+
+    compiler: str
+    accelerator: str
+    releases: ReleaseRange
+    targets: dict[Dotted, str] = Field(default_factory=dict)
+    toolkit_min: str | None = None
+    refused: tuple[str, ...] = ()
+    failing: str
+    doubts: tuple[Doubt, ...] = ()
+
+
+class WheelLibrary(Row):
+    """Which libraries of a wheel are TensorFlow's own: `paths` matches the whole path of a member.
+
+    The first row that matches counts; a library that none matches is its own.
+    """
+
+    paths: Expression
+    own: bool = False
+    what: str
 
 
 class Code(Row):
@@ -570,6 +720,12 @@ class Accelerator(Row):
     `template` names `dockerfiles/accelerator/<template>.j2`. `vendor` is what drivers may put before a GPU's name,
     `tools` the toolkit's programs that compile, below the image's paths.
 
+    Containers see its GPUs where the engine has the runtime `engine_runtime`, or by `device_files` (the first of them
+    is there where such a GPU is).
+
+    `installed` matches the folders that its own packages install it to: a library may look for it there. `packages`
+    matches for each component the names of the Python packages that bring it.
+
     `compilers` can compile its GPU code, beside the release's own; `titles` are the components' names as people write
     them. `symptoms` maps the code of a refusal to what would be seen without it, with `{target}` and `{number}`.
     """
@@ -586,6 +742,10 @@ class Accelerator(Row):
     template: str | None = None
     vendor: str = ""
     tools: tuple[Template, ...] = ()
+    engine_runtime: str | None = None
+    device_files: tuple[str, ...] = ()
+    installed: Expression | None = None
+    packages: dict[str, Expression] = Field(default_factory=dict)
     compilers: tuple[str, ...] = ()
     titles: dict[str, str] = Field(default_factory=dict)
     symptoms: dict[str, Annotated[str, _with("target", "number")]] = Field(default_factory=dict)
@@ -721,6 +881,26 @@ class KnowledgeBase:
         return self._keyed("cpu_features", CpuFeature)
 
     @cached_property
+    def size_limits(self) -> tuple[SizeLimit, ...]:
+        """How large wheels may be, where."""
+        return tuple(self._keyed("size_limits", SizeLimit).values())
+
+    @cached_property
+    def runtimes(self) -> dict[str, Runtime]:
+        """Python minor version -> row."""
+        return self._keyed("runtimes", Runtime)
+
+    @cached_property
+    def probes(self) -> tuple[Probe, ...]:
+        """How wheels are tried, overlay rows first."""
+        return self._rows("probes", Probe, newest_file_first=True)
+
+    @cached_property
+    def runtime_libraries(self) -> tuple[RuntimeLibrary, ...]:
+        """Libraries that are opened at run time."""
+        return tuple(self._keyed("runtime_libraries", RuntimeLibrary).values())
+
+    @cached_property
     def estimates(self) -> tuple[Estimate, ...]:
         """Figures for planning, overlay rows first."""
         return self._rows("estimates", Estimate, newest_file_first=True)
@@ -729,6 +909,21 @@ class KnowledgeBase:
     def companions(self) -> tuple[Companion, ...]:
         """What comes with official wheels."""
         return tuple(self._keyed("companions", Companion).values())
+
+    @cached_property
+    def generated_kernels(self) -> tuple[GeneratedKernels, ...]:
+        """What MLIR generated for official wheels."""
+        return tuple(self._keyed("generated_kernels", GeneratedKernels).values())
+
+    @cached_property
+    def runtime_compilers(self) -> tuple[RuntimeCompiler, ...]:
+        """How releases compile at run time."""
+        return tuple(self._keyed("runtime_compilers", RuntimeCompiler).values())
+
+    @cached_property
+    def wheel_libraries(self) -> tuple[WheelLibrary, ...]:
+        """Whose the libraries of a wheel are: overlay rows first."""
+        return self._rows("wheel_libraries", WheelLibrary, newest_file_first=True)
 
     @cached_property
     def codes(self) -> dict[str, Code]:

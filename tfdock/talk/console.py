@@ -278,6 +278,33 @@ def _filled(cell: str, width: int) -> str:
     return cell + " " * (width - columns_of(cell))
 
 
+class Reading:
+    """A line that counts bytes while a file is read: on a terminal alone, and gone at the end."""
+
+    def __init__(self, stream: TextIO, what: str) -> None:
+        self._stream, self._what = stream, clean(what)
+        self._shown = _redraws(stream)
+        self._count, self._drawn = 0, 0.0
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._draw("")
+
+    def __call__(self, count: int) -> None:
+        """So many bytes more."""
+        self._count += count
+        if self._shown and time.monotonic() - self._drawn > 0.1:
+            self._drawn = time.monotonic()
+            self._draw(f"reading {self._what}: {size(self._count)}")
+
+    def _draw(self, text: str) -> None:
+        if self._shown:
+            self._stream.write(f"\r\033[K{text[: width(self._stream) - 1]}")
+            self._stream.flush()
+
+
 class Remaining:
     """An estimate of the time left: by what it took the last time, else by the actions done so far."""
 
@@ -421,6 +448,9 @@ class TerminalProgress:
 
 def progress_for(stream: TextIO) -> PlainProgress | TerminalProgress:
     """The way to show progress that fits the stream."""
-    if stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI"):
-        return TerminalProgress(stream)
-    return PlainProgress(stream)
+    return TerminalProgress(stream) if _redraws(stream) else PlainProgress(stream)
+
+
+def _redraws(stream: TextIO) -> bool:
+    """Whether lines can be drawn anew."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")

@@ -14,9 +14,11 @@ import typer
 from tfdock.errors import Problem, ProfileError
 from tfdock.talk import console
 from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.talk.gpus import ASIDE, answer, asked, gpu_json, reasons
 
 if TYPE_CHECKING:
-    from tfdock.decide.advise import Advice, GpuAdvice, SizePlan, Wheel
+    from tfdock.decide.advise import Advice, SizePlan, Wheel
+    from tfdock.decide.serving import Service
     from tfdock.read.knowledge import Estimate, KnowledgeBase
 
 _MARK = "# Written by `tfdock advise`"
@@ -50,10 +52,9 @@ def advise(
 ) -> None:
     """Say how an official wheel runs on a GPU, and which profile would do better."""
     from tfdock.decide.advise import advise as advice_for
-    from tfdock.decide.advise import gpus_named
 
     base = knowledge_for(settings_for(knowledge=knowledge))
-    gpus = gpus_named(base, _names(base, [*(gpu or []), *(more or [])]))
+    gpus = [one.gpu for one in asked(base, [*(gpu or []), *(more or [])])]
     _check_python(python)
     advice = advice_for(base, gpus, tensorflow=tensorflow, python=python)
     if output is not None and advice.offer is not None:
@@ -68,21 +69,6 @@ def advise(
     for line, indent in _lines(base, advice, output, everything=everything):
         for part in console.wrapped(line, columns, indent):
             console.say(part, stream=sys.stdout)
-
-
-def _names(base: KnowledgeBase, words: Sequence[str]) -> list[str]:
-    """The names asked for, commas between them or not; `local` is what this machine's drivers tell."""
-    names = [name.strip() for word in words for name in word.split(",") if name.strip()]
-    if "local" not in names:
-        return names
-    from tfdock.decide.devices import local_words
-    from tfdock.do.machine import local_gpus
-
-    found = local_words(base, local_gpus())
-    if not found:
-        message, fix = "`--gpu local` found no GPU on this machine", "name it: `--gpu rtx3080`"
-        raise ProfileError(Problem(code="gpu-local-none", message=message, fix=fix, field="gpu"))
-    return [*(name for name in names if name != "local"), *found]
 
 
 def _check_python(text: str | None) -> None:
@@ -135,7 +121,7 @@ def _digest(text: str) -> str:
 
 
 def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[str, Any]:
-    gpus = [_gpu_json(one) for one in advice.gpus]
+    gpus = [gpu_json(one) for one in advice.gpus]
     offer = advice.offer
     return {
         "tensorflow": advice.version,
@@ -161,21 +147,6 @@ def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[
     }
 
 
-_TARGETS = {"cuda": "compute_capability", "rocm": "gfx"}
-"""What a GPU's target is called in JSON."""
-
-
-def _gpu_json(one: GpuAdvice) -> dict[str, Any]:
-    return {
-        "name": one.gpu.gpu,
-        _TARGETS.get(one.gpu.accelerator, "target"): one.gpu.target,
-        "runs": one.runs,
-        "by": one.by,
-        "reason": one.reason,
-        "limits": list(one.limits),
-    }
-
-
 def _wheel_json(wheel: Wheel) -> dict[str, Any]:
     return {**asdict(wheel), "install": _install(wheel) if wheel.targets else None}
 
@@ -198,9 +169,6 @@ def _install(wheel: Wheel) -> str:
 
 # --- for people -----------------------------------------------------------------------------------------------------
 
-_ASIDE = " " * 5
-"""What a fix or a reason is continued after."""
-
 
 def _lines(
     base: KnowledgeBase, advice: Advice, output: Path | None, *, everything: bool
@@ -216,17 +184,16 @@ def _lines(
         text = f"There is no official wheel of TensorFlow {advice.version} for Python {advice.python}, but for {had}."
         yield style.bad(text), "  "
     for one in advice.gpus:
-        yield _answer(base, advice, one, style), "  "
-        yield f"  {style.strong('why:')} {one.reason}", _ASIDE
-        for limit in one.limits:
-            yield f"  {style.warn('limit:')} {limit}", " " * 7
+        first = answer(base, one, style, wheel="the official wheel", release=advice.version, jit=advice.jit)
+        yield first, "  "
+        yield from reasons(one, style)
     shown = everything or not (wheel or advice.instead)
     if advice.offer is not None and shown:
         yield "", ""
         yield from _profile(advice, style)
     if advice.plan is not None and shown:
         yield "", ""
-        yield from ((line, " " * 6) for line in _size(advice, advice.plan, style))
+        yield from ((line, " " * 6) for line in _size(base, advice, advice.plan, style))
         yield from ((style.faint(line), " " * 6) for line in _origins(base, advice))
     if advice.apart or advice.mixed:
         yield "", ""
@@ -234,7 +201,7 @@ def _lines(
     yield "", ""
     for index, line in enumerate(_fixes(advice, output, wheel)):
         told = line if wheel or index else line.removeprefix("or ")
-        yield f"{style.good('fix:')} {told}", _ASIDE
+        yield f"{style.good('fix:')} {told}", ASIDE
 
 
 def _no_build(advice: Advice) -> Wheel | None:
@@ -250,7 +217,7 @@ def _head(advice: Advice, wheel: Wheel, style: console.Style) -> Iterator[tuple[
     narrow = wheel is advice.wheel and any(len(one.limits) > 1 for one in advice.gpus)
     told = f"the official wheel of TensorFlow {wheel.version} runs on {whom}{', within the limits below' * narrow}"
     yield style.good(f"No build is needed: {told}."), "  "
-    yield f"{style.good('fix:')} {_pip(wheel, advice.python)}", _ASIDE
+    yield f"{style.good('fix:')} {_pip(wheel, advice.python)}", ASIDE
 
 
 def _pip(wheel: Wheel, python: str | None) -> str:
@@ -265,21 +232,6 @@ def _pythons(versions: Sequence[str]) -> str:
 
     runs = python_spans(versions)
     return f"Python {', '.join(first if first == last else f'{first} to {last}' for first, last in runs)}"
-
-
-def _answer(base: KnowledgeBase, advice: Advice, one: GpuAdvice, style: console.Style) -> str:
-    from tfdock.decide.devices import title
-
-    jit = f", for {advice.jit.value:g} {advice.jit.unit}" if advice.jit else ""
-    words = {
-        "native": style.good(f"the official wheel runs natively, by {one.by}"),
-        "native-same-major": style.good(f"the official wheel runs as it is, by {one.by}"),
-        "ptx-jit": style.warn(f"the official wheel has no machine code for it and compiles at its first start{jit}"),
-        "no": style.bad("the official wheel does not run on it"),
-    }[one.runs]
-    name = title(base, one.gpu)
-    target = "" if name == one.gpu.target else f" ({one.gpu.target})"
-    return f"{style.strong(name)}{target} with TensorFlow {advice.version}: {words}."
 
 
 def _profile(advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
@@ -299,19 +251,19 @@ def _profile(advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
         yield line, "# " if line.startswith("#") else "  "
 
 
-def _size(advice: Advice, plan: SizePlan, style: console.Style) -> Iterator[str]:
+def _size(base: KnowledgeBase, advice: Advice, plan: SizePlan, style: console.Style) -> Iterator[str]:
     if plan.wheel_mb is None:
         yield f"{style.strong('size')}  no figure is known for such wheels"
         return
     figures = {row.estimate: row for row in advice.figures}
     parts = [f"{figures['wheel-base'].value:g} MB without GPU code"] if "wheel-base" in figures else []
     sizes = {entry.wheel_mb for entry in plan.entries}
-    each = "capability" if advice.gpus[0].capability else "target"
+    each = "capability" if base.accelerators[advice.gpus[0].gpu.accelerator].capabilities else "target"
     parts += [f"{size:g} MB for each {each}, on average" for size in sizes if size is not None and len(sizes) == 1]
     yield f"{style.strong('size')}  about {plan.wheel_mb:g} MB: {', '.join(parts)}"
     if plan.compile_percent is not None:
-        _, _, base = figures["compile-time-per-sass"].unit.partition(" of ")
-        yield f"{style.strong('time')}  about {plan.compile_percent:g} % longer than {base}"
+        _, _, other = figures["compile-time-per-sass"].unit.partition(" of ")
+        yield f"{style.strong('time')}  about {plan.compile_percent:g} % longer than {other}"
     if len(advice.gpus) > 1:
         whom = "; ".join(f"{entry.target} for {', '.join(entry.serves)}" for entry in plan.entries)
         yield f"{style.strong('code')}  {whom}"
@@ -343,10 +295,10 @@ def _apart(base: KnowledgeBase, advice: Advice, style: console.Style) -> Iterato
     which = "both" if len(advice.gpus) == 2 else "all of them"
     yield style.bad("No wheel can be built for it." if alone else f"No single wheel serves {which}."), "  "
     for line in advice.apart or [f"{one.gpu.gpu}: {_family(base, one)}" for one in advice.gpus]:
-        yield f"  {style.strong('why:')} {line}", _ASIDE
+        yield f"  {style.strong('why:')} {line}", ASIDE
 
 
-def _family(base: KnowledgeBase, one: GpuAdvice) -> str:
+def _family(base: KnowledgeBase, one: Service) -> str:
     row = base.accelerators[one.gpu.accelerator]
     return f"needs a wheel for {row.titles.get(row.toolkit or '', row.accelerator)}"
 

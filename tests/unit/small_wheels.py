@@ -1,0 +1,36 @@
+"""Small whole wheels with whatever files a test wants in them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+
+NAME = "tensorflow-2.18.0-cp311-cp311-linux_x86_64.whl"
+INFO = "tensorflow-2.18.0.dist-info"
+DOCUMENTS = {
+    f"{INFO}/METADATA": (
+        b"Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.18.0\nProvides-Extra: and-cuda\n"
+        b'Requires-Dist: numpy<2.1\nRequires-Dist: nvidia-cudnn-cu12==9.3.0.75; extra == "and-cuda"\n'
+    ),
+    f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n",
+}
+
+
+def wheel_of(files: Mapping[str, bytes], record: str | None = None) -> bytes:
+    """The wheel called `NAME` of these files; `record` stands in for a right RECORD."""
+    contents = {**files, **DOCUMENTS}
+    rows = [f"{path},sha256={_digest(data)},{len(data)}\n" for path, data in contents.items()]
+    right = "".join([*rows, f"{INFO}/RECORD,,\n"])
+    contents[f"{INFO}/RECORD"] = (right if record is None else record).encode()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in contents.items():
+            archive.writestr(path, data)
+    return file.getvalue()
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

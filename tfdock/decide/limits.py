@@ -1,0 +1,335 @@
+"""What is narrower than the GPU code in a wheel: its kernels apart, XLA, its toolkit, its libraries, and the driver.
+
+One sentence each, for a wheel that runs; and why one does not run whose code would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tfdock.decide.devices import embedded_targets, machine_of
+from tfdock.decide.drivers import Drivers
+from tfdock.decide.evidence import Evidence
+from tfdock.decide.fits import has_code_for, is_used, libraries, reaches
+from tfdock.inspect import verdict
+from tfdock.inspect.facts import Containers, GpuCode, merged
+from tfdock.inspect.requirements import Wanted
+from tfdock.inspect.verdict import Part, Together, Verdict
+from tfdock.model import Capability, Host, Version
+from tfdock.read.knowledge import Accelerator, Companion, Gpu, KnowledgeBase, Library, RuntimeCompiler, Toolkit
+
+
+def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, held: Containers) -> Verdict | None:
+    """How a GPU (`8.6`, `gfx90a`) runs containers; None where they hold nothing for its family."""
+    embedded = embedded_targets(knowledge, accelerator.accelerator)
+    return verdict.runs_container(gpu, held, capabilities=accelerator.capabilities, embedded=embedded)
+
+
+class Limits:
+    """The limits of a wheel on a GPU. `host` is the machine the GPU is in, where that is known."""
+
+    def __init__(
+        self,
+        knowledge: KnowledgeBase,
+        gpu: Gpu,
+        evidence: Evidence,
+        found: Together | None,
+        host: Host | None = None,
+    ) -> None:
+        self._knowledge, self._gpu, self._evidence, self._found, self._host = knowledge, gpu, evidence, found, host
+        self._accelerator = knowledge.accelerators[gpu.accelerator]
+        self._generated = tuple(self._judged(merged(one.embedded for one in evidence.own if one.embedded)))
+        self.pins: list[str] = []
+
+    @property
+    def _target(self) -> str:
+        """Without the features that a driver may add: `gfx90a:xnack+`."""
+        return self._gpu.target.partition(":")[0]
+
+    # --- why not --------------------------------------------------------------------------------------------------
+
+    def machine(self) -> str:
+        """Why the wheel is not for the machine that the GPU is part of; empty if it is."""
+        wheel, here = self._evidence.machine, self._host.architecture if self._host else ""
+        beside = machine_of(self._knowledge, self._gpu)
+        if wheel and beside and beside != wheel:
+            return f"it is for machines with a CPU of {wheel}; this GPU stands beside a CPU of {beside}"
+        if wheel and here and here != wheel:
+            return f"it is for machines with a CPU of {wheel}; this machine has a CPU of {here}"
+        return ""
+
+    def ignored(self) -> str:
+        """Why TensorFlow does not use such GPUs, whatever code there is; empty where nothing is known."""
+        release, target = self._evidence.release, self._target
+        row = next((row for row in self._evidence.companions if target in row.ignores), None)
+        if row:
+            return f"TensorFlow in this wheel ignores {target}: {row.limit}"
+        if release and not self._in_doubt() and not is_used(release, self._accelerator, target):
+            return f"TensorFlow {release.release} ignores GPUs of {target}, whatever was compiled"
+        oldest = self._oldest()
+        if oldest and Capability.of_gpu(target) < oldest:
+            return f"TensorFlow ignores GPUs below {oldest.dotted}, the oldest it was built for"
+        return ""
+
+    def _oldest(self) -> Capability | None:
+        """The lowest capability that the wheel says it was built for."""
+        if not self._accelerator.capabilities:
+            return None
+        listed = (Capability.parse(one) for one in self._evidence.listed)
+        return min((Capability(one.major, one.minor) for one in listed), default=None)
+
+    def driver(self) -> str:
+        """Why no driver runs it, or not the one of this machine; empty if one does."""
+        drivers = self._drivers()
+        return drivers.against() if drivers else ""
+
+    def _drivers(self) -> Drivers | None:
+        if self._found is None:
+            return None
+        generated = [how for _, how in self._generated]
+        return Drivers(self._knowledge, self._gpu, self._evidence, self._found.verdict, generated, self._host)
+
+    # --- limits ---------------------------------------------------------------------------------------------------
+
+    def of(self) -> Iterator[str]:
+        """The limits of a wheel that runs."""
+        yield from self._unread()
+        yield from self._generated_kernels()
+        yield from self._floors_of_release()
+        yield from self._toolkit_age()
+        for name in self._accelerator.components:
+            if name != self._accelerator.toolkit:
+                yield from self._library(name)
+        yield from self._weaker()
+        yield from self._told()
+        drivers = self._drivers()
+        yield from drivers.limits() if drivers else ()
+
+    def _unread(self) -> Iterator[str]:
+        """What is not known, though it may matter."""
+        if self._evidence.release is None and self._evidence.version:
+            yield f"which GPUs its TensorFlow ({self._evidence.version}) ignores is not known here"
+        if self._in_doubt():
+            yield f"it is not known whether TensorFlow {self._evidence.version} uses {self._target} at all"
+        for library in self._evidence.own:
+            strange = sum(image.count for image in library.loadable.images if image.kind == "unknown")
+            if strange:
+                yield f"{library.path} has {strange} images of a kind that is not known"
+            if library.problems:
+                yield f"{library.path} is damaged, and may have more code than could be read"
+
+    def _in_doubt(self) -> bool:
+        """Whether it is neither known that the release uses such GPUs nor that it does not."""
+        doubts = self._evidence.release.runtime_doubt if self._evidence.release else {}
+        return self._target in doubts.get(self._accelerator.accelerator, ())
+
+    # --- kernels ----------------------------------------------------------------------------------------------------
+
+    def _judged(self, held: GpuCode) -> Iterator[tuple[Containers, Verdict]]:
+        for one in held.containers:
+            found = judge(self._knowledge, self._accelerator, self._gpu.target, one)
+            if found and not one.stub:
+                yield one, found
+
+    def _generated_kernels(self) -> Iterator[str]:
+        """The kernels that MLIR generated have lists of their own, and TensorFlow loads each at its first use."""
+        for held, found in self._generated:
+            what = f"{held.count} kernel{'s' * (held.count > 1)} that MLIR generated (Add, Mul, Cast and their like)"
+            if found.runs == "no":
+                # The driver takes PTX for an image that it can use, and finds out by its text.
+                apart = [one for one in map(Capability.parse, held.ptx) if one.suffix]
+                have = "".join(f"{one} is for {_whom(one)} alone, and " for one in apart)
+                how = self._symptom("ptx-not-served" if apart else "kernel-not-served")
+                yield f"{what} fail{how}: {have}none of their machine code runs on {self._gpu.target}"
+            elif found.runs == "ptx-jit" and self._at_once:
+                yield f"{what} have no machine code for it: the driver compiles each at its first use"
+
+    @property
+    def _at_once(self) -> bool:
+        return self._found is not None and self._found.verdict.starts_at_once
+
+    def _symptom(self, name: str) -> str:
+        """` with …`: what is seen, as the accelerator's row tells."""
+        text = self._accelerator.symptoms.get(name, "")
+        return f" with {text}" if text else ""
+
+    def _weaker(self) -> Iterator[str]:
+        """Containers that run worse than the whole."""
+        weaker = self._found.weaker if self._found else ()
+        apart = [part for part in weaker if part.linked]
+        if apart:
+            yield f"{self._collectives()}{self._where(apart)}"
+        for runs, what in (
+            ("no", self._failing()),
+            ("ptx-jit", "the driver compiles their kernels at the first start"),
+        ):
+            parts = [part for part in weaker if part.verdict.runs == runs and not part.linked]
+            if parts:
+                have = "nothing that runs" if runs == "no" else "no machine code that runs"
+                yield f"some containers of its kernels have {have} on {self._gpu.target}: {what}{self._where(parts)}"
+
+    def _failing(self) -> str:
+        return f"those kernels fail{self._symptom('kernel-not-served')}"
+
+    def _collectives(self) -> str:
+        """What the device linker makes in TensorFlow is NCCL: one GPU works, several together do not."""
+        row = next((row for row in self._evidence.companions if row.carries == "wheel" and row.limit), None)
+        if row and row.limit:
+            return row.limit
+        how = self._symptom("kernel-not-served")
+        return f"what the device linker made (NCCL in TensorFlow: several GPUs together) has no PTX, and fails{how}"
+
+    def _where(self, parts: Sequence[Part]) -> str:
+        """` (1 of 279 containers of tensorflow/libtensorflow_cc.so.2)`, where they were counted."""
+        if not self._evidence.measured or not self._found:
+            return ""
+        paths = dict.fromkeys(part.path for part in parts)
+        counts = (
+            f"{_sum(part for part in parts if part.path == path)} of "
+            f"{_sum(part for part in self._found.parts if part.path == path)} containers of {path}"
+            for path in paths
+        )
+        return f" ({', '.join(counts)})"
+
+    def _told(self) -> Iterator[str]:
+        for row in self._evidence.companions:
+            if row.limit and row.carries is None and not row.ignores and self._serves(row):
+                yield row.limit
+
+    # --- toolkit and XLA --------------------------------------------------------------------------------------------
+
+    def _title(self, component: str) -> str:
+        return self._accelerator.titles.get(component, component)
+
+    def _toolkit(self) -> Toolkit | None:
+        """Its row; where pip may take newer ones, that of the newest."""
+        name = self._accelerator.toolkit or ""
+        version = self._evidence.version_of(name)
+        brought = self._evidence.brought.get(name)
+        if brought and not brought.exact:
+            rows = [row for row in self._knowledge.toolkits.values() if row.toolkit == name]
+            below = [row for row in rows if not brought.before or Version(row.version) < Version(brought.before)]
+            return max(below, key=lambda row: Version(row.version), default=None)
+        return self._knowledge.toolkits.get((name, str(Version(version).minor)))
+
+    def _floors_of_release(self) -> Iterator[str]:
+        release = self._evidence.release
+        if self._evidence.xla and release and not reaches(self._accelerator, self._target, release.xla_floor):
+            floor = release.xla_floor[self._accelerator.accelerator]
+            yield f"XLA leaves it out: it uses no GPU below {floor}"
+
+    def _toolkit_age(self) -> Iterator[str]:
+        """A toolkit that does not compile for the GPU: XLA needs it, and its libraries have no code for it."""
+        row = self._toolkit()
+        if row is None or not self._accelerator.capabilities:
+            return
+        number = Capability.of_gpu(self._target).number
+        name = f"{self._title(row.toolkit)} {row.version}"
+        origin = "comes with it" if row.toolkit in self._evidence.brought else "it is made with"
+        compiler = self._evidence.runtime_compiler if self._evidence.xla else None
+        asked = compiler.targets.get(self._target, number) if compiler else number
+        if number not in row.targets:
+            newer = all(int(one.rstrip("af")) < int(number) for one in row.targets)
+            how = "is older than this GPU" if newer else "does not compile for it"
+            then = f"{compiler.compiler} {compiler.failing}; its" if compiler else "its"
+            yield f"{name}, which {origin}, {how}: {then} libraries may fail"
+        elif compiler and (asked not in row.targets or self._is_refused(compiler)):
+            lacking = f"does not know sm_{asked}" if asked not in row.targets else "is not one it takes"
+            yield f"{compiler.compiler} {compiler.failing}: {name}, which {origin}, {lacking}"
+        elif compiler:
+            yield from self._doubts(compiler)
+
+    def _is_refused(self, compiler: RuntimeCompiler) -> bool:
+        version = self._evidence.version_of(self._accelerator.toolkit or "")
+        too_old = compiler.toolkit_min is not None and Version(version) < Version(compiler.toolkit_min)
+        brought = self._evidence.brought.get(self._accelerator.toolkit or "")
+        return bool(too_old or (brought and brought.exact and version in compiler.refused))
+
+    def _doubts(self, compiler: RuntimeCompiler) -> Iterator[str]:
+        brought = self._evidence.brought.get(self._accelerator.toolkit or "")
+        if brought and not brought.exact:
+            return  # pip takes the newest
+        version = Version(self._evidence.version_of(self._accelerator.toolkit or ""))
+        for doubt in compiler.doubts:
+            below = Version(doubt.below if brought else doubt.below_toolkit)
+            reached = Capability.of_gpu(self._target) >= Capability.of_gpu(doubt.lowest)
+            if reached and Version(doubt.since) <= version < below:
+                yield doubt.limit
+
+    # --- libraries --------------------------------------------------------------------------------------------------
+
+    def _library(self, component: str) -> Iterator[str]:
+        """Whether a library of the wheel's own version has code for the GPU, and which version has."""
+        brought = self._evidence.brought.get(component)
+        version = brought.oldest if brought else self._evidence.built.get(component, "")
+        if not self._accelerator.capabilities or not (version or brought):
+            return
+        rows = [row for row in self._knowledge.libraries if row.component == component and self._made_for(row)]
+        if brought and not brought.exact:
+            yield from self._newest_of(rows, self._title(component), brought)
+            return
+        held = libraries(self._knowledge, component, version)
+        serving = [row for row in held if self._serves(row)]
+        if serving:
+            yield from self._some_of(held, serving, self._title(component), version) if not brought else ()
+        elif held:
+            yield self._too_old(rows, self._title(component), version)
+
+    def _too_old(self, rows: Sequence[Library], title: str, version: str) -> str:
+        # TensorFlow takes any newer minor version of the major version it was built with.
+        major = Version(version).parts[0]
+        newer = [
+            one.since
+            for one in rows
+            if Version(one.since) > Version(version) and Version(one.since).parts[0] == major and self._serves(one)
+        ]
+        way = f"; {title} {min(newer, key=Version)} or newer has it" if newer else ""
+        return f"{title} {version}, which it is used with, has no code for {self._gpu.target}{way}"
+
+    def _some_of(
+        self, held: Sequence[Library], serving: Sequence[Library], title: str, version: str
+    ) -> Iterator[str]:
+        """The wheel says no more than `9`, pip brings none, and not every 9 will do."""
+        every = sorted({row.since for row in held}, key=Version)
+        able = {row.since for row in serving}
+        first, last = min(able, key=Version), max(able, key=Version)
+        later = [since for since in every if Version(since) > Version(last)]
+        words = [f"{first} or newer"] if first != every[0] else []
+        words += [f"older than {later[0]}"] if later else []
+        if words:
+            wanted = " and ".join(words)
+            yield f"the {title} {version} that is installed must be {wanted}, to have code for {self._gpu.target}"
+
+    def _newest_of(self, rows: Sequence[Library], title: str, brought: Wanted) -> Iterator[str]:
+        """pip takes the newest: where that has dropped the GPU, it needs to be held back."""
+        below = (row for row in rows if not brought.before or Version(row.since) < Version(brought.before))
+        order = sorted(below, key=lambda row: Version(row.since))
+        if not order or any(self._serves(row) for row in order if row.since == order[-1].since):
+            return
+        fitting = [row for row in order if self._serves(row) and Version(brought.oldest) < _end(row)]
+        later = [row.since for row in order if fitting and Version(row.since) > Version(fitting[-1].since)]
+        first = later[0] if later else ""
+        self.pins += [f"{brought.package}<{first}"] if first else []
+        way = f"; install `{brought.package}<{first}` with it" if first else ""
+        yield f"pip takes the newest {title}, which has no code for {self._gpu.target}{way}"
+
+    def _made_for(self, row: Library) -> bool:
+        # Packages are made for a major version, whatever minor version they are supported with.
+        major = Version(self._evidence.version_of(self._accelerator.toolkit or "")).parts[:1]
+        return not row.toolkits or any(Version(one).parts[:1] == major for one in row.toolkits)
+
+    def _serves(self, row: Library | Companion) -> bool:
+        return has_code_for(row, self._accelerator, self._target)
+
+
+def _whom(image: Capability) -> str:
+    return f"the family of {image.dotted}" if image.suffix == "f" else image.dotted
+
+
+def _sum(parts: Iterable[Part]) -> int:
+    return sum(part.held.count for part in parts)
+
+
+def _end(row: Library) -> Version:
+    """Behind the range: any version of `until: 9.10` is below 9.10.999999."""
+    return Version(f"{row.until or row.since}.999999")

@@ -1,0 +1,122 @@
+"""What a wheel asks pip to bring: its Requires-Dist lines as packages, with the versions that may come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import Specifier
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+_ENVIRONMENT = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_python_implementation": "CPython",
+    "platform_release": "",
+    "platform_system": "Linux",
+    "platform_version": "",
+    "sys_platform": "linux",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A package that pip brings along. `package` is its normalised name.
+
+    It comes in version `oldest` exactly; or, where that is not `exact`, in the newest there is below `before`, if
+    there is such a bound, and `oldest` may be empty.
+    """
+
+    package: str
+    oldest: str
+    before: str | None = None
+    exact: bool = False
+
+
+def wanted(
+    lines: Iterable[str], extras: Sequence[str] = (), *, python: str = "3.11", machine: str = "x86_64"
+) -> tuple[Wanted, ...]:
+    """The packages of Requires-Dist lines, with or by any of the extras, on Linux with such a Python and CPU.
+
+    A line that is no requirement is left out.
+    """
+    environment = {
+        **_ENVIRONMENT,
+        "implementation_version": f"{python}.0",
+        "platform_machine": machine,
+        "python_full_version": f"{python}.0",
+        "python_version": python,
+    }
+    return tuple(
+        _wanted(one)
+        for one in _requirements(lines)
+        if one.marker is None or any(_holds(one.marker, environment | {"extra": extra}) for extra in ("", *extras))
+    )
+
+
+def _requirements(lines: Iterable[str]) -> Iterator[Requirement]:
+    for line in lines:
+        try:
+            yield Requirement(line)
+        except InvalidRequirement:
+            continue
+
+
+def _holds(marker: Marker, environment: dict[str, str]) -> bool:
+    try:
+        return marker.evaluate(environment)
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return False
+
+
+def _wanted(one: Requirement) -> Wanted:
+    package = canonicalize_name(one.name)
+    exact = next((text for spec in one.specifier if (text := _exact(spec))), "")
+    if exact:
+        return Wanted(package=package, oldest=exact, exact=True)
+    lower = [bound for spec in one.specifier if (bound := _lower(spec))]
+    upper = [bound for spec in one.specifier if (bound := _upper(spec))]
+    oldest, before = max(lower, key=_parts, default=""), min(upper, key=_parts, default=None)
+    return Wanted(package=package, oldest=oldest, before=before)
+
+
+def _exact(spec: Specifier) -> str:
+    return "" if spec.operator not in ("==", "===") or spec.version.endswith(".*") else _release(spec)
+
+
+def _lower(spec: Specifier) -> str:
+    """The version that a specifier begins at, if it has such a bound."""
+    return _release(spec) if spec.operator in (">=", ">", "~=", "==") else ""
+
+
+def _upper(spec: Specifier) -> str:
+    """The first version that is too new for a specifier, if it has such a bound."""
+    release = _release(spec)
+    if not release or spec.operator == "<":
+        return release if spec.operator == "<" else ""
+    if spec.operator == "<=":
+        return f"{release}.1"  # whatever follows it
+    if spec.operator == "~=":
+        return _next(release.rpartition(".")[0])
+    return _next(release) if spec.operator == "==" else ""
+
+
+def _release(spec: Specifier) -> str:
+    """The version's numbers alone; empty where it is no version."""
+    try:
+        return ".".join(map(str, Version(spec.version.removesuffix(".*")).release))
+    except InvalidVersion:
+        return ""
+
+
+def _next(version: str) -> str:
+    """`12.6` after 12.5: where `12.5.*` ends."""
+    *before, last = _parts(version)
+    return ".".join(map(str, [*before, last + 1]))
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
