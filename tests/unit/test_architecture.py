@@ -30,13 +30,14 @@ PURE = {"words", "read", "decide", "inspect"}
 
 # Package -> the modules or folders that may import it.
 HOMES = {
+    "auditwheel": ("do/manylinux.py",),
     "docker": ("do/docker_engine.py",),
     "requests": ("do/docker_engine.py",),
     "urllib3": ("do/docker_engine.py",),
     "tenacity": ("do/docker_engine.py", "do/registry.py"),
     "filelock": ("do/",),
     "platformdirs": ("do/settings.py",),
-    "jinja2": ("decide/render.py",),
+    "jinja2": ("decide/render.py", "talk/report.py"),
     "yaml": ("read/yamldoc.py",),
     "pydantic": ("read/",),
     "pydantic_core": ("read/",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tfdock.model import BuildId, Source, Version
@@ -38,20 +38,20 @@ class Names:
         release = f"tf{self.version}" + "".join(f".{word}" for word in self._source)
         parts = [release, f"py{self.python}"]
         parts += [f"{name}{version}" for name, version in self.components] or [self.accelerator]
-        for most in (MAX_WORDS, 0):
-            name = "-".join(
-                (*parts, *target_words(self.targets, most), *self._variant(self.compiler, most), self.machine)
-            )
-            if len(name) <= MAX_NAME:
-                break
-        return BuildId(name)
+        return BuildId(_fitting(lambda most: "-".join((*parts, *self._words(most), self.machine))))
 
     @property
     def local_version(self) -> str | None:
-        """What tells this wheel from the official one of that version (`cuda12.5.sm86`); None where nothing does."""
+        """What tells this wheel from the official one of that version (`cuda12.5.sm86`); None where nothing does.
+
+        At most 128 characters, as the wheel's whole name must be a file's.
+        """
         toolkit = [f"{name}{Version(version).minor}" for name, version in self.components if name == self.toolkit]
-        words = (*toolkit, *target_words(self.targets), *self._variant(self.compiler), *self._source)
-        return ".".join(words) or None
+        return _fitting(lambda most: ".".join((*toolkit, *self._words(most), *self._source))) or None
+
+    def _words(self, most: int) -> list[str]:
+        """Targets, and what sets the build apart besides; lists of more than `most` words are hashed."""
+        return [*target_words(self.targets, most), *self._variant(self.compiler, most)]
 
     @property
     def _source(self) -> list[str]:
@@ -82,8 +82,19 @@ def target_words(targets: Sequence[str], most: int = MAX_WORDS) -> list[str]:
     words: list[str] = []
     for target in targets:
         kind, _, number = target.partition("_")
-        words += [f"sm{number}", f"ptx{number}"] if kind == "compute" else [f"{kind}{number}"]
+        words += [f"sm{number}", f"ptx{number}"] if kind == "compute" else [_word(f"{kind}{number}")]
     return _short_list(words, most)
+
+
+def _word(target: str) -> str:
+    """`gfx90axnackon` for gfx90a:xnack+: letters and digits, which image tags and local versions are made of."""
+    return re.sub(r"[^A-Za-z0-9]", "", target.replace("+", "on").replace("-", "off"))
+
+
+def _fitting(join: Callable[[int], str]) -> str:
+    """A name with its lists written out, or hashed where it would be too long."""
+    name = join(MAX_WORDS)
+    return name if len(name) <= MAX_NAME else join(0)
 
 
 def _short_list(words: Sequence[str], most: int) -> list[str]:

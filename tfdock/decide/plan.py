@@ -21,6 +21,7 @@ EPOCH = 315532800
 action key and empty the cache."""
 
 # Paths inside the containers: the same everywhere, because they end up in what is compiled.
+SOURCE = "/tf/tensorflow"
 OUTPUT = "/tf/output"
 STAGING = "/tf/staging"
 REPOSITORY_CACHE = "/tf/cache/repository"
@@ -249,7 +250,7 @@ def parse_seconds(text: str) -> int:
 def fingerprint(resolution: Resolution, context: BuildContext) -> str:
     """A hash of what decides the wheel's bytes, field by field: 64 hexadecimal digits.
 
-    Not in it: resources, caches, paths of this machine, mirrors, and this program's version.
+    Not in it: resources, caches, verification, paths of this machine, mirrors, and this program's version.
     """
     fields = {
         "schema": FINGERPRINT_SCHEMA,
@@ -315,6 +316,8 @@ def as_json(plan: BuildPlan) -> dict[str, object]:
         ],
         "resources": asdict(plan.resources),
         "wheel": {"name": resolution.wheel_name, "local_version": resolution.local_version},
+        "runtime": str(resolution.runtime) if resolution.runtime else None,
+        "verify": {"run": resolution.verify.run, "gpu_code": resolution.verify.gpu_code},
         "untested": [problem.message for problem in resolution.untested],
         "choices": [asdict(choice) for choice in resolution.choices],
     }

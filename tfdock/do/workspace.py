@@ -2,6 +2,7 @@
 
 wheelhouse/
   tensorflow-2.18.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl
+  <build id>.constraints.txt                                    for `pip install -c`: keeps that wheel installed
   .tfdock/<build id>/<fingerprint 12>/{record.json, <run id>.log}
   .tfdock/staging/<run id>/                                     what a container may write to
 """
@@ -48,6 +49,10 @@ class Wheelhouse:
     def record_folder(self, build_id: BuildId, fingerprint: str) -> Path:
         """Where the record and the log of a build lie."""
         return self._private / build_id / fingerprint[:12]
+
+    def constraints(self, build_id: BuildId) -> Path:
+        """The file that holds pip to the wheels of a build, whatever else it installs."""
+        return self.root / f"{build_id}.constraints.txt"
 
     def staging(self, run: str) -> Path:
         """Where a run's containers write, on the wheelhouse's own file system so that the last move is atomic."""
@@ -116,15 +121,20 @@ class Wheelhouse:
         )
 
     def publish(self, build_id: BuildId, record: Mapping[str, Any], sealed: Mapping[Path, WheelFile]) -> None:
-        """Make wheels visible: the record first, then each wheel in one atomic move.
+        """Make wheels visible: the record first, then pip's constraints, then each wheel, each in one atomic move.
 
-        A run killed between the two leaves a record whose wheel is missing: not finished, and built again.
+        A run killed in between leaves a record whose wheel is missing: not finished, and built again.
         """
+        # Here, not above: what is up to date is told without the modules that know wheels.
+        from tfdock.inspect.identity import constraints
+
         for wheel in sealed.values():
             self.check_free(build_id, wheel)
         folder = self.record_folder(build_id, record["fingerprint"])
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "record.json", json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
+        pins = constraints(build_id, [wheel.file for wheel in sealed.values()])
+        write_atomically(self.constraints(build_id), pins.encode())
         for path, wheel in sealed.items():
             _sync(path)
             path.replace(self.root / wheel.file)

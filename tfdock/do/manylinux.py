@@ -1,0 +1,124 @@
+"""Which manylinux tag a wheel's libraries satisfy: auditwheel's policies on facts that are known already.
+
+auditwheel itself unpacks the wheel and looks into every library, and into those of the machine that it runs on. Here
+its tables are held against what `tfdock.inspect` found. So four things that it looks at are left out, for which the
+symbols of each library would have to be read: private symbols of zlib and glibc that a policy forbids, `PyFPE_jbuf`
+and the narrow Unicode of Python 2, and a GNU property note that demands more than the machine's first instruction
+sets. And a library that is not in the wheel is missing, whether or not this machine has it: auditwheel goes on into
+one that it finds. Wheels for musl are not judged.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from auditwheel.architecture import Architecture  # type: ignore[import-untyped]
+from auditwheel.libc import Libc  # type: ignore[import-untyped]
+from auditwheel.policy import WheelPolicies  # type: ignore[import-untyped]
+
+from tfdock.decide.checks import Manylinux
+from tfdock.inspect.facts import Library
+from tfdock.inspect.inspection import Inspection
+
+_LOADER = re.compile(r"ld-linux|ld64\.so\.[12]\Z")
+"""The dynamic loader, which every system has."""
+_NUMBERED = re.compile(r"manylinux_(\d+)_(\d+)_")
+
+
+def audit(inspection: Inspection) -> Manylinux | str:
+    """Judge a wheel's libraries; a text is the reason why they cannot be."""
+    tags = inspection.wheel.platform_tag.split(".")
+    machine = next((one.value for one in Architecture if tags[0].endswith(f"_{one.value}")), None)
+    if machine is None or not tags[0].startswith(("manylinux", "linux_")):
+        return f"auditwheel's policies for glibc say nothing of {inspection.wheel.platform_tag}"
+    libraries = [library for library in inspection.libraries if library.machine == machine]
+    if not libraries:
+        return f"the wheel has no library for {machine}"
+    policies = list(WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine)))
+    obstacles = {policy.name: _obstacles(policy, libraries) for policy in policies}
+    fits = next(policy.name for policy in reversed(policies) if not obstacles[policy.name])
+    named = {tag: _named(tag, policies) for tag in tags}
+    unmet = {tag: obstacles[policy.name] for tag, policy in named.items() if policy and obstacles[policy.name]}
+    unknown = {tag: ("auditwheel knows no such tag",) for tag, policy in named.items() if policy is None}
+    return Manylinux(fits=fits, obstacles=unmet | unknown)
+
+
+def _named(tag: str, policies: Iterable[Any]) -> Any | None:
+    """The policy that a tag promises: its own, else that of the newest glibc which is not newer (PEP 600).
+
+    `policies` begin with the one that promises nothing, then go from the newest glibc to the oldest.
+    """
+    match = _NUMBERED.match(tag)
+    for policy in policies:
+        own = _NUMBERED.match(policy.name)
+        not_newer = match and own and _numbers(own) <= _numbers(match)
+        if tag == policy.name or tag in policy.aliases or not_newer:
+            return policy
+    return None
+
+
+def _numbers(match: re.Match[str]) -> tuple[int, int]:
+    return int(match[1]), int(match[2])
+
+
+def _obstacles(policy: Any, libraries: Iterable[Library]) -> tuple[str, ...]:
+    """What a policy does not promise and a library wants: versions of symbols, then libraries, a phrase each."""
+    if not policy.whitelist:
+        return ()  # a plain `linux_…` tag promises nothing, so that nothing can be missing
+    known: Mapping[str, frozenset[str]] = policy.symbol_versions
+    symbols: dict[str, list[str]] = {}
+    for library in libraries:
+        for needed, wanted in library.versions.items():
+            for version in () if _LOADER.match(needed) else wanted:
+                name, _, number = version.partition("_")
+                if name in known and number not in known[name]:
+                    symbols.setdefault(f"wants {version} of {needed}", []).append(library.path)
+    missing: dict[str, list[str]] = {}
+    for path, needed in _outside(libraries, policy.whitelist):
+        missing.setdefault(f"needs {needed}, which is not in the wheel", []).append(path)
+    return tuple(_told(want, sorted(set(paths))) for want, paths in [*symbols.items(), *missing.items()])
+
+
+def _told(want: str, paths: list[str]) -> str:
+    return f"`{paths[0]}` {want}" if len(paths) == 1 else f"`{paths[0]}` and {len(paths) - 1} more: {want}"
+
+
+def _outside(libraries: Iterable[Library], allowed: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """(library, what it needs) for all that neither the policy allows nor the wheel has where the loader looks.
+
+    The loader's search begins at libraries that no other one of the wheel needs, as Python begins it.
+    """
+    by_path = {library.path: library for library in libraries}
+    by_name = {name for library in by_path.values() for name in library.needed}
+    for root in by_path.values():
+        if posixpath.basename(root.path) not in by_name:
+            yield from _outside_of(root, by_path, allowed)
+
+
+def _outside_of(root: Library, by_path: Mapping[str, Library], allowed: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """The same for the tree of one library. What it searches, those below it search as well."""
+    seen: set[str] = set()
+    todo = [root]
+    while todo:
+        library = todo.pop()
+        for needed in library.needed:
+            if needed in seen or needed in allowed or _LOADER.match(needed):
+                continue
+            seen.add(needed)
+            folders = [*_folders(root, root.rpath), *_folders(library, library.rpath)]
+            folders += [*_folders(library, library.runpath), *_folders(root, root.runpath)]
+            found = next((path for folder in folders if (path := posixpath.join(folder, needed)) in by_path), None)
+            if found is None:
+                yield library.path, needed
+            else:
+                todo.append(by_path[found])
+
+
+def _folders(library: Library, entries: Iterable[str]) -> list[str]:
+    """The folders of the wheel that entries of RPATH or RUNPATH name."""
+    here = posixpath.dirname(library.path)
+    named = [match for entry in entries if (match := re.match(r"\$(?:ORIGIN|\{ORIGIN\})(?:/(.*)|\Z)", entry))]
+    return [posixpath.normpath(posixpath.join(here, match[1] or "")) for match in named]
