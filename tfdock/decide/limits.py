@@ -102,6 +102,9 @@ class Limits:
                 yield from self._library(name)
         yield from self._weaker()
         yield from self._told()
+
+    def of_driver(self) -> Iterator[str]:
+        """Which drivers run it: every GPU needs one."""
         drivers = self._drivers()
         yield from drivers.limits() if drivers else ()
 

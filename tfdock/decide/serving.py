@@ -44,7 +44,8 @@ __all__ = [
 class Service:
     """How a GPU runs a wheel. `by` is the image it uses (`sm_80`, `compute_90`, `gfx90a`), empty where it runs none.
 
-    `limits` are what is narrower than that, a sentence each; what pip is told by `pins` helps against some.
+    `limits` are what is narrower than that, a sentence each, and `driver` which drivers do; what pip is told by `pins`
+    helps against some.
     """
 
     gpu: Gpu
@@ -52,7 +53,13 @@ class Service:
     by: str
     reason: str
     limits: tuple[str, ...] = ()
+    driver: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The limits, and the driver, which is one on every GPU."""
+        return (*self.limits, *self.driver)
 
     @property
     def starts_at_once(self) -> bool:
@@ -93,6 +100,7 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | N
         by=found.verdict.by,
         reason=_reason(found),
         limits=told,
+        driver=tuple(limits.of_driver()),
         pins=tuple(limits.pins),
     )
 

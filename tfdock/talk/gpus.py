@@ -72,7 +72,7 @@ def gpu_json(service: Service, libraries: Sequence[LibraryService] | None = None
         "runs": service.runs,
         "by": service.by,
         "reason": service.reason,
-        "limits": list(service.limits),
+        "limits": list(service.told),
     }
     if libraries is not None:
         document["libraries"] = [asdict(one) for one in libraries]
@@ -110,5 +110,5 @@ def answer(
 def reasons(service: Service, style: Style) -> Iterator[tuple[str, str]]:
     """(line, indentation of what is wrapped): why, and every limit."""
     yield f"  {style.strong('why:')} {clean(service.reason)}", ASIDE
-    for limit in service.limits:
+    for limit in service.told:
         yield f"  {style.warn('limit:')} {clean(limit)}", " " * 7

@@ -213,8 +213,7 @@ def _no_build(advice: Advice) -> Wheel | None:
 
 def _head(advice: Advice, wheel: Wheel, style: console.Style) -> Iterator[tuple[str, str]]:
     whom = "all of them" if len(advice.gpus) > 1 else "it"
-    # The last one is the driver, which every GPU needs.
-    narrow = wheel is advice.wheel and any(len(one.limits) > 1 for one in advice.gpus)
+    narrow = wheel is advice.wheel and any(one.limits for one in advice.gpus)
     told = f"the official wheel of TensorFlow {wheel.version} runs on {whom}{', within the limits below' * narrow}"
     yield style.good(f"No build is needed: {told}."), "  "
     yield f"{style.good('fix:')} {_pip(wheel, advice.python)}", ASIDE
