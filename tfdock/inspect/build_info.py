@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 
 PATH = "tensorflow/python/platform/build_info.py"
-MOST_BYTES = 1 << 20
+MOST_BYTES = 64 << 10
 _MAPPINGS = {"dict", "OrderedDict"}
 
 

@@ -8,9 +8,12 @@ from typing import BinaryIO
 
 from tfdock.inspect import build_info, elf
 from tfdock.inspect.archive import Member, pieces
-from tfdock.inspect.facts import Library
+from tfdock.inspect.defects import fail
+from tfdock.inspect.facts import GpuCode, Library
 from tfdock.inspect.library import LibraryScan
 from tfdock.inspect.wheel import WheelFacts, WheelMetadata, metadata, read_wheel
+
+_MOST_FACTS = 300_000  # rows of facts, a library counting as a hundred: TensorFlow's wheels have 8,000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,7 @@ class _Gathering:
         self.traces: dict[bytes, set[str]] = {trace: set() for trace in traces}
         self._file, self._progress = file, progress
         self._last: _Elf | None = None
+        self._facts = 0
 
     def watch(self, member: Member) -> Callable[[bytes], object]:
         """Who looks at a member. The one before it has ended."""
@@ -85,6 +89,10 @@ class _Gathering:
             for piece in pieces(self._file, last.member):
                 last.scan.feed(piece)
         self.libraries.append(library)
+        codes = (library.loadable, library.relocatable, library.embedded or GpuCode())
+        self._facts += 100 + sum(len(code.images) + len(code.containers) for code in codes)
+        if self._facts > _MOST_FACTS:
+            fail("wheel-too-large", f"The wheel has {len(self.libraries)} libraries and more, too many to list.")
 
 
 @dataclass(slots=True)

@@ -9,12 +9,13 @@ read again, then knowing where to look. The result is the same either way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tfdock.inspect import elf, fatbin, offload
 from tfdock.inspect.facts import Containers, GpuCode, Images, Library, merged, target_order
-from tfdock.inspect.stream import Program, Reader, Seek, T, Take
+from tfdock.inspect.stream import Find, Program, Reader, Seek, T, Take
 
 _LOADABLE = {".nv_fatbin": "cuda", ".hip_fatbin": "hip"}
 _RELOCATABLE = {"__nv_relfatbin": "cuda"}
@@ -25,10 +26,10 @@ _KEPT = 128 << 20
 _WINDOW = 64 << 10
 _NAMES = b".shstrtab\0"  # stands in the table of section names itself
 _MOST_NAMES = 16 << 20
-_MOST_TEXT = 64 << 10
-_MOST_NEEDED = 4096
+_MOST_TEXT = 64 << 10  # of all names together
+_MOST_PLACES = 16  # sections with GPU code
 _MOST_PASSES = 6
-_MOST_IMAGES = 100_000  # of a library: TensorFlow's have up to 13,000
+_MOST_IMAGES = 50_000  # of a library: TensorFlow's have up to 13,000
 _MOST_PROBLEMS = 10
 
 
@@ -119,9 +120,9 @@ class LibraryScan:
 
     def _collect(self, start: int, stop: int, found: dict[int, _Code]) -> Program[int]:
         """Read every container and bundle in [start, stop); how far it was read."""
-        at, images = start, 0
+        at, images, find = start, 0, _FindAny()
         while at < stop:
-            place = yield Seek(at, stop, _find_any, len(offload.MAGIC))
+            place = yield Seek(at, stop, find, len(offload.MAGIC))
             if place is None:
                 return stop
             code = yield from _code_at(place, stop)
@@ -200,9 +201,30 @@ class _Code:
     stub: bool
 
 
-def _find_any(data: bytes, base: int, start: int) -> int:
-    found = [at for at in (fatbin.find(data, base, start), offload.find(data, base, start)) if at >= 0]
-    return min(found, default=-1)
+class _Remembered:
+    """A search that knows its last answer: it is asked for the same stretch after every match of the other kind."""
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._stretch = (0, 0)
+        self._start, self._at = 0, -1
+
+    def __call__(self, data: bytes, base: int, start: int) -> int:
+        known = self._stretch == (base, len(data)) and self._start <= start
+        if not known or -1 < self._at < start:
+            self._stretch, self._start, self._at = (base, len(data)), start, self._find(data, base, start)
+        return self._at
+
+
+class _FindAny:
+    """Finds the next container or bundle, whichever comes first."""
+
+    def __init__(self) -> None:
+        self._searches = (_Remembered(fatbin.find), _Remembered(offload.find))
+
+    def __call__(self, data: bytes, base: int, start: int) -> int:
+        found = (search(data, base, start) for search in self._searches)
+        return min((at for at in found if at >= 0), default=-1)
 
 
 def _code_at(start: int, stop: int) -> Program[_Code]:
@@ -252,8 +274,7 @@ def _chain(found: Mapping[int, _Code], place: _Place) -> list[_Code] | None:
         chain.append(code)
         at = code.end
         if not code.exact:
-            later = [other for other in inside if other > start]
-            at = later[0] if later else place.stop
+            at = inside[len(chain)] if len(chain) < len(inside) else place.stop
     alignment = 8 if place.family == "cuda" else offload.ALIGNMENT
     return chain if place.stop <= at < place.stop + alignment else None
 
@@ -406,7 +427,7 @@ class _Assembly:
         if elf.DT_STRTAB not in values:
             return needs
         strings = _Strings(self._kept, elf.offset_of(segments, values[elf.DT_STRTAB]), values.get(elf.DT_STRSZ, 0))
-        for tag, value in entries[:_MOST_NEEDED]:
+        for tag, value in entries:
             if tag == elf.DT_NEEDED:
                 needs.needed.append(strings.at(value))
             elif tag == elf.DT_SONAME:
@@ -458,13 +479,17 @@ class _Assembly:
         )
 
     def _places(self, sections: Iterable[elf.Section]) -> Iterator[_Place]:
-        families = _LOADABLE | _RELOCATABLE
+        families, places = _LOADABLE | _RELOCATABLE, 0
         for one in sections:
             if one.name not in families or not one.size or one.kind == elf.SHT_NOBITS:
                 continue
             if one.offset + one.size > self._size:
                 self._problems.append(f"`{one.name}` reaches beyond the end of the file")
                 continue
+            places += 1
+            if places > _MOST_PLACES:
+                self._problems.append(f"it has more than {_MOST_PLACES} sections with GPU code")
+                return
             yield _Place(
                 name=one.name,
                 family=families[one.name],
@@ -500,24 +525,26 @@ class _Needs:
     text_relocations: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Strings:
-    """The dynamic string table: where it lies, and its size."""
+    """The dynamic string table: where it lies, its size, and how much may still be taken from it."""
 
     kept: _Kept
     start: int
     size: int
+    _left: int = _MOST_TEXT
 
     def at(self, offset: int) -> str:
         if not 0 <= offset < self.size:
             raise elf.ElfError("a name lies outside its string table")
-        return elf.text_at(
-            self.kept.read(self.start + offset, min(_MOST_TEXT + 1, self.size - offset)), 0, _MOST_TEXT
-        )
+        data = self.kept.read(self.start + offset, min(self._left + 1, self.size - offset))
+        text = elf.text_at(data, 0, self._left)
+        self._left -= len(text)
+        return text
 
 
 def _newest(versions: Mapping[str, Iterable[str]], prefix: str) -> str:
     """`2.17`: the highest of the versions that begin so, compared by numbers."""
     found = (name.removeprefix(prefix) for names in versions.values() for name in names if name.startswith(prefix))
-    numbers = [tuple(map(int, one.split("."))) for one in found if one.replace(".", "").isdigit()]
+    numbers = [tuple(map(int, one.split("."))) for one in found if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})*", one)]
     return ".".join(map(str, max(numbers, default=())))

@@ -337,6 +337,9 @@ def _check_identity(archive: Archive, name: _FileName) -> None:
     _check_same(name, found.name, found.version, "METADATA")
 
 
+_MOST_TAGS = 100  # as written: even three equal parts of that make no more than 40,000
+
+
 def _tag_problem(archive: Archive, name: _FileName) -> str:
     """How WHEEL's tags differ from the file's name; empty if they do not."""
     wheel = _wheel_message(archive)
@@ -412,6 +415,9 @@ def _wheel_message(archive: Archive) -> Message:
 
 def _wheel_tags(message: Message) -> frozenset[Tag]:
     lines = message.get_all("Tag", [])
+    # `py2.py3-none-any` stands for every combination of its parts.
+    if len(lines) + sum(line.count(".") for line in lines) > _MOST_TAGS:
+        fail("wheel-bad-metadata", f"WHEEL has more than {_MOST_TAGS} tags.")
     try:
         tags = frozenset(tag for line in lines for tag in parse_tag(line.strip()))
     except ValueError:
@@ -527,19 +533,26 @@ def _record_rows(archive: Archive) -> tuple[dict[str, _Row], list[RecordProblem]
     """Parse RECORD to rows by path, with findings about the lines themselves."""
     rows: dict[str, _Row] = {}
     problems: list[RecordProblem] = []
+    most = 2 * len(archive.members) + 1000
     try:
-        text = document(archive, "RECORD").decode()
-        lines = [line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line]
+        for line in _record_lines(document(archive, "RECORD").decode()):
+            if len(line) != 3:
+                problems.append(_problem(line[0], "record-bad-line", "has not the three fields path, hash and size"))
+            elif line[0] in rows:
+                problems.append(_problem(line[0], "record-duplicate-line", "is listed more than once"))
+            else:
+                rows[line[0]] = _Row(hash=line[1], size=line[2])
+            if len(rows) + len(problems) > most:
+                fail("wheel-bad-metadata", f"RECORD has more than {most} lines for {len(archive.members)} files.")
     except (UnicodeDecodeError, csv.Error) as error:
         fail("wheel-bad-metadata", f"RECORD does not parse: {error}.")
-    for line in lines:
-        if len(line) != 3:
-            problems.append(_problem(line[0], "record-bad-line", "has not the three fields path, hash and size"))
-        elif line[0] in rows:
-            problems.append(_problem(line[0], "record-duplicate-line", "is listed more than once"))
-        else:
-            rows[line[0]] = _Row(hash=line[1], size=line[2])
     return rows, problems
+
+
+def _record_lines(text: str) -> Iterator[list[str]]:
+    """The lines with anything in them, field by field."""
+    lines = (match.group() for match in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text))
+    return filter(None, csv.reader(lines, strict=True))
 
 
 def _listing_problems(archive: Archive, rows: Mapping[str, _Row]) -> list[RecordProblem]:

@@ -206,6 +206,10 @@ def _lines(base: KnowledgeBase, found: Inspection, *, every: bool) -> Iterator[t
     code = merged(library.loadable for library in own)
     yield "", ""
     yield from _code(code, style)
+    apart = merged(library.embedded for library in own if library.embedded)
+    if apart.images:
+        held, count = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu)), sum(one.count for one in apart.containers)
+        yield f"  {style.warn('note:')} {count} containers more stand among other data, with {held}", " " * 8
     covered = coverage(base, evidence_of(base, found))
     if covered:
         yield "", ""
