@@ -32,6 +32,7 @@ DEFLATE_LEVEL = (
 )
 
 MAX_MEMBERS = 100_000
+MAX_PATH = 1024  # characters: TensorFlow's longest has 190
 MAX_DIRECTORY_BYTES = 64 << 20
 # What is read whole: a RECORD of 100,000 files has some 12 MiB; TensorFlow's METADATA has 5 KiB.
 MAX_RECORD_BYTES = 16 << 20
@@ -63,6 +64,7 @@ _PATCH_FLAG = 1 << 5
 _UTF8_FLAG = 1 << 11
 _COMPARED_FLAGS = _ENCRYPTED_FLAGS | _DESCRIPTOR_FLAG | _PATCH_FLAG | _UTF8_FLAG
 _STORED, _DEFLATED = 0, 8
+_EMPTY_DEFLATED = 2  # what nothing at all is deflated to
 _ZIP64_EXTRA, _UNICODE_PATH_EXTRA = 0x0001, 0x7075
 
 
@@ -295,6 +297,10 @@ def _check_member(member: Member) -> None:
             "wheel-bad-compression",
             f"`{name}` is packed with method {member.method}; only 0 and 8 are allowed.",
         )
+    if len(name) > MAX_PATH:
+        fail(
+            "wheel-unsafe-path", f"The member name {name[:60]!r}… has {len(name)} characters; {MAX_PATH} is the most."
+        )
     parts = name.removesuffix("/").split("/")
     if not name.isprintable() or "\\" in name or re.match(r"[A-Za-z]:", name) or {"", ".", ".."} & set(parts):
         fail("wheel-unsafe-path", f"The member name {name!r} is not a plain relative path.")
@@ -303,6 +309,8 @@ def _check_member(member: Member) -> None:
         fail("wheel-special-file", f"`{name}` has mode {member.unix_mode:o}, which is not a regular file's.")
     if member.is_folder and member.size:
         fail("wheel-special-file", f"`{name}` is a folder with {member.size} bytes of contents.")
+    if member.is_folder and member.packed > _EMPTY_DEFLATED:
+        fail("wheel-hidden-data", f"`{name}` is a folder with {member.packed} packed bytes that nobody unpacks.")
     if member.method == _STORED and member.packed != member.size:
         fail(
             "wheel-header-mismatch",

@@ -99,7 +99,7 @@ def segments(data: bytes, head: Header) -> tuple[Segment, ...]:
     """Read the program headers from their bytes."""
     found = []
     for at in range(0, head.program_bytes, PROGRAM_HEADER_SIZE):
-        kind, flags, offset, address, _, size = _unpack("<IIQQQQ", data, at, "its program headers break off")
+        kind, flags, offset, address, _, size = _unpack("<IIQQQQ16x", data, at, "its program headers break off")
         found.append(Segment(kind=kind, flags=flags, offset=offset, address=address, size=size))
     return tuple(found)
 
@@ -118,7 +118,7 @@ def sections(data: bytes, count: int) -> list[tuple[int, Section]]:
     """Read section headers from their bytes: (offset of the name in the table of names, section without name)."""
     found = []
     for at in range(0, count * SECTION_HEADER_SIZE, SECTION_HEADER_SIZE):
-        name, kind, _, _, offset, size = _unpack("<IIQQQQ", data, at, "its section headers break off")
+        name, kind, _, _, offset, size = _unpack("<IIQQQQ24x", data, at, "its section headers break off")
         found.append((name, Section(name="", kind=kind, offset=offset, size=size)))
     return found
 

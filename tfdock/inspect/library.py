@@ -9,6 +9,7 @@ read again, then knowing where to look. The result is the same either way.
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -312,6 +313,7 @@ class _Kept:
     lacking: list[tuple[int, int]] = field(default_factory=list)
     _wanted: list[tuple[int, int]] = field(default_factory=list)
     _parts: dict[int, bytes] = field(default_factory=dict)
+    _starts: list[int] = field(default_factory=list)
 
     def want(self, start: int, length: int) -> None:
         start, stop = max(start, 0), min(start + length, self.size)
@@ -347,8 +349,14 @@ class _Kept:
         return b"".join(pieces)
 
     def _part(self, at: int) -> tuple[int, bytes | None]:
-        fitting = [(start, part) for start, part in self._parts.items() if start <= at < start + len(part)]
-        return max(fitting, key=lambda one: one[0] + len(one[1]), default=(0, None))
+        if len(self._starts) != len(self._parts):
+            self._starts = sorted(self._parts)
+        for index in reversed(range(bisect.bisect_right(self._starts, at))):
+            start = self._starts[index]
+            part = self._parts[start]
+            if at < start + len(part):
+                return start, part
+        return 0, None
 
 
 # --- putting it together --------------------------------------------------------------------------------------------
