@@ -64,7 +64,6 @@ _PATCH_FLAG = 1 << 5
 _UTF8_FLAG = 1 << 11
 _COMPARED_FLAGS = _ENCRYPTED_FLAGS | _DESCRIPTOR_FLAG | _PATCH_FLAG | _UTF8_FLAG
 _STORED, _DEFLATED = 0, 8
-_EMPTY_DEFLATED = 2  # what nothing at all is deflated to
 _ZIP64_EXTRA, _UNICODE_PATH_EXTRA = 0x0001, 0x7075
 
 
@@ -309,8 +308,6 @@ def _check_member(member: Member) -> None:
         fail("wheel-special-file", f"`{name}` has mode {member.unix_mode:o}, which is not a regular file's.")
     if member.is_folder and member.size:
         fail("wheel-special-file", f"`{name}` is a folder with {member.size} bytes of contents.")
-    if member.is_folder and member.packed > _EMPTY_DEFLATED:
-        fail("wheel-hidden-data", f"`{name}` is a folder with {member.packed} packed bytes that nobody unpacks.")
     if member.method == _STORED and member.packed != member.size:
         fail(
             "wheel-header-mismatch",
@@ -356,6 +353,9 @@ def _located(file: BinaryIO, members: Iterable[Member], directory: _Directory) -
         member = replace(member, data=_check_local_header(file, member))
         _check_gap(file, member, next_start - member.data - member.packed)
         located.append(member)
+        if member.is_folder:  # nobody will unpack it: see that there is nothing in it
+            for _ in pieces(file, member):
+                pass
     return located
 
 
