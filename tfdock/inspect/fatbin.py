@@ -29,7 +29,7 @@ MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 
 _HEADER = 16
 _ENTRY = 64
-_ALIGNMENT = 8
+ALIGNMENT = 8
 _MOST_ENTRIES = 1 << 16  # of one container; TensorFlow's have up to a dozen
 _MOST_TARGETS = 256  # of one container
 # A cubin without a kernel is about a kilobyte. What is larger is taken to have one.
@@ -56,7 +56,7 @@ class Found:
 
 @dataclass(slots=True, kw_only=True)
 class Container:
-    """A container: where it lies in the file, and what it holds. `end` is where the next one may start.
+    """A container: where it lies in the file, and what it holds.
 
     `kernels`: whether any image has, or may have, a kernel. `problem` is half a sentence on what is damaged.
     """
@@ -75,7 +75,7 @@ class Container:
 def find(data: bytes, base: int, start: int) -> int:
     """The next place where a container may start: its magic, at a multiple of 8."""
     at = data.find(MAGIC, start)
-    while at >= 0 and (base + at) % _ALIGNMENT:
+    while at >= 0 and (base + at) % ALIGNMENT:
         at = data.find(MAGIC, at + 1)
     return at
 
@@ -97,7 +97,7 @@ def container(start: int, stop: int) -> Program[Container]:
     if end > stop:
         found.problem = f"it claims {size} bytes, more than there are"
         return found
-    found.end = end + -end % _ALIGNMENT
+    found.end = end
     at = start + _HEADER
     for _ in range(_MOST_ENTRIES):
         if at >= end or found.problem:

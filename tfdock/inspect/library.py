@@ -191,7 +191,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Code:
-    """A container or a bundle; `end` is where the next may start, `exact` whether it must."""
+    """A container or a bundle; `exact`: `end` is where it ends, and not only how far it was read."""
 
     family: str
     start: int
@@ -273,11 +273,18 @@ def _chain(found: Mapping[int, _Code], place: _Place) -> list[_Code] | None:
         if start != at or code.problem or code.family != place.family:
             return None
         chain.append(code)
-        at = code.end
+        at = _aligned(code)
         if not code.exact:
             at = inside[len(chain)] if len(chain) < len(inside) else place.stop
-    alignment = 8 if place.family == "cuda" else offload.ALIGNMENT
-    return chain if place.stop <= at < place.stop + alignment else None
+    return chain if place.stop <= at < place.stop + _ALIGNMENTS[place.family] else None
+
+
+_ALIGNMENTS = {"cuda": fatbin.ALIGNMENT, "hip": offload.ALIGNMENT}
+
+
+def _aligned(code: _Code) -> int:
+    """Where the next one of a section starts."""
+    return code.end + -code.end % _ALIGNMENTS[code.family]
 
 
 def _gpu_code(codes: Iterable[_Code]) -> GpuCode:
@@ -515,7 +522,7 @@ class _Assembly:
                 self._problems.append(f"{code.start - at} bytes at {at:#x} in `{place.name}` are no {what}")
             if code.problem:
                 self._problems.append(f"the {what} at {code.start:#x} in `{place.name}` is damaged: {code.problem}")
-            at, exact = code.end, code.exact
+            at, exact = _aligned(code), code.exact
         if exact and at < place.stop:
             self._problems.append(f"{place.stop - at} bytes at {at:#x} in `{place.name}` are no {what}")
 

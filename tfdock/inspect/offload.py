@@ -26,6 +26,9 @@ _MOST_ID = 512
 # Enough of a compressed bundle for its table of entries, which stands in zstd's first block.
 _BLOCK = 128 << 10  # what a block unpacks to at the most, and so what it takes, but for its header
 _HEAD = _BLOCK + 64
+_COMPRESSED = tuple(
+    COMPRESSED_MAGIC + struct.pack("<HH", version, method) for version in (1, 2, 3) for method in (0, 1)
+)
 _LAYOUTS = {1: ("", "<I", 20), 2: ("<I", "<I", 24), 3: ("<Q", "<Q", 32)}
 """Version of `CCOB` -> how the total size is written, how the unpacked one, and where the data starts."""
 
@@ -34,9 +37,9 @@ _LAYOUTS = {1: ("", "<I", 20), 2: ("<I", "<I", 24), 3: ("<Q", "<Q", 32)}
 class Bundle:
     """A bundle: where it lies in the file, and the code objects in it, target -> bytes.
 
-    `end` is where the next one may start; in version 1 of the compressed form it is not written down and stands
-    behind the header. Sizes in a compressed bundle are those of the unpacked code: it is packed as a whole. `problem`
-    is half a sentence on what is damaged.
+    `end` is where it ends, and in a section the next one starts at the multiple of 4096 after that; in version 1 of
+    the compressed form it is not written down, and is that of its first page. Sizes in a compressed bundle are those of
+    the unpacked code: it is packed as a whole. `problem` is half a sentence on what is damaged.
     """
 
     start: int
@@ -52,11 +55,17 @@ class Bundle:
 
 
 def find(data: bytes, base: int, start: int) -> int:
-    """The next place where a bundle may start: a magic at a multiple of 4096."""
-    for at in range(start + -(base + start) % ALIGNMENT, len(data), ALIGNMENT):
-        if data.startswith((MAGIC, COMPRESSED_MAGIC), at):
+    """The next place where a bundle may start.
+
+    The long magic counts anywhere: bundles that a program loads itself lie among its constants. The short one is
+    found by chance, and counts with a version and a method that there are, at a multiple of 4096.
+    """
+    plain = data.find(MAGIC, start)
+    stop = plain if plain >= 0 else len(data)
+    for at in range(start + -(base + start) % ALIGNMENT, stop, ALIGNMENT):
+        if data.startswith(_COMPRESSED, at):
             return at
-    return -1
+    return plain
 
 
 def seek(start: int, stop: int) -> Seek:
@@ -66,7 +75,7 @@ def seek(start: int, stop: int) -> Seek:
 
 def bundle(start: int, stop: int) -> Program[Bundle]:
     """Read the bundle that starts there and must end before `stop`."""
-    found = Bundle(start=start, end=start + ALIGNMENT)
+    found = Bundle(start=start, end=start + len(MAGIC))
     magic = yield Take(start, len(MAGIC))
     if magic == MAGIC:
         yield from _plain(found, stop)
@@ -88,7 +97,7 @@ def _plain(found: Bundle, stop: int) -> Program[None]:
     found.targets, found.problem = table.targets, table.problem
     if not found.problem and table.end > stop:
         found.problem = "a code object reaches beyond its section"
-    found.end = _aligned(read if found.problem else table.end)
+    found.end = read if found.problem else table.end
 
 
 class _Table:
@@ -148,7 +157,8 @@ def _compressed(found: Bundle, stop: int) -> Program[None]:
         found.problem = "it claims more bytes than there are"
         return
     found.ends_somewhere = not total
-    found.end = found.start + ALIGNMENT if found.ends_somewhere else _aligned(end)
+    # The page that it starts in is its own: what it packs begins with the long magic.
+    found.end = found.start + ALIGNMENT if found.ends_somewhere else end
     data = yield Take(found.start + data_at, min(end - found.start - data_at, _HEAD))
     table = _Table(0)
     _read_table(table, _unpacked(data, found.packing))
@@ -188,7 +198,3 @@ def _first_block(data: bytes) -> bytes:
     length = 1 if header >> 1 & 3 == 1 else header >> 3  # of the block's bytes: one that is repeated has one
     plain = bytes([0, 7 << 3])  # no size, no checksum, a window of 128 KiB
     return data[:4] + plain + (header | 1).to_bytes(3, "little") + data[at + 3 : at + 3 + length]
-
-
-def _aligned(end: int) -> int:
-    return end + -end % ALIGNMENT
