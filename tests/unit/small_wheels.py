@@ -19,9 +19,11 @@ DOCUMENTS = {
 }
 
 
-def wheel_of(files: Mapping[str, bytes], record: str | None = None) -> bytes:
-    """The wheel called `NAME` of these files; `record` stands in for a right RECORD."""
+def wheel_of(files: Mapping[str, bytes], record: str | None = None, requires: str = "") -> bytes:
+    """The wheel called `NAME` of these files; `record` stands in for a right RECORD, `requires` is one more line."""
     contents = {**files, **DOCUMENTS}
+    if requires:
+        contents[f"{INFO}/METADATA"] += f"Provides-Extra: more\nRequires-Dist: {requires}\n".encode()
     rows = [f"{path},sha256={_digest(data)},{len(data)}\n" for path, data in contents.items()]
     right = "".join([*rows, f"{INFO}/RECORD,,\n"])
     contents[f"{INFO}/RECORD"] = (right if record is None else record).encode()

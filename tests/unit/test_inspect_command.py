@@ -108,6 +108,17 @@ def test_a_file_that_is_no_wheel_is_refused_with_its_name(tmp_path: Path, as_jso
         assert document(result)["problems"][0]["code"] == "wheel-not-a-zip"
 
 
+def test_what_a_wheel_says_cannot_write_on_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    red = "\x1b[31mred"
+    path.write_bytes(wheel_of({}, record=f"{red}.py,sha256=AAAA,6\n", requires=f'numpy; extra == "{red}"'))
+    result = run(path)
+    assert result.exit_code == 4
+    assert "[31mred.py` is listed but not in the wheel" in result.stdout
+    assert "\x1b" not in result.stdout + result.stderr
+    assert document(run(path, "--json"))["record"]["problems"]
+
+
 def test_a_file_that_is_not_there_and_a_folder_are_usage_errors(tmp_path: Path) -> None:
     result = run(tmp_path / "no.whl")
     assert (result.exit_code, "[wheel-not-found]" in result.stderr) == (2, True)

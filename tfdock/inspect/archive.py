@@ -33,7 +33,7 @@ DEFLATE_LEVEL = (
 
 MAX_MEMBERS = 100_000
 MAX_PATH = 1024  # characters: TensorFlow's longest has 190
-MAX_DIRECTORY_BYTES = 64 << 20
+MAX_DIRECTORY_BYTES = 24 << 20
 # What is read whole: a RECORD of 100,000 files has some 12 MiB; TensorFlow's METADATA has 5 KiB.
 MAX_RECORD_BYTES = 16 << 20
 MAX_DOCUMENT_BYTES = 1 << 20
@@ -199,8 +199,11 @@ def _zip64_directory(file: BinaryIO, end: int, short: _Directory) -> tuple[_Dire
 
 
 def _check_directory(directory: _Directory, end: int) -> None:
-    if directory.count > MAX_MEMBERS or directory.size > MAX_DIRECTORY_BYTES:
+    if directory.count > MAX_MEMBERS:
         fail("wheel-too-large", f"The archive has {directory.count} members; {MAX_MEMBERS} is the most.")
+    if directory.size > MAX_DIRECTORY_BYTES:
+        message = f"The archive's directory has {directory.size} bytes; {MAX_DIRECTORY_BYTES} is the most."
+        fail("wheel-too-large", message)
     shift = end - directory.start - directory.size
     if shift > 0:
         fail("wheel-leading-data", f"{shift} bytes stand before the archive, or between its parts.")

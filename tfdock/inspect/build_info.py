@@ -61,7 +61,11 @@ def _called(node: ast.Call) -> str:
 
 def _constant(node: ast.expr) -> object | None:
     if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str | bool | int | float) else None
+        value = node.value
+        # What JSON and a terminal can tell: no half characters, no endless numbers.
+        if isinstance(value, str):
+            return value if value.isprintable() else None
+        return value if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 1 << 63) else None
     if isinstance(node, ast.List | ast.Tuple):
         found = [_constant(one) for one in node.elts]
         return found if None not in found else None

@@ -7,7 +7,7 @@ function takes bytes and raises `ElfError` for bytes that cannot be what they sh
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 MAGIC = b"\x7fELF"
@@ -21,12 +21,20 @@ SHT_NOBITS = 8
 DT_NEEDED, DT_STRTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_TEXTREL, DT_RUNPATH, DT_FLAGS = 1, 5, 10, 14, 15, 22, 29, 30
 DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 DF_TEXTREL = 4
-EM_X86_64, EM_AARCH64, EM_CUDA, EM_AMDGPU = 62, 183, 190, 224
+EM_X86_64, EM_AARCH64, EM_CUDA = 62, 183, 190
 
-MACHINES = {EM_X86_64: "x86_64", EM_AARCH64: "aarch64"}
+MACHINES = {
+    3: "i686",
+    21: "ppc64le",
+    22: "s390x",
+    40: "armv7l",
+    EM_X86_64: "x86_64",
+    EM_AARCH64: "aarch64",
+    243: "riscv64",
+}
 """e_machine -> as platform tags spell it."""
 
-_MOST_ENTRIES = 1 << 16  # of a table: real ones have a few dozen
+_MOST_ENTRIES = 1 << 17  # of a table: real ones have a few dozen, an assembler's output up to 100,000 sections
 _MOST_VERSIONS = 1 << 12
 
 
@@ -64,7 +72,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A section header; `name` is empty until the names are known."""
+    """A section header."""
 
     name: str
     kind: int
@@ -72,21 +80,30 @@ class Section:
     size: int
 
 
+def machine(data: bytes) -> str:
+    """Whose code a file is, from its first 20 bytes: `x86_64`, else `machine-<number>`."""
+    number = int.from_bytes(data[18:20], "big" if data[5:6] == b"\2" else "little")
+    return MACHINES.get(number, f"machine-{number}")
+
+
+def is_read(data: bytes) -> bool:
+    """Whether it is of the kind that is read here: 64-bit and little-endian."""
+    return data[4:6] == b"\2\1"
+
+
 def header(data: bytes) -> Header:
-    """Read the header from the first 64 bytes."""
-    if not data.startswith(MAGIC) or len(data) < HEADER_SIZE:
+    """Read the header from the first 64 bytes of a file that `is_read`."""
+    if not data.startswith(MAGIC) or len(data) < HEADER_SIZE or not is_read(data):
         raise ElfError("it has no whole ELF header")
-    if data[4] != 2 or data[5] != 1:
-        raise ElfError("it is not a 64-bit little-endian ELF file")
     values = struct.unpack_from("<HHIQQQIHHHHHH", data, 16)
-    _, machine, _, _, program_headers, section_headers, _, _, *counts = values
+    _, number, _, _, program_headers, section_headers, _, _, *counts = values
     program_size, program_count, section_size, section_count, names_index = counts
     if program_count and program_size != PROGRAM_HEADER_SIZE:
         raise ElfError(f"its program headers have {program_size} bytes each")
     if section_headers and section_size != SECTION_HEADER_SIZE:
         raise ElfError(f"its section headers have {section_size} bytes each")
     return Header(
-        machine=machine,
+        machine=number,
         program_headers=program_headers,
         program_count=program_count,
         section_headers=section_headers,
@@ -114,13 +131,28 @@ def section_table(first: bytes, head: Header) -> tuple[int, int]:
     return count, index
 
 
-def sections(data: bytes, count: int) -> list[tuple[int, Section]]:
-    """Read section headers from their bytes: (offset of the name in the table of names, section without name)."""
-    found = []
-    for at in range(0, count * SECTION_HEADER_SIZE, SECTION_HEADER_SIZE):
-        name, kind, _, _, offset, size = _unpack("<IIQQQQ24x", data, at, "its section headers break off")
-        found.append((name, Section(name="", kind=kind, offset=offset, size=size)))
-    return found
+def sections(data: bytes, count: int) -> list[tuple[int, int, int, int]]:
+    """Read section headers from their bytes: (offset of the name in the table of names, kind, offset, size)."""
+    if len(data) < count * SECTION_HEADER_SIZE:
+        raise ElfError("its section headers break off")
+    rows = struct.iter_unpack("<IIQQQQ24x", data[: count * SECTION_HEADER_SIZE])
+    return [(name, kind, offset, size) for name, kind, _, _, offset, size in rows]
+
+
+def named_sections(rows: list[tuple[int, int, int, int]], names: bytes, wanted: Iterable[str]) -> list[Section]:
+    """The sections of these names. Linkers let one name be the end of another, so a name may lie anywhere."""
+    places = {}
+    for name in wanted:
+        text = name.encode() + b"\0"
+        at = names.find(text)
+        while at >= 0:
+            places[at] = name
+            at = names.find(text, at + 1)
+    return [
+        Section(name=places[name], kind=kind, offset=offset, size=size)
+        for name, kind, offset, size in rows
+        if name in places
+    ]
 
 
 def text_at(table: bytes, at: int, longest: int = 256) -> str:
@@ -189,9 +221,9 @@ def has_kernel(cubin: bytes) -> bool:
     found = sections(table, count)
     if not 0 <= names_index < len(found):
         raise ElfError("a cubin has no section names")
-    names = found[names_index][1]
-    texts = cubin[names.offset : names.offset + names.size]
-    return any(one.size and text_at(texts, name).startswith(".text.") for name, one in found)
+    _, _, offset, size = found[names_index]
+    texts = cubin[offset : offset + size]
+    return any(length and texts.startswith(b".text.", name) for name, _, _, length in found)
 
 
 def _unpack(layout: str, data: bytes, at: int, what: str) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import struct
+from array import array
 from dataclasses import dataclass, field
 
 import lz4.block
@@ -21,7 +22,7 @@ import zstandard
 
 from tfdock.inspect import elf
 from tfdock.inspect.facts import Kind, Packing
-from tfdock.inspect.stream import Program, Seek, Take
+from tfdock.inspect.stream import Program, Take
 from tfdock.model import Capability
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
@@ -35,7 +36,8 @@ _MOST_TARGETS = 256  # of one container
 # A cubin without a kernel is about a kilobyte. What is larger is taken to have one.
 _SMALL = 4096
 _MOST_UNPACKED = 1 << 16
-_PTX_HEAD = 128  # bytes
+_MOST_ASKEW = 64
+_PTX_HEAD = 512  # bytes
 
 _LZ4, _ZSTD = 0x2000, 0x8000
 _SPECIFIC, _FAMILY = 1 << 20, 1 << 21
@@ -75,14 +77,17 @@ class Container:
 def find(data: bytes, base: int, start: int) -> int:
     """The next place where a container may start: its magic, at a multiple of 8."""
     at = data.find(MAGIC, start)
-    while at >= 0 and (base + at) % ALIGNMENT:
+    for _ in range(_MOST_ASKEW):
+        if at < 0 or (base + at) % ALIGNMENT == 0:
+            return at
         at = data.find(MAGIC, at + 1)
-    return at
-
-
-def seek(start: int, stop: int) -> Seek:
-    """Asks for the next container."""
-    return Seek(start, stop, find, len(MAGIC))
+    # Somebody has filled a file with them: word by word, then.
+    first = at + -(base + at) % ALIGNMENT
+    words = array("Q", data[first : len(data) - (len(data) - first) % ALIGNMENT])
+    try:
+        return first + ALIGNMENT * words.index(array("Q", MAGIC)[0])
+    except ValueError:
+        return -1
 
 
 def container(start: int, stop: int) -> Program[Container]:
@@ -110,8 +115,11 @@ def container(start: int, stop: int) -> Program[Container]:
 
 def _entry(found: Container, at: int, end: int) -> Program[int]:
     """Read the entry there; where the next one starts."""
+    if at + _ENTRY > end:
+        found.problem = "an entry breaks off"
+        return end
     header = yield Take(at, _ENTRY)
-    if len(header) < _ENTRY or at + _ENTRY > end:
+    if len(header) < _ENTRY:
         found.problem = "an entry breaks off"
         return end
     kind, _, length, payload, packed, _, minor, major, number = struct.unpack_from("<HHIQIIHHI", header, 0)
@@ -175,6 +183,10 @@ def _has_kernel(content: bytes, packing: Packing, unpacked: int) -> bool:
         if packing == "lz4":
             content = lz4.block.decompress(content, uncompressed_size=unpacked)
         elif packing == "zstd":
+            # Where the frame names a size of its own, that much is unpacked, whatever the most is said to be.
+            size = zstandard.get_frame_parameters(content).content_size
+            if size not in (unpacked, zstandard.CONTENTSIZE_UNKNOWN):
+                return True
             content = zstandard.ZstdDecompressor().decompress(content, max_output_size=_MOST_UNPACKED)
         return elf.has_kernel(content)
     except (elf.ElfError, lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError):

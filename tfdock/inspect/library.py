@@ -29,6 +29,8 @@ _NAMES = b".shstrtab\0"  # stands in the table of section names itself
 _MOST_NAMES = 16 << 20
 _MOST_TEXT = 64 << 10  # of all names together
 _MOST_PLACES = 16  # sections with GPU code
+_MOST_TARGETS = 512
+_SLACK = 64  # bytes between containers: the linker aligns what came from several files
 _MOST_PASSES = 6
 _MOST_IMAGES = 50_000  # of a library: TensorFlow's have up to 13,000
 _MOST_PROBLEMS = 10
@@ -102,18 +104,21 @@ class LibraryScan:
         data = yield Take(0, elf.HEADER_SIZE)
         try:
             head = elf.header(data)
+            self._kept.want(head.section_headers, max(head.section_count, 1) * elf.SECTION_HEADER_SIZE)
+            if head.program_headers > _WINDOW:  # behind what they tell of: all of it is looked through
+                yield from self._collect(elf.HEADER_SIZE, self._size, self._found)
+                return
             table = yield Take(head.program_headers, head.program_bytes)
             segments = elf.segments(table, head)
         except elf.ElfError:
             return  # the assembly will say so
-        self._kept.want(head.section_headers, max(head.section_count, 1) * elf.SECTION_HEADER_SIZE)
         if place := _dynamic_segment(segments):
             self._kept.want(place.offset, min(place.size, elf.MOST_DYNAMIC))
         loads = [one for one in segments if one.kind == elf.PT_LOAD]
         # Older linkers have one segment for code and constants.
         plain = any(not one.flags & (elf.PF_X | elf.PF_W) for one in loads)
         areas = [(one.offset, one.offset + one.size) for one in loads if not (plain and one.flags & elf.PF_X)]
-        at = 0
+        at = max(elf.HEADER_SIZE, head.program_headers + head.program_bytes)
         for start, stop in sorted(areas) or [(0, self._size)]:
             at = yield from self._collect(max(at, start), min(stop, self._size), self._found)
         # The table of section names is part of no segment.
@@ -121,7 +126,7 @@ class LibraryScan:
 
     def _collect(self, start: int, stop: int, found: dict[int, _Code]) -> Program[int]:
         """Read every container and bundle in [start, stop); how far it was read."""
-        at, images, find = start, 0, _FindAny()
+        at, images, targets, find = start, 0, set[str](), _FindAny()
         while at < stop:
             place = yield Seek(at, stop, find, len(offload.MAGIC))
             if place is None:
@@ -130,8 +135,10 @@ class LibraryScan:
             found[place] = code
             at = code.end
             images += 1 + sum(one.count for one in code.images)
-            if images > _MOST_IMAGES:
-                found[place] = replace(code, end=stop, problem=f"no more than {_MOST_IMAGES} images are read")
+            targets.update(one.target for one in code.images)
+            if images > _MOST_IMAGES or len(targets) > _MOST_TARGETS:
+                problem = f"so many are not read: {images} images, {len(targets)} targets"
+                found[place] = replace(code, end=stop, problem=problem)
                 return stop
         return at
 
@@ -152,7 +159,7 @@ class LibraryScan:
         at = 0
         for place in places:
             if place.start < at:  # sections that overlap: each but the first is left with nothing
-                self._walked[place] = []
+                self._walked.setdefault(place, [])
                 continue
             found = dict[int, _Code]()
             at = yield from self._collect(place.start, place.stop, found)
@@ -255,7 +262,13 @@ def _of_container(one: fatbin.Container) -> _Code:
 
 def _of_bundle(one: offload.Bundle) -> _Code:
     images = tuple(
-        Images(kind="amdgpu", target=target, count=1, size=size, packing=(one.packing,))
+        Images(
+            kind="amdgpu" if target.startswith("gfx") else "unknown",
+            target=target,
+            count=1,
+            size=size,
+            packing=(one.packing,),
+        )
         for target, size in one.targets.items()
     )
     exact = not one.ends_somewhere
@@ -270,13 +283,13 @@ def _chain(found: Mapping[int, _Code], place: _Place) -> list[_Code] | None:
     chain, at = list[_Code](), place.start
     for start in inside:
         code = found[start]
-        if start != at or code.problem or code.family != place.family:
+        if not 0 <= start - at < _SLACK or code.problem or code.family != place.family:
             return None
         chain.append(code)
         at = _aligned(code)
         if not code.exact:
             at = inside[len(chain)] if len(chain) < len(inside) else place.stop
-    return chain if place.stop <= at < place.stop + _ALIGNMENTS[place.family] else None
+    return chain if place.stop - _SLACK < at < place.stop + _ALIGNMENTS[place.family] else None
 
 
 _ALIGNMENTS = {"cuda": fatbin.ALIGNMENT, "hip": offload.ALIGNMENT}
@@ -330,8 +343,8 @@ class _Kept:
 
     def want_lacking(self) -> None:
         """Prepare for another pass."""
-        for start, stop in self.lacking:
-            self.want(start, max(stop - start, _WINDOW))
+        for start, stop in self.lacking:  # what is wanted next may lie before it as well as behind
+            self.want(start - _WINDOW, stop - start + 2 * _WINDOW)
         self.lacking = []
 
     def feed(self, offset: int, block: bytes) -> None:
@@ -385,17 +398,21 @@ class _Assembly:
 
     def library(self) -> Library:
         """Every fact that can be had."""
+        data = self._kept.read(0, elf.HEADER_SIZE)
+        machine = elf.machine(data)
+        if len(data) == elf.HEADER_SIZE and not elf.is_read(data):
+            return Library(path=self._path, size=self._size, machine=machine, versions={})
         try:
-            head = elf.header(self._kept.read(0, elf.HEADER_SIZE))
+            head = elf.header(data)
         except elf.ElfError as error:
-            return Library(path=self._path, size=self._size, machine="unknown", versions={}, problems=(f"{error}",))
+            return Library(path=self._path, size=self._size, machine=machine, versions={}, problems=(f"{error}",))
         needs = self._tried(lambda: self._needs(head)) or _Needs()
         sections = self._tried(lambda: self._sections(head)) or []
         loadable, relocatable, embedded = self._gpu_code(sections)
         return Library(
             path=self._path,
             size=self._size,
-            machine=elf.MACHINES.get(head.machine, f"machine-{head.machine}"),
+            machine=machine,
             soname=needs.soname,
             needed=tuple(needs.needed),
             runpath=tuple(needs.runpath),
@@ -463,20 +480,20 @@ class _Assembly:
 
     def _sections(self, head: elf.Header) -> list[elf.Section]:
         if not head.section_headers:
-            raise elf.ElfError("it has no section headers, which say where GPU code lies")
+            if not self._found:
+                return []
+            raise elf.ElfError("it has no section headers, which would say what the GPU code in it is for")
         count, names_index = elf.section_table(self._kept.read(head.section_headers, elf.SECTION_HEADER_SIZE), head)
-        table = self._kept.read(head.section_headers, count * elf.SECTION_HEADER_SIZE)
-        found = elf.sections(table, count)
+        found = elf.sections(self._kept.read(head.section_headers, count * elf.SECTION_HEADER_SIZE), count)
         if not 0 <= names_index < len(found):
             raise elf.ElfError("its sections have no names")
-        where = found[names_index][1]
-        if where.size > _MOST_NAMES:
-            raise elf.ElfError(f"its section names have {where.size} bytes")
-        names = self._kept.read(where.offset, where.size)
-        return [
-            elf.Section(name=elf.text_at(names, name), kind=one.kind, offset=one.offset, size=one.size)
-            for name, one in found
-        ]
+        _, _, offset, size = found[names_index]
+        if size > _MOST_NAMES:
+            raise elf.ElfError(f"its section names have {size} bytes")
+        names = self._kept.read(offset, size)
+        if len(names) < size:
+            raise elf.ElfError("its section names break off")
+        return elf.named_sections(found, names, (*_LOADABLE, *_RELOCATABLE, *_DEBUG))
 
     def _gpu_code(self, sections: Iterable[elf.Section]) -> tuple[GpuCode, GpuCode, GpuCode]:
         """(loadable, relocatable, embedded)."""
@@ -518,12 +535,12 @@ class _Assembly:
         what = "container" if place.family == "cuda" else "bundle"
         at, exact = place.start, True
         for code in codes:
-            if exact and code.start > at:
+            if exact and code.start - at >= _SLACK:
                 self._problems.append(f"{code.start - at} bytes at {at:#x} in `{place.name}` are no {what}")
             if code.problem:
-                self._problems.append(f"the {what} at {code.start:#x} in `{place.name}` is damaged: {code.problem}")
+                self._problems.append(f"the {what} at {code.start:#x} in `{place.name}`: {code.problem}")
             at, exact = _aligned(code), code.exact
-        if exact and at < place.stop:
+        if exact and place.stop - at >= _SLACK:
             self._problems.append(f"{place.stop - at} bytes at {at:#x} in `{place.name}` are no {what}")
 
 
@@ -552,14 +569,21 @@ class _Strings:
     def at(self, offset: int) -> str:
         if not 0 <= offset < self.size:
             raise elf.ElfError("a name lies outside its string table")
+        if self._left <= 0:
+            raise elf.ElfError(f"the names of what it needs take more than {_MOST_TEXT} bytes")
         data = self.kept.read(self.start + offset, min(self._left + 1, self.size - offset))
         text = elf.text_at(data, 0, self._left)
         self._left -= len(text)
         return text
 
 
+_IMPLIED = {"GLIBC_ABI_DT_RELR": "GLIBC_2.36"}
+"""Versions that stand for a feature -> the first that has it (glibc 2.36, NEWS)."""
+
+
 def _newest(versions: Mapping[str, Iterable[str]], prefix: str) -> str:
     """`2.17`: the highest of the versions that begin so, compared by numbers."""
-    found = (name.removeprefix(prefix) for names in versions.values() for name in names if name.startswith(prefix))
+    every = (_IMPLIED.get(name, name) for names in versions.values() for name in names)
+    found = (name.removeprefix(prefix) for name in every if name.startswith(prefix))
     numbers = [tuple(map(int, one.split("."))) for one in found if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})*", one)]
     return ".".join(map(str, max(numbers, default=())))

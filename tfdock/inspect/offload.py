@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import zstandard
 
 from tfdock.inspect.facts import Packing
-from tfdock.inspect.stream import Program, Seek, Take
+from tfdock.inspect.stream import Program, Take
 
 MAGIC, COMPRESSED_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB"
 ALIGNMENT = 4096
@@ -38,8 +38,8 @@ class Bundle:
     """A bundle: where it lies in the file, and the code objects in it, target -> bytes.
 
     `end` is where it ends, and in a section the next one starts at the multiple of 4096 after that; in version 1 of
-    the compressed form it is not written down, and is that of its first page. Sizes in a compressed bundle are those of
-    the unpacked code: it is packed as a whole. `problem` is half a sentence on what is damaged.
+    the compressed form it is not written down, and is that of its first page. Sizes in a compressed bundle are those
+    of the unpacked code: it is packed as a whole. `problem` is half a sentence on what is damaged.
     """
 
     start: int
@@ -66,11 +66,6 @@ def find(data: bytes, base: int, start: int) -> int:
         if data.startswith(_COMPRESSED, at):
             return at
     return plain
-
-
-def seek(start: int, stop: int) -> Seek:
-    """Asks for the next bundle."""
-    return Seek(start, stop, find, len(MAGIC))
 
 
 def bundle(start: int, stop: int) -> Program[Bundle]:
@@ -139,8 +134,9 @@ class _Table:
         self._entry = (0, 0)
         self.end = max(self.end, self._start + offset + size)
         kind, mark, target = name.partition("-gfx")
-        if size and mark and kind.startswith("hip"):  # the host's entry is there, and empty
-            self.targets[f"gfx{target}"] = self.targets.get(f"gfx{target}", 0) + size
+        if size and kind.partition("-")[0] != "host":
+            code = f"gfx{target}" if mark else name  # such as SPIR-V, which is for no target yet
+            self.targets[code] = self.targets.get(code, 0) + size
 
 
 def _compressed(found: Bundle, stop: int) -> Program[None]:

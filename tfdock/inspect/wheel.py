@@ -392,7 +392,12 @@ def _read_metadata(archive: Archive) -> WheelMetadata:
     )
 
 
+_MOST_HEADERS = 5000  # lines: parsing takes time that grows with their square; TensorFlow's METADATA has 80
+
+
 def _parse_metadata(data: bytes) -> tuple[RawMetadata, dict[str, list[str]]]:
+    if _split_head(data)[0].count(b"\n") > _MOST_HEADERS:
+        fail("wheel-bad-metadata", f"METADATA has more than {_MOST_HEADERS} lines of headers.")
     try:
         return parse_email(data)
     except (ValueError, LookupError) as error:

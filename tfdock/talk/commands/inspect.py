@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -63,7 +64,8 @@ def inspect_(
         print_json("tfdock.inspect/1", sound, _document(base, found, gpus))
     else:
         _print(_answers(base, found, gpus) if gpus else _lines(base, found, every=libraries))
-        _print((f"{console.Style(sys.stdout).bad('error:')} {one}", "  ") for one in _some(_damages(found)))
+        bad = console.Style(sys.stdout).bad("error:")
+        _print((f"{bad} {console.clean(one)}", "  ") for one in _some(_damages(found)))
     raise typer.Exit(ExitCode.OK if sound else ExitCode.VERIFICATION)
 
 
@@ -81,6 +83,11 @@ def _damages(found: Inspection) -> list[str]:
     """What makes it unsound: files that are not as RECORD lists them, libraries that are damaged."""
     record = [problem.message for problem in found.wheel.record_problems]
     return record + [f"{one.path}: {problem}" for one in found.libraries for problem in one.problems]
+
+
+def _shown(texts: Iterable[str]) -> str:
+    """Texts out of a wheel, which may hold anything, for a terminal."""
+    return ", ".join(map(console.clean, texts))
 
 
 # --- for programs ---------------------------------------------------------------------------------------------------
@@ -125,9 +132,9 @@ def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> 
 
 
 def _pins(found: Inspection, extra: str) -> list[str]:
-    """What an extra installs besides."""
-    mark = f'extra == "{extra}"'
-    return [one.partition(";")[0].strip() for one in found.metadata.requires_dist if mark in one.replace("'", '"')]
+    """What an extra installs besides, as METADATA has it."""
+    mark = re.compile(rf"extra\s*==\s*[\"']{re.escape(extra)}[\"']")
+    return [one.partition(";")[0].strip() for one in found.metadata.requires_dist if mark.search(one)]
 
 
 def _manylinux(found: Inspection) -> dict[str, Any]:
@@ -234,18 +241,18 @@ def _facts(found: Inspection, style: console.Style) -> Iterator[tuple[str, str]]
     wrong = len(wheel.record_problems)
     yield "RECORD", style.bad(f"{wrong} files are not as listed") if wrong else style.good("every file is as listed")
     if wheel.tag_problem:
-        yield "tags", style.warn(wheel.tag_problem)
+        yield "tags", style.warn(console.clean(wheel.tag_problem))
     if found.build_info:
         yield "build", ", ".join(f"{key} {_plain(value)}" for key, value in sorted(found.build_info.items()))
     newest = {name: _newest(getattr(one, name) for one in found.libraries) for name in ("glibc", "libstdcxx")}
     titles = (("glibc", "glibc"), ("libstdcxx", "GLIBCXX"))
     yield "needs", ", ".join(f"{title} {newest[name]}" for name, title in titles if newest[name]) or "no library"
     fact = _manylinux(found)
-    yield "fits", fact["fits"] or fact["reason"]
+    yield "fits", fact["fits"] or console.clean(fact["reason"])
     for tag, obstacles in fact.get("obstacles", {}).items():
-        yield "", style.warn(f"not {tag}, which its name promises: {'; '.join(obstacles)}")
+        yield "", style.warn(f"not {tag}, which its name promises: {_shown(obstacles)}")
     for extra in found.metadata.provides_extra:
-        yield f"[{extra}]", ", ".join(_pins(found, extra)) or "installs nothing more"
+        yield f"[{console.clean(extra)}]", _shown(_pins(found, extra)) or "installs nothing more"
 
 
 def _plain(value: object) -> str:
