@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from tfdock.inspect import build_info, elf
-from tfdock.inspect.archive import Member, pieces
+from tfdock.inspect.archive import Member, open_archive, pieces
 from tfdock.inspect.defects import fail
 from tfdock.inspect.facts import GpuCode, Library
 from tfdock.inspect.library import LibraryScan
-from tfdock.inspect.wheel import WheelFacts, WheelMetadata, metadata, read_wheel
+from tfdock.inspect.wheel import WheelFacts, WheelMetadata, facts_of, metadata_of
 
 _MOST_FACTS = 300_000  # rows of facts, a library counting as a hundred: TensorFlow's wheels have 8,000
 
@@ -40,16 +40,16 @@ def inspect_wheel(
 ) -> Inspection:
     """Inspect an open wheel. `filename` is its name without a folder; `traces` are to be looked for in its files.
 
-    `progress` is called with the number of bytes, again and again, that were unpacked since the last time.
-    Every member is unpacked once, in blocks, and nothing is written anywhere. Raises `WheelError` when the file is
-    not a sound wheel of that name.
+    `progress` is called with the number of bytes, again and again, that were unpacked since the last time. Every
+    member is unpacked once, libraries of an unusual layout more often; nothing is written anywhere. Raises
+    `WheelError` when the file is not a sound wheel of that name.
     """
     gathering = _Gathering(file, tuple(traces), progress)
-    facts = read_wheel(file, filename, gathering.watch, renamed=True)
-    gathering.finish_library()
+    archive = open_archive(file)
+    facts = facts_of(archive, filename, gathering, renamed=True)
     return Inspection(
         wheel=facts,
-        metadata=metadata(file),
+        metadata=metadata_of(archive),
         libraries=tuple(sorted(gathering.libraries, key=lambda library: library.path)),
         build_info=build_info.build_info(bytes(gathering.build_info)) if gathering.build_info else None,
         traces={trace.decode(): tuple(sorted(found)) for trace, found in gathering.traces.items()},
@@ -57,62 +57,68 @@ def inspect_wheel(
 
 
 class _Gathering:
-    """Looks on while a wheel is read, and keeps what members tell of themselves."""
+    """Watches while a wheel is read, and keeps what members tell of themselves."""
 
     def __init__(self, file: BinaryIO, traces: tuple[bytes, ...], progress: Callable[[int], object] | None) -> None:
         self.libraries: list[Library] = []
         self.build_info = bytearray()
         self.traces: dict[bytes, set[str]] = {trace: set() for trace in traces}
         self._file, self._progress = file, progress
-        self._last: _Elf | None = None
+        self._member: Member | None = None
+        self._head = b""
+        self._scan: LibraryScan | None = None
+        self._trace: _Traces | None = None
+        self._again: list[tuple[Member, LibraryScan]] = []
         self._facts = 0
 
-    def watch(self, member: Member) -> Callable[[bytes], object]:
-        """Who looks at a member. The one before it has ended."""
-        self.finish_library()
-        self._last = _Elf(member)
-        looks: list[Callable[[bytes], object]] = [self._last.feed]
-        if member.name == build_info.PATH and member.size <= build_info.MOST_BYTES:
-            looks.append(self.build_info.extend)
-        if self.traces:
-            looks.append(_Traces(member.name, self.traces).feed)
-        if progress := self._progress:
-            looks.append(lambda piece: progress(len(piece)))
-        return looks[0] if len(looks) == 1 else lambda piece: [look(piece) for look in looks]
+    def begin(self, member: Member) -> None:
+        """A member starts."""
+        self._member, self._head, self._scan = member, b"", None
+        self._trace = _Traces(member.name, self.traces) if self.traces else None
 
-    def finish_library(self) -> None:
-        """Take what the last member's scan found; one of an unusual layout is read again first."""
-        last, self._last = self._last, None
-        if last is None or last.scan is None:
+    def feed(self, data: bytes) -> None:
+        """More of it. What begins like an ELF file is one, whatever its name."""
+        assert self._member is not None
+        if self._scan:
+            self._scan.feed(data)
+        elif len(self._head) < len(elf.MAGIC):
+            self._head += data
+            if self._head.startswith(elf.MAGIC):
+                self._scan = LibraryScan(self._member.name, self._member.size)
+                self._scan.feed(self._head)
+        if self._member.name == build_info.PATH and self._member.size <= build_info.MOST_BYTES:
+            self.build_info += data
+        if self._trace:
+            self._trace.feed(data)
+        if self._progress:
+            self._progress(len(data))
+
+    def end(self) -> None:
+        """It has ended: take what was found in it, unless its scan needs to see it again."""
+        if self._scan is None:
             return
-        while (library := last.scan.library()) is None:
-            for piece in pieces(self._file, last.member):
-                last.scan.feed(piece)
+        assert self._member is not None
+        library = self._scan.library()
+        if library is None:
+            self._again.append((self._member, self._scan))
+        else:
+            self._take(library)
+
+    def pause(self) -> None:
+        """Read once more, as often as it takes, the libraries of an unusual layout."""
+        for member, scan in self._again:
+            while (library := scan.library()) is None:
+                for piece in pieces(self._file, member):
+                    scan.feed(piece)
+            self._take(library)
+        self._again = []
+
+    def _take(self, library: Library) -> None:
         self.libraries.append(library)
         codes = (library.loadable, library.relocatable, library.embedded or GpuCode())
         self._facts += 100 + sum(len(code.images) + len(code.containers) for code in codes)
         if self._facts > _MOST_FACTS:
             fail("wheel-too-large", f"The wheel has {len(self.libraries)} libraries and more, too many to list.")
-
-
-@dataclass(slots=True)
-class _Elf:
-    """Finds out whether a member is an ELF file; scans it if so."""
-
-    member: Member
-    scan: LibraryScan | None = None
-    _head: bytes | None = b""
-
-    def feed(self, piece: bytes) -> None:
-        if self.scan:
-            self.scan.feed(piece)
-        elif self._head is not None:
-            self._head += piece
-            if len(self._head) >= len(elf.MAGIC):
-                if self._head.startswith(elf.MAGIC):
-                    self.scan = LibraryScan(self.member.name, self.member.size)
-                    self.scan.feed(self._head)
-                self._head = None
 
 
 @dataclass(slots=True)

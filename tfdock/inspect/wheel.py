@@ -21,7 +21,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from email import message_from_string
 from email.message import Message
-from typing import BinaryIO
+from functools import partial
+from typing import BinaryIO, Protocol
 
 from packaging.metadata import RawMetadata, parse_email
 from packaging.tags import Tag, parse_tag
@@ -40,8 +41,8 @@ from tfdock.inspect.archive import (
     open_archive,
     pieces,
 )
+from tfdock.inspect.beside import Beside, Work
 from tfdock.inspect.defects import FIXES, WheelError, fail
-from tfdock.inspect.hashing import WORTH_A_THREAD, Digests, Hasher
 
 __all__ = [
     "FIXES",
@@ -103,29 +104,41 @@ class WheelMetadata:
     provides_extra: tuple[str, ...] = ()
 
 
-Watch = Callable[[Member], Callable[[bytes], object] | None]
-"""Asked of every member before it is unpacked: who wants to see its contents, piece by piece?"""
+class Watcher(Protocol):
+    """Looks on while a wheel is read: `begin`, `feed` and `end` of every member come in a thread of their own.
+
+    `pause` comes in the reader's, after large members and at the end, when all that was fed is done with: the file
+    may be read then.
+    """
+
+    def begin(self, member: Member) -> object: ...
+    def feed(self, data: bytes) -> object: ...
+    def end(self) -> object: ...
+    def pause(self) -> object: ...
 
 
-def read_wheel(file: BinaryIO, filename: str, watch: Watch = lambda _: None, *, renamed: bool = False) -> WheelFacts:
+def read_wheel(file: BinaryIO, filename: str, watcher: Watcher | None = None, *, renamed: bool = False) -> WheelFacts:
     """Check a wheel and say what it is.
 
-    `filename` is the wheel's name without a folder. The whole file is read twice, once for its own hash and
-    once unpacked for RECORD: meanwhile `watch` may look on. Raises `WheelError` when the file is not a sound wheel
-    of that name. `renamed` takes a file whose tags were changed by renaming it, which installers do not mind:
-    `tag_problem` tells of it then.
+    `filename` is the wheel's name without a folder. The file is unpacked once, for RECORD, and hashed as it is on the
+    way; meanwhile `watcher` looks on. Raises `WheelError` when the file is not a sound wheel of that name. `renamed`
+    takes a file whose tags were changed by renaming it, which installers do not mind: `tag_problem` tells of it then.
     """
-    name = _parse_filename(filename)
-    archive = open_archive(file)
+    return facts_of(open_archive(file), filename, watcher, renamed=renamed)
+
+
+def facts_of(archive: Archive, filename: str, watcher: Watcher | None = None, *, renamed: bool = False) -> WheelFacts:
+    """The same of an open archive."""
+    name, file = _parse_filename(filename), archive.file
     _check_identity(archive, name)
     tag_problem = _tag_problem(archive, name)
     if tag_problem and not renamed:
         fail("wheel-tag-mismatch", tag_problem)
-    with Digests() as digests:
-        problems = _record_problems(archive, digests, watch)
-        whole = hashlib.sha256()
-        size = digests.update_from(whole, file, BLOCK)
-        digests.wait()
+    with Beside() as beside:
+        whole = _Whole(file, beside)
+        problems = _record_problems(archive, beside, whole, watcher)
+        whole.read_to(size := file.seek(0, io.SEEK_END))
+        beside.wait()
     return WheelFacts(
         name=name.canonical,
         version=str(name.parsed_version),
@@ -134,7 +147,7 @@ def read_wheel(file: BinaryIO, filename: str, watch: Watch = lambda _: None, *, 
         abi_tag=name.abi,
         platform_tag=name.platform,
         size=size,
-        sha256=whole.hexdigest(),
+        sha256=whole.hasher.hexdigest(),
         members=len(archive.members),
         record_ok=not problems,
         record_problems=problems,
@@ -212,7 +225,7 @@ def content_digest(file: BinaryIO) -> str:
 
 def metadata(file: BinaryIO) -> WheelMetadata:
     """Read METADATA. Raises `WheelError` for an unsound archive and for METADATA missing or not parsing."""
-    return _read_metadata(open_archive(file))
+    return metadata_of(open_archive(file))
 
 
 def requires_dist(file: BinaryIO) -> tuple[str, ...]:
@@ -333,7 +346,7 @@ def _check_identity(archive: Archive, name: _FileName) -> None:
         stem = folder.rpartition(".")[0]
         folder_name, _, folder_version = stem.rpartition("-")
         _check_same(name, folder_name, folder_version.replace("_", "-"), f"the folder `{folder}`")
-    found = _read_metadata(archive)
+    found = metadata_of(archive)
     _check_same(name, found.name, found.version, "METADATA")
 
 
@@ -376,7 +389,8 @@ def _check_same(name: _FileName, found_name: str, found_version: str, where: str
         )
 
 
-def _read_metadata(archive: Archive) -> WheelMetadata:
+def metadata_of(archive: Archive) -> WheelMetadata:
+    """METADATA of an open archive."""
     raw, unparsed = _parse_metadata(document(archive, "METADATA"))
     for field in ("name", "version"):
         if field in unparsed:
@@ -489,6 +503,11 @@ def _split_head(data: bytes) -> tuple[bytes, bytes, bytes]:
 _STRONG_HASHES = frozenset({"sha256", "sha384", "sha512"})
 
 
+class _Hasher(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+    def digest(self) -> bytes: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     """A line of RECORD: `hash` and `size` as written, either may be empty."""
@@ -510,28 +529,60 @@ class _Entry:
     size: int
 
 
-def _record_problems(archive: Archive, digests: Digests, watch: Watch) -> tuple[RecordProblem, ...]:
+_LARGE = 8 << 20
+
+
+def _record_problems(
+    archive: Archive, beside: Beside, whole: _Whole, watcher: Watcher | None
+) -> tuple[RecordProblem, ...]:
     """Read every member and compare it with RECORD; return all findings, sorted by path."""
     rows, problems = _record_rows(archive)
     problems += _listing_problems(archive, rows)
-    hashed: list[tuple[Member, _Row, Hasher]] = []
+    hashed: list[tuple[Member, _Row, _Hasher]] = []
     for member in archive.members:
-        row, look = rows.get(member.name), watch(member)
-        hasher: Hasher | None = hashlib.new(row.algorithm) if row and row.algorithm in _STRONG_HASHES else None
-        beside = member.size >= WORTH_A_THREAD
-        for piece in pieces(archive.file, member):  # without a hash too: that checks CRC and size
-            if hasher and beside:
-                digests.update(hasher, piece)
-            elif hasher:
-                hasher.update(piece)
-            if look:
-                look(piece)
-        if row and hasher:
+        row = rows.get(member.name)
+        works: list[Work] = [watcher.feed] if watcher else []
+        if row and row.algorithm in _STRONG_HASHES:
+            hasher = hashlib.new(row.algorithm)
             hashed.append((member, row, hasher))
-    digests.wait()
+            works.append(hasher.update)
+        if watcher:
+            beside.do(partial(_called, watcher.begin, member), b"")
+        for piece in pieces(archive.file, member):  # without a hash too: that checks CRC and size
+            for work in works:
+                beside.do(work, piece)
+        if watcher:
+            beside.do(partial(_called, watcher.end), b"")
+        whole.read_to(member.data + member.packed)
+        if watcher and member.size >= _LARGE:
+            beside.wait()
+            watcher.pause()
+    beside.wait()
+    if watcher:
+        watcher.pause()
     for member, row, done in hashed:
         problems += _content_problems(member, row, done.digest())
     return tuple(sorted(problems, key=lambda problem: (problem.path, problem.code)))
+
+
+def _called(function: Callable[..., object], *arguments: object) -> None:
+    """Call something as work on a block, without one."""
+    function(*arguments[:-1])
+
+
+class _Whole:
+    """The hash of the file itself, fed as far as it is being read anyway."""
+
+    def __init__(self, file: BinaryIO, beside: Beside) -> None:
+        self.hasher = hashlib.sha256()
+        self._file, self._beside, self._at = file, beside, 0
+
+    def read_to(self, end: int) -> None:
+        """Hash up to there. What has just been unpacked comes out of the system's cache."""
+        self._file.seek(self._at)
+        while self._at < end and (data := self._file.read(min(BLOCK, end - self._at))):
+            self._beside.do(self.hasher.update, data)
+            self._at += len(data)
 
 
 def _record_rows(archive: Archive) -> tuple[dict[str, _Row], list[RecordProblem]]:
@@ -620,7 +671,7 @@ def _urlsafe(digest: bytes) -> str:
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def _hashed(contents: Iterable[bytes], hashers: Collection[Hasher]) -> Iterator[bytes]:
+def _hashed(contents: Iterable[bytes], hashers: Collection[_Hasher]) -> Iterator[bytes]:
     for block in contents:
         for hasher in hashers:
             hasher.update(block)
@@ -646,7 +697,7 @@ def _copy_member(
 ) -> _Entry:
     """Copy a member to `path`, or write `document` there instead. Raises when RECORD has another hash."""
     row = rows[member.name]
-    hashers: dict[str, Hasher] = {name: hashlib.new(name) for name in {"sha256", row.algorithm}}
+    hashers: dict[str, _Hasher] = {name: hashlib.new(name) for name in {"sha256", row.algorithm}}
     contents = _hashed(blocks(file, member), hashers.values())
     if document is None:
         writer.add(path, member.mode, member.size, contents)
