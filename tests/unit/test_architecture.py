@@ -44,6 +44,7 @@ HOMES = {
     "packaging": ("inspect/", "do/"),
     "isal": ("inspect/archive.py",),
     "lz4": ("inspect/fatbin.py",),
+    "stringzilla": ("inspect/",),
     "zstandard": ("inspect/fatbin.py", "inspect/offload.py"),
     "typer": ("talk/",),
     "rich": ("talk/",),

@@ -18,6 +18,7 @@ from array import array
 from dataclasses import dataclass, field
 
 import lz4.block
+import stringzilla
 import zstandard
 
 from tfdock.inspect import elf
@@ -76,11 +77,11 @@ class Container:
 
 def find(data: bytes, base: int, start: int) -> int:
     """The next place where a container may start: its magic, at a multiple of 8."""
-    at = data.find(MAGIC, start)
+    at = stringzilla.find(data, MAGIC, start)
     for _ in range(_MOST_ASKEW):
         if at < 0 or (base + at) % ALIGNMENT == 0:
-            return at
-        at = data.find(MAGIC, at + 1)
+            return int(at)
+        at = stringzilla.find(data, MAGIC, at + 1)
     # Somebody has filled a file with them: word by word, then.
     first = at + -(base + at) % ALIGNMENT
     words = array("Q", data[first : len(data) - (len(data) - first) % ALIGNMENT])

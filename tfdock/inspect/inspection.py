@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
+import stringzilla
+
 from tfdock.inspect import build_info, elf
 from tfdock.inspect.archive import Member, open_archive, pieces
 from tfdock.inspect.defects import fail
@@ -133,6 +135,6 @@ class _Traces:
         longest = max(map(len, self.found))
         seam = self._before + piece[:longest]
         for trace, paths in self.found.items():
-            if self.path not in paths and (trace in piece or trace in seam):
+            if self.path not in paths and (stringzilla.find(piece, trace) >= 0 or trace in seam):
                 paths.add(self.path)
         self._before = seam[-longest:] if len(piece) < longest else piece[-longest:]

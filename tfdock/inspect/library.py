@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import stringzilla
+
 from tfdock.inspect import elf, fatbin, offload
 from tfdock.inspect.facts import Containers, GpuCode, Images, Library, merged, target_order
 from tfdock.inspect.stream import Find, Program, Reader, Seek, T, Take
@@ -145,7 +147,9 @@ class LibraryScan:
     def _find_names(self, at: int) -> Program[None]:
         """Keep what surrounds the section names, wherever they stand: some linkers put much behind them."""
         for _ in range(16):
-            at = yield Seek(at, self._size, lambda data, _, start: data.find(_NAMES, start), len(_NAMES))
+            at = yield Seek(
+                at, self._size, lambda data, _, start: int(stringzilla.find(data, _NAMES, start)), len(_NAMES)
+            )
             if at is None:
                 return
             self._kept.want(at - _WINDOW, 2 * _WINDOW)

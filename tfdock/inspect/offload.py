@@ -13,6 +13,7 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 
+import stringzilla
 import zstandard
 
 from tfdock.inspect.facts import Packing
@@ -60,7 +61,7 @@ def find(data: bytes, base: int, start: int) -> int:
     The long magic counts anywhere: bundles that a program loads itself lie among its constants. The short one is
     found by chance, and counts with a version and a method that there are, at a multiple of 4096.
     """
-    plain = data.find(MAGIC, start)
+    plain = int(stringzilla.find(data, MAGIC, start))
     stop = plain if plain >= 0 else len(data)
     for at in range(start + -(base + start) % ALIGNMENT, stop, ALIGNMENT):
         if data.startswith(_COMPRESSED, at):
