@@ -175,7 +175,7 @@ def dynamic(data: bytes) -> list[tuple[int, int]]:
         if tag == 0:
             return found
         found.append((tag, value))
-    return found
+    raise ElfError("its dynamic segment has no end")
 
 
 def offset_of(loads: tuple[Segment, ...], address: int) -> int:

@@ -77,13 +77,13 @@ class Container:
 
 def find(data: bytes, base: int, start: int) -> int:
     """The next place where a container may start: its magic, at a multiple of 8."""
-    at = stringzilla.find(data, MAGIC, start)
     for _ in range(_MOST_ASKEW):
-        if at < 0 or (base + at) % ALIGNMENT == 0:
-            return int(at)
-        at = stringzilla.find(data, MAGIC, at + 1)
+        start = int(stringzilla.find(data, MAGIC, start))
+        if start < 0 or (base + start) % ALIGNMENT == 0:
+            return start
+        start += 1
     # Somebody has filled a file with them: word by word, then.
-    first = at + -(base + at) % ALIGNMENT
+    first = start + -(base + start) % ALIGNMENT
     words = array("Q", data[first : len(data) - (len(data) - first) % ALIGNMENT])
     try:
         return first + ALIGNMENT * words.index(array("Q", MAGIC)[0])

@@ -11,11 +11,11 @@ import stringzilla
 from tfdock.inspect import build_info, elf
 from tfdock.inspect.archive import Member, open_archive, pieces
 from tfdock.inspect.defects import fail
-from tfdock.inspect.facts import GpuCode, Library
+from tfdock.inspect.facts import Library
 from tfdock.inspect.library import LibraryScan
 from tfdock.inspect.wheel import WheelFacts, WheelMetadata, facts_of, metadata_of
 
-_MOST_FACTS = 300_000  # rows of facts, a library counting as a hundred: TensorFlow's wheels have 8,000
+_MOST_FACTS = 300_000  # containers and targets in them, a library counting as a hundred: TensorFlow's have 30,000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class _Gathering:
         if library is None:
             self._again.append((self._member, self._scan))
         else:
-            self._take(library)
+            self._take(library, self._scan)
 
     def pause(self) -> None:
         """Read once more, as often as it takes, the libraries of an unusual layout."""
@@ -112,13 +112,12 @@ class _Gathering:
             while (library := scan.library()) is None:
                 for piece in pieces(self._file, member):
                     scan.feed(piece)
-            self._take(library)
+            self._take(library, scan)
         self._again = []
 
-    def _take(self, library: Library) -> None:
+    def _take(self, library: Library, scan: LibraryScan) -> None:
         self.libraries.append(library)
-        codes = (library.loadable, library.relocatable, library.embedded or GpuCode())
-        self._facts += 100 + sum(len(code.images) + len(code.containers) for code in codes)
+        self._facts += 100 + scan.read
         if self._facts > _MOST_FACTS:
             fail("wheel-too-large", f"The wheel has {len(self.libraries)} libraries and more, too many to list.")
 

@@ -65,6 +65,8 @@ class LibraryScan:
         self._walks: list[_Place] = []  # sections to be walked exactly, in the next pass
         self._walked: dict[_Place, list[_Code]] = {}
         self._passes = 0
+        self.read = 0
+        """How many containers, and targets in them, were looked at."""
         self._begin()
 
     def _begin(self) -> None:
@@ -137,6 +139,7 @@ class LibraryScan:
             found[place] = code
             at = code.end
             images += 1 + sum(one.count for one in code.images)
+            self.read += 1 + len(code.images)
             targets.update(one.target for one in code.images)
             if images > _MOST_IMAGES or len(targets) > _MOST_TARGETS:
                 problem = f"so many are not read: {images} images, {len(targets)} targets"
@@ -461,6 +464,8 @@ class _Assembly:
         values = dict(entries)
         needs.text_relocations = elf.DT_TEXTREL in values or bool(values.get(elf.DT_FLAGS, 0) & elf.DF_TEXTREL)
         if elf.DT_STRTAB not in values:
+            if elf.DT_NEEDED in values:
+                raise elf.ElfError("its dynamic segment names libraries and no table of names")
             return needs
         strings = _Strings(self._kept, elf.offset_of(segments, values[elf.DT_STRTAB]), values.get(elf.DT_STRSZ, 0))
         for tag, value in entries:
@@ -474,11 +479,15 @@ class _Assembly:
                 needs.rpath += strings.at(value).split(":")
         if elf.DT_VERNEED in values:
             start = elf.offset_of(segments, values[elf.DT_VERNEED])
-            count = values.get(elf.DT_VERNEEDNUM, 0)
-            for name, versions in elf.version_needs(lambda at, length: self._kept.read(start + at, length), count):
-                found = needs.versions.setdefault(strings.at(name), [])
-                found += (strings.at(one) for one in versions)
+            needs.versions = self._versions(start, values.get(elf.DT_VERNEEDNUM, 0), strings)
         return needs
+
+    def _versions(self, start: int, count: int, strings: _Strings) -> dict[str, list[str]]:
+        """Library -> the versions that are wanted of it."""
+        versions: dict[str, list[str]] = {}
+        for name, found in elf.version_needs(lambda at, length: self._kept.read(start + at, length), count):
+            versions.setdefault(strings.at(name), []).extend(strings.at(one) for one in found)
+        return versions
 
     # --- sections ---------------------------------------------------------------------------------------------------
 

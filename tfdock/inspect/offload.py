@@ -28,7 +28,7 @@ _MOST_ID = 512
 _BLOCK = 128 << 10  # what a block unpacks to at the most, and so what it takes, but for its header
 _HEAD = _BLOCK + 64
 _COMPRESSED = tuple(
-    COMPRESSED_MAGIC + struct.pack("<HH", version, method) for version in (1, 2, 3) for method in (0, 1)
+    COMPRESSED_MAGIC + struct.pack("<HH", version, method) for version in range(1, 9) for method in (0, 1)
 )
 _LAYOUTS = {1: ("", "<I", 20), 2: ("<I", "<I", 24), 3: ("<Q", "<Q", 32)}
 """Version of `CCOB` -> how the total size is written, how the unpacked one, and where the data starts."""
@@ -59,7 +59,7 @@ def find(data: bytes, base: int, start: int) -> int:
     """The next place where a bundle may start.
 
     The long magic counts anywhere: bundles that a program loads itself lie among its constants. The short one is
-    found by chance, and counts with a version and a method that there are, at a multiple of 4096.
+    found by chance, and counts with a version and a method that may be, at a multiple of 4096.
     """
     plain = int(stringzilla.find(data, MAGIC, start))
     stop = plain if plain >= 0 else len(data)
