@@ -137,6 +137,10 @@ class WheelRefused(TfdockError):
     exit_code = ExitCode.VERIFICATION
 
 
+class VerificationFailed(WheelRefused):
+    """A wheel was completely built or given, and checking it found that it is not what it should be."""
+
+
 class EngineError(TfdockError):
     """The container engine refused or failed a request for a reason of its own."""
 

@@ -5,7 +5,9 @@
 HUB_BASE=debian:bookworm-slim
 BASE=tfdock-bed/debian:bookworm
 
-DEFAULT_IMAGES=(tensorflow/build:99.18-python3.11 tensorflow/build:99.15-python3.11)
+# Docker Hub's own images lie below library/ in its mirrors.
+DEFAULT_IMAGES=(tensorflow/build:99.18-python3.11 tensorflow/build:99.15-python3.11
+  library/python:3.11-slim-bookworm)
 ALL_IMAGES=("${DEFAULT_IMAGES[@]}" tensorflow/build:2.14-python3.11)
 
 # The compiler of CUDA 13 as PyPI has it; cuobjdump starts at 13.2 there and lists older code as well.
@@ -49,7 +51,10 @@ image_build() {
   local kind=${1#*:}
   kind=${kind%-python*}
   base_layer
-  docker_build tfdock-bed/tools tools
+  case $kind in
+    *-slim-*) ;; # no compiler in there
+    *) docker_build tfdock-bed/tools tools ;;
+  esac
   case $kind in
     99.18) image_toolchain ;;
     99.15)

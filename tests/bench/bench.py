@@ -7,6 +7,9 @@ What is built is the miniature TensorFlow. Whole processes are timed, the two si
 - Warm: the image and Bazel's caches are present; new containers, a fresh output base, an empty wheelhouse.
 - Unchanged: the same call again. The script knows of no wheel that is up to date, as such scripts do not.
 
+Looking into the official wheel of TensorFlow 2.18.0 is held against the least it can cost in Python, inflating its
+libraries once with zlib, and against the way it is done by hand: unpack the wheel, ask cuobjdump of each library.
+
 Short commands are held against a peer's. Both are compiled to bytecode, as pip does when it installs a program, and
 `check` has been called once, so that it has its knowledge at hand.
 """
@@ -44,6 +47,8 @@ TFDOCK = Path(sys.executable).with_name("tfdock")
 PROFILE = (str(HERE / "bench.yaml"), "--knowledge", str(HERE.parent / "miniature" / "knowledge"))
 REFERENCE = HERE / "reference.sh"
 CIBUILDWHEEL = "4.3.0"
+CUOBJDUMP = "13.5.37"
+OFFICIAL = "tensorflow==2.18.0"
 LABEL = "io.tfdock.bench"
 STOP_SECONDS = 60.0
 
@@ -191,11 +196,12 @@ def workplace() -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One comparison, in seconds."""
+    """One comparison, in seconds or another unit."""
 
     name: str
     aim: float
     reference_command: str
+    unit: str = "s"
     ours: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
 
@@ -216,7 +222,7 @@ class Row:
         ours, reference = self.medians
         return {
             "name": self.name,
-            "unit": "s",
+            "unit": self.unit,
             "ours": round(ours, 3),
             "reference": round(reference, 3),
             "ratio": round(ours / reference, 3),
@@ -263,6 +269,51 @@ def command_rows(work: Path, peer: Path, runs: int) -> Iterator[Row]:
     yield row.measure(max(1, runs // 2), all_of_them, one)
 
 
+def wheel_rows(work: Path, runs: int) -> Iterator[Row]:
+    """Looking into a wheel of 600 MB: against inflating it, against the limit of memory, against the usual way."""
+    wheel = output(sys.executable, HERE.parent / "official.py", OFFICIAL, "3.11").strip()
+    lister = cuobjdump()
+    ours = (TFDOCK, "inspect", wheel, "--json")
+    inflate = (sys.executable, HERE / "inflate.py", wheel)
+    by_hand = (HERE / "unpack_and_list.sh", wheel, lister, work / "unpacked")
+
+    def clock(*command: str | Path) -> Callable[[], float]:
+        return lambda: timed(command, work / "log", dict(os.environ))
+
+    yield Row(name="inspect", aim=0.8, reference_command="tests/bench/inflate.py: zlib, its libraries once").measure(
+        runs, clock(*ours), clock(*inflate)
+    )
+    row = Row(name="inspect, memory", aim=1.0, unit="MB", reference_command="the limit")
+    yield row.measure(1, lambda: peak_memory(ours, work / "log"), lambda: 300.0)
+    row = Row(name="inspect, the usual way", aim=0.3, reference_command="tests/bench/unpack_and_list.sh")
+    yield row.measure(max(1, runs // 2), clock(*ours), clock(*by_hand))
+
+
+def peak_memory(command: Sequence[str | Path], log: Path) -> float:
+    """The most memory that a command held at once, in MB of 10**6 bytes."""
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        sys.exit(f"bench: {shlex.join(map(str, command))} ended with {process.returncode}, see {log}")
+    return usage.ru_maxrss * 1024 / 1e6
+
+
+def cuobjdump() -> Path:
+    """NVIDIA's lister of GPU code, from PyPI, installed once."""
+    folder = platformdirs.user_cache_path("tfdock") / "bench" / f"cuobjdump-{CUOBJDUMP}"
+    if not folder.exists():
+        part = folder.with_name(f"{folder.name}.part")
+        options = ("--quiet", "--no-deps", "--upgrade", "--target", part)
+        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+        output(*pip, "install", *options, f"nvidia-cuda-cuobjdump=={CUOBJDUMP}")
+        part.rename(folder)
+    (program,) = folder.glob("nvidia/*/bin/cuobjdump")
+    program.chmod(0o755)
+    return program
+
+
 def written_profiles(folder: Path) -> Iterator[Path]:
     """Two hundred profiles, no two of one release, Python and GPU; `timed` stops where one of them is refused."""
     folder.mkdir()
@@ -294,8 +345,9 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
     """What a person reads: medians, and the range of the runs behind them."""
     yield f"{'':<24}{'tfdock':>9}  {'range':<13}{'reference':>9}  {'range':<13}{'ratio':>6}{'aim':>7}{'runs':>6}"
     for row in rows:
+        digits = 2 if row.unit == "s" else 0
         cells = (
-            f"{median:>7.2f} s  {f'{min(samples):.2f}–{max(samples):.2f}':<13}"
+            f"{median:>7.{digits}f} {row.unit:<3}{f'{min(samples):.{digits}f}–{max(samples):.{digits}f}':<13}"
             for median, samples in zip(row.medians, (row.ours, row.reference), strict=True)
         )
         ratio = row.medians[0] / row.medians[1]
@@ -320,7 +372,8 @@ def main() -> None:
     plan = json.loads(output(TFDOCK, "plan", *PROFILE, "--json"))
     with workplace() as work:
         commands = list(command_rows(work, peer, 1 if quick else 21))
-        rows = [*build_rows(work, plan, 1 if quick else 5), *commands]
+        wheels = list(wheel_rows(work, 1 if quick else 5))
+        rows = [*build_rows(work, plan, 1 if quick else 5), *wheels, *commands]
     target = ROOT / "build" / "bench.json"
     target.parent.mkdir(exist_ok=True)
     document = {"schema": "tfdock.bench/1", "machine": here, "rows": [row.as_json() for row in rows]}

@@ -72,15 +72,23 @@ class Outcome:
 
 
 class Running:
-    """A command that runs; its standard error is read as it comes."""
+    """A command that runs; what it prints is read as it comes."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self._lines: list[str] = []
         self._changed = threading.Condition()
         self._started = time.monotonic()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._stdout = ""
+        self._readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._read_result)]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_result(self) -> None:
+        # Not at the end: a document may be larger than what a pipe holds.
+        assert self.process.stdout is not None
+        with self.process.stdout as stream:
+            self._stdout = stream.read()
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -106,13 +114,11 @@ class Running:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise AssertionError(f"it did not end within {seconds} s:\n{''.join(self._lines)}") from None
-        assert self.process.stdout is not None
-        stdout = self.process.stdout.read()
-        self._reader.join()
-        self.process.stdout.close()
+        for reader in self._readers:
+            reader.join()
         return Outcome(
             code=self.process.returncode,
-            stdout=stdout,
+            stdout=self._stdout,
             stderr="".join(self._lines),
             seconds=time.monotonic() - self._started,
         )
@@ -192,6 +198,11 @@ class Tfdock:
         private = self.wheelhouse / ".tfdock"
         found = [*private.glob("staging/*"), *(self.state / "runs").glob("*"), *private.glob("*/*/.*")]
         return sorted(str(path) for path in found)
+
+
+def published(build: Json) -> list[str]:
+    """What a build puts into the wheelhouse for all to see, by its result: its wheels, and pip's constraints."""
+    return sorted([*(Path(wheel["path"]).name for wheel in build["wheels"]), f"{build['build_id']}.constraints.txt"])
 
 
 # --- what it is given ---------------------------------------------------------------------------------------------

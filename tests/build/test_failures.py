@@ -27,6 +27,7 @@ from .harness import (
     before,
     closed_port,
     copy_tree,
+    published,
     replaced,
     silent_server,
     wait_until,
@@ -86,7 +87,7 @@ def test_a_compile_error_is_one_error_with_phase_first_line_log_and_next_command
     by_name = {Path(build["profile"]).name: build for build in outcome.builds}
     assert by_name["profile.yaml"]["status"] == "built"
     assert by_name["refused.yaml"]["status"] == "refused"
-    assert tfdock.visible == [Path(by_name["profile.yaml"]["wheels"][0]["path"]).name]
+    assert tfdock.visible == published(by_name["profile.yaml"])
     assert outcome.stderr.count("error:") == 2
 
     (problem,) = by_name["edited.yaml"]["problems"]
@@ -269,7 +270,7 @@ def test_what_a_killed_run_left_is_cleaned_up_by_the_next_which_builds(
     assert outcome.code == 0, outcome.told
     assert "cleaned up after run" in outcome.stderr
     assert own_containers(workshop, tfdock) == []
-    assert len(tfdock.visible) == 1
+    assert tfdock.visible == published(outcome.build)
 
 
 def test_a_wheel_of_that_name_from_elsewhere_is_never_replaced(tfdock: Tfdock, profile: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import os
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,7 @@ from tfdock.do.settings import Settings
 from tfdock.do.watch import Stop
 from tfdock.errors import (
     BuildFailed,
+    DiskFull,
     EngineError,
     EngineHung,
     EngineLost,
@@ -35,6 +38,7 @@ from tfdock.errors import (
     Problem,
     TfdockError,
     TimeLimit,
+    VerificationFailed,
     WheelRefused,
 )
 from tfdock.model import Machine
@@ -42,16 +46,21 @@ from tfdock.model import Machine
 from .harness import KNOWLEDGE, write_profile
 
 BASE = "tensorflow/build:99.18-python3.11"
+RUNTIME = "python:3.11-slim-bookworm"
+BUILD_INFO = {"is_cuda_build": False}
 DIGEST = f"sha256:{'d' * 64}"
 SOURCE = {"release": "99.18.0", "git": "https://example.org/tensorflow.git", "ref": "first", "fallback": ["second"]}
 
 
-def wheel(python: str = "cp311", *, damaged: bool = False) -> bytes:
+def wheel(
+    python: str = "cp311", *, damaged: bool = False, requires: str = "", build_info: Mapping[str, object] = BUILD_INFO
+) -> bytes:
     """A wheel as small as they come; a damaged one is not what its RECORD says."""
     files = {
         "tensorflow/__init__.py": b"",
+        "tensorflow/python/platform/build_info.py": f"build_info = {dict(build_info)}\n".encode(),
         "tensorflow_miniature-99.18.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: tensorflow-miniature\n"
-        b"Version: 99.18.0\n",
+        b"Version: 99.18.0\n" + requires.encode(),
         "tensorflow_miniature-99.18.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\n"
         b"Root-Is-Purelib: false\n" + f"Tag: {python}-{python}-linux_x86_64\n".encode(),
     }
@@ -88,16 +97,33 @@ def mounts(spec: ContainerSpec) -> dict[str, Path]:
     return {mount.target: Path(mount.source) for mount in spec.mounts}
 
 
+def verifying(spec: ContainerSpec, **changes: Mapping[str, object]) -> FakeRun:
+    """What a container does in which a wheel works: a result for every check, between other lines; with changes."""
+    request = json.loads((mounts(spec)["/tfdock/verify"] / "request.json").read_bytes())
+    found = {
+        "import": {"version": "99.18.0", "git": "v99.18.0"},
+        "build-info": BUILD_INFO,
+        "libraries": {name: {"there": True, "where": "the system"} for name in request["facts"]["linked"]},
+    }
+    lines = ["some noise", '{"check": "import", "outcome": "failed"}']
+    for check in request["checks"]:
+        name = check["check"]
+        result = {"check": name, "outcome": "passed", "expected": "", "found": found.get(name, "well"), "reason": ""}
+        lines.append(f"{request['mark']} {json.dumps(result | dict(changes.get(name.replace('-', '_'), {})))}")
+    return FakeRun(output=[f"{line}\n".encode() for line in lines])
+
+
 class Engine(FakeEngine):
-    """Has the base image, and images that know their toolchain; phases do what `phases` says."""
+    """Has the base and the runtime image, and images that know their toolchain; phases do what `phases` says."""
 
     def __init__(self) -> None:
         super().__init__()
         self.registry[BASE] = ImageInfo(
             id="sha256:" + "b" * 64, tags=(BASE,), digests=(f"tensorflow/build@{DIGEST}",)
         )
+        self.registry[RUNTIME] = ImageInfo(id="sha256:" + "e" * 64, tags=(RUNTIME,))
         self.phases = {"fetch": FakeRun(output=[b"fetched\n"]), "compile": FakeRun(effect=leaving(wheel()))}
-        self.on_run = lambda spec: self.phases[spec.name.rpartition("-")[2]]
+        self.on_run = lambda spec: self.phases.get(spec.name.rpartition("-")[2]) or verifying(spec)
 
     def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
         super().read_file(container, path, limit)
@@ -141,7 +167,8 @@ class Desk:
         self.clock = Clock()
         self.stop = Stop()
         self.heard: list[events.Event] = []
-        profile = write_profile(folder / "profile.yaml", None, **({"tensorflow": SOURCE} | fields))
+        fields = {"tensorflow": SOURCE, "accelerator": "cpu", "compute_capabilities": None} | fields
+        profile = write_profile(folder / "profile.yaml", None, **fields)
         machine = Machine(cpus=4, memory=16 << 30)
         self.plan: BuildPlan = Preparer(self.settings, machine).prepare(str(profile)).plan
 
@@ -200,10 +227,14 @@ def test_a_build_goes_through_its_phases_and_leaves_a_wheel_a_record_and_a_log(d
     result = desk.build()
     assert result.status == "built"
     assert [path.name for path in result.wheels] == [path.name for path in desk.settings.wheelhouse.glob("*.whl")]
+    constraints = desk.settings.wheelhouse / f"{desk.plan.build_id}.constraints.txt"
+    version = result.wheels[0].name.split("-")[1]
+    assert constraints.read_text().splitlines()[1:] == [f"tensorflow-miniature=={version}"]
     phases = [event.phase for event in desk.heard if isinstance(event, events.PhaseStarted)]
-    assert phases == ["image", "fetch", "compile", "seal"]
+    assert phases == ["image", "fetch", "compile", "seal", "verify"]
     assert result.record["base_digest"] == DIGEST
     assert result.record["source"] == {"ref": "first", "found": "c0ffee"}
+    assert set(result.record["seconds"]) == set(phases)
     assert desk.left_behind == []
     assert desk.build().status == "up-to-date"
 
@@ -451,7 +482,8 @@ def test_what_was_looked_into_is_what_compiles_whoever_moves_the_name(desk: Desk
     desk.engine = Moved()
     desk.build()
     (built,) = {image for image, _ in desk.engine.called("tag") if image != "sha256:" + "e" * 64}
-    assert {spec.image for spec in desk.engine.specs.values()} == {built}
+    trial = desk.engine.specs["verify"]
+    assert {spec.image for spec in desk.engine.specs.values() if spec != trial} == {built}
 
 
 @pytest.mark.parametrize("terminated", [False, True])
@@ -477,6 +509,243 @@ def test_a_stop_during_an_image_build_cancels_it(desk: Desk) -> None:
 
     desk.engine.on_build = build
     desk.fails(Interrupted, "interrupted", "image")
+
+
+# --- verify -------------------------------------------------------------------------------------------------------
+
+
+def statuses(verification: Mapping[str, Any], status: str) -> list[str]:
+    """The names of the checks that ended so."""
+    return [check["name"] for check in verification["checks"] if check["status"] == status]
+
+
+def reasons(verification: Mapping[str, Any]) -> dict[str, str]:
+    """Why checks were skipped or failed."""
+    return {check["name"]: check["reason"] for check in verification["checks"] if check["status"] != "passed"}
+
+
+def test_a_wheel_is_tried_in_a_clean_container_before_it_is_published(desk: Desk) -> None:
+    published: list[bool] = []
+
+    def trying(spec: ContainerSpec) -> FakeRun:
+        published.append(any(desk.settings.wheelhouse.glob("*.whl")))
+        return verifying(spec)
+
+    desk.engine.on_run = lambda spec: desk.engine.phases.get(spec.name.rpartition("-")[2]) or trying(spec)
+    verification = desk.build().record["verification"]
+    assert published == [False]
+    assert statuses(verification, "failed") == []
+    assert {"install", "import", "op", "gradient", "xla", "libraries"} - set(statuses(verification, "passed")) == {
+        "xla"
+    }
+    assert reasons(verification)["gpu-native"] == "the wheel is for the CPU"
+    assert verification["runtime"] == RUNTIME
+    assert verification["gpu_code"] == {"sass": [], "ptx": [], "amdgpu": []}
+
+
+def test_the_container_in_which_a_wheel_is_tried_is_walled_in(desk: Desk) -> None:
+    desk.build()
+    spec = desk.engine.specs["verify"]
+    assert spec.image == desk.engine.registry[RUNTIME].id
+    assert (spec.network, spec.hardened, spec.read_only, spec.gpus) == ("none", True, True, False)
+    assert spec.user == f"{os.getuid()}:{os.getgid()}"
+    assert spec.memory is not None
+    writable = [mount.target for mount in spec.mounts if not mount.read_only]
+    assert writable == ["/tfdock/work"]
+    assert mounts(spec)["/tfdock/work"].is_relative_to(desk.settings.cache_dir)
+    assert "dependencies" not in desk.engine.specs, "it requires nothing"
+
+
+def refused(desk: Desk) -> Path:
+    """The build ends with a refusal: nothing is published, and the wheel lies with its checks where it says."""
+    problem = desk.fails(VerificationFailed, "wheel-refused", "verify")
+    (kept,) = desk.settings.wheelhouse.glob(".tfdock/*/*/refused/*.whl")
+    assert str(kept) in problem.why
+    assert f"tfdock verify {kept} PROFILE" in problem.fix
+    assert list(desk.settings.wheelhouse.glob(".tfdock/*/*/record.json")) == []
+    return kept
+
+
+def test_a_wheel_that_fails_a_check_is_refused_and_kept_and_a_good_one_follows(desk: Desk) -> None:
+    failing = {"outcome": "failed", "reason": "killed by SIGILL"}
+    desk.engine.on_run = lambda spec: (
+        desk.engine.phases.get(spec.name.rpartition("-")[2]) or verifying(spec, op=failing, gradient=failing)
+    )
+    kept = refused(desk)
+    verification = json.loads((kept.parent / "verification.json").read_bytes())
+    assert statuses(verification, "failed") == ["op", "gradient"]
+    assert refused(desk) == kept
+    desk.engine.on_run = lambda spec: desk.engine.phases.get(spec.name.rpartition("-")[2]) or verifying(spec)
+    assert desk.build().status == "built"
+
+
+def test_a_wheel_that_is_not_what_was_asked_for_is_refused_without_being_run(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, accelerator="cuda", compute_capabilities=["sm_86"], verify={"run": False})
+    refused(desk)
+    assert "verify" not in desk.engine.specs
+
+
+def test_a_wheel_that_ends_the_container_has_failed_the_check_that_was_due(desk: Desk) -> None:
+    def dying(spec: ContainerSpec) -> FakeRun:
+        run = verifying(spec)
+        return FakeRun(output=[line for line in run.output if b'"op"' not in line][:4], exit_code=1)
+
+    desk.engine.on_run = lambda spec: desk.engine.phases.get(spec.name.rpartition("-")[2]) or dying(spec)
+    kept = refused(desk)
+    verification = json.loads((kept.parent / "verification.json").read_bytes())
+    assert statuses(verification, "failed") == ["import"]
+    assert reasons(verification)["import"] == "no result: the container ended with exit status 1"
+
+
+def published_untried(desk: Desk, reason: str) -> None:
+    """The wheel is published, and record and notice say that it was not tried, and why."""
+    verification = desk.build().record["verification"]
+    assert statuses(verification, "failed") == []
+    assert reason in reasons(verification)["install"]
+    assert any("not tried in a container" in notice and reason in notice for notice in desk.notices)
+
+
+def test_a_wheel_whose_runtime_image_cannot_be_had_is_published_with_a_warning(desk: Desk) -> None:
+    del desk.engine.registry[RUNTIME]
+    published_untried(desk, "has no image")
+
+
+def test_a_runtime_image_that_cannot_run_the_checks_is_not_the_wheels_fault(desk: Desk) -> None:
+    desk.engine.phases["verify"] = FakeRun(output=[b"sh: no python\n"], exit_code=127)
+    published_untried(desk, "exit status 127: sh: no python")
+
+
+def test_a_profile_may_leave_the_trial_out(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, verify={"run": False})
+    verification = desk.build().record["verification"]
+    assert reasons(verification)["op"] == "the profile says `verify: {run: false}`"
+    assert "verify" not in desk.engine.specs
+    assert desk.notices == []
+
+
+def test_a_profile_names_another_image_to_try_it_in(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, runtime="example.org/python:mine")
+    desk.engine.registry["example.org/python:mine"] = ImageInfo(id="sha256:" + "f" * 64)
+    assert desk.build().record["verification"]["runtime"] == "example.org/python:mine"
+    assert desk.engine.specs["verify"].image == "sha256:" + "f" * 64
+
+
+REQUIRES = 'Requires-Dist: numpy<2.1\nRequires-Dist: cudnn==9; extra == "and-cuda"\nProvides-Extra: and-cuda\n'
+
+
+def fetching(folder: str = "wheels") -> FakeRun:
+    """What the container does that fetches what a wheel requires."""
+    return FakeRun(effect=lambda spec: (mounts(spec)["/tfdock/made"] / folder).mkdir())
+
+
+def test_what_a_wheel_requires_is_fetched_once_with_the_callers_settings_of_pip(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "ca.pem").touch()
+    monkeypatch.setenv("PIP_INDEX_URL", "https://somebody:secret@example.org/simple")
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.pem"))
+    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=REQUIRES)))
+    desk.engine.phases["dependencies"] = fetching()
+    result = desk.build()
+    spec = desk.engine.specs["dependencies"]
+    assert spec.environment["PIP_INDEX_URL"] == "https://somebody:secret@example.org/simple"
+    assert mounts(spec)[spec.environment["PIP_CERT"]] == tmp_path / "ca.pem"
+    assert (spec.network, spec.hardened, spec.read_only) == (None, True, True)
+    (folder,) = (desk.settings.cache_dir / "dependencies").iterdir()
+    assert mounts(desk.engine.specs["verify"])["/tfdock/dependencies"] == folder
+    assert "PIP_INDEX_URL" not in desk.engine.specs["verify"].environment
+    written = [result.record_path, result.log_path]
+    assert [path for path in written if b"secret" in path.read_bytes()] == []
+
+    before = len(desk.engine.called("create"))
+    desk.build(force=True)
+    names = [spec.name.rpartition("-")[2] for (spec,) in desk.engine.called("create")[before:]]  # type: ignore[attr-defined]
+    assert names == ["look", "fetch", "compile", "verify"]
+
+
+def test_a_wheel_whose_requirements_cannot_be_had_is_published_with_a_warning(desk: Desk) -> None:
+    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=REQUIRES)))
+    said = b"ERROR: No matching distribution found for numpy<2.1\n"
+    desk.engine.phases["dependencies"] = FakeRun(output=[b"WARNING: retrying\n", said], exit_code=1)
+    published_untried(desk, "No matching distribution found for numpy<2.1")
+    assert list(desk.settings.cache_dir.glob("dependencies/*")) == []
+
+
+@pytest.mark.parametrize(
+    "requires", ["Requires-Dist: numpy @ https://example.org/numpy.whl\n", "Requires-Dist: --index-url x\n"]
+)
+def test_a_wheel_cannot_say_where_its_requirements_are_fetched_from(desk: Desk, requires: str) -> None:
+    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=requires)))
+    published_untried(desk, "it requires ")
+    assert "dependencies" not in desk.engine.specs
+
+
+def test_a_trial_that_runs_out_of_memory_is_not_the_wheels_fault(desk: Desk) -> None:
+    desk.engine.phases["verify"] = FakeRun(exit_code=137, oom_killed=True)
+    desk.fails(OutOfMemory, "out-of-memory", "verify")
+
+
+def test_a_trial_that_fails_on_a_full_disk_is_not_the_wheels_fault(desk: Desk) -> None:
+    def full(spec: ContainerSpec) -> FakeRun:
+        run = verifying(spec, install={"outcome": "failed", "reason": "pip failed"})
+        return FakeRun(output=[b"OSError: [Errno 28] No space left on device\n", *run.output])
+
+    desk.engine.on_run = lambda spec: desk.engine.phases.get(spec.name.rpartition("-")[2]) or full(spec)
+    desk.fails(DiskFull, "disk-full", "verify")
+
+
+def test_a_trial_is_stopped_on_request(desk: Desk) -> None:
+    desk.engine.phases["verify"] = FakeRun(output=[b"importing\n"], endless=True)
+    threading.Timer(0.5, lambda: setattr(desk.stop, "requests", 1)).start()
+    desk.fails(Interrupted, "interrupted", "verify")
+
+
+GPU_INFO = {"is_cuda_build": True}
+
+
+def on_gpu(desk: Desk, *runtimes: str) -> None:
+    """The wheel is for a GPU, and the engine has these runtimes."""
+    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(build_info=GPU_INFO)))
+    desk.engine.engine_info = replace(desk.engine.engine_info, runtimes=runtimes)
+    more: dict[str, Mapping[str, object]] = {
+        "build_info": {"found": GPU_INFO},
+        "gpu_devices": {"found": [{"name": "a GPU", "capability": "8.6"}]},
+        "gpu_first_op": {"found": {"seconds": 1.0}},
+        "gpu_driver": {"found": {"driver": "550.54"}},
+        "libraries": {"outcome": "skipped"},
+    }
+    desk.engine.on_run = lambda spec: desk.engine.phases.get(spec.name.rpartition("-")[2]) or verifying(spec, **more)
+
+
+def test_where_the_engine_has_a_gpu_runtime_a_wheel_for_gpus_is_tried_on_them(desk: Desk) -> None:
+    on_gpu(desk, "nvidia", "runc")
+    verification = desk.build().record["verification"]
+    assert desk.engine.specs["verify"].gpus
+    assert set(statuses(verification, "passed")) > {"gpu-devices", "gpu-first-op", "gpu-native", "gpu-driver"}
+
+
+def test_where_the_engine_has_none_the_checks_on_a_gpu_are_skipped(desk: Desk) -> None:
+    on_gpu(desk, "runc")
+    found = reasons(desk.build().record["verification"])
+    assert not desk.engine.specs["verify"].gpus
+    assert found["gpu-devices"].startswith("the engine gives containers no such GPU")
+
+
+def test_where_the_gpu_runtime_has_no_gpu_to_give_the_rest_is_tried_all_the_same(desk: Desk) -> None:
+    on_gpu(desk, "nvidia", "runc")
+    start = desk.engine.start
+
+    def starting(container: str) -> None:
+        state = desk.engine.state(container)
+        if state and state.name.endswith("verify") and desk.engine.specs["verify"].gpus:
+            raise EngineError(Problem(code="engine-refused", message="nvidia-container-cli: no driver"))
+        start(container)
+
+    desk.engine.start = starting  # type: ignore[method-assign]
+    verification = desk.build().record["verification"]
+    assert not desk.engine.specs["verify"].gpus
+    assert reasons(verification)["gpu-devices"] == "nvidia-container-cli: no driver"
+    assert "op" in statuses(verification, "passed")
 
 
 # --- source fallback ----------------------------------------------------------------------------------------------
@@ -507,7 +776,13 @@ def test_a_ref_whose_image_fails_gives_way_to_the_next(desk: Desk, status: int) 
 def test_a_ref_that_cannot_be_analysed_gives_way_to_the_next(desk: Desk) -> None:
     answers = iter([FakeRun(output=[b"ERROR: no such target\n"], exit_code=1), FakeRun()])
     compiling = desk.engine.phases["compile"]
-    desk.engine.on_run = lambda spec: compiling if spec.name.endswith("compile") else next(answers)
+    desk.engine.on_run = lambda spec: (
+        next(answers)
+        if spec.name.endswith("fetch")
+        else compiling
+        if spec.name.endswith("compile")
+        else verifying(spec)
+    )
     assert desk.build().record["source"]["ref"] == "second"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -321,6 +322,16 @@ def test_what_is_absent_is_named(bench: Bench, act: object, expected: str) -> No
     assert code(error) == expected
 
 
+def test_gpus_of_an_engine_that_gives_none_are_an_error_that_says_so(bench: Bench) -> None:
+    if set(bench.engine.info().runtimes) - {"runc", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux"}:
+        pytest.skip("this engine has a runtime of its own, which may give GPUs")
+    container = bench.engine.create(bench.spec("true", gpus=True))
+    with pytest.raises(EngineError) as error:
+        bench.engine.start(container)
+    assert code(error) == "gpu-runtime-missing"
+    bench.engine.remove(container)
+
+
 # What only a kernel can do
 
 
@@ -359,6 +370,30 @@ def test_container_that_is_not_hardened_keeps_its_powers(real: Bench) -> None:
     output, _ = real.run("cat /proc/self/status", hardened=False)
     assert b"NoNewPrivs:\t0" in output
     assert b"CapEff:\t0000000000000000" not in output
+
+
+def test_image_that_is_read_only_can_be_written_to_in_mounts_and_temporary_folders_only(real: Bench) -> None:
+    script = "exec 2>&1; touch /made /bin/made; echo yes > /out/made; echo yes > /tmp/made && cat /tmp/made"
+    mount = real.folder({}, "/out")
+    output, state = real.run(script, read_only=True, tmpfs={"/tmp": "rw,mode=1777,size=1m"}, mounts=(mount,))
+    assert state.exit_code == 0
+    assert output.count(b"Read-only file system") == 2
+    assert output.endswith(b"yes\n")
+    assert Path(mount.source, "made").read_text() == "yes\n"
+
+
+def test_devices_and_the_groups_that_may_open_them_are_given_when_asked_for(real: Bench) -> None:
+    device = next((path for path in ("/dev/kmsg", "/dev/fuse", "/dev/loop-control") if Path(path).exists()), None)
+    if device is None:
+        pytest.skip("no device here that containers do not have anyway")
+    script = f"test -c {device} && echo there; while read -r line; do echo $line; done < /proc/self/status"
+    without, _ = real.run(script, user="12345:54321")
+    assert not without.startswith(b"there")
+    given, _ = real.run(script, user="12345:54321", devices=(device,), groups=(4711, 4712))
+    assert given.startswith(b"there\n")
+    groups = re.search(rb"^Groups:(.*)$", given, re.MULTILINE)
+    assert groups
+    assert set(groups[1].split()) - {b"54321"} == {b"4711", b"4712"}
 
 
 def test_processes_are_limited(real: Bench) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tfdock.inspect.build_info import PATH, build_info
+from tfdock.inspect.build_info import PATHS, build_info
 from tfdock.inspect.inspection import Inspection, inspect_wheel
 
 from .small_wheels import NAME, wheel_of
@@ -100,6 +100,7 @@ def test_build_info_is_read_and_never_run(source: bytes, expected: object) -> No
     assert build_info(source) == expected
 
 
-def test_build_info_is_taken_from_its_place_in_the_wheel() -> None:
-    assert inspected({PATH: PLAIN}).build_info == {"cuda_version": "10.1", "is_rocm_build": False}
-    assert inspected({f"elsewhere/{PATH}": PLAIN}).build_info is None
+@pytest.mark.parametrize("path", PATHS)
+def test_build_info_is_taken_from_its_place_in_the_wheel(path: str) -> None:
+    assert inspected({path: PLAIN}).build_info == {"cuda_version": "10.1", "is_rocm_build": False}
+    assert inspected({f"elsewhere/{path}": PLAIN}).build_info is None

@@ -326,7 +326,7 @@ def test_a_value_that_nothing_could_use_is_refused_where_it_stands(table: str, r
     assert problem.fix
 
 
-FIRST_FITS = ["archives", "estimates", "images", "wheel_libraries"]
+FIRST_FITS = ["archives", "estimates", "images", "probes", "wheel_libraries"]
 LATER_WINS = ["bazel_options", "flags", "variables"]
 
 

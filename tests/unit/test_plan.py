@@ -14,6 +14,7 @@ from tfdock.decide.render import BuildContext
 from tfdock.decide.resolve import Resolution
 from tfdock.errors import Incompatible
 from tfdock.model import ImageRef, Machine, Source
+from tfdock.read.profile import Verify
 
 from .desk import GIB, Desk
 
@@ -104,8 +105,17 @@ def test_the_rendered_context_is_in_the_fingerprint(resolution: Resolution, file
         lambda one: replace(one, source=replace(one.source, refs=("another", "names"), official=True)),
         lambda one: replace(one, environment=dict(reversed(one.environment.items()))),
         lambda one: replace(one, components=dict(reversed(one.components.items()))),
+        lambda one: replace(one, runtime=ImageRef("python", tag="3.11"), runtime_asked=True),
+        lambda one: replace(one, verify=Verify(run=False, gpu_code="relaxed")),
     ],
-    ids=["reasons", "the refs of a known commit", "order of the environment", "order of components"],
+    ids=[
+        "reasons",
+        "the refs of a known commit",
+        "order of the environment",
+        "order of components",
+        "the image to try it in",
+        "how it is checked",
+    ],
 )
 def test_what_does_not_decide_the_wheels_bytes_is_not_in_the_fingerprint(
     resolution: Resolution, change: Change

@@ -64,6 +64,9 @@ GOOD: dict[str, tuple[str, object]] = {
         [PerFile(files="x.cc", copts=["-g1"])],
     ),
     "base": (HEAD + "base: host:5000/a/b:1", "host:5000/a/b:1"),
+    "runtime": (HEAD + "runtime: host:5000/a/b:1", "host:5000/a/b:1"),
+    "verify.run": (HEAD + "verify: {run: false}", False),
+    "verify.gpu_code": (HEAD + "verify: {gpu_code: relaxed}", "relaxed"),
     "bazel.version": (HEAD + 'bazel: {version: "7.4.1"}', "7.4.1"),
     "bazel.configs": (HEAD + "bazel: {configs: [mkl]}", ["mkl"]),
     "bazel.copts": (HEAD + "bazel: {copts: [-O3]}", ["-O3"]),
@@ -78,7 +81,7 @@ GOOD: dict[str, tuple[str, object]] = {
     "wheel.local_version": (HEAD + "wheel: {local_version: mine.1}", "mine.1"),
     "allow_untested": (HEAD + "allow_untested: true", True),
 }
-ELSEWHERE = {"extends", "bazel", "resources", "wheel", "debug.per_file.files", "debug.per_file.copts"}
+ELSEWHERE = {"extends", "bazel", "resources", "verify", "wheel", "debug.per_file.files", "debug.per_file.copts"}
 
 
 def records(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -583,6 +586,34 @@ BAD = [
         "`resources`: should be a map of `name: value` lines",
         "write `resources: {jobs: …}`",
         id="resources",
+    ),
+    pytest.param(
+        HEAD + 'runtime: "-v"\n',
+        "3:10",
+        "`runtime`: not an image reference: '-v'",
+        'write it like `runtime: "python:3.11-slim-bookworm"`',
+        id="runtime",
+    ),
+    pytest.param(
+        HEAD + "verify: no\n",
+        "3:9",
+        "`verify`: should be a map of `name: value` lines",
+        "write `verify: {run: …}`",
+        id="verify",
+    ),
+    pytest.param(
+        HEAD + "verify: {run: maybe}\n",
+        "3:15",
+        "`verify.run`: should be `true` or `false`",
+        "write `true` or `false`",
+        id="verify.run",
+    ),
+    pytest.param(
+        HEAD + "verify: {gpu_code: stric}\n",
+        "3:20",
+        "`verify.gpu_code`: should be 'strict' or 'relaxed'",
+        "did you mean `strict`?",
+        id="verify.gpu_code",
     ),
     pytest.param(
         HEAD + "wheel: mine\n",

@@ -97,7 +97,7 @@ def test_every_choice_has_a_value_a_source_and_a_reason(made_up: Desk, text: str
     names = [choice.field for choice in choices]
     assert len(names) == len(set(names)), "nothing is chosen twice"
     common = {"tensorflow", "python", "accelerator", "host_compiler", "base", "bazel", "source", "xla", "debug"}
-    assert common | {"optimize", "wheel.name", "wheel.local_version"} <= set(names)
+    assert common | {"optimize", "wheel.name", "wheel.local_version", "runtime"} <= set(names)
 
 
 @pytest.mark.parametrize(

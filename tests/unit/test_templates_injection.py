@@ -57,6 +57,8 @@ FIELDS = {
     "debug.per_file.files": (HEAD + "debug: {per_file: [{files: …, copts: [-g]}]}\n", "x.cc"),
     "debug.per_file.copts": (HEAD + "debug: {per_file: [{files: x.cc, copts: […]}]}\n", "-g"),
     "base": (HEAD + "base: …\n", "example.org/build:1"),
+    "runtime": (HEAD + "runtime: …\n", "example.org/python:1"),
+    "verify.gpu_code": (HEAD + "verify: {gpu_code: …}\n", "strict"),
     "bazel.version": (HEAD + "bazel: {version: …}\n", "7.4.1"),
     "bazel.configs": (HEAD + "bazel: {configs: […]}\n", "mkl"),
     "bazel.copts": (HEAD + "bazel: {copts: […]}\n", "-O3"),

@@ -30,7 +30,7 @@ from tfdock.decide.ways import ways_out
 from tfdock.errors import Incompatible, Problem, Way, one_of
 from tfdock.model import BuildId, Choice, ImageRef, Source, Version
 from tfdock.read.knowledge import Accelerator, Archive, Image, Interpreter, KnowledgeBase, Release
-from tfdock.read.profile import Debug, HostCompiler, Profile
+from tfdock.read.profile import Debug, HostCompiler, Profile, Verify
 from tfdock.read.yamldoc import Node
 
 
@@ -38,6 +38,7 @@ from tfdock.read.yamldoc import Node
 class Resolution:
     """Everything that is decided about a build before it is planned.
 
+    `runtime` is the image in which the wheel is tried, None where none is known; the profile may have asked for it.
     `untested` is what nobody is known to have tested and the profile allows; `warnings` work, and one should know.
     """
 
@@ -66,6 +67,9 @@ class Resolution:
     package: tuple[str, ...]
     wheel_name: str
     local_version: str | None
+    runtime: ImageRef | None
+    runtime_asked: bool
+    verify: Verify
     build_id: BuildId
     choices: tuple[Choice, ...]
     untested: tuple[Problem, ...]
@@ -175,6 +179,7 @@ class _Resolver:
         )
         names = self._names(release, version, python, devices, source)
         local_version = self._local_version(names)
+        runtime = self._runtime(python)
         if self.notes.allow_untested:
             who = "profile" if self.profile.allow_untested else "command line"
             self.notes.choose("allow_untested", "true", who, "as asked")
@@ -212,6 +217,9 @@ class _Resolver:
             package=package,
             wheel_name=wheel_name,
             local_version=local_version,
+            runtime=runtime,
+            runtime_asked=self.profile.runtime is not None,
+            verify=self.profile.verify,
             build_id=names.build_id,
             # What a reader looks for first; the rest in the order in which it was decided.
             choices=tuple(sorted(self.notes.choices, key=lambda one: one.field not in ("tensorflow", "python"))),
@@ -555,6 +563,19 @@ class _Resolver:
         source, reason = _asked_or_default(asked is not None, "tells the wheel from the official one")
         self.notes.choose("wheel.local_version", local or "none", source, reason)
         return local
+
+    def _runtime(self, python: str) -> ImageRef | None:
+        """The image in which the wheel is tried."""
+        asked, row = self.profile.runtime, self.knowledge.runtimes.get(python)
+        if asked:
+            self.notes.choose("runtime", asked, "profile", "as asked")
+            return ImageRef.parse(asked)
+        if row is None:
+            self.notes.choose("runtime", "none", "runtimes.yaml", f"no clean image with Python {python} is known")
+            return None
+        doubt = "; nobody here has pulled it" if row.unverified else ""
+        self.notes.choose("runtime", row.image, "runtimes.yaml", f"a clean image with this Python{doubt}")
+        return ImageRef.parse(row.image)
 
 
 # --- pure helpers ----------------------------------------

@@ -18,8 +18,9 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 TABLES = (
     "accelerators", "architectures", "archives", "bazel", "codes", "companions", "compilers", "configs",
     "cpu_features", "drivers", "estimates", "flags", "generated_kernels", "gpus", "host_compilers", "images",
-    "interpreters", "libraries", "probes", "redistributables", "releases", "runtime_compilers",
-    "runtime_libraries", "runtimes", "size_limits", "toolkits", "variables", "wheel_libraries",
+    "interpreters", "libraries", "probes", "redistributables", "releases", "requirement_limits",
+    "runtime_compilers", "runtime_libraries", "runtimes", "size_limits", "toolkits", "variables",
+    "wheel_libraries",
 )  # fmt: skip
 
 

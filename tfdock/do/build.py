@@ -1,4 +1,4 @@
-"""Carrying out a plan: image, fetch, compile, seal. What is visible at the end is whole, or is not there."""
+"""Carrying out a plan: image, fetch, compile, seal, verify. What is visible at the end is whole, or is not there."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 import os
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from tfdock import __version__
 from tfdock.decide import lock as locks
@@ -24,23 +23,24 @@ from tfdock.do.engine import BASE_LABEL, RUN_LABEL, Cancel, ContainerSpec, Engin
 from tfdock.do.failures import Failures, file_error, make_folder
 from tfdock.do.settings import Settings
 from tfdock.do.source import context_archive
-from tfdock.do.watch import Lines, Stop, Stopper, watched
-from tfdock.do.workspace import RECORD_SCHEMA, WheelFile, Wheelhouse
+from tfdock.do.steps import Steps, ready
+from tfdock.do.watch import Stop, Stopper
+from tfdock.do.workspace import RECORD_SCHEMA, WheelFile, Wheelhouse, remove_folder, write_atomically
 from tfdock.errors import (
     BuildFailed,
-    EngineError,
-    EngineLost,
     Incompatible,
     Interrupted,
     NetworkError,
     Problem,
     TfdockError,
-    TimeLimit,
 )
 from tfdock.inspect import bazel
 from tfdock.model import Mount
 
-_TAIL = 200
+if TYPE_CHECKING:
+    from tfdock.do.verify import Verification
+    from tfdock.read.knowledge import KnowledgeBase
+
 _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
 """Codes of failures that another source ref may not have."""
 
@@ -62,16 +62,11 @@ class BuildResult:
 class _Run:
     """What one run accumulates."""
 
-    name: str
-    log: BinaryIO
+    steps: Steps
     staging: Path
-    began: float
-    """A time of the builder's clock."""
-    started: float = field(default_factory=time.time)
+    output: Path
     seconds: dict[str, float] = field(default_factory=dict)
     attempts: int = 1
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
-    errors: list[str] = field(default_factory=list)
     image: str = ""
     toolchain: str = ""
     base_digest: str | None = None
@@ -80,6 +75,11 @@ class _Run:
     lock: LockFile | None = None
     installed: tuple[Pin, ...] = ()
     """What the image holds, by its own account."""
+
+    @property
+    def name(self) -> str:
+        """The run's id."""
+        return self.steps.run
 
 
 @dataclass
@@ -112,6 +112,12 @@ class Builder:
         """Where finished wheels go."""
         return Wheelhouse(self.settings.wheelhouse.absolute())
 
+    @cached_property
+    def _knowledge(self) -> KnowledgeBase:
+        from tfdock.do import assets
+
+        return assets.knowledge(self.settings.knowledge, self.settings.cache_dir)
+
     # --- the whole --------------------------------------------------------------------------------------------
 
     def up_to_date(self, plan: BuildPlan, lock: LockFile | None = None) -> BuildResult | None:
@@ -140,7 +146,8 @@ class Builder:
             run.lock = lock
             self._image_and_fetch(plan, run, tree, fresh=fresh)
             self._timed(plan, run, "compile", lambda: self._container(plan, run, plan.phases[1]))
-            record = self._timed(plan, run, "seal", lambda: self._sealed(plan, run))
+            sealed = self._timed(plan, run, "seal", lambda: self._sealed(plan, run))
+            record = self._timed(plan, run, "verify", lambda: self._published(plan, run, sealed))
         return self._result(plan, "built", record)
 
     def shell(self, plan: BuildPlan, tree: Path | None, command: tuple[str, ...], ready: Callable[[], None]) -> int:
@@ -178,7 +185,7 @@ class Builder:
     @contextmanager
     def _run(self, plan: BuildPlan) -> Iterator[_Run]:
         """A run: known to the journal while it lives, cleaned up when it ends, well or not."""
-        self._ready_engine()
+        ready(self.engine, self.engine_info, self.settings.state_dir, self.listen)
         name = journal.new_run_id()
         output, staging = self.settings.cache_dir.absolute() / "output" / name, self.wheelhouse.staging(name)
         entry = journal.RunEntry(run=name, build_id=plan.build_id, staging=str(staging), output=str(output))
@@ -189,13 +196,26 @@ class Builder:
         with journal.running(self.settings.state_dir, entry), log_path.open("wb", buffering=0) as log:
             self.log = log_path
             try:
-                yield _Run(name=name, log=log, staging=staging, began=self.clock())
+                yield _Run(steps=self._steps(plan, name, log), staging=staging, output=output)
             except BaseException:
                 # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
                 with suppress(TfdockError, OSError):
                     journal.clean(self.settings.state_dir, entry, self.engine)
                 raise
             self._clean(entry)
+
+    def _steps(self, plan: BuildPlan, name: str, log: BinaryIO) -> Steps:
+        limit = plan.resources.time_limit
+        return Steps(
+            engine=self.engine,
+            run=name,
+            log=log,
+            listen=self.listen,
+            stop=self.stop,
+            clock=self.clock,
+            deadline=self.clock() + limit if limit else None,
+            limit=limit,
+        )
 
     def _clean(self, entry: journal.RunEntry) -> None:
         """Clean up after a run that did what it should: if that fails, its work counts all the same."""
@@ -216,27 +236,12 @@ class Builder:
 
     # --- before -------------------------------------------------------------------------------------------------
 
-    def _ready_engine(self) -> None:
-        """See that the engine can be used, and clean up what runs that were killed left on it."""
-        if not self.engine_info.local:
-            raise EngineError(
-                Problem(
-                    code="engine-remote",
-                    message="the engine runs on another machine, but a build mounts folders of this one",
-                    fix="use an engine on this machine: unset DOCKER_HOST, or run tfdock there",
-                )
-            )
-        for entry in journal.leftovers(self.settings.state_dir):
-            journal.clean(self.settings.state_dir, entry, self.engine)
-            self.listen(events.Notice(text=f"cleaned up after run {entry.run}, which had not ended well"))
-
     def _preflight(self, plan: BuildPlan) -> None:
         """Refuse before hours of work what cannot end well on this machine, and say what else is amiss."""
         # Here, not above: what is up to date is told without knowledge of drivers.
-        from tfdock.do import assets, doctor
+        from tfdock.do import doctor
 
-        knowledge = assets.knowledge(self.settings.knowledge, self.settings.cache_dir)
-        for check in doctor.before_build(plan, knowledge, self.settings, self.engine, self.engine_info):
+        for check in doctor.before_build(plan, self._knowledge, self.settings, self.engine, self.engine_info):
             self.listen(events.Notice(text=str(check.problem)))
 
     def _room_for_image(self, plan: BuildPlan) -> None:
@@ -287,37 +292,24 @@ class Builder:
             raise Incompatible(problem)
 
     def _base(self, plan: BuildPlan, run: _Run) -> ImageInfo:
-        """The base image, pulled if it is not here. A pull has nothing to stop gently: what has arrived is kept."""
+        """The base image, pulled if it is not here."""
         base = self.settings.mirrored(plan.resolution.base)
-        stopper = self._stopper(run, plan, gently=lambda: self._give_up(plan))
-        info = self.engine.image(str(base)) or self._watch(
-            plan, run, "image", lambda output: self.engine.pull(str(base), output), stopper, self.engine
-        )
+        info = run.steps.image(str(base), "image", _title(plan, "image"))
         run.base_digest = base.digest or next((digest.rpartition("@")[2] for digest in info.digests), None)
         return info
 
     def _image_built(self, plan: BuildPlan, run: _Run, request: ImageBuild) -> str:
         """Build the image; its id."""
         cancel = Cancel()
-        stopper = self._stopper(run, plan, gently=cancel.set, by_force=lambda: self._give_up(plan))
+        stopper = run.steps.stopper(gently=cancel.set, by_force=lambda: run.steps.give_up("image"))
         try:
-            return self._watch(
-                plan,
-                run,
-                "image",
-                lambda output: self.engine.build(request, output, cancel),
-                stopper,
-                self.engine,
+            return run.steps.watch(
+                _title(plan, "image"), lambda output: self.engine.build(request, output, cancel), stopper
             )
         except Interrupted:  # the engine's own, which knows only that it was told to stop
             if stopper.late:
-                self._give_up(plan)
+                run.steps.give_up("image")
             raise
-
-    def _give_up(self, plan: BuildPlan) -> None:
-        """Raise why the image phase is to end: a request, or else its time is up."""
-        self.stop.check()
-        raise _too_late("image", plan.resources.time_limit)
 
     def _read_image(self, plan: BuildPlan, run: _Run, image: str) -> None:
         """The toolchain's identity and all else that the image wrote down; the container is never started."""
@@ -352,7 +344,7 @@ class Builder:
         """The container of a phase, with its folders made and filled in."""
         folders = {
             "{cache}": str(self.settings.cache_dir.absolute()),
-            "{output}": str(self.settings.cache_dir.absolute() / "output" / run.name),
+            "{output}": str(run.output),
             "{staging}": str(run.staging),
             "{toolchain}": run.toolchain,
         }
@@ -376,99 +368,16 @@ class Builder:
 
     def _container(self, plan: BuildPlan, run: _Run, phase: Phase) -> None:
         """Run one phase to its end; return only if it ended well."""
-        container = self.engine.create(self.container_spec(plan, phase, run))
-        self.engine.start(container)
-        stopper = self._stopper(
-            run,
-            plan,
-            gently=lambda: self.engine.signal(container, "INT"),
-            by_force=lambda: self.engine.signal(container, "KILL"),
-        )
-        state = self._watch(
-            plan, run, phase.name, lambda output: self._follow(container, output), stopper, self.engine
-        )
-        memory = state.oom_killed or self.engine.memory_killed(RUN_LABEL, run.name, run.started)
+        spec = self.container_spec(plan, phase, run)
+        state, memory = run.steps.container(spec, phase.name, _title(plan, phase.name))
         if state.exit_code != 0 or memory:
-            self.stop.check()
-            if stopper.late:
-                raise _too_late(phase.name, plan.resources.time_limit)
             raise self._failures(plan, run, phase.name).of_container(state.exit_code, memory=memory)
-        self.engine.remove(container)
-
-    def _stopper(
-        self, run: _Run, plan: BuildPlan, *, gently: Callable[[], None], by_force: Callable[[], None] = lambda: None
-    ) -> Stopper:
-        """Stops a step of the run at a request, and when the run's time is up."""
-        limit = plan.resources.time_limit
-        deadline = run.began + limit if limit else None
-        return Stopper(self.stop, gently=gently, by_force=by_force, deadline=deadline, clock=self.clock)
-
-    def _follow(self, container: str, output: Callable[[bytes], None]) -> Any:
-        """Hand on a container's output until it has really ended: a stream that ends says nothing (trust nobody)."""
-        seen, pause = 0, 0.02
-        while True:
-            for chunk in self.engine.follow(container, seen):
-                seen += len(chunk)
-                output(chunk)
-            state = self.engine.state(container)
-            if state is None:
-                raise EngineLost(
-                    Problem(
-                        code="container-gone",
-                        message="the build container was removed while it ran",
-                        fix="run the same command again: the cache is kept",
-                    )
-                )
-            if not state.running:
-                return state
-            # The stream of a container ends a moment before its state does; a broken one is taken up again in time.
-            time.sleep(pause)
-            pause = min(2 * pause, 1.0)
-
-    def _watch(
-        self,
-        plan: BuildPlan,
-        run: _Run,
-        phase: str,
-        produce: Callable[[Callable[[bytes], None]], _T],
-        stopper: Stopper,
-        engine: Engine | None = None,
-    ) -> _T:
-        """Watch something to its end: its output goes to the log and, line by line, to the listener.
-
-        `engine` is the one that does it: it is asked whether it is still there when nothing is heard of it.
-        """
-        run.log.write(f"=== tfdock: {phase} of {plan.build_id} ===\n".encode())
-        lines = Lines(lambda text: self._line(run, text))
-
-        def output(data: bytes) -> None:
-            run.log.write(data)
-            lines.feed(data)
-
-        def tick(silent: float) -> None:
-            self.listen(events.Tick(silent=silent))
-            if stopper.tick():
-                self.listen(events.Notice(text="stopping; what is finished stays in the cache. Ctrl-C again kills"))
-
-        try:
-            return watched(produce, output, tick, engine, self.clock)
-        finally:
-            lines.close()
-
-    def _line(self, run: _Run, text: str) -> None:
-        run.tail.append(text)
-        if bazel.is_error(text) and len(run.errors) < 50:
-            run.errors.append(text)
-        done = bazel.progress(text)
-        if done:
-            self.listen(events.Progress(done=done[0], total=done[1]))
-        self.listen(events.Line(text=text))
+        self.engine.remove(state.id)
 
     def _timed(self, plan: BuildPlan, run: _Run, phase: str, do: Callable[[], _T]) -> _T:
         """One phase: announced, measured, and its errors completed with phase, log and next command."""
         self.stop.check()
-        run.tail.clear()
-        run.errors.clear()
+        run.steps.forget()
         self.listen(events.PhaseStarted(build_id=plan.build_id, phase=phase, expected=self._expected(plan, phase)))
         started = self.clock()
         ok = False
@@ -489,8 +398,8 @@ class Builder:
             phase=phase,
             resources=plan.resources,
             log=self.log,
-            tail=tuple(run.tail),
-            errors=tuple(run.errors),
+            tail=tuple(run.steps.tail),
+            errors=tuple(run.steps.errors),
             folders=self._folders,
         )
 
@@ -510,24 +419,73 @@ class Builder:
 
     # --- seal ---------------------------------------------------------------------------------------------------
 
-    def _sealed(self, plan: BuildPlan, run: _Run) -> dict[str, Any]:
-        """From what the container left to wheels in the wheelhouse. A stop is obeyed until they are moved there."""
-        began = self.clock()
-        stopper = Stopper(self.stop, gently=self.stop.check, clock=self.clock)
+    def _sealed(self, plan: BuildPlan, run: _Run) -> Mapping[Path, WheelFile]:
+        """From what the container left to wheels that could be published, still in the staging folder."""
         # Here, not above: what is up to date is told without the modules that know wheels.
         from tfdock.do import seal
 
-        sealed = self._watch(plan, run, "seal", lambda _: seal.sealed_wheels(plan, run.staging, run.name), stopper)
-        run.seconds["seal"] = round(self.clock() - began, 3)
-        record = self._record(plan, run, sealed, deflate=seal.deflate_backend())
+        stopper = Stopper(self.stop, gently=self.stop.check, clock=self.clock)
+        sealed = run.steps.watch(
+            _title(plan, "seal"),
+            lambda _: seal.sealed_wheels(plan, run.staging, run.name),
+            stopper,
+            on_engine=False,
+        )
+        for wheel in sealed.values():
+            self.wheelhouse.check_free(plan.build_id, wheel)
+        return sealed
+
+    # --- verify -------------------------------------------------------------------------------------------------
+
+    def _published(self, plan: BuildPlan, run: _Run, sealed: Mapping[Path, WheelFile]) -> dict[str, Any]:
+        """Verify the wheels and make them visible. A stop is obeyed until they are."""
+        from tfdock.do import verify
+
+        began = self.clock()
+        bench = verify.Bench(
+            steps=run.steps,
+            info=self.engine_info,
+            settings=self.settings,
+            folder=run.output / "verify",
+            memory=min(verify.MEMORY, plan.resources.memory),
+        )
+        found = [verify.verified_build(bench, self._knowledge, plan, path) for path in sealed]
+        run.seconds["verify"] = round(self.clock() - began, 3)
+        verification = verify.combined(found)
+        if not all(one.ok for one in found):
+            raise verify.refusal(found, self._kept(plan, sealed, verification))
+        for one in found:
+            self._tell_what_was_not_run(one)
+        record = self._record(plan, run, sealed, verification)
         self.stop.check()
         self.wheelhouse.publish(plan.build_id, record, sealed)
         return record
 
+    def _tell_what_was_not_run(self, found: Verification) -> None:
+        for problem in found.impossible.problems if found.impossible else ():
+            self.listen(events.Notice(text=f"the wheel was not tried in a container: {problem.message}"))
+
+    def _kept(
+        self, plan: BuildPlan, sealed: Mapping[Path, WheelFile], verification: Mapping[str, object]
+    ) -> tuple[Path, ...]:
+        """Keep wheels that were refused, with what was found: hours of work are for somebody to look at."""
+        folder = self.wheelhouse.record_folder(plan.build_id, plan.fingerprint) / "refused"
+        remove_folder(folder)
+        folder.mkdir(parents=True)
+        text = json.dumps(verification, indent=1, sort_keys=True)
+        write_atomically(folder / "verification.json", text.encode() + b"\n")
+        return tuple(path.rename(folder / wheel.file) for path, wheel in sealed.items())
+
     def _record(
-        self, plan: BuildPlan, run: _Run, sealed: Mapping[Path, WheelFile], *, deflate: str
+        self,
+        plan: BuildPlan,
+        run: _Run,
+        sealed: Mapping[Path, WheelFile],
+        verification: Mapping[str, Any],
     ) -> dict[str, Any]:
         """The build record: no secret, no path of this machine."""
+        from tfdock.do import seal
+
         info = self.engine_info
         figures = _figures(run.staging / "events.json")
         return {
@@ -548,20 +506,16 @@ class Builder:
             "machine": {"cpus": info.cpus, "memory": info.memory},
             "engine": {"name": info.name, "version": info.version},
             "untested": [problem.message for problem in plan.resolution.untested],
-            "deflate": deflate,
-            "started": _utc(run.started),
+            "deflate": seal.deflate_backend(),
+            "verification": verification,
+            "started": _utc(run.steps.started),
             "finished": _utc(time.time()),
         }
 
 
-def _too_late(phase: str, limit: int | None) -> TimeLimit:
-    return TimeLimit(
-        Problem(
-            code="time-limit",
-            message=f"the time limit of {limit} s was reached in phase {phase}; what is finished stays in the cache",
-            fix="run the same command again to go on",
-        )
-    )
+def _title(plan: BuildPlan, phase: str) -> str:
+    """What the log says where a step of a phase begins."""
+    return f"{phase} of {plan.build_id}"
 
 
 _USER = re.compile(r"(?<=://)[^/@\s]*@")

@@ -35,7 +35,7 @@ from docker import APIClient
 from docker.context import ContextAPI
 from docker.errors import APIError, DockerException, create_api_error_from_http_exception
 from docker.tls import TLSConfig
-from docker.types import LogConfig, Ulimit
+from docker.types import DeviceRequest, LogConfig, Ulimit
 from docker.types import Mount as DockerMount
 from docker.utils import kwargs_from_env, parse_repository_tag
 from tenacity import (
@@ -399,7 +399,12 @@ def _host_config(spec: ContainerSpec, open_files: int) -> dict[str, Any]:
         "tmpfs": dict(spec.tmpfs),
         "network_mode": spec.network,
         "pids_limit": spec.pids,
+        "read_only": spec.read_only,
+        "devices": [f"{path}:{path}:rwm" for path in spec.devices],
+        "group_add": [str(group) for group in spec.groups],
     }
+    if spec.gpus:  # what `docker run --gpus all` asks for
+        config["device_requests"] = [DeviceRequest(count=-1, capabilities=[["gpu"]])]
     if spec.memory is not None:  # without an equal memswap the engine grants as much swap again
         config |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}
     if spec.cpus is not None:

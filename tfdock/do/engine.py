@@ -95,6 +95,14 @@ class ContainerSpec:
     tmpfs: Mapping[str, str] = field(default_factory=dict)
     hardened: bool = True
     """Drop all capabilities and forbid new privileges."""
+    read_only: bool = False
+    """The image's own files cannot be changed: only mounts and `tmpfs` can be written to."""
+    gpus: bool = False
+    """All GPUs of the engine's GPU runtime, with their driver. Starting raises where it has none."""
+    devices: tuple[str, ...] = ()
+    """Device files, or folders of them, of the engine's machine, under the same paths."""
+    groups: tuple[int, ...] = ()
+    """Further groups of the user, by number: those that may open the devices."""
     terminal: bool = False
     """Allocate a terminal and keep standard input open (for `tfdock shell` only: it mangles logs)."""
 

@@ -115,6 +115,13 @@ _REFUSALS = (
         "install `tini` on the engine's machine (Debian's docker.io only recommends it)",
     ),
     _means(
+        r"could not select device driver .*gpu",
+        EngineError,
+        "gpu-runtime-missing",
+        "the engine has no runtime that gives containers a GPU",
+        "install the NVIDIA container toolkit where the engine runs",
+    ),
+    _means(
         r"bind source path does not exist: (?P<path>.*)|statfs (?P<other>\S+): no such file or directory",
         EngineError,
         "mount-source-missing",

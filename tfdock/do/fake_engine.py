@@ -248,6 +248,8 @@ class FakeEngine:
     def start(self, container: str) -> None:
         self._called("start", container)
         found = self._existing(container)
+        if found.spec.gpus and not set(self.engine_info.runtimes) - {"runc"}:
+            raise _error("gpu-runtime-missing", "the engine has no runtime that gives containers a GPU")
         found.start(self.on_run(found.spec))
         if found.run.oom_killed:
             self._killed.append(found)

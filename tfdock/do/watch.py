@@ -91,6 +91,8 @@ class Stop:
 
     requests: int = 0
     terminated: bool = False
+    kept: str = "what is finished stays in the cache"
+    """What becomes of the work that is stopped."""
 
     @property
     def interruption(self) -> Interrupted | None:
@@ -100,7 +102,7 @@ class Stop:
         return Interrupted(
             Problem(
                 code="interrupted",
-                message="stopped on request; what Bazel had finished is in the cache",
+                message=f"stopped on request; {self.kept}",
                 fix="run the same command again to go on",
             ),
             terminated=self.terminated,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-PATH = "tensorflow/python/platform/build_info.py"
+PATHS = ("tensorflow/python/platform/build_info.py", "tensorflow_core/python/platform/build_info.py")
+"""The second in releases 1.15 to 2.1."""
 MOST_BYTES = 64 << 10
 _MAPPINGS = {"dict", "OrderedDict"}
 

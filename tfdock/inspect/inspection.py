@@ -88,7 +88,7 @@ class _Gathering:
             if self._head.startswith(elf.MAGIC):
                 self._scan = LibraryScan(self._member.name, self._member.size)
                 self._scan.feed(self._head)
-        if self._member.name == build_info.PATH and self._member.size <= build_info.MOST_BYTES:
+        if self._member.name in build_info.PATHS and self._member.size <= build_info.MOST_BYTES:
             self.build_info += data
         if self._trace:
             self._trace.feed(data)

@@ -486,11 +486,22 @@ class Probe(Row):
         return self
 
 
+class RequirementLimit(Row):
+    """A package that wheels of these releases require and break with when it is newer: `limit` (`<3.21`) holds it."""
+
+    KEY = ("package", "releases")
+
+    package: Annotated[str, _like(re.compile(r"[a-z0-9][a-z0-9._-]*\Z"), "package")]
+    releases: ReleaseRange
+    limit: Annotated[str, _like(re.compile(r"(<|<=|!=)[0-9][0-9A-Za-z.]*\Z"), "limit (`<3.21`)")]
+
+
 class RuntimeLibrary(Row):
     """A library that TensorFlow opens by its name at run time, and links in old releases.
 
     It is that of wheels built with `version`, or a more exact one, of a component; of several rows of a `name` the
-    most exact counts. `package` is where PyPI has it (`{major}`: of the toolkit); `use` what it is for, where a GPU works without it.
+    most exact counts. `package` is where PyPI has it (`{major}`: of the toolkit); `use` what it is for, where a GPU
+    works without it.
     """
 
     KEY = ("name", "accelerator", "component", "version")
@@ -894,6 +905,11 @@ class KnowledgeBase:
     def probes(self) -> tuple[Probe, ...]:
         """How wheels are tried, overlay rows first."""
         return self._rows("probes", Probe, newest_file_first=True)
+
+    @cached_property
+    def requirement_limits(self) -> tuple[RequirementLimit, ...]:
+        """What is too new for wheels that require it."""
+        return tuple(self._keyed("requirement_limits", RequirementLimit).values())
 
     @cached_property
     def runtime_libraries(self) -> tuple[RuntimeLibrary, ...]:

@@ -303,6 +303,15 @@ class WheelNaming(_Record):
     )
 
 
+class Verify(_Record):
+    """How the finished wheel is checked."""
+
+    run: bool = Field(True, description="Install and try the wheel in a clean container")
+    gpu_code: Literal["strict", "relaxed"] = Field(
+        "strict", description="Whether GPU code beyond what was asked for is a mistake (strict) or not (relaxed)"
+    )
+
+
 Cpu = Annotated[str, _Pattern(r"[a-z0-9][a-z0-9._-]{0,30}", "a CPU feature such as `avx2`")]
 
 
@@ -360,6 +369,12 @@ class Profile(_Record):
     )
     debug: bool | Debug = Field(False, description="Build with symbols and without optimisation")
     base: ImageText | None = Field(None, description="Base image instead of the known one", examples=["ubuntu:22.04"])
+    runtime: ImageText | None = Field(
+        None,
+        description="Image in which the wheel is tried; the known one with its Python by default",
+        examples=["python:3.11-slim-bookworm"],
+    )
+    verify: Verify = Field(Verify(), description="How the finished wheel is checked")
     bazel: Bazel = Field(Bazel(), description="Bazel's version, and what is added to its command line")
     resources: Resources = Field(Resources(), description="Limits of the build")
     wheel: WheelNaming = Field(WheelNaming(), description="What the wheel is called")

@@ -15,13 +15,13 @@ from tfdock import __version__
 from tfdock.errors import ExitCode, Problem
 from tfdock.talk import console
 from tfdock.talk.app import app
-from tfdock.talk.commands import advise, build, check, doctor, init, inspect, know, lock
+from tfdock.talk.commands import advise, build, check, doctor, init, inspect, know, lock, verify
 
 # Importing a module registers its commands; `--help` lists them in the order in which one meets them.
-COMMANDS = (advise, build, check, doctor, init, inspect, know, lock)
+COMMANDS = (advise, build, check, doctor, init, inspect, know, lock, verify)
 _ORDER = (
-    "advise", "init", "check", "plan", "render", "lock", "build", "inspect", "shell", "doctor", "gpus", "releases",
-    "explain", "schema",
+    "advise", "init", "check", "plan", "render", "lock", "build", "inspect", "verify", "shell", "doctor", "gpus",
+    "releases", "explain", "schema",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: _ORDER.index(getattr(command.callback, "__name__", "").rstrip("_")))
 

@@ -52,7 +52,7 @@ def build(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build wheels: check, image, fetch, compile, seal. What is up to date is not built again."""
+    """Build wheels: check, image, fetch, compile, seal, verify. What is up to date is not built again."""
     settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
     prepared, results = _prepare_all(_planner(settings, locked=locked, allow_untested=allow_untested), profiles)
     for result in results:
@@ -123,9 +123,9 @@ def _build_one(builder: Builder, prepared: Prepared, *, force: bool) -> dict[str
         builder.stop.check()
         return _built(prepared, _build_result(builder, prepared, force=force))
     except TfdockError as error:
-        from tfdock.errors import Incompatible, Interrupted
+        from tfdock.errors import Incompatible, Interrupted, VerificationFailed
 
-        refused = "refused" if isinstance(error, Incompatible) else "failed"
+        refused = "refused" if isinstance(error, Incompatible | VerificationFailed) else "failed"
         status = "interrupted" if isinstance(error, Interrupted) else refused
         return _failed(prepared.file, prepared.plan.build_id, status, error, builder.log)
 
@@ -201,11 +201,14 @@ def shown_progress() -> Iterator[Any]:
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
-    """Count SIGINT and SIGTERM instead of dying of them; the build looks at the count twice a second."""
+def stoppable(kept: str | None = None) -> Iterator[Stop]:
+    """Count SIGINT and SIGTERM instead of dying of them; the build looks at the count twice a second.
+
+    `kept` says what becomes of the work, where that is not the build's.
+    """
     from tfdock.do.watch import Stop
 
-    stop = Stop()
+    stop = Stop(kept=kept) if kept else Stop()
 
     def request(number: int, _frame: object) -> None:
         stop.requests += 1

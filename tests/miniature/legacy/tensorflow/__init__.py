@@ -6,11 +6,13 @@
 """
 
 from tensorflow.python import config, errors, nn, random, sysconfig, test, version
+from tensorflow.python.gradients import GradientTape
 from tensorflow.python.ops import Tensor, add, constant, device, function, matmul, reduce_sum
 
 __version__ = version.VERSION
 
 __all__ = [
+    "GradientTape",
     "Tensor",
     "add",
     "config",

@@ -1,0 +1,19 @@
+"""The first ops on the GPU, in a session that may not place them elsewhere. How long they take."""
+
+import time
+
+from probe import check
+
+
+def probe(facts):
+    import tensorflow as tf
+
+    with tf.device("/gpu:0"):
+        ones = tf.ones([64, 64])
+        product = tf.matmul(ones, ones)
+        total = tf.reduce_sum(tf.tanh(product * 0.0) + product)
+    started = time.time()
+    with tf.Session(config=tf.ConfigProto(allow_soft_placement=False)) as session:
+        value = float(session.run(total))
+    found = {"seconds": round(time.time() - started, 3), "value": value, "device": "/gpu:0"}
+    return check(value == 64.0**3, "{0} on gpu:0".format(64.0**3), found, "wrong")

@@ -1,0 +1,353 @@
+"""Wheels in real containers: ours, an official one, and such as are not what they should be."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tfdock.decide.trial import GPU, RUN
+from tfdock.do.docker_engine import DockerEngine
+from tfdock.do.settings import load
+from tfdock.errors import NetworkError
+from tfdock.model import ImageRef
+
+from .conftest import EditedTree, Workshop
+from .harness import Json, Outcome, Tfdock, replaced, wait_until, write_profile
+
+pytestmark = pytest.mark.engine
+
+CC = "tensorflow/libtensorflow_cc.so.2"
+INIT = "tensorflow/__init__.py"
+PIP = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CERT", "http_proxy", "https_proxy", "no_proxy")
+
+
+class Built:
+    """A miniature's wheel and the profile it was built by."""
+
+    def __init__(self, workshop: Workshop, capability: str) -> None:
+        self.tfdock = workshop.tfdock()
+        self.profile = write_profile(
+            self.tfdock.home / "profile.yaml", workshop.tree(), compute_capabilities=[capability]
+        )
+        self.outcome = self.tfdock.build(self.profile)
+        assert self.outcome.code == 0, self.outcome.told
+        (wheel,) = self.outcome.build["wheels"]
+        self.wheel = Path(wheel["path"])
+
+
+@pytest.fixture(scope="module")
+def sm_86(workshop: Workshop) -> Built:
+    return Built(workshop, "sm_86")
+
+
+def rewritten(wheel: Path, folder: Path, changes: Mapping[str, bytes]) -> Path:
+    """The wheel with other bytes in some files, and a RECORD that is right."""
+    folder.mkdir(exist_ok=True)
+    target = folder / wheel.name
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        contents = {info.filename: source.read(info) for info in source.infolist()}
+        (record,) = [name for name in contents if name.endswith(".dist-info/RECORD")]
+        del contents[record]
+        assert set(changes) <= set(contents)
+        contents |= changes
+        lines = [f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in contents.items()]
+        contents[record] = "".join([*lines, f"{record},,\n"]).encode()
+        for name, data in contents.items():
+            archive.writestr(name, data)
+    return target
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def member(wheel: Path, name: str) -> bytes:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(name)
+
+
+def with_first_line(wheel: Path, folder: Path, line: str) -> Path:
+    """The wheel with a line of Python that runs when it is imported."""
+    return rewritten(wheel, folder, {INIT: f"{line}\n".encode() + member(wheel, INIT)})
+
+
+def statuses(outcome: Outcome) -> dict[str, list[str]]:
+    """The checks by how they ended."""
+    found: dict[str, list[str]] = {"passed": [], "failed": [], "skipped": []}
+    for check in outcome.document["checks"]:
+        found[check["status"]].append(check["name"])
+    return found
+
+
+def check(outcome: Outcome, name: str) -> Json:
+    found: Json = next(check for check in outcome.document["checks"] if check["name"] == name)
+    return found
+
+
+# --- wheels that are what they should be ----------------------------------------------------------------------------
+
+
+def test_the_miniatures_wheel_passes_against_its_profile(sm_86: Built, tfdock: Tfdock) -> None:
+    outcome = tfdock.run("verify", sm_86.wheel, sm_86.profile, "--json", "--html", tfdock.home / "page.html")
+    assert outcome.code == 0, outcome.told
+    document = outcome.document
+    assert (document["schema"], document["ok"], document["wheel"]) == ("tfdock.verify/1", True, sm_86.wheel.name)
+    assert document["build_id"] == sm_86.outcome.build["build_id"]
+    assert document["sha256"] == hashlib.sha256(sm_86.wheel.read_bytes()).hexdigest()
+    assert document["gpu_code"] == {"sass": ["sm_86"], "ptx": [], "amdgpu": []}
+    found = statuses(outcome)
+    assert found["failed"] == []
+    assert set(found["passed"]) & set(RUN) == set(RUN) - set(GPU) - {"xla"}
+    assert {"gpu-code", "cuda", "file-integrity", "cpu-baseline"} <= set(found["passed"])
+    assert "the miniature has no compiler" in check(outcome, "xla")["reason"]
+    assert check(outcome, "gradient")["found"] == "[[7.0, 11.0], [9.0, 13.0]]"
+    assert "<html" in (tfdock.home / "page.html").read_text("utf-8")
+
+
+def test_the_record_of_a_build_says_that_its_wheel_was_tried(sm_86: Built) -> None:
+    record = json.loads(Path(sm_86.outcome.build["record"]).read_bytes())
+    verification = record["verification"]
+    assert verification["runtime"] == "python:3.11-slim-bookworm"
+    assert verification["gpu_code"]["sass"] == ["sm_86"]
+    by_name = {one["name"]: one["status"] for one in verification["checks"]}
+    assert by_name["gradient"] == by_name["gpu-code"] == "passed"
+    assert "failed" not in by_name.values()
+    assert record["seconds"]["verify"] > 0
+    assert sm_86.outcome.build["seconds"]["verify"] > 0
+    assert str(sm_86.tfdock.home) not in json.dumps(verification)
+
+
+def test_a_wheel_without_profile_is_tried_and_told_as_a_table(sm_86: Built, tfdock: Tfdock) -> None:
+    outcome = tfdock.run("verify", sm_86.wheel)
+    assert outcome.code == 0, outcome.told
+    lines = [line.split() for line in outcome.stdout.splitlines()]
+    assert lines[0] == ["check", "status", "found"]
+    by_name = {words[0]: words[1] for words in lines[1:]}
+    assert (by_name["op"], by_name["name"], by_name["cpu-baseline"]) == ("passed", "skipped", "skipped")
+
+
+def test_what_a_wheel_requires_can_be_given_as_a_folder(sm_86: Built, tfdock: Tfdock, tmp_path: Path) -> None:
+    (metadata,) = [name for name in zipfile.ZipFile(sm_86.wheel).namelist() if name.endswith("/METADATA")]
+    head, _, body = member(sm_86.wheel, metadata).partition(b"\n\n")
+    needs = rewritten(sm_86.wheel, tmp_path, {metadata: head + b"\nRequires-Dist: brick>=2\n\n" + body})
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "brick-2.1-py3-none-any.whl", "w") as archive:
+        archive.writestr("brick-2.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: brick\nVersion: 2.1\n")
+        archive.writestr("brick-2.1.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("brick-2.1.dist-info/RECORD", "")
+    given = tfdock.run("verify", needs, "--dependencies", folder, "--json")
+    assert given.code == 0, given.told
+    assert check(given, "install")["found"].startswith("2 distributions")
+    (folder / "brick-2.1-py3-none-any.whl").unlink()
+    lacking = tfdock.run("verify", needs, "--dependencies", folder, "--json")
+    assert lacking.code == 4
+    assert statuses(lacking)["failed"] == ["install"]
+    assert "brick>=2" in check(lacking, "install")["reason"]
+
+
+@pytest.fixture
+def with_pip(tfdock: Tfdock) -> Tfdock:
+    """The command with the settings by which pip reaches PyPI here."""
+    return tfdock.with_variables(**{name: os.environ[name] for name in PIP if os.environ.get(name)})
+
+
+def _skip_without_pypi(outcome: Outcome) -> None:
+    codes = {problem["code"] for problem in outcome.document["problems"]}
+    if "dependencies-unavailable" in codes:
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--no-cache-dir",
+            "--dest",
+            os.devnull,
+            "six",
+        ]
+        said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+        if "connection broken" in said or "Network is unreachable" in said:
+            pytest.skip("PyPI cannot be reached")
+
+
+def test_the_official_cpu_wheel_passes_with_xla_proven(
+    with_pip: Tfdock, official_wheels: Callable[..., Path]
+) -> None:
+    wheel = official_wheels("tensorflow-cpu==2.18.0", "3.11")
+    outcome = with_pip.run("verify", wheel, "--json")
+    _skip_without_pypi(outcome)
+    assert outcome.code == 0, outcome.told
+    found = statuses(outcome)
+    assert found["failed"] == []
+    assert set(found["passed"]) >= set(RUN) - set(GPU)
+    assert "lines of HLO" in check(outcome, "xla")["found"]
+    assert check(outcome, "import")["found"].startswith("2.18.0 (v2.18.0-rc2-4-g6550e4bd802)")
+    assert "distributions" in check(outcome, "install")["found"]
+
+
+def test_the_official_wheel_of_tensorflow_1_passes_where_its_python_can_be_had(
+    with_pip: Tfdock, workshop: Workshop, official_wheels: Callable[..., Path]
+) -> None:
+    image = str(load({}, os.environ).mirrored(ImageRef.parse("python:3.7-slim-bookworm")))
+    engine = DockerEngine(workshop.host)
+    try:
+        engine.image(image) or engine.pull(image)
+    except NetworkError as error:
+        pytest.skip(f"no image with Python 3.7: {error.problems[0].message}")
+    outcome = with_pip.run("verify", official_wheels("tensorflow==1.15.5", "3.7"), "--json")
+    _skip_without_pypi(outcome)
+    assert outcome.code == 0, outcome.told
+    assert "_XlaRun" in check(outcome, "xla")["found"]
+
+
+# --- wheels that are not --------------------------------------------------------------------------------------------
+
+
+def test_the_official_cpu_wheel_is_not_what_a_profile_with_cuda_asks_for(
+    tfdock: Tfdock, official_wheels: Callable[..., Path]
+) -> None:
+    wheel = official_wheels("tensorflow-cpu==2.18.0", "3.11")
+    outcome = tfdock.run("verify", wheel, "rtx3080", "--no-run", "--json")
+    assert outcome.code == 4, outcome.told
+    assert outcome.document["ok"] is False
+    found = statuses(outcome)
+    assert found["failed"] == ["name", "version", "gpu-code", "cuda", "cudnn"]
+    assert check(outcome, "gpu-code")["expected"] == "sm_86"
+    assert check(outcome, "cuda")["expected"] == "12.5.1"
+    assert set(RUN) <= set(found["skipped"])
+    for name in found["failed"]:
+        assert f"failed: {name}: expected " in outcome.stderr
+
+
+def test_a_kernel_library_for_another_architecture_is_found_as_exactly_that(
+    sm_86: Built, workshop: Workshop, tfdock: Tfdock, tmp_path: Path
+) -> None:
+    other = Built(workshop, "sm_80")
+    swapped = rewritten(sm_86.wheel, tmp_path, {CC: member(other.wheel, CC)})
+    outcome = tfdock.run("verify", swapped, sm_86.profile, "--json")
+    assert outcome.code == 4, outcome.told
+    assert statuses(outcome)["failed"] == ["gpu-code"]
+    assert (check(outcome, "gpu-code")["expected"], check(outcome, "gpu-code")["found"]) == ("sm_86", "sm_80")
+    assert CC in check(outcome, "gpu-code")["reason"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "killed by SIGILL"),
+        ("import os; os.abort()", "killed by SIGABRT"),
+        ("raise ImportError('libcudart.so.11.0: cannot open shared object file')", "libcudart.so.11.0"),
+    ],
+)
+def test_a_wheel_that_dies_when_it_is_imported_fails_that_check_and_nothing_else_dies(
+    sm_86: Built, tfdock: Tfdock, tmp_path: Path, line: str, reason: str
+) -> None:
+    outcome = tfdock.run("verify", with_first_line(sm_86.wheel, tmp_path, line), sm_86.profile, "--json")
+    assert outcome.code == 4, outcome.told
+    assert statuses(outcome)["failed"] == ["import"]
+    assert reason in check(outcome, "import")["reason"]
+    assert check(outcome, "op")["reason"] == "`import` has not passed"
+    assert check(outcome, "libraries")["status"] == "passed"
+
+
+def test_a_file_that_is_no_wheel_is_told_in_the_form_of_every_other(tfdock: Tfdock, tmp_path: Path) -> None:
+    path = tmp_path / "tensorflow-2.18.0-cp311-cp311-linux_x86_64.whl"
+    path.write_bytes(b"PK\x03\x04 and no more")
+    outcome = tfdock.run("verify", path, "--json")
+    assert outcome.code == 4, outcome.told
+    assert statuses(outcome)["failed"] == ["file-integrity"]
+
+
+def test_a_build_whose_wheel_computes_wrongly_is_refused_and_keeps_it(tfdock: Tfdock, edited: EditedTree) -> None:
+    wrong = edited({"tensorflow/python/gradients.py": replaced("ops.matmul(gradient, _transposed(b))", "gradient")})
+    outcome = tfdock.build(wrong)
+    assert outcome.code == 4, outcome.told
+    assert outcome.build["status"] == "refused"
+    assert outcome.problem["code"] == "wheel-refused"
+    assert "`gradient`: expected [[7.0, 11.0], [9.0, 13.0]]" in outcome.problem["message"]
+    assert tfdock.visible == []
+    (kept,) = tfdock.wheelhouse.glob(".tfdock/*/*/refused/*.whl")
+    assert str(kept) in outcome.problem["why"]
+    again = tfdock.run("verify", kept, wrong, "--json")
+    assert (again.code, statuses(again)["failed"]) == (4, ["gradient"])
+
+
+# --- what can go wrong on the way -----------------------------------------------------------------------------------
+
+
+def test_without_an_engine_the_file_is_checked_and_the_error_told(sm_86: Built, tfdock: Tfdock) -> None:
+    nowhere = tfdock.with_variables(DOCKER_HOST="unix:///nonexistent/docker.sock")
+    outcome = nowhere.run("verify", sm_86.wheel, sm_86.profile, "--json")
+    assert outcome.code == 6, outcome.told
+    assert outcome.document["ok"] is False
+    assert [problem["code"] for problem in outcome.document["problems"]] == ["engine-unavailable"]
+    assert "gpu-code" in statuses(outcome)["passed"]
+    assert statuses(outcome)["failed"] == []
+    assert check(outcome, "install")["reason"].startswith("no container engine")
+    assert nowhere.run("verify", sm_86.wheel, sm_86.profile, "--no-run").code == 0
+
+
+@pytest.fixture
+def sleeping(sm_86: Built, tmp_path: Path) -> Path:
+    """A wheel that takes ten minutes to import."""
+    return with_first_line(sm_86.wheel, tmp_path, "import time; print('asleep', flush=True); time.sleep(600)")
+
+
+@pytest.fixture
+def trying(workshop: Workshop, tfdock: Tfdock) -> Iterator[Callable[[], list[str]]]:
+    """The containers of trials on this command's cache that run."""
+
+    def names() -> list[str]:
+        listed = workshop.sdk.containers(filters={"label": "io.tfdock.run"})
+        mounted = [(one["Names"][0], {mount.get("Source", "") for mount in one["Mounts"]}) for one in listed]
+        return [name for name, sources in mounted if any(source.startswith(str(tfdock.cache)) for source in sources)]
+
+    yield names
+    assert names() == []
+    assert list((tfdock.cache / "output").glob("*")) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_trial_that_is_stopped_leaves_no_container(
+    sleeping: Path, tfdock: Tfdock, trying: Callable[[], list[str]], number: signal.Signals, code: int
+) -> None:
+    running = tfdock.start("verify", sleeping)
+    wait_until(trying)
+    running.signal(number)
+    outcome = running.finish(60)
+    assert outcome.code == code, outcome.told
+    assert "the wheel is as it was" in outcome.stderr
+
+
+def test_what_a_killed_trial_left_is_removed_by_the_next(
+    sleeping: Path, sm_86: Built, tfdock: Tfdock, trying: Callable[[], list[str]]
+) -> None:
+    running = tfdock.start("verify", sleeping)
+    wait_until(trying)
+    running.signal(signal.SIGKILL)
+    running.finish(60)
+    assert trying() != [], "nobody was there to remove it"
+    outcome = tfdock.run("verify", sm_86.wheel)
+    assert outcome.code == 0, outcome.told
+    assert "cleaned up after run" in outcome.stderr
+
+
+def test_a_page_of_the_result_can_be_had_of_a_trial_that_failed(sm_86: Built, tfdock: Tfdock, tmp_path: Path) -> None:
+    broken = with_first_line(sm_86.wheel, tmp_path, "raise ImportError('no <b>luck</b>')")
+    page = tfdock.home / "page.html"
+    assert tfdock.run("verify", broken, sm_86.profile, "--html", page).code == 4
+    text = page.read_text("utf-8")
+    assert "no &lt;b&gt;luck&lt;/b&gt;" in text
+    assert io.StringIO(text).readline().startswith("<!DOCTYPE html>")

@@ -1,0 +1,106 @@
+"""A wheel that has nothing to do with TensorFlow, and GPU code of more kinds than any of its wheels.
+
+bitsandbytes carries a library for each of seven CUDA releases, with relocatable code, uncompressed or in zstd, and
+one for each of six ROCm releases, whose bundles are compressed in versions 2 and 3.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tfdock.inspect.facts import GpuCode, Library
+from tfdock.inspect.inspection import Inspection, inspect_wheel
+
+from .test_official_wheels import counted, cuobjdumped, section, told, unpack
+from .workshop import OfficialWheels, Workshop, cuda
+
+REQUIREMENT = "bitsandbytes==0.50.2"
+
+
+@pytest.fixture(scope="module")
+def wheel(official_wheels: OfficialWheels) -> Path:
+    return official_wheels(REQUIREMENT)
+
+
+@pytest.fixture(scope="module")
+def found(wheel: Path) -> Inspection:
+    with wheel.open("rb") as file:
+        return inspect_wheel(file, wheel.name)
+
+
+@pytest.fixture(scope="module")
+def folder(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its libraries, unpacked: 130 MB."""
+    folder = tmp_path_factory.mktemp("bitsandbytes")
+    unpack(wheel, folder)
+    return folder
+
+
+def of(found: Inspection, name: str) -> dict[str, Library]:
+    """The libraries whose name has that in it, by what follows."""
+    pattern = re.compile(rf"libbitsandbytes_{name}(\d+)\.so")
+    return {match[1]: one for one in found.libraries if (match := pattern.search(one.path))}
+
+
+def test_it_is_sound_and_all_its_libraries_are_read(found: Inspection) -> None:
+    assert found.wheel.record_ok
+    assert (found.wheel.name, found.build_info) == ("bitsandbytes", None)
+    assert [one.path for one in found.libraries if one.problems] == []
+    assert set(of(found, "cuda")) == {"118", "121", "124", "126", "128", "130", "132"}
+    assert set(of(found, "rocm")) == {"64", "70", "71", "714", "715", "72"}
+    others = {one.path: one.loadable for one in found.libraries if not re.search(r"cuda|rocm", one.path)}
+    assert set(others.values()) == {GpuCode()}
+
+
+def test_cuda_code_is_what_cuobjdump_lists(found: Inspection, folder: Path) -> None:
+    for release, library in of(found, "cuda").items():
+        # Those of 13.2 and 13.5 end at "Invalid ELF" in what CUDA 12.1 made, that of 12.4 reads it.
+        program = cuda("12.4" if release == "121" else "13.0") / "bin" / "cuobjdump"
+        alone = told(program, "-lelf", "-lptx", folder / library.path)
+        assert counted(library.loadable) == cuobjdumped(alone), release
+        everything = told(program, "-lelf", "-lptx", "-all", folder / library.path)
+        assert counted(library.loadable, library.relocatable) == cuobjdumped(everything), release
+        packings = {packing for one in library.loadable.images for packing in one.packing}
+        assert packings == ({"zstd"} if release in ("130", "132") else {"raw"})
+
+
+def test_amd_code_is_what_the_offload_bundler_lists(found: Inspection, folder: Path, workshop: Workshop) -> None:
+    sources: dict[str, str | bytes] = {}
+    for release, library in of(found, "rocm").items():
+        for at, bundle in enumerate(bundles(folder / library.path)):
+            sources[f"{release}-{at}"] = bundle
+    lines = [f'echo {name}; "$BUNDLER_22" -list -type=o -input={name}' for name in sources]
+    listing = workshop.make("{\n" + "\n".join(lines) + "\n} > listing", sources, "listing") / "listing"
+    for release, library in of(found, "rocm").items():
+        expected, containers = Counter[str](), Counter[frozenset[str]]()
+        for targets in listed(listing.read_text("utf-8"), release):
+            expected.update(targets)
+            containers[frozenset(targets)] += 1
+        assert counted(library.loadable) == expected, release
+        assert {frozenset(one.amdgpu): one.count for one in library.loadable.containers} == containers, release
+        assert {one.packing for one in library.loadable.images} == {("zstd",)}
+
+
+def listed(text: str, release: str) -> Iterator[list[str]]:
+    """The targets of each bundle of a library."""
+    for part in re.split(r"^(?=\d+-\d+$)", text, flags=re.M):
+        if part.startswith(f"{release}-"):
+            yield re.findall(r"^hipv4-amdgcn-amd-amdhsa--(\S+)$", part, re.M)
+
+
+def bundles(path: Path) -> Iterator[bytes]:
+    """The compressed bundles of a library, by the sizes they give themselves."""
+    offset, size = section(told("readelf", "-SW", path), ".hip_fatbin")
+    data = path.read_bytes()[offset : offset + size]
+    at = 0
+    while at < size:
+        magic, version, length = struct.unpack_from("<4sH2xI", data, at)
+        assert (magic, version in (2, 3)) == (b"CCOB", True)
+        yield data[at : at + length]
+        at += length + -length % 4096

@@ -1,0 +1,125 @@
+"""Files made by real compilers, linkers and bundlers, and wheels around them.
+
+What was made is kept in the test bed's folder, under a hash of all that it was made of: compiling is done once.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from tfdock.inspect.facts import Library
+from tfdock.inspect.library import read_library
+
+OfficialWheels = Callable[..., Path]
+"""The fixture `official_wheels`: (requirement, python="3.11") -> a wheel's file."""
+
+BED = Path(__file__).parents[2] / "ci" / "bed" / "bed"
+_BLOCK = 1 << 20
+
+
+class Workshop:
+    """Makes files, in and from `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def make(self, script: str, sources: Mapping[str, str | bytes], *keep: str) -> Path:
+        """The folder with the files `keep`, which the shell script makes out of the sources.
+
+        The script names tools by `$CUDA_12_4` (a toolkit's folder) and `$BUNDLER_18` (a program). Skips where there
+        is no test bed that has them.
+        """
+        texts = {name: text.hex() if isinstance(text, bytes) else text for name, text in sources.items()}
+        recipe = json.dumps([script, texts, keep], sort_keys=True).encode()
+        folder = self._folder / hashlib.sha256(recipe).hexdigest()[:24]
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                with tempfile.TemporaryDirectory(dir=self._folder) as temporary:
+                    self._made(script, sources, keep, Path(temporary)).rename(folder)
+        return folder
+
+    def _made(self, script: str, sources: Mapping[str, str | bytes], keep: tuple[str, ...], temporary: Path) -> Path:
+        for name, text in sources.items():
+            (temporary / name).write_bytes(text.encode() if isinstance(text, str) else text)
+        environment = {**os.environ, **_tools(script, temporary)}
+        command = ["sh", "-e", "-c", script]
+        done = subprocess.run(command, cwd=temporary, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{script}\n{done.stderr[-3000:]}"
+        kept = temporary / "kept"
+        kept.mkdir()
+        for name in keep:
+            shutil.move(temporary / name, kept)
+        return kept
+
+
+def _tools(script: str, temporary: Path) -> dict[str, str]:
+    found = {}
+    for variable, version in set(re.findall(r"\$(CUDA_(\d+_\d+))\b", script)):
+        found[variable] = str(cuda(version.replace("_", ".")))
+    for variable, version in set(re.findall(r"\$(BUNDLER_(\d+))\b", script)):
+        folder = temporary / variable
+        folder.mkdir()
+        _bed("offload-bundler", version, str(folder))
+        found[variable] = str(folder / "clang-offload-bundler")
+    return found
+
+
+@functools.cache
+def cuda(version: str) -> Path:
+    """A toolkit's folder, with bin/nvcc and bin/cuobjdump; 13.0 has the cuobjdump of 13.2."""
+    return Path(_bed("cuda", version))
+
+
+def _bed(*arguments: str) -> str:
+    if not shutil.which("g++"):
+        pytest.skip("no g++, which nvcc needs")
+    done = subprocess.run([BED, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        told = f"the test bed cannot: {' '.join(done.stderr.strip().splitlines()[-1:])}"
+        pytest.fail(told) if os.environ.get("TFDOCK_BED") else pytest.skip(told)
+    return done.stdout.strip()
+
+
+def library(path: Path, name: str = "") -> Library:
+    """What `read_library` says of a file."""
+
+    def blocks() -> Iterator[bytes]:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                yield block
+
+    return read_library(name or path.name, path.stat().st_size, blocks)
+
+
+def wheel(folder: Path, members: Mapping[str, Path]) -> Path:
+    """A minimal wheel around the files, with a right RECORD."""
+    info = "fixture-1.0.dist-info"
+    contents = {name: path.read_bytes() for name, path in members.items()}
+    contents[f"{info}/METADATA"] = b"Metadata-Version: 2.1\nName: fixture\nVersion: 1.0\n"
+    contents[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n"
+    lines = [f"{name},sha256={_urlsafe(data)},{len(data)}\n" for name, data in contents.items()]
+    contents[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
+    path = folder / "fixture-1.0-cp311-cp311-linux_x86_64.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in contents.items():
+            archive.writestr(name, data)
+    return path
+
+
+def _urlsafe(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -1,0 +1,177 @@
+"""The steps of one run on an engine: each watched to its end, logged, and stopped when that is asked for."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeVar
+
+from tfdock.do import events, journal
+from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo, Output
+from tfdock.do.watch import Lines, Stop, Stopper, watched
+from tfdock.errors import EngineError, EngineLost, Problem, TimeLimit
+from tfdock.inspect import bazel
+
+_TAIL = 200
+_ERRORS = 50
+
+_T = TypeVar("_T")
+
+
+class Tap(Protocol):
+    """Somebody besides who looks at the output of a step."""
+
+    def feed(self, data: bytes) -> None:
+        """Take some bytes, as they come."""
+
+    def told(self, line: str) -> str:
+        """What is shown of a line."""
+
+
+@dataclass(kw_only=True)
+class Steps:
+    """What a run needs to take a step, and what the last one said: its last lines, and those that look like errors.
+
+    `run` is the run's id, `deadline` a time of `clock`, and `limit` the seconds that it came from.
+    """
+
+    engine: Engine
+    run: str
+    log: BinaryIO
+    listen: events.Listener
+    stop: Stop
+    clock: Callable[[], float] = time.monotonic
+    deadline: float | None = None
+    limit: int | None = None
+    started: float = field(default_factory=time.time)
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
+    errors: list[str] = field(default_factory=list)
+
+    def forget(self) -> None:
+        """Another phase begins: what the one before said no longer counts."""
+        self.tail.clear()
+        self.errors.clear()
+
+    def stopper(self, *, gently: Callable[[], None], by_force: Callable[[], None] = lambda: None) -> Stopper:
+        """Stops a step at a request, and when the run's time is up."""
+        return Stopper(self.stop, gently=gently, by_force=by_force, deadline=self.deadline, clock=self.clock)
+
+    def give_up(self, phase: str) -> None:
+        """Raise why a phase is to end: a request, or else its time is up."""
+        self.stop.check()
+        raise TimeLimit(
+            Problem(
+                code="time-limit",
+                message=f"the time limit of {self.limit} s was reached in phase {phase}; {self.stop.kept}",
+                fix="run the same command again to go on",
+            )
+        )
+
+    def watch(
+        self,
+        title: str,
+        produce: Callable[[Output], _T],
+        stopper: Stopper,
+        *,
+        tap: Tap | None = None,
+        on_engine: bool = True,
+    ) -> _T:
+        """Watch something to its end: its output goes to the log and, line by line, to the listener.
+
+        `on_engine`: it is the engine that does it, which is asked whether it is still there when nothing is heard.
+        """
+        self.log.write(f"=== tfdock: {title} ===\n".encode())
+        lines = Lines(lambda text: self._line(tap.told(text) if tap else text))
+
+        def output(data: bytes) -> None:
+            self.log.write(data)
+            if tap:
+                tap.feed(data)
+            lines.feed(data)
+
+        def tick(silent: float) -> None:
+            self.listen(events.Tick(silent=silent))
+            if stopper.tick():
+                self.listen(events.Notice(text=f"stopping; {self.stop.kept}. Ctrl-C again kills"))
+
+        try:
+            return watched(produce, output, tick, self.engine if on_engine else None, self.clock)
+        finally:
+            lines.close()
+
+    def _line(self, text: str) -> None:
+        self.tail.append(text)
+        if bazel.is_error(text) and len(self.errors) < _ERRORS:
+            self.errors.append(text)
+        done = bazel.progress(text)
+        if done:
+            self.listen(events.Progress(done=done[0], total=done[1]))
+        self.listen(events.Line(text=text))
+
+    def image(self, reference: str, phase: str, title: str) -> ImageInfo:
+        """The image of that name, pulled if it is not here. A pull has nothing to stop: what has arrived is kept."""
+        stopper = self.stopper(gently=lambda: self.give_up(phase))
+        return self.engine.image(reference) or self.watch(
+            title, lambda output: self.engine.pull(reference, output), stopper
+        )
+
+    def container(
+        self, spec: ContainerSpec, phase: str, title: str, tap: Tap | None = None
+    ) -> tuple[ContainerState, bool]:
+        """Run a container to its end: how it ended, and whether something in it was killed for memory.
+
+        Raises when it was stopped, or its time was up. The container is still there afterwards.
+        """
+        container = self.engine.create(spec)
+        self.engine.start(container)
+        stopper = self.stopper(
+            gently=lambda: self.engine.signal(container, "INT"),
+            by_force=lambda: self.engine.signal(container, "KILL"),
+        )
+        state = self.watch(title, lambda output: self._follow(container, output), stopper, tap=tap)
+        memory = state.oom_killed or self.engine.memory_killed(RUN_LABEL, self.run, self.started)
+        if state.exit_code != 0 or memory:
+            self.stop.check()
+            if stopper.late:
+                self.give_up(phase)
+        return state, memory
+
+    def _follow(self, container: str, output: Output) -> ContainerState:
+        """Hand on a container's output until it has really ended: a stream that ends says nothing (trust nobody)."""
+        seen, pause = 0, 0.02
+        while True:
+            for chunk in self.engine.follow(container, seen):
+                seen += len(chunk)
+                output(chunk)
+            state = self.engine.state(container)
+            if state is None:
+                raise EngineLost(
+                    Problem(
+                        code="container-gone",
+                        message="the container was removed while it ran",
+                        fix="run the same command again: the cache is kept",
+                    )
+                )
+            if not state.running:
+                return state
+            # The stream of a container ends a moment before its state does; a broken one is taken up again in time.
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+
+def ready(engine: Engine, info: EngineInfo, state: Path, listen: events.Listener) -> None:
+    """See that an engine can be used, and clean up what runs that were killed left on it."""
+    if not info.local:
+        raise EngineError(
+            Problem(
+                code="engine-remote",
+                message="the engine runs on another machine, but its containers mount folders of this one",
+                fix="use an engine on this machine: unset DOCKER_HOST, or run tfdock there",
+            )
+        )
+    for entry in journal.leftovers(state):
+        journal.clean(state, entry, engine)
+        listen(events.Notice(text=f"cleaned up after run {entry.run}, which had not ended well"))

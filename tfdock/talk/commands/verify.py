@@ -1,0 +1,225 @@
+"""`verify`: whether a wheel is what a profile asks for, and works in a clean container."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfdock.errors import EngineError, ExitCode, Interrupted, WheelRefused, combined_exit_code
+from tfdock.talk import console
+from tfdock.talk.app import (
+    AllowUntested,
+    AsJson,
+    CacheDir,
+    Knowledge,
+    app,
+    command,
+    knowledge_for,
+    local_engine,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+from tfdock.talk.commands.build import shown_progress, stoppable
+from tfdock.talk.commands.inspect import Wheel
+
+if TYPE_CHECKING:
+    from tfdock.decide.checks import Check
+    from tfdock.do.prepare import Resolved
+    from tfdock.do.settings import Settings
+    from tfdock.do.verify import Verification, Wanted
+    from tfdock.inspect.inspection import Inspection
+    from tfdock.read.knowledge import KnowledgeBase
+
+_NO_RUN = "it was not asked for (`--no-run`)"
+
+
+@app.command(
+    epilog="Examples: `tfdock verify WHEEL`, `tfdock verify WHEEL rtx3080 --html report.html`. Exit status: 0 none "
+    "has failed, 4 a check has failed, 6 no engine for the trial (`--no-run` leaves it out), 7 no network for it.",
+)
+@command("tfdock.verify/1")
+def verify(
+    wheel: Wheel,
+    profile: Annotated[
+        str | None,
+        typer.Argument(
+            help="What it should be: a profile file, or the name of a shipped profile.",
+            metavar="[PROFILE]",
+            show_default=False,
+        ),
+    ] = None,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Look at the file only: needs no engine.")] = False,
+    relaxed: Annotated[
+        bool, typer.Option("--relaxed", help="GPU code beyond what the profile asks for is no mistake.")
+    ] = False,
+    dependencies: Annotated[
+        Path | None,
+        typer.Option(
+            "--dependencies",
+            help="A folder with the wheels that it requires, instead of a download.",
+            metavar="DIR",
+            show_default=False,
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page with the result.", metavar="FILE", show_default=False),
+    ] = None,
+    cache_dir: CacheDir = None,
+    allow_untested: AllowUntested = False,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a wheel against a profile, then install and try it in a clean container without network."""
+    from tfdock.decide.checks import build_traces
+    from tfdock.do.verify import Wanted, unsound
+    from tfdock.do.wheels import inspected
+
+    settings = settings_for(cache_dir=cache_dir, knowledge=knowledge)
+    base = knowledge_for(settings)
+    asked = preparer_for(settings, allow_untested=allow_untested).resolve(profile) if profile else None
+    wanted = Wanted(
+        resolution=asked.resolution if asked else None,
+        strict=not relaxed and (asked is None or asked.resolution.verify.gpu_code == "strict"),
+        run=_NO_RUN if no_run else "",
+        dependencies=dependencies,
+    )
+    inspection = None
+    try:
+        with console.Reading(sys.stderr, wheel.name) as reading:
+            inspection = inspected(wheel, traces=build_traces(), progress=reading)
+    except WheelRefused as error:
+        found = unsound(base, error)
+    else:
+        wanted = replace(wanted, options=_options(base, wheel, inspection.wheel.sha256))
+        found = _verified(settings, base, wheel, inspection, wanted)
+    document = _document(base, wheel, profile, asked, inspection, found)
+    if html:
+        from tfdock.talk.report import verify_page
+
+        html.write_text(verify_page(document), "utf-8")
+    _tell(document, found, as_json=as_json)
+    failed = () if found.ok else (ExitCode.VERIFICATION,)
+    raise typer.Exit(combined_exit_code([*failed, *([found.impossible.exit_code] if found.impossible else [])]))
+
+
+def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] | None:
+    """The compiler's options, where the record of the wheel's build lies beside it."""
+    from tfdock.decide.checks import compiler_options
+    from tfdock.do.workspace import Wheelhouse
+
+    for record in Wheelhouse(wheel.absolute().parent).records():
+        if any(one.get("sha256") == sha256 for one in record.get("wheels", ())):
+            plan = record["plan"]
+            return compiler_options(base, plan["environment"], plan["bazel_flags"])
+    return None
+
+
+def _verified(
+    settings: Settings, base: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: Wanted
+) -> Verification:
+    """All checks; without an engine those that need none."""
+    from tfdock.do.verify import bench_for, verified
+
+    if wanted.run:
+        return verified(None, base, wheel, inspection, wanted)
+    log = settings.cache_dir.absolute() / "verify" / f"{inspection.wheel.sha256[:16]}.log"
+    try:
+        with stoppable(kept="the wheel is as it was") as stop, shown_progress() as listen:
+            engine = local_engine()
+            with bench_for(engine, settings, listen, stop, log, wheel.name) as bench:
+                return verified(bench, base, wheel, inspection, wanted)
+    except Interrupted:
+        raise
+    except EngineError as error:
+        found = verified(None, base, wheel, inspection, replace(wanted, run=error.problems[0].message))
+        return replace(found, impossible=error)
+
+
+# --- what is told ---------------------------------------------------------------------------------------------------
+
+
+def _document(
+    base: KnowledgeBase,
+    wheel: Path,
+    profile: str | None,
+    asked: Resolved | None,
+    inspection: Inspection | None,
+    found: Verification,
+) -> dict[str, Any]:
+    """The result for programs; the page is made of it as well."""
+    problems = found.impossible.problems if found.impossible else ()
+    return {
+        "ok": found.ok and not problems,
+        "wheel": wheel.name,
+        "sha256": inspection.wheel.sha256 if inspection else None,
+        "profile": profile,
+        "build_id": asked.resolution.build_id if asked else None,
+        "checks": [asdict(check) for check in found.checks],
+        "runtime": found.runtime,
+        "problems": list(problems),
+        **(_facts(base, inspection) if inspection else {}),
+        "gpu_code": found.document["gpu_code"],
+    }
+
+
+def _facts(base: KnowledgeBase, inspection: Inspection) -> dict[str, Any]:
+    from tfdock.decide.coverage import coverage
+    from tfdock.decide.serving import evidence_of, own_libraries
+    from tfdock.talk.commands.inspect import library_json
+
+    wheel = inspection.wheel
+    own = {library.path for library in own_libraries(base, inspection.libraries)}
+    return {
+        "name": wheel.name,
+        "version": wheel.version,
+        "python_tag": wheel.python_tag,
+        "abi_tag": wheel.abi_tag,
+        "platform_tag": wheel.platform_tag,
+        "size": wheel.size,
+        "coverage": [asdict(one) for one in coverage(base, evidence_of(base, inspection))],
+        "libraries": [{"own": one.path in own, **library_json(one)} for one in inspection.libraries],
+    }
+
+
+def _tell(document: dict[str, Any], found: Verification, *, as_json: bool) -> None:
+    if as_json:
+        document = dict(document)
+        print_json("tfdock.verify/1", document.pop("ok"), document)
+    else:
+        for line in _lines(found):
+            console.say(line, stream=sys.stdout)
+    for check in found.failed:
+        console.tell(f"{console.Style(sys.stderr).bad('failed:')} {_sentence(check)}")
+    if found.impossible:
+        console.show_problems(found.impossible.problems)
+
+
+def _lines(found: Verification) -> Iterator[str]:
+    style = console.Style(sys.stdout)
+    paint = {"passed": style.good, "failed": style.bad, "skipped": style.faint}
+    rows = [(one.name, paint[one.status](one.status), _shown(one)) for one in found.checks]
+    yield from console.table([tuple(map(style.strong, ("check", "status", "found"))), *rows])
+
+
+def _shown(check: Check) -> str:
+    """What was found, and for what has not passed why."""
+    reason = check.reason if check.status != "passed" else ""
+    return "; ".join(console.clean(part) for part in (check.found, reason) if part)
+
+
+def _sentence(check: Check) -> str:
+    parts = [
+        f"expected {check.expected}" if check.expected else "",
+        f"found {check.found}" if check.found else "",
+        check.reason,
+    ]
+    return console.clean(f"{check.name}: {'; '.join(part for part in parts if part)}")
