@@ -1,0 +1,76 @@
+"""An official wheel from PyPI, downloaded once a machine: `official.py tensorflow==2.18.0 3.11` prints its path.
+
+It lies in the test bed's folder, where downloads outlive a session; the bed need not be up. Exit status 69: PyPI
+cannot be reached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from filelock import FileLock
+
+UNAVAILABLE = 69  # EX_UNAVAILABLE
+# pip does not derive older platforms from a newer one.
+_PLATFORMS = ("manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux_2_12", "manylinux2010", "linux")
+_UNREACHABLE = r"connection broken by|Could not fetch URL|HTTP error 5\d\d|Temporary failure|Network is unreachable"
+
+
+def bed_folder() -> Path:
+    """The test bed's folder."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("TFDOCK_BED") or cache / "tfdock-bed")
+
+
+def official_wheel(requirement: str, python: str) -> Path:
+    """The wheel that pip takes for a requirement; another process that asks for the same waits."""
+    folder = bed_folder() / "wheels" / f"{requirement}-py{python}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        return _whole_wheel(folder) or _downloaded(folder, requirement, python)
+
+
+def _whole_wheel(folder: Path) -> Path | None:
+    """The wheel in a folder, if it is the bytes that were downloaded; else the folder is removed."""
+    sums = folder / "SHA256SUMS"
+    if sums.exists():
+        digest, name = sums.read_text("utf-8").split()
+        wheel = folder / name
+        if wheel.exists() and _sha256(wheel) == digest:
+            return wheel
+    shutil.rmtree(folder, ignore_errors=True)
+    return None
+
+
+def _downloaded(folder: Path, requirement: str, python: str) -> Path:
+    """Download into a folder beside the wanted one and rename that: an interrupted one leaves nothing half."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        part = Path(temporary) / "part"
+        platforms = [option for one in _PLATFORMS for option in ("--platform", f"{one}_x86_64")]
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", *platforms]
+        options = ["--python-version", python, "--no-cache-dir", "--progress-bar", "off", "--dest", str(part)]
+        done = subprocess.run([*command, *options, requirement], capture_output=True, text=True, check=False)
+        if done.returncode:
+            broken = re.search(rf".*({_UNREACHABLE}).*", done.stderr)
+            sys.stderr.write(broken[0] if broken else done.stderr.strip()[-2000:])
+            sys.exit(UNAVAILABLE if broken else 1)
+        (wheel,) = part.glob("*.whl")
+        (part / "SHA256SUMS").write_text(f"{_sha256(wheel)}  {wheel.name}\n", "utf-8")
+        part.rename(folder)
+    return folder / wheel.name
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{official_wheel(*sys.argv[1:])}\n")
