@@ -44,8 +44,8 @@ __all__ = [
 class Service:
     """How a GPU runs a wheel. `by` is the image it uses (`sm_80`, `compute_90`, `gfx90a`), empty where it runs none.
 
-    `limits` are what is narrower than that, a sentence each, and `driver` which drivers do; what pip is told by `pins`
-    helps against some.
+    `limits` are what is narrower than that, a sentence each, and `driver` which drivers do; what pip is told by
+    `pins` helps against some.
     """
 
     gpu: Gpu

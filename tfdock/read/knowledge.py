@@ -351,8 +351,8 @@ class Driver(Row):
 class Architecture(Row):
     """A generation of GPUs and its targets (`8.6`). `embedded` targets run their own code only, and only there.
 
-    `driver_min` and `driver_max` are driver branches (`570`); `machine` is the CPU of the embedded ones. `examples` are
-    GPUs that people know the targets by (`8.6: rtx3080`).
+    `driver_min` and `driver_max` are driver branches (`570`); `machine` is the CPU of the embedded ones. `examples`
+    are GPUs that people know the targets by (`8.6: rtx3080`).
     """
 
     KEY = ("architecture",)
