@@ -104,7 +104,15 @@ class _Gathering:
         if library is None:
             self._again.append((self._member, self._scan))
         else:
-            self._take(library, self._scan)
+            self.libraries.append(library)
+        self._facts += 100 + self._scan.read
+        if self._facts > _MOST_FACTS:
+            fail("wheel-too-large", "The wheel's libraries, or the GPU code in them, are too many to list.")
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a library is to be read once more: until then it takes memory."""
+        return bool(self._again)
 
     def pause(self) -> None:
         """Read once more, as often as it takes, the libraries of an unusual layout."""
@@ -112,14 +120,8 @@ class _Gathering:
             while (library := scan.library()) is None:
                 for piece in pieces(self._file, member):
                     scan.feed(piece)
-            self._take(library, scan)
+            self.libraries.append(library)
         self._again = []
-
-    def _take(self, library: Library, scan: LibraryScan) -> None:
-        self.libraries.append(library)
-        self._facts += 100 + scan.read
-        if self._facts > _MOST_FACTS:
-            fail("wheel-too-large", f"The wheel has {len(self.libraries)} libraries and more, too many to list.")
 
 
 @dataclass(slots=True)

@@ -107,9 +107,12 @@ class WheelMetadata:
 class Watcher(Protocol):
     """Looks on while a wheel is read: `begin`, `feed` and `end` of every member come in a thread of their own.
 
-    `pause` comes in the reader's, after large members and at the end, when all that was fed is done with: the file
-    may be read then.
+    `pause` comes in the reader's, where the watcher is `waiting` for it, after large members and at the end, when all
+    that was fed is done with: the file may be read then.
     """
+
+    @property
+    def waiting(self) -> bool: ...
 
     def begin(self, member: Member) -> object: ...
     def feed(self, data: bytes) -> object: ...
@@ -554,7 +557,7 @@ def _record_problems(
         if watcher:
             beside.do(partial(_called, watcher.end), b"")
         whole.read_to(member.data + member.packed)
-        if watcher and member.size >= _LARGE:
+        if watcher and (watcher.waiting or member.size >= _LARGE):
             beside.wait()
             watcher.pause()
     beside.wait()
