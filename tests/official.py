@@ -19,7 +19,7 @@ from filelock import FileLock
 
 UNAVAILABLE = 69  # EX_UNAVAILABLE
 # pip does not derive older platforms from a newer one.
-_PLATFORMS = ("manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux_2_12", "manylinux2010", "linux")
+_PLATFORMS = (*(f"manylinux_2_{minor}" for minor in range(28, 4, -1)), "manylinux2014", "manylinux2010", "linux")
 _UNREACHABLE = r"connection broken by|Could not fetch URL|HTTP error 5\d\d|Temporary failure|Network is unreachable"
 
 

@@ -54,6 +54,8 @@ class Workshop:
         return folder
 
     def _made(self, script: str, sources: Mapping[str, str | bytes], keep: tuple[str, ...], temporary: Path) -> Path:
+        if not shutil.which("g++"):
+            pytest.skip("no g++")
         for name, text in sources.items():
             (temporary / name).write_bytes(text.encode() if isinstance(text, str) else text)
         environment = {**os.environ, **_tools(script, temporary)}
@@ -86,8 +88,6 @@ def cuda(version: str) -> Path:
 
 
 def _bed(*arguments: str) -> str:
-    if not shutil.which("g++"):
-        pytest.skip("no g++, which nvcc needs")
     done = subprocess.run([BED, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         told = f"the test bed cannot: {' '.join(done.stderr.strip().splitlines()[-1:])}"

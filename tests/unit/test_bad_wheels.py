@@ -474,6 +474,13 @@ def broken_containers() -> Hostile:
     return Hostile(members={f"{at}.so": [(data, 1)] for at in range(5000)})
 
 
+def read_twice() -> Hostile:
+    """Libraries whose code does not lie as linkers lay it: they are looked at once more."""
+    one = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, (1 << 64) - 1)
+    data = elf.library((".rodata", bytes(7 * MIB)), (".nv_fatbin", one), alignment=8)
+    return Hostile(members={f"{at}.so": [(data, 1)] for at in range(60)})
+
+
 def different_containers() -> Hostile:
     """Each of 6000 holds another list of targets."""
     lists = [[elf.Image(kind=2, number=10 + bit) for bit in range(13) if at >> bit & 1] for at in range(1, 6000)]
@@ -574,6 +581,7 @@ HOSTILE: dict[str, Callable[[], Hostile]] = {
     "an account of 500,000 entries": lambda: account(b"build_info={'a':[" + b"1," * (MIB // 2 - 20) + b"]}"),
     "an account that is deep": lambda: account(b"a=" + b"-" * (MIB - 5) + b"1"),
     "5000 libraries of broken containers": broken_containers,
+    "60 libraries that are read twice": read_twice,
     "100 libraries of containers that differ": different_containers,
     "20,000 libraries": lambda: Hostile(
         members={
