@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from tfdock.decide import preflight
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.preflight import FAILED, OK, WARNING, Check
-from tfdock.do.machine import engine_machine, local_host, local_machine, nearest, place
+from tfdock.do.machine import engine_machine, gives_gpus, local_host, local_machine, nearest, place
 from tfdock.do.settings import Settings
 from tfdock.errors import (
     BuildFailed,
@@ -26,7 +25,7 @@ from tfdock.errors import (
     combined_exit_code,
 )
 from tfdock.model import Host, Place
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.read.knowledge import Accelerator, KnowledgeBase
 
 if TYPE_CHECKING:
     from tfdock.do.engine import Engine, EngineInfo
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
 # builds of TensorFlow 2 with CUDA that left some 40 GB in the second.
 _IMAGE, _CACHE, _WHEELS = 0.35, 0.6, 0.05
 _IMAGES = "the engine's images"
-
-# What lets containers see a GPU: a runtime the engine lists, or a program that its `--gpus` looks for.
-_RUNTIMES = {"cuda": ("nvidia", ("nvidia-container-runtime-hook", "nvidia-ctk"))}
 
 _ERRORS: dict[ExitCode, type[TfdockError]] = {
     ExitCode.ENGINE: EngineUnavailable,
@@ -68,7 +64,7 @@ def examine(
             plan, knowledge, host=host, machine=machine, places=places, profile=file
         )
     yield from preflight.folder_checks(places)
-    yield from _devices(host, info, troubles=not plans)
+    yield from _devices(host, info, _families(settings, knowledge), troubles=not plans)
     yield from _leftovers(settings)
 
 
@@ -155,7 +151,16 @@ def _asked(engine: Engine) -> tuple[EngineInfo | None, Check]:
     return info, preflight.engine_check(info.name, info.version, info.api_version, local=info.local)
 
 
-def _devices(host: Host, info: EngineInfo | None, *, troubles: bool) -> Iterator[Check]:
+def _families(settings: Settings, knowledge: KnowledgeBase | None) -> Iterable[Accelerator]:
+    # Here and not above: `check` asks this module for folders only.
+    from tfdock.do import assets
+
+    return (knowledge or assets.knowledge(settings.knowledge, settings.cache_dir)).accelerators.values()
+
+
+def _devices(
+    host: Host, info: EngineInfo | None, families: Iterable[Accelerator], *, troubles: bool
+) -> Iterator[Check]:
     """GPUs, and whether containers can see them: a build needs neither."""
     if host.wsl:
         found = "this is Windows' own Linux (WSL2): the GPU's driver is that of Windows, install none here"
@@ -169,11 +174,12 @@ def _devices(host: Host, info: EngineInfo | None, *, troubles: bool) -> Iterator
     names = [f"{gpu.name} ({gpu.target})" if gpu.target else gpu.name for gpu in host.gpus]
     drivers = "".join(f", driver {version}" for version in host.drivers.values())
     yield Check(name="gpu", status=OK, found=f"{', '.join(names)}{drivers}")
-    for accelerator, (runtime, programs) in _RUNTIMES.items():
-        if info is None or accelerator not in {gpu.accelerator for gpu in host.gpus}:
+    here = {gpu.accelerator for gpu in host.gpus}
+    for row in families:
+        if info is None or not row.engine_runtime or row.accelerator not in here:
             continue
-        if runtime in info.runtimes or any(shutil.which(program) for program in programs):
-            yield Check(name="gpu runtime", status=OK, found=f"containers can use {runtime}'s")
+        if gives_gpus(info, row):
+            yield Check(name="gpu runtime", status=OK, found=f"containers can use {row.engine_runtime}'s")
             continue
         yield Check(
             name="gpu runtime",

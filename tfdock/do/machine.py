@@ -22,6 +22,7 @@ from tfdock.model import Host, LocalGpu, Machine, Place
 
 if TYPE_CHECKING:
     from tfdock.do.engine import EngineInfo
+    from tfdock.read.knowledge import Accelerator
 
 _ANSWER_SECONDS = 20.0
 """nvidia-smi takes seconds where no persistence daemon keeps the driver loaded, and for ever when a GPU has died."""
@@ -49,6 +50,14 @@ def engine_machine(info: EngineInfo) -> Machine:
     # An engine in a virtual machine of its own (Docker Desktop) has not this machine's swap either.
     swap = local.swap if info.memory >= local.memory else 0
     return Machine(cpus=min(info.cpus, local.cpus), memory=min(info.memory, local.memory), swap=swap)
+
+
+def gives_gpus(info: EngineInfo, accelerator: Accelerator) -> bool:
+    """Whether an engine on this machine can give containers the GPUs of a family, by a runtime it has for them."""
+    runtime = accelerator.engine_runtime
+    return runtime is not None and (
+        runtime in info.runtimes or any(shutil.which(program) for program in accelerator.engine_programs)
+    )
 
 
 def _cores() -> int:

@@ -37,7 +37,7 @@ from tfdock.decide.trial import (
 from tfdock.do import assets, events, journal
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo
 from tfdock.do.failures import make_folder
-from tfdock.do.machine import free_disk
+from tfdock.do.machine import free_disk, gives_gpus
 from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps, ready
 from tfdock.do.watch import Stop
@@ -566,7 +566,7 @@ def _access(accelerator: Accelerator | None, info: EngineInfo) -> _Access:
     if accelerator is None:
         return _Access(missing="the wheel is for the CPU")
     runtime, devices = accelerator.engine_runtime, accelerator.device_files
-    if runtime and runtime in info.runtimes:
+    if gives_gpus(info, accelerator):
         return _Access(gpus=True)
     if devices and Path(devices[0]).exists():
         return _Access(devices=devices, groups=tuple(sorted(_groups(devices))))

@@ -731,8 +731,8 @@ class Accelerator(Row):
     `template` names `dockerfiles/accelerator/<template>.j2`. `vendor` is what drivers may put before a GPU's name,
     `tools` the toolkit's programs that compile, below the image's paths.
 
-    Containers see its GPUs where the engine has the runtime `engine_runtime`, or by `device_files` (the first of them
-    is there where such a GPU is).
+    Containers see its GPUs where the engine has the runtime `engine_runtime`, or its machine one of the
+    `engine_programs` that do the same; or by `device_files`, the first of which is there where such a GPU is.
 
     `installed` matches the folders that its own packages install it to: a library may look for it there. `packages`
     matches for each component the names of the Python packages that bring it.
@@ -754,6 +754,7 @@ class Accelerator(Row):
     vendor: str = ""
     tools: tuple[Template, ...] = ()
     engine_runtime: str | None = None
+    engine_programs: tuple[str, ...] = ()
     device_files: tuple[str, ...] = ()
     installed: Expression | None = None
     packages: dict[str, Expression] = Field(default_factory=dict)
