@@ -50,7 +50,7 @@ def verify(
         str | None,
         typer.Argument(
             help="What it should be: a profile file, or the name of a shipped profile.",
-            metavar="[PROFILE]",
+            metavar="PROFILE",
             show_default=False,
         ),
     ] = None,
@@ -102,11 +102,11 @@ def verify(
         wanted = replace(wanted, options=_options(base, wheel, inspection.wheel.sha256))
         found = _verified(settings, base, wheel, inspection, wanted)
     document = _document(base, wheel, profile, asked, inspection, found)
-    if html:
+    _tell(document, found, as_json=as_json)
+    if html:  # told first: a page that cannot be written loses nothing
         from tfdock.talk.report import verify_page
 
         html.write_text(verify_page(document), "utf-8")
-    _tell(document, found, as_json=as_json)
     failed = () if found.ok else (ExitCode.VERIFICATION,)
     raise typer.Exit(combined_exit_code([*failed, *([found.impossible.exit_code] if found.impossible else [])]))
 
