@@ -62,11 +62,15 @@ offload_bundler() {
   cat >"$folder/clang-offload-bundler" <<'TEXT'
 #!/bin/sh
 here=$(cd "$(dirname "$0")" && pwd)/usr-of-trixie
+PATH=$here/path:$PATH
 exec "$here/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$here/usr/lib/x86_64-linux-gnu" \
   "$here/bundler" "$@"
 TEXT
   chmod 0755 "$folder/clang-offload-bundler"
   ln -s "usr/lib/llvm-$version/bin/clang-offload-bundler" "$folder/usr-of-trixie/bundler"
+  # It looks for this one before it starts, and uses it for host objects only: binutils' own does.
+  mkdir "$folder/usr-of-trixie/path"
+  ln -s "$(command -v objcopy)" "$folder/usr-of-trixie/path/llvm-objcopy"
 }
 
 # packages FOLDER PACKAGE... : unpacks Debian's packages into FOLDER, from the sources that `private_apt` chose.
