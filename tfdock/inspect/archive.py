@@ -43,7 +43,7 @@ MAX_RATIO = 200  # whole archive; wheels with debug information stay below 20
 
 BLOCK = 1 << 20
 _ISAL_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub calls the class an instance
-_PACKED_BLOCK = 1 << 16  # small: after each MiB of output the inflater copies the input it has not read
+_PACKED_BLOCK = 1 << 18  # per call, in which Python's lock is free; what is not read of it is copied for each MiB
 _U16 = 0xFFFF
 _U32 = 0xFFFF_FFFF
 
