@@ -9,7 +9,7 @@ from typing import Literal
 
 from tfdock.decide.plan import DISK_CACHE, OUTPUT, REPOSITORY_CACHE, SOURCE, STAGING
 from tfdock.decide.resolve import Resolution
-from tfdock.decide.serving import own_libraries
+from tfdock.decide.serving import built_with, own_libraries
 from tfdock.decide.tools import NATIVE
 from tfdock.inspect.defects import WheelError
 from tfdock.inspect.facts import Library, target_order
@@ -295,7 +295,7 @@ def _component(
     accelerator: Accelerator, component: str, inspection: Inspection, resolution: Resolution | None
 ) -> Check:
     title = accelerator.titles.get(component, component)
-    found = _built_with(inspection, component)
+    found = built_with(inspection, component)
     if resolution is None:
         return _skipped(component, _NO_PROFILE, found=found)
     expected = resolution.components.get(component, "")
@@ -311,12 +311,6 @@ def _component(
     if inspection.build_info.get(f"is_{accelerator.accelerator}_build", True) is False:
         return _check(component, False, expected, "none", f"its build_info says that it is not built with {title}")
     return _skipped(component, f"its build_info does not say which {title}", expected=expected)
-
-
-def _built_with(inspection: Inspection, component: str) -> str:
-    """A component's version by `build_info`, as it is written there; up to 2.2 the entry had another name."""
-    info = inspection.build_info or {}
-    return str(info.get(f"{component}_version", info.get(f"{component}_version_number", "")))
 
 
 def _agree(expected: str, found: str) -> bool:

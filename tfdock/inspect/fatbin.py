@@ -70,10 +70,6 @@ class Container:
     kernels: bool = False
     problem: str = ""
 
-    @property
-    def size(self) -> int:
-        return self.end - self.start
-
 
 def find(data: bytes, base: int, start: int) -> int:
     """The next place where a container may start: its magic, at a multiple of 8."""

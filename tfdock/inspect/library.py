@@ -10,6 +10,7 @@ read again, then knowing where to look. The result is the same either way.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -437,12 +438,12 @@ class _Assembly:
         )
 
     def _tried(self, part: Callable[[], T]) -> T | None:
-        try:
-            return part()
-        except elf.ElfError as error:
-            self._problems.append(str(error))
-        except _Lacking:
-            pass  # another pass will bring it
+        """A part of the facts; None where it is damaged, and where another pass must bring it first."""
+        with contextlib.suppress(_Lacking):
+            try:
+                return part()
+            except elf.ElfError as error:
+                self._problems.append(str(error))
         return None
 
     def _told(self) -> tuple[str, ...]:

@@ -50,10 +50,6 @@ class Bundle:
     ends_somewhere: bool = False
     problem: str = ""
 
-    @property
-    def size(self) -> int:
-        return self.end - self.start
-
 
 def find(data: bytes, base: int, start: int) -> int:
     """The next place where a bundle may start.
