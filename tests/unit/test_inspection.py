@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zipfile
 from collections.abc import Mapping
 
 import pytest
@@ -56,6 +57,14 @@ def test_texts_are_found_in_every_file_also_where_they_lie_across_two_blocks() -
     found = inspected(files, traces=(b"/tf/tensorflow", b"/tf/out", b"/nowhere"))
     assert found.traces == {"/tf/tensorflow": ("a.py", "b.bin"), "/tf/out": ("d.so",), "/nowhere": ()}
     assert inspected(files).traces == {}
+
+
+def test_progress_counts_every_byte_that_is_unpacked() -> None:
+    files = {"a.py": b"one", "b.bin": bytes(9 << 20), "c.so": ELF}
+    wheel, counts = wheel_of(files), list[int]()
+    inspect_wheel(io.BytesIO(wheel), NAME, progress=counts.append)
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        assert sum(counts) == sum(member.file_size for member in archive.infolist())
 
 
 # --- build_info.py ------------------------------------------------------------------------------------------------

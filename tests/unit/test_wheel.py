@@ -495,6 +495,20 @@ def test_a_member_that_inflates_beyond_its_declared_size_is_refused() -> None:
     assert raised.value.code == "wheel-corrupt-member"
 
 
+def test_of_several_damaged_members_the_first_of_the_archive_is_named() -> None:
+    """Each is large enough for a thread of its own, and the second one is read first."""
+    files = [
+        File(name=f"demo_pkg/{name}", data=byte * size, method=zipfile.ZIP_STORED)
+        for name, byte, size in (("early", b"\1", 9 << 20), ("later", b"\2", 10 << 20))
+    ]
+    data = make_wheel(*files, contents=[])
+    for file in files:
+        at = data.index(file.data)
+        data = data[:at] + b"X" + data[at + 1 :]
+    with pytest.raises(WheelError, match="`demo_pkg/early` has another size or CRC"):
+        read(data)
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_damaged_bytes_raise_nothing_but_wheel_errors(data: st.DataObject) -> None:

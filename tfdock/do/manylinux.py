@@ -13,6 +13,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from auditwheel.architecture import Architecture  # type: ignore[import-untyped]
@@ -108,8 +109,8 @@ def _outside_of(root: Library, by_path: Mapping[str, Library], allowed: frozense
             if needed in seen or needed in allowed or _LOADER.match(needed):
                 continue
             seen.add(needed)
-            folders = [*_folders(root, root.rpath), *_folders(library, library.rpath)]
-            folders += [*_folders(library, library.runpath), *_folders(root, root.runpath)]
+            folders = [*_folders(root.path, root.rpath), *_folders(library.path, library.rpath)]
+            folders += [*_folders(library.path, library.runpath), *_folders(root.path, root.runpath)]
             found = next((path for folder in folders if (path := posixpath.join(folder, needed)) in by_path), None)
             if found is None:
                 yield library.path, needed
@@ -117,8 +118,9 @@ def _outside_of(root: Library, by_path: Mapping[str, Library], allowed: frozense
                 todo.append(by_path[found])
 
 
-def _folders(library: Library, entries: Iterable[str]) -> list[str]:
-    """The folders of the wheel that entries of RPATH or RUNPATH name."""
-    here = posixpath.dirname(library.path)
+@lru_cache(maxsize=10_000)  # asked for each policy and each library that is needed
+def _folders(path: str, entries: tuple[str, ...]) -> tuple[str, ...]:
+    """The folders of the wheel that entries of RPATH or RUNPATH name, in a library of that path."""
+    here = posixpath.dirname(path)
     named = [match for entry in entries if (match := re.match(r"\$(?:ORIGIN|\{ORIGIN\})(?:/(.*)|\Z)", entry))]
-    return [posixpath.normpath(posixpath.join(here, match[1] or "")) for match in named]
+    return tuple(posixpath.normpath(posixpath.join(here, match[1] or "")) for match in named)

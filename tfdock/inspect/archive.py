@@ -16,14 +16,15 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from isal import isal_zlib
 
 from tfdock.inspect.defects import fail
+from tfdock.inspect.pair import Lock
 
 EARLIEST_EPOCH = 315532800  # 1980-01-01T00:00:00Z, where zip's calendar starts
 LATEST_EPOCH = 4354819198  # 2107-12-31T23:59:58Z, where it ends; zip counts seconds in twos
@@ -67,8 +68,7 @@ _STORED, _DEFLATED = 0, 8
 _ZIP64_EXTRA, _UNICODE_PATH_EXTRA = 0x0001, 0x7075
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(NamedTuple):  # made 40,000 times for a TensorFlow wheel, in half the time that a dataclass takes
     """A member as the central directory has it; sizes and offsets in bytes.
 
     `header` is where its local header starts and `data` where its packed bytes do (0 until the header was
@@ -95,11 +95,33 @@ class Member:
         return 0o755 if self.unix_mode & 0o111 else 0o644
 
 
+class Source:
+    """An open file, read at any place by any number of threads; `size` is in bytes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._lock = file, Lock()
+        self.size = file.seek(0, io.SEEK_END)
+
+    def read(self, start: int, length: int) -> bytes:
+        """The bytes there. Raises `WheelError` where the file ends before."""
+        with self._lock:
+            self._file.seek(start)
+            data = self._file.read(length)
+        if len(data) != length:
+            fail("wheel-not-a-zip", f"The file ends at byte {start + len(data)}, inside a part of the archive.")
+        return data
+
+    def blocks(self) -> Iterator[bytes]:
+        """All of it."""
+        for start in range(0, self.size, BLOCK):
+            yield self.read(start, min(BLOCK, self.size - start))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
     """A sound archive with one `.dist-info` folder: `members` are its files, folders left out."""
 
-    file: BinaryIO
+    source: Source
     members: tuple[Member, ...]
     dist_info: str
 
@@ -128,15 +150,15 @@ class _Directory:
 
 def open_archive(file: BinaryIO) -> Archive:
     """Read an archive's directory and local headers; check all that can be checked without unpacking."""
-    size = file.seek(0, io.SEEK_END)
-    directory = _find_directory(file, size)
-    members = _central_members(file, directory)
+    source = Source(file)
+    directory = _find_directory(source)
+    members = _central_members(source, directory)
     for member in members:
         _check_member(member)
     _check_names(members)
-    _check_sizes(members, size)
-    files = tuple(member for member in _located(file, members, directory) if not member.is_folder)
-    return Archive(file=file, members=files, dist_info=_dist_info(files))
+    _check_sizes(members, source.size)
+    files = tuple(member for member in _located(source, members, directory) if not member.is_folder)
+    return Archive(source=source, members=files, dist_info=_dist_info(files))
 
 
 def document(archive: Archive, name: str) -> bytes:
@@ -149,7 +171,7 @@ def document(archive: Archive, name: str) -> bytes:
     most = MAX_RECORD_BYTES if name == "RECORD" else MAX_DOCUMENT_BYTES
     if member.size > most:
         fail("wheel-too-large", f"`{path}` has {member.size} bytes; {most} is the most.")
-    return b"".join(blocks(archive.file, member))
+    return b"".join(blocks(archive.source, member))
 
 
 def _dist_info(members: Iterable[Member]) -> str:
@@ -161,10 +183,10 @@ def _dist_info(members: Iterable[Member]) -> str:
     return found[0]
 
 
-def _find_directory(file: BinaryIO, size: int) -> _Directory:
-    """Find the central directory from the records at the end of the archive, of `size` bytes."""
-    tail_start = max(size - _U16 - _END.size, 0)
-    tail = _read_at(file, tail_start, size - tail_start)
+def _find_directory(source: Source) -> _Directory:
+    """Find the central directory from the records at the end of the archive."""
+    tail_start = max(source.size - _U16 - _END.size, 0)
+    tail = source.read(tail_start, source.size - tail_start)
     at = tail.rfind(_END_MAGIC)
     if at < 0 or at + _END.size > len(tail):
         fail("wheel-not-a-zip", "The file has no zip end record.")
@@ -175,21 +197,21 @@ def _find_directory(file: BinaryIO, size: int) -> _Directory:
     if extra < 0 or disk != first_disk or disk not in (0, _U16) or count_here != count:
         fail("wheel-not-a-zip", "The zip end record is damaged or belongs to a divided archive.")
     directory = _Directory(start=start, size=length, count=count)
-    directory, end = _zip64_directory(file, tail_start + at, directory)
+    directory, end = _zip64_directory(source, tail_start + at, directory)
     _check_directory(directory, end)
     return directory
 
 
-def _zip64_directory(file: BinaryIO, end: int, short: _Directory) -> tuple[_Directory, int]:
+def _zip64_directory(source: Source, end: int, short: _Directory) -> tuple[_Directory, int]:
     """Return the directory, by zip64's values if the archive has them, and where the end records start."""
     at = end - _END64_LOCATOR.size
-    raw = _read_at(file, at, _END64_LOCATOR.size) if at >= 0 else b""
+    raw = source.read(at, _END64_LOCATOR.size) if at >= 0 else b""
     if not raw.startswith(_END64_LOCATOR_MAGIC):
         return short, end
     _, disk, record_at, disks = _END64_LOCATOR.unpack(raw)
     if disk or disks > 1 or record_at + _END64.size > at:
         fail("wheel-not-a-zip", "The zip64 end record is damaged or belongs to a divided archive.")
-    magic, length, _, _, _, _, _, count, size, start = _END64.unpack(_read_at(file, record_at, _END64.size))
+    magic, length, _, _, _, _, _, count, size, start = _END64.unpack(source.read(record_at, _END64.size))
     if magic != _END64_MAGIC or record_at + 12 + length != at:
         fail("wheel-not-a-zip", "The zip64 end record is damaged.")
     pairs = ((short.count, count, _U16), (short.size, size, _U32), (short.start, start, _U32))
@@ -211,8 +233,8 @@ def _check_directory(directory: _Directory, end: int) -> None:
         fail("wheel-not-a-zip", "The zip directory reaches beyond its end record.")
 
 
-def _central_members(file: BinaryIO, directory: _Directory) -> list[Member]:
-    raw = _read_at(file, directory.start, directory.size)
+def _central_members(source: Source, directory: _Directory) -> list[Member]:
+    raw = source.read(directory.start, directory.size)
     members: list[Member] = []
     at = 0
     for _ in range(directory.count):
@@ -345,7 +367,7 @@ def _check_sizes(members: Iterable[Member], archive_size: int) -> None:
         )
 
 
-def _located(file: BinaryIO, members: Iterable[Member], directory: _Directory) -> list[Member]:
+def _located(source: Source, members: Iterable[Member], directory: _Directory) -> list[Member]:
     """Return the members in file order with `data` set. Raises unless they fill the archive without gaps."""
     ordered = sorted(members, key=lambda member: member.header)
     starts = [member.header for member in ordered] + [directory.start]
@@ -353,23 +375,23 @@ def _located(file: BinaryIO, members: Iterable[Member], directory: _Directory) -
         fail("wheel-leading-data", f"{starts[0]} bytes stand before the first member.")
     located = []
     for member, (_, next_start) in zip(ordered, pairwise(starts), strict=True):
-        member = replace(member, data=_check_local_header(file, member))
-        _check_gap(file, member, next_start - member.data - member.packed)
+        member = member._replace(data=_check_local_header(source, member))
+        _check_gap(source, member, next_start - member.data - member.packed)
         located.append(member)
         if member.is_folder:  # nobody will unpack it: see that there is nothing in it
-            for _ in pieces(file, member):
+            for _ in pieces(source, member):
                 pass
     return located
 
 
-def _check_local_header(file: BinaryIO, member: Member) -> int:
+def _check_local_header(source: Source, member: Member) -> int:
     """Compare a member's local header with its directory entry; return where its packed bytes start."""
-    raw = _read_at(file, member.header, _LOCAL.size)
+    raw = source.read(member.header, _LOCAL.size)
     header: tuple[bytes, int, int, int, int, int, int, int, int, int, int] = _LOCAL.unpack(raw)
     magic, _, flags, method, _, _, crc, packed, size, name_length, extra_length = header
     if magic != _LOCAL_MAGIC:
         fail("wheel-header-mismatch", f"`{member.name}` has no local header where the directory says.")
-    rest = _read_at(file, member.header + _LOCAL.size, name_length + extra_length)
+    rest = source.read(member.header + _LOCAL.size, name_length + extra_length)
     size, packed = _widen((size, packed), _extras(rest[name_length:], member.name), member.name)
     if rest[:name_length] != member.name.encode():
         fail(
@@ -388,7 +410,7 @@ def _check_local_header(file: BinaryIO, member: Member) -> int:
     return member.header + _LOCAL.size + name_length + extra_length
 
 
-def _check_gap(file: BinaryIO, member: Member, gap: int) -> None:
+def _check_gap(source: Source, member: Member, gap: int) -> None:
     """Check the `gap` bytes between a member's contents and what comes next: nothing, or its data
     descriptor."""
     if gap < 0:
@@ -401,18 +423,18 @@ def _check_gap(file: BinaryIO, member: Member, gap: int) -> None:
     if max(member.packed, member.size) <= _U32:
         forms.append(struct.pack("<III", member.crc, member.packed, member.size))
     forms += [_DESCRIPTOR_MAGIC + form for form in forms]
-    if gap > 24 or _read_at(file, member.data + member.packed, gap) not in forms:
+    if gap > 24 or source.read(member.data + member.packed, gap) not in forms:
         fail("wheel-hidden-data", f"{gap} bytes after `{member.name}` are not its data descriptor.")
 
 
-def pieces(file: BinaryIO, member: Member) -> Iterator[bytes]:
+def pieces(source: Source, member: Member) -> Iterator[bytes]:
     """Yield a member's contents unpacked, as they come, at most 1 MiB at a time.
 
     Raises `WheelError` when size, CRC or deflate stream are not as the directory says: never more bytes than declared
     are yielded, but what was yielded is known to be right only at the end.
     """
     crc, size = 0, 0
-    for piece in _raw_pieces(file, member) if member.method == _STORED else _inflated_pieces(file, member):
+    for piece in _raw_pieces(source, member) if member.method == _STORED else _inflated_pieces(source, member):
         crc, size = isal_zlib.crc32(piece, crc), size + len(piece)
         if size > member.size:
             fail("wheel-corrupt-member", f"`{member.name}` unpacks to more than its {member.size} bytes.")
@@ -421,13 +443,13 @@ def pieces(file: BinaryIO, member: Member) -> Iterator[bytes]:
         fail("wheel-corrupt-member", f"`{member.name}` has another size or CRC than the directory says.")
 
 
-def blocks(file: BinaryIO, member: Member) -> Iterator[bytes]:
+def blocks(source: Source, member: Member) -> Iterator[bytes]:
     """Yield a member's contents as `pieces` does, but in blocks of exactly 1 MiB, the last one shorter.
 
     The blocks depend on the contents only, never on how they were packed, so that packing them again cannot either.
     """
     block = bytearray()
-    for piece in pieces(file, member):
+    for piece in pieces(source, member):
         block += piece
         while len(block) >= BLOCK:
             yield bytes(block[:BLOCK])
@@ -436,17 +458,17 @@ def blocks(file: BinaryIO, member: Member) -> Iterator[bytes]:
         yield bytes(block)
 
 
-def _raw_pieces(file: BinaryIO, member: Member) -> Iterator[bytes]:
+def _raw_pieces(source: Source, member: Member) -> Iterator[bytes]:
     end = member.data + member.packed
     for start in range(member.data, end, _PACKED_BLOCK):
-        yield _read_at(file, start, min(_PACKED_BLOCK, end - start))
+        yield source.read(start, min(_PACKED_BLOCK, end - start))
 
 
-def _inflated_pieces(file: BinaryIO, member: Member) -> Iterator[bytes]:
+def _inflated_pieces(source: Source, member: Member) -> Iterator[bytes]:
     """Yield a deflated member unpacked, at most 1 MiB at a time."""
     inflater = isal_zlib.decompressobj(-zlib.MAX_WBITS)
     try:
-        for raw in _raw_pieces(file, member):
+        for raw in _raw_pieces(source, member):
             while raw and not inflater.eof:
                 yield inflater.decompress(raw, BLOCK)
                 raw = inflater.unconsumed_tail
@@ -460,14 +482,6 @@ def _inflated_pieces(file: BinaryIO, member: Member) -> Iterator[bytes]:
         fail("wheel-corrupt-member", f"`{member.name}` does not unpack: {error}.")
     if not inflater.eof:
         fail("wheel-corrupt-member", f"`{member.name}` has a deflate stream that breaks off.")
-
-
-def _read_at(file: BinaryIO, start: int, length: int) -> bytes:
-    file.seek(start)
-    data = file.read(length)
-    if len(data) != length:
-        fail("wheel-not-a-zip", f"The file ends at byte {start + len(data)}, inside a part of the archive.")
-    return data
 
 
 # --- the archive, written ---------------------------------------------------------------------------------

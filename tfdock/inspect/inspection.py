@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO
 
 import stringzilla
 
 from tfdock.inspect import build_info, elf
-from tfdock.inspect.archive import Member, open_archive, pieces
+from tfdock.inspect.archive import Archive, Member, open_archive, pieces
 from tfdock.inspect.defects import fail
 from tfdock.inspect.facts import Library
 from tfdock.inspect.library import LibraryScan
+from tfdock.inspect.pair import Lock
 from tfdock.inspect.wheel import WheelFacts, WheelMetadata, facts_of, metadata_of
 
 _MOST_FACTS = 300_000  # containers and targets in them, a library counting as a hundred: TensorFlow's have 30,000
@@ -46,41 +48,61 @@ def inspect_wheel(
     member is unpacked once, libraries of an unusual layout more often; nothing is written anywhere. Raises
     `WheelError` when the file is not a sound wheel of that name.
     """
-    gathering = _Gathering(file, tuple(traces), progress)
+    gathering = _Gathering(tuple(traces), progress)
     archive = open_archive(file)
-    facts = facts_of(archive, filename, gathering, renamed=True)
+    facts = facts_of(archive, filename, partial(_Look, gathering), renamed=True)
     return Inspection(
         wheel=facts,
         metadata=metadata_of(archive),
         libraries=tuple(sorted(gathering.libraries, key=lambda library: library.path)),
-        build_info=build_info.build_info(bytes(gathering.build_info)) if gathering.build_info else None,
+        build_info=_build_info(archive),
         traces={trace.decode(): tuple(sorted(found)) for trace, found in gathering.traces.items()},
     )
 
 
-class _Gathering:
-    """Watches while a wheel is read, and keeps what members tell of themselves."""
+def _build_info(archive: Archive) -> Mapping[str, object] | None:
+    for member in filter(None, map(archive.member, build_info.PATHS)):
+        if member.size <= build_info.MOST_BYTES:
+            return build_info.build_info(b"".join(pieces(archive.source, member)))
+    return None
 
-    def __init__(self, file: BinaryIO, traces: tuple[bytes, ...], progress: Callable[[int], object] | None) -> None:
+
+class _Gathering:
+    """What was found in all members."""
+
+    def __init__(self, traces: tuple[bytes, ...], progress: Callable[[int], object] | None) -> None:
         self.libraries: list[Library] = []
-        self.build_info = bytearray()
         self.traces: dict[bytes, set[str]] = {trace: set() for trace in traces}
-        self._file, self._progress = file, progress
-        self._member: Member | None = None
+        self._progress = progress
+        self._facts = 0
+        self._lock = Lock()  # two threads look at members
+
+    def went_on(self, count: int) -> None:
+        """So many bytes more were read."""
+        if self._progress:
+            with self._lock:
+                self._progress(count)
+
+    def add(self, library: Library, read: int) -> None:
+        """A library; `read` is how many containers, and targets in them, were looked at for it."""
+        with self._lock:
+            self.libraries.append(library)
+            self._facts += 100 + read
+        if self._facts > _MOST_FACTS:
+            fail("wheel-too-large", "The wheel's libraries, or the GPU code in them, are too many to list.")
+
+
+class _Look:
+    """Looks at a member, and keeps what it tells of itself."""
+
+    def __init__(self, gathering: _Gathering, member: Member) -> None:
+        self._all, self._member = gathering, member
         self._head = b""
         self._scan: LibraryScan | None = None
-        self._trace: _Traces | None = None
-        self._again: list[tuple[Member, LibraryScan]] = []
-        self._facts = 0
-
-    def begin(self, member: Member) -> None:
-        """A member starts."""
-        self._member, self._head, self._scan = member, b"", None
-        self._trace = _Traces(member.name, self.traces) if self.traces else None
+        self._trace = _Traces(member.name, gathering.traces) if gathering.traces else None
 
     def feed(self, data: bytes) -> None:
         """More of it. What begins like an ELF file is one, whatever its name."""
-        assert self._member is not None
         if self._scan:
             self._scan.feed(data)
         elif len(self._head) < len(elf.MAGIC):
@@ -88,40 +110,18 @@ class _Gathering:
             if self._head.startswith(elf.MAGIC):
                 self._scan = LibraryScan(self._member.name, self._member.size)
                 self._scan.feed(self._head)
-        if self._member.name in build_info.PATHS and self._member.size <= build_info.MOST_BYTES:
-            self.build_info += data
         if self._trace:
             self._trace.feed(data)
-        if self._progress:
-            self._progress(len(data))
+        self._all.went_on(len(data))
 
-    def end(self) -> None:
-        """It has ended: take what was found in it, unless its scan needs to see it again."""
+    def again(self) -> bool:
+        """Whether its layout is so unusual that its scan needs to see it again."""
         if self._scan is None:
-            return
-        assert self._member is not None
+            return False
         library = self._scan.library()
-        if library is None:
-            self._again.append((self._member, self._scan))
-        else:
-            self.libraries.append(library)
-        self._facts += 100 + self._scan.read
-        if self._facts > _MOST_FACTS:
-            fail("wheel-too-large", "The wheel's libraries, or the GPU code in them, are too many to list.")
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a library is to be read once more: until then it takes memory."""
-        return bool(self._again)
-
-    def pause(self) -> None:
-        """Read once more, as often as it takes, the libraries of an unusual layout."""
-        for member, scan in self._again:
-            while (library := scan.library()) is None:
-                for piece in pieces(self._file, member):
-                    scan.feed(piece)
-            self.libraries.append(library)
-        self._again = []
+        if library:
+            self._all.add(library, self._scan.read)
+        return library is None
 
 
 @dataclass(slots=True)

@@ -25,8 +25,11 @@ _LOADABLE = {".nv_fatbin": "cuda", ".hip_fatbin": "hip"}
 _RELOCATABLE = {"__nv_relfatbin": "cuda"}
 _DEBUG = (".debug_info", ".zdebug_info")
 
-# The names of 2.21's libtensorflow_cc end at 99 MiB; a third more for those to come.
-_KEPT = 128 << 20
+# What is kept of the beginning: the names of 2.21's libtensorflow_cc, of 1045 MiB, end at 99 MiB; those of smaller
+# libraries within 20 MiB, or within an eighth. Two may be read at a time.
+_KEPT = 112 << 20
+_KEPT_OF_SMALL = 24 << 20
+_KEPT_PART = 8
 _WINDOW = 64 << 10
 _NAMES = b".shstrtab\0"  # stands in the table of section names itself
 _MOST_NAMES = 16 << 20
@@ -61,7 +64,7 @@ class LibraryScan:
     def __init__(self, path: str, size: int) -> None:
         self._path, self._size = path, size
         self._kept = _Kept(size)
-        self._kept.want(0, _KEPT)
+        self._kept.want(0, min(max(_KEPT_OF_SMALL, size // _KEPT_PART), _KEPT))
         self._found: dict[int, _Code] = {}
         self._walks: list[_Place] = []  # sections to be walked exactly, in the next pass
         self._walked: dict[_Place, list[_Code]] = {}

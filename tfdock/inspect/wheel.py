@@ -2,8 +2,8 @@
 
 Pure functions over open binary files: no environment, no clock, no process, no network.
 
-Contents stream in blocks of 1 MiB. Besides one block, only the archive's directory and the wheel's own
-documents (RECORD, METADATA, WHEEL) are held in memory: some 20 MiB for a TensorFlow wheel with 20,000
+Contents stream in blocks of 1 MiB, in one thread or two. Besides a block each, only the archive's directory and the
+wheel's own documents (RECORD, METADATA, WHEEL) are held in memory: some 20 MiB for a TensorFlow wheel with 20,000
 members.
 
 Every file handed in must be seekable; it is left open, at no particular position. What makes a file not a
@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from email import message_from_string
 from email.message import Message
-from functools import partial
 from typing import BinaryIO, Protocol
 
 from packaging.metadata import RawMetadata, parse_email
@@ -30,10 +29,10 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from tfdock.inspect.archive import (
-    BLOCK,
     EARLIEST_EPOCH,
     Archive,
     Member,
+    Source,
     Writer,
     blocks,
     deflate_backend,
@@ -41,8 +40,8 @@ from tfdock.inspect.archive import (
     open_archive,
     pieces,
 )
-from tfdock.inspect.beside import Beside, Work
 from tfdock.inspect.defects import FIXES, WheelError, fail
+from tfdock.inspect.pair import Job, run_both
 
 __all__ = [
     "FIXES",
@@ -104,44 +103,42 @@ class WheelMetadata:
     provides_extra: tuple[str, ...] = ()
 
 
-class Watcher(Protocol):
-    """Looks on while a wheel is read: `begin`, `feed` and `end` of every member come in a thread of their own.
+class Look(Protocol):
+    """Looks at one member while it is read: all of it is fed, in order. `again`: whether it needs to see it again."""
 
-    `pause` comes in the reader's, where the watcher is `waiting` for it, after large members and at the end, when all
-    that was fed is done with: the file may be read then.
-    """
-
-    @property
-    def waiting(self) -> bool: ...
-
-    def begin(self, member: Member) -> object: ...
-    def feed(self, data: bytes) -> object: ...
-    def end(self) -> object: ...
-    def pause(self) -> object: ...
+    def feed(self, data: bytes, /) -> object: ...
+    def again(self) -> bool: ...
 
 
-def read_wheel(file: BinaryIO, filename: str, watcher: Watcher | None = None, *, renamed: bool = False) -> WheelFacts:
+Watch = Callable[[Member], Look]
+"""Called for every member, in two threads; all of one member happens in one."""
+
+
+def read_wheel(file: BinaryIO, filename: str) -> WheelFacts:
     """Check a wheel and say what it is.
 
-    `filename` is the wheel's name without a folder. The file is unpacked once, for RECORD, and hashed as it is on the
-    way; meanwhile `watcher` looks on. Raises `WheelError` when the file is not a sound wheel of that name. `renamed`
-    takes a file whose tags were changed by renaming it, which installers do not mind: `tag_problem` tells of it then.
+    `filename` is the wheel's name without a folder. Every member is unpacked once, for RECORD. Raises `WheelError`
+    when the file is not a sound wheel of that name.
     """
-    return facts_of(open_archive(file), filename, watcher, renamed=renamed)
+    return facts_of(open_archive(file), filename)
 
 
-def facts_of(archive: Archive, filename: str, watcher: Watcher | None = None, *, renamed: bool = False) -> WheelFacts:
-    """The same of an open archive."""
-    name, file = _parse_filename(filename), archive.file
+def facts_of(archive: Archive, filename: str, watch: Watch | None = None, *, renamed: bool = False) -> WheelFacts:
+    """The same of an open archive, at whose members `watch` looks meanwhile.
+
+    `renamed` takes a file whose tags were changed by renaming it, which installers do not mind; `tag_problem` tells.
+    """
+    name = _parse_filename(filename)
     _check_identity(archive, name)
     tag_problem = _tag_problem(archive, name)
     if tag_problem and not renamed:
         fail("wheel-tag-mismatch", tag_problem)
-    with Beside() as beside:
-        whole = _Whole(file, beside)
-        problems = _record_problems(archive, beside, whole, watcher)
-        whole.read_to(size := file.seek(0, io.SEEK_END))
-        beside.wait()
+    whole = hashlib.sha256()
+    rows, problems = _record_rows(archive)
+    problems += _listing_problems(archive, rows)
+    reading = _Reading(archive, rows, watch)
+    run_both([*reading.jobs(), Job(archive.source.size, map(whole.update, archive.source.blocks()))])
+    problems += reading.problems
     return WheelFacts(
         name=name.canonical,
         version=str(name.parsed_version),
@@ -149,11 +146,11 @@ def facts_of(archive: Archive, filename: str, watcher: Watcher | None = None, *,
         python_tag=name.python,
         abi_tag=name.abi,
         platform_tag=name.platform,
-        size=size,
-        sha256=whole.hasher.hexdigest(),
+        size=archive.source.size,
+        sha256=whole.hexdigest(),
         members=len(archive.members),
         record_ok=not problems,
-        record_problems=problems,
+        record_problems=tuple(sorted(problems, key=lambda problem: (problem.path, problem.code))),
         tag_problem=tag_problem,
     )
 
@@ -198,7 +195,7 @@ def normalize(
     target.seek(0)
     writer = Writer(target, epoch)
     entries = [
-        _copy_member(source, member, path, documents.get(member.name), rows, writer)
+        _copy_member(archive.source, member, path, documents.get(member.name), rows, writer)
         for member, path in _moves(archive, folders)
     ]
     writer.add_bytes(f"{folders.dist_info}/RECORD", _record_bytes(entries, folders.dist_info))
@@ -220,7 +217,7 @@ def content_digest(file: BinaryIO) -> str:
     for member in sorted(archive.members, key=lambda member: member.name.encode()):
         if member.name not in skipped:
             hasher = hashlib.sha256()
-            for piece in pieces(file, member):
+            for piece in pieces(archive.source, member):
                 hasher.update(piece)
             total.update(f"{member.mode:o} {hasher.hexdigest()} {member.name}\n".encode())
     return total.hexdigest()
@@ -532,60 +529,43 @@ class _Entry:
     size: int
 
 
-_LARGE = 8 << 20
+_TOGETHER = 8 << 20  # bytes, unpacked: a thread takes so much at once
 
 
-def _record_problems(
-    archive: Archive, beside: Beside, whole: _Whole, watcher: Watcher | None
-) -> tuple[RecordProblem, ...]:
-    """Read every member and compare it with RECORD; return all findings, sorted by path."""
-    rows, problems = _record_rows(archive)
-    problems += _listing_problems(archive, rows)
-    hashed: list[tuple[Member, _Row, _Hasher]] = []
-    for member in archive.members:
-        row = rows.get(member.name)
-        works: list[Work] = [watcher.feed] if watcher else []
-        if row and row.algorithm in _STRONG_HASHES:
-            hasher = hashlib.new(row.algorithm)
-            hashed.append((member, row, hasher))
-            works.append(hasher.update)
-        if watcher:
-            beside.do(partial(_called, watcher.begin, member), b"")
-        for piece in pieces(archive.file, member):  # without a hash too: that checks CRC and size
-            for work in works:
-                beside.do(work, piece)
-        if watcher:
-            beside.do(partial(_called, watcher.end), b"")
-        whole.read_to(member.data + member.packed)
-        if watcher and (watcher.waiting or member.size >= _LARGE):
-            beside.wait()
-            watcher.pause()
-    beside.wait()
-    if watcher:
-        watcher.pause()
-    for member, row, done in hashed:
-        problems += _content_problems(member, row, done.digest())
-    return tuple(sorted(problems, key=lambda problem: (problem.path, problem.code)))
+class _Reading:
+    """Reads every member and compares it with RECORD; `problems` are the findings."""
 
+    def __init__(self, archive: Archive, rows: Mapping[str, _Row], watch: Watch | None) -> None:
+        self.problems: list[RecordProblem] = []
+        self._archive, self._rows, self._watch = archive, rows, watch
 
-def _called(function: Callable[..., object], *arguments: object) -> None:
-    """Call something as work on a block, without one."""
-    function(*arguments[:-1])
+    def jobs(self) -> Iterator[Job]:
+        """What is to be done, in the order of the archive: each a large member, or small ones together."""
+        together, size = list[Member](), 0
+        for member in self._archive.members:
+            if together and size + member.size > _TOGETHER:
+                yield Job(size, self._steps(together))
+                together, size = [], 0
+            together.append(member)
+            size += member.size
+        yield Job(size, self._steps(together))
 
-
-class _Whole:
-    """The hash of the file itself, fed as far as it is being read anyway."""
-
-    def __init__(self, file: BinaryIO, beside: Beside) -> None:
-        self.hasher = hashlib.sha256()
-        self._file, self._beside, self._at = file, beside, 0
-
-    def read_to(self, end: int) -> None:
-        """Hash up to there. What has just been unpacked comes out of the system's cache."""
-        self._file.seek(self._at)
-        while self._at < end and (data := self._file.read(min(BLOCK, end - self._at))):
-            self._beside.do(self.hasher.update, data)
-            self._at += len(data)
+    def _steps(self, members: Iterable[Member]) -> Iterator[None]:
+        for member in members:
+            row, look = self._rows.get(member.name), self._watch(member) if self._watch else None
+            hasher = hashlib.new(row.algorithm) if row and row.algorithm in _STRONG_HASHES else None
+            for piece in pieces(self._archive.source, member):  # without a hash too: that checks CRC and size
+                if hasher:
+                    hasher.update(piece)
+                if look:
+                    look.feed(piece)
+                yield
+            if row and hasher:
+                self.problems += _content_problems(member, row, hasher.digest())
+            while look and look.again():
+                for piece in pieces(self._archive.source, member):
+                    look.feed(piece)
+                    yield
 
 
 def _record_rows(archive: Archive) -> tuple[dict[str, _Row], list[RecordProblem]]:
@@ -691,7 +671,7 @@ def _moves(archive: Archive, folders: _Folders) -> list[tuple[Member, str]]:
 
 
 def _copy_member(
-    file: BinaryIO,
+    source: Source,
     member: Member,
     path: str,
     document: bytes | None,
@@ -701,7 +681,7 @@ def _copy_member(
     """Copy a member to `path`, or write `document` there instead. Raises when RECORD has another hash."""
     row = rows[member.name]
     hashers: dict[str, _Hasher] = {name: hashlib.new(name) for name in {"sha256", row.algorithm}}
-    contents = _hashed(blocks(file, member), hashers.values())
+    contents = _hashed(blocks(source, member), hashers.values())
     if document is None:
         writer.add(path, member.mode, member.size, contents)
     else:
