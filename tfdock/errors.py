@@ -166,9 +166,13 @@ class NetworkError(TfdockError):
 
 
 class OutOfMemory(TfdockError):
-    """The kernel killed something of ours for memory."""
+    """The kernel killed something of ours for memory. `of_bazel`: it was Bazel's own heap that was too small."""
 
     exit_code = ExitCode.RESOURCES
+
+    def __init__(self, *problems: Problem, of_bazel: bool = False) -> None:
+        super().__init__(*problems)
+        self.of_bazel = of_bazel
 
 
 class DiskFull(TfdockError):

@@ -177,14 +177,75 @@ class ImageRef:
         return f"{registry}{self.repository}{tag}{digest}"
 
 
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a remote cache or executor answers. `path` begins with `/` or is empty; `scheme` is one of four."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = ""
+
+    @property
+    def authority(self) -> str:
+        """`host:port`, without the port that goes without saying."""
+        return self.host if self.port == {"http": 80, "https": 443}.get(self.scheme) else f"{self.host}:{self.port}"
+
+    @property
+    def tls(self) -> bool:
+        """Whether it is spoken to over TLS."""
+        return self.scheme in ("https", "grpcs")
+
+    @property
+    def http(self) -> bool:
+        """Whether it speaks plain HTTP/1.1 rather than gRPC."""
+        return self.scheme in ("http", "https")
+
+    def __str__(self) -> str:
+        """Scheme and host: what a record and a message say of it."""
+        return f"{self.scheme}://{self.authority}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """Caches and executors past this machine. `jobs` is how many actions run at once with an executor.
+
+    `upload`: what is built here goes there.
+    """
+
+    cache: Endpoint | None = None
+    executor: Endpoint | None = None
+    instance: str = ""
+    upload: bool = True
+    jobs: int | None = None
+
+    @property
+    def endpoints(self) -> tuple[tuple[str, Endpoint], ...]:
+        """`cache` and `executor`, as far as there are."""
+        pairs = (("cache", self.cache), ("executor", self.executor))
+        return tuple((role, endpoint) for role, endpoint in pairs if endpoint)
+
+
+NOWHERE = Remote()
+"""Neither a remote cache nor an executor."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A folder a container sees. `kind` is `bind` (source is a path) or `volume` (source is its name)."""
+    """A folder a container sees. `kind` is `bind` (source is a path) or `volume` (source is its name).
+
+    On an engine elsewhere each bound folder becomes a volume there. One that is `given` is filled from here for each
+    container, and what fits the patterns of `results` comes back when it has ended. One with a `volume` keeps its
+    contents there, by that name, for all runs to come; and any other for the run.
+    """
 
     source: str
     target: str
     read_only: bool = False
     kind: str = "bind"
+    given: bool = False
+    results: tuple[str, ...] = ()
+    volume: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,9 @@ What is built is the miniature TensorFlow. Whole processes are timed, the two si
 Looking into the official wheel of TensorFlow 2.18.0 is held against the least it can cost in Python, inflating its
 libraries once with zlib, and against the way it is done by hand: unpack the wheel, ask cuobjdump of each library.
 
+A cache goes into a registry and out of it beside the same folder as the one layer of an image, pushed and pulled by
+the engine: to and from the same registry, each time under a name that nobody has used.
+
 Short commands are held against a peer's. Both are compiled to bytecode, as pip does when it installs a program, and
 `check` has been called once, so that it has its knowledge at hand.
 """
@@ -20,7 +23,9 @@ import argparse
 import itertools
 import json
 import os
+import random
 import shlex
+import shutil
 import signal
 import statistics
 import subprocess
@@ -37,6 +42,10 @@ from typing import Any
 
 import platformdirs
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where the tests' own packages lie
+
+from build import registries
+
 from tfdock.do import settings
 from tfdock.do.workspace import remove_folder
 from tfdock.model import ImageRef
@@ -50,6 +59,7 @@ CIBUILDWHEEL = "4.3.0"
 CUOBJDUMP = "13.5.37"
 OFFICIAL = "tensorflow==2.18.0"
 LABEL = "io.tfdock.bench"
+TOOLCHAIN = "0123456789abcdef"
 STOP_SECONDS = 60.0
 
 
@@ -249,6 +259,128 @@ def build_rows(work: Path, plan: dict[str, Any], runs: int) -> Iterator[Row]:
     yield row.measure(runs, ours.unchanged, reference.unchanged)
 
 
+def side_by_side_rows(work: Path, plan: dict[str, Any], runs: int) -> Iterator[Row]:
+    """One, two and four profiles of one release, at once and one after another, from nothing but the base image."""
+    profiles = list(related_profiles(work / "related"))
+    for count in (1, 2, 4):
+        at_once, in_turn = (several(work / f"{count}-{name}", plan, profiles[:count], *words) for name, words in (
+            ("at-once", ("-j", str(count))), ("in-turn", ()),
+        ))  # fmt: skip
+        row = Row(name=f"{count} profile{'s' if count > 1 else ''} at once", aim=1.05, reference_command="without -j")
+        yield row.measure(runs, at_once.cold, in_turn.cold)
+
+
+def several(folder: Path, plan: dict[str, Any], profiles: Sequence[Path], *words: str) -> Side:
+    """tfdock building several profiles, with a base image, caches and a wheelhouse of its own."""
+    values = settings.load({})
+    base = ImageRef.parse(plan["image"]["base"])
+    mirror = f"{folder.name}.tfdock-bench.invalid"  # never asked: the image is there
+    places = ("--cache-dir", folder / "cache", "--wheelhouse", folder / "wheelhouse")
+    return Side(
+        command=(TFDOCK, "build", *profiles, *PROFILE[1:], *places, *words),
+        environment={
+            **os.environ,
+            "TFDOCK_STATE_DIR": str(folder.with_name(f"{folder.name}-state")),
+            "TFDOCK_REGISTRY_MIRROR": f"{base.registry}={mirror}",
+        },
+        origin=str(values.mirrored(base)),
+        base=str(base.at(mirror)),
+        image=plan["image"]["name"],
+        folder=folder,
+    )
+
+
+def related_profiles(folder: Path) -> Iterator[Path]:
+    """Profiles that differ from the bench's own in what they are compiled for."""
+    folder.mkdir()
+    for target in ("sm_80", "sm_86", "sm_89", "sm_90"):
+        path = folder / f"{target}.yaml"
+        source = f"tensorflow: {{path: {HERE.parent / 'miniature/hermetic'}}}"  # relative to whoever extends
+        path.write_text(f"schema: 1\nextends: {PROFILE[0]}\n{source}\ncompute_capabilities: [{target}]\n", "utf-8")
+        yield path
+
+
+def layer_rows(work: Path, runs: int) -> Iterator[Row]:
+    """A disk cache of 200 MB into a registry and out of it: against the same folder as the one layer of an image."""
+    if not shutil.which("docker-registry"):
+        sys.stderr.write("bench: without Debian's docker-registry, no rows of caches in a registry\n")
+        return
+    with registries.own_registry(work / "registry") as registry:
+        layers = Layers(work=work, address=registry.address)
+        made = "docker push, of one layer made by `tar | docker import`"
+        yield Row(name="cache push", aim=1.0, reference_command=made).measure(runs, layers.push, layers.docker_push)
+        row = Row(name="cache pull", aim=1.0, reference_command="docker pull, of that image")
+        yield row.measure(runs, layers.pull, layers.docker_pull)
+        row = Row(name="cache push, one action", unit="kB", aim=1.5, reference_command="its entries' own size")
+        yield row.measure(1, *layers.changed())
+
+
+@dataclass
+class Layers:
+    """A made-up disk cache, half of whose bytes can be packed away, and names for it in a registry."""
+
+    work: Path
+    address: str
+    ours: str = ""
+    theirs: str = ""
+
+    def __post_init__(self) -> None:
+        for number in range(2000):
+            self.action(str(number), 50_000)
+
+    def action(self, name: str, size: int) -> int:
+        """Put an action with two outputs into the cache; the bytes of the three entries."""
+        disk = self.work / "layers" / "disk" / TOOLCHAIN
+        half = [random.Random(f"{name} {output}").randbytes(size // 2) for output in range(2)]
+        return sum(
+            path.stat().st_size
+            for path in registries.add_action(disk, name, *(one + bytes(size // 2) for one in half))
+        )
+
+    def _cache(self, verb: str, folder: Path) -> float:
+        command = (TFDOCK, "cache", verb, f"{self.address}/{self.ours}:1", "--cache-dir", folder, "--json")
+        return timed(command, self.work / "log", dict(os.environ))
+
+    def push(self) -> float:
+        """Time a push into a repository that holds nothing."""
+        self.ours = f"ours-{uuid.uuid4().hex}"
+        return self.push_again()
+
+    def push_again(self) -> float:
+        """Time a push of what is there."""
+        return self._cache("push", self.work / "layers")
+
+    def pull(self) -> float:
+        """Time a pull into an empty folder."""
+        remove_folder(self.work / "pulled")
+        return self._cache("pull", self.work / "pulled")
+
+    def changed(self) -> tuple[Callable[[], float], Callable[[], float]]:
+        """What a push sends that finds one action more, and how large its entries are."""
+        size = self.action("changed", 300_000)
+        self.push_again()
+        log = (self.work / "log").read_text("utf-8")
+        (figures,) = json.loads(log[log.index("{") :])["toolchains"]
+        return lambda: figures["sent"] / 1e3, lambda: size / 1e3
+
+    def docker_push(self) -> float:
+        """Time the push of another image each time: the engine remembers which layers a registry has."""
+        self.theirs = f"{self.address}/theirs-{uuid.uuid4().hex}:1"
+        (self.work / "mark").write_text(self.theirs)
+        tar = ("tar", "--create", "--directory", self.work, "layers/disk", "mark")
+        with subprocess.Popen(tar, stdout=subprocess.PIPE) as archive:
+            label = ("--change", f"LABEL {LABEL}=layers")
+            subprocess.run(
+                ("docker", "import", *label, "-", self.theirs), stdin=archive.stdout, check=True, capture_output=True
+            )
+        return timed(("docker", "push", self.theirs), self.work / "log", dict(os.environ))
+
+    def docker_pull(self) -> float:
+        """Time a pull by an engine that does not have it."""
+        output("docker", "rmi", self.theirs)
+        return timed(("docker", "pull", self.theirs), self.work / "log", dict(os.environ))
+
+
 def command_rows(work: Path, peer: Path, runs: int) -> Iterator[Row]:
     """The commands that people wait for: what the program can do, and whether one profile, or many, can be built."""
     environment = {**os.environ, "TFDOCK_CACHE_DIR": str(work / "check-cache")}
@@ -302,7 +434,7 @@ def peak_memory(command: Sequence[str | Path], log: Path) -> float:
 
 def cuobjdump() -> Path:
     """NVIDIA's lister of GPU code, from PyPI, installed once."""
-    folder = platformdirs.user_cache_path("tfdock") / "bench" / f"cuobjdump-{CUOBJDUMP}"
+    folder = platformdirs.user_cache_path("tfdock-bench") / f"cuobjdump-{CUOBJDUMP}"
     if not folder.exists():
         part = folder.with_name(f"{folder.name}.part")
         options = ("--quiet", "--no-deps", "--upgrade", "--target", part)
@@ -328,7 +460,7 @@ def written_profiles(folder: Path) -> Iterator[Path]:
 
 def cibuildwheel() -> Path:
     """The peer, installed once into an environment of its own."""
-    folder = platformdirs.user_cache_path("tfdock") / "bench" / f"cibuildwheel-{CIBUILDWHEEL}"
+    folder = platformdirs.user_cache_path("tfdock-bench") / f"cibuildwheel-{CIBUILDWHEEL}"
     ready, program = folder / "ready", folder / "bin" / "cibuildwheel"
     if not ready.exists():
         output(sys.executable, "-m", "venv", "--clear", folder)
@@ -373,7 +505,9 @@ def main() -> None:
     with workplace() as work:
         commands = list(command_rows(work, peer, 1 if quick else 21))
         wheels = list(wheel_rows(work, 1 if quick else 5))
-        rows = [*build_rows(work, plan, 1 if quick else 5), *wheels, *commands]
+        several = list(side_by_side_rows(work, plan, 1 if quick else 3))
+        layers = list(layer_rows(work, 1 if quick else 5))
+        rows = [*build_rows(work, plan, 1 if quick else 5), *several, *layers, *wheels, *commands]
     target = ROOT / "build" / "bench.json"
     target.parent.mkdir(exist_ok=True)
     document = {"schema": "tfdock.bench/1", "machine": here, "rows": [row.as_json() for row in rows]}

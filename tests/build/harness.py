@@ -283,14 +283,14 @@ def git_server(folder: Path) -> Iterator[str]:
     command = ["git", "daemon", "--export-all", f"--base-path={folder}", f"--listen={host}", f"--port={port}"]
     with subprocess.Popen([*command, "--reuseaddr", str(folder)], stderr=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: _connects(host, int(port)))
+            wait_until(lambda: connects(host, int(port)))
             yield f"git://{address}"
         finally:
             # The daemon proper is a child of `git`; it goes with the parent's group only when told.
             process.terminate()
 
 
-def _connects(host: str, port: int) -> bool:
+def connects(host: str, port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
         return True
     return False

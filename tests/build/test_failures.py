@@ -232,11 +232,11 @@ def log_says(tfdock: Tfdock, text: str) -> bool:
     return any(text in log.read_text(errors="replace") for log in tfdock.wheelhouse.glob(".tfdock/*/*/*.log"))
 
 
-def compiling(tfdock: Tfdock, profile: Path) -> Running:
-    """A build that has come to its endless compile action."""
+def compiling(tfdock: Tfdock, profile: Path, sign: str = "Compiling tensorflow/core/kernels/relu_op.cc") -> Running:
+    """A build that has come to its endless action."""
     running = tfdock.start("build", "--json", profile)
     running.wait_for("compile …")
-    wait_until(lambda: log_says(tfdock, "Compiling tensorflow/core/kernels/relu_op.cc"), 60)
+    wait_until(lambda: log_says(tfdock, sign), 60)
     return running
 
 

@@ -24,7 +24,7 @@ import docker
 import pytest
 import yaml
 
-from tfdock.do import registry
+from tfdock.do import registry, web
 from tfdock.do.docker_engine import DockerEngine
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
 from tfdock.do.settings import load
@@ -582,7 +582,7 @@ def test_a_registry_leads_nowhere_but_to_where_one_may_ask(place: str) -> None:
     ],
 )
 def test_no_server_sends_us_out_of_https_or_to_what_listens_on_this_machine(url: str, other: str, may: bool) -> None:
-    assert registry._may_lead_to(url, other) is may
+    assert web.may_lead_to(url, other) is may
 
 
 def test_what_a_token_does_not_open_is_not_there_or_private() -> None:

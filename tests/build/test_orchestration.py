@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -17,8 +18,9 @@ from typing import Any
 import pytest
 
 from tfdock.decide.plan import BuildPlan
-from tfdock.do import events
+from tfdock.do import events, journal
 from tfdock.do.build import Builder, BuildResult
+from tfdock.do.carrier import keep
 from tfdock.do.engine import ContainerSpec, EngineInfo, ImageBuild, ImageInfo
 from tfdock.do.fake_engine import FakeBuild, FakeEngine, FakeRun
 from tfdock.do.prepare import Preparer
@@ -341,14 +343,63 @@ def test_a_build_that_is_silent_on_an_engine_that_answers_goes_on(desk: Desk) ->
     assert desk.engine.called("ping")
 
 
-def test_an_engine_on_another_machine_is_refused_before_anything_is_made_there(desk: Desk) -> None:
-    desk.engine.engine_info = EngineInfo(
-        name="docker", version="28", api_version="1.50", cpus=4, memory=1 << 34, data_root="/", local=False
-    )
+REMOTE = EngineInfo(
+    name="docker", version="28", api_version="1.50", cpus=4, memory=1 << 34, data_root="/", id="there", local=False
+)
+
+
+def test_an_engine_elsewhere_has_volumes_and_what_it_leaves_comes_back(desk: Desk) -> None:
+    desk.engine.engine_info = REMOTE
+    result = desk.build()
+    assert result.status == "built"
+    assert result.record["engine"]["local"] is False
+    created = [spec for (spec,) in desk.engine.called("create") if isinstance(spec, ContainerSpec)]
+    assert {mount.kind for spec in created for mount in spec.mounts} == {"volume"}
+    verify = next(spec for spec in created if spec.name.endswith("-verify"))
+    assert all(mount.read_only for mount in verify.mounts if mount.target != "/tfdock/work")
+    assert desk.left_behind == []
+    kept = sorted(desk.engine.volume_labels)
+    assert kept == [f"tfdock-{os.getuid()}-disk-{result.record['toolchain_key']}", f"tfdock-{os.getuid()}-repository"]
+    assert desk.engine.volumes("io.tfdock.run") == []
+
+
+def test_what_a_killed_run_left_on_an_engine_elsewhere_waits_until_that_engine_is_used(desk: Desk) -> None:
+    desk.engine.engine_info = REMOTE
+    entry = journal.RunEntry(run="killed", build_id="x", staging="/nowhere", output="/nowhere", engine="there")
+    desk.engine.create_volume("tfdock-killed-0", {"io.tfdock.run": "killed"})
+    with journal.running(desk.settings.state_dir, entry):
+        pass
+    desk.engine.engine_info = replace(REMOTE, id="another")
+    desk.build()
+    assert desk.engine.volumes("io.tfdock.run") == ["tfdock-killed-0"]
+    desk.engine.engine_info = REMOTE
+    desk.build(force=True)
+    assert desk.engine.volumes("io.tfdock.run") == []
+    assert desk.left_behind == []
+
+
+@pytest.mark.parametrize("name", ["../escaped.whl", "raw/../../escaped.whl", "/tmp/escaped.whl", "raw/deep/x.whl"])
+def test_what_comes_back_has_an_expected_name_or_stays(tmp_path: Path, name: str) -> None:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        link = tarfile.TarInfo("staging/raw/link.whl")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+        for one in (f"staging/{name}" if not name.startswith("/") else name, "staging/raw/good.whl", "staging/other"):
+            entry = tarfile.TarInfo(one)
+            entry.size = 4
+            archive.addfile(entry, io.BytesIO(b"text"))
+    keep([content.getvalue()], tmp_path / "a/b", ("raw/*.whl", "done"))
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == [tmp_path / "a/b/raw/good.whl"]
+
+
+def test_an_archive_that_breaks_off_on_its_way_back_is_an_error_of_the_engine(tmp_path: Path) -> None:
+    entry = tarfile.TarInfo("staging/done")
+    entry.size = 4096
     with pytest.raises(EngineError) as caught:
-        desk.build()
-    assert caught.value.problems[0].code == "engine-remote"
-    assert desk.engine.called("create") == desk.engine.called("build") == []
+        keep([entry.tobuf() + b"half"], tmp_path, ("done",))
+    assert caught.value.problems[0].code == "container-file-refused"
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- containers that end in other ways ----------------------------------------------------------------------------

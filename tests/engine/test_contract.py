@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -145,6 +147,85 @@ def test_tagging_what_is_not_there_is_refused(bench: Bench) -> None:
     with pytest.raises(EngineError) as error:
         bench.engine.tag("tfdock-test/absent:1", "tfdock-test/absent:2")
     assert code(error) == "image-missing"
+
+
+def test_an_image_that_lost_its_name_is_dangling_until_it_is_removed(bench: Bench) -> None:
+    label, name = f"tfdock-test-{RUN}-lost", f"tfdock-test/lost:{RUN}"
+    older, _ = bench.build(f'LABEL {label}="1"', FakeBuild(labels={label: "1"}))
+    bench.engine.tag(older, name)
+    assert bench.engine.dangling(label) == []
+    newer, _ = bench.build(f'LABEL {label}="2"', FakeBuild(labels={label: "2"}))
+    bench.engine.tag(newer, name)
+    (image,) = bench.engine.dangling(label)
+    assert (image.id, image.labels[label], image.tags) == (older, "1", ())
+    assert bench.engine.dangling(f"tfdock-test-{RUN}-other") == []
+    bench.engine.remove_image(older)
+    assert bench.engine.dangling(label) == []
+    bench.engine.remove_image(name)
+
+
+def saved(bench: Bench, *names: str) -> bytes:
+    return b"".join(bench.engine.save(names, Cancel()))
+
+
+def pieces(content: bytes) -> list[bytes]:
+    return [content[start : start + 65536] for start in range(0, len(content), 65536)]
+
+
+def test_images_go_into_an_archive_and_come_back_with_their_names(bench: Bench) -> None:
+    names = [f"tfdock-test/saved:{RUN}-{number}" for number in (1, 2)]
+    for name in names:
+        image, _ = bench.build(f"LABEL which={name}", FakeBuild(labels={"which": name}))
+        bench.engine.tag(image, name)
+    archive = saved(bench, *names)
+    assert archive.endswith(bytes(1024)), "what whoever keeps it looks at"
+    assert bench.name == "fake" or len(archive) < 1.5 * len(saved(bench, names[0])), "a layer of both is in it once"
+    for name in names:
+        bench.engine.remove_image(name)
+    bench.engine.load(pieces(archive), Cancel())
+    for name in names:
+        image_info = bench.engine.image(name)
+        assert image_info is not None
+        assert image_info.labels["which"] == name
+        printed, _ = bench.run("echo here", FakeRun(output=[b"here\n"]), image=name)
+        assert printed == b"here\n"
+        bench.engine.remove_image(name)
+
+
+def test_image_that_is_not_there_is_not_saved(bench: Bench) -> None:
+    with pytest.raises(EngineError) as error:
+        saved(bench, "tfdock-test/absent:1")
+    assert code(error) == "image-missing"
+
+
+def test_archive_that_breaks_off_leaves_no_image(bench: Bench) -> None:
+    name = f"tfdock-test/cut:{RUN}"
+    bench.engine.tag(bench.build("LABEL cut=yes", FakeBuild(labels={"cut": "yes"}))[0], name)
+    archive = saved(bench, name)
+    bench.engine.remove_image(name)
+
+    def breaking() -> Iterator[bytes]:
+        yield archive[: len(archive) - 4096]
+        raise OSError("the bundle is damaged")
+
+    with pytest.raises(OSError, match="the bundle is damaged"):
+        bench.engine.load(breaking(), Cancel())
+    assert bench.engine.image(name) is None
+
+
+def test_archive_that_is_none_is_refused(bench: Bench) -> None:
+    with pytest.raises(EngineError) as error:
+        bench.engine.load([b"no archive" * 100], Cancel())
+    assert code(error) == "image-archive-refused"
+
+
+def test_saving_and_loading_stop_when_that_is_asked_for(bench: Bench) -> None:
+    cancel = Cancel()
+    cancel.set()
+    with pytest.raises(Interrupted):
+        list(bench.engine.save([IMAGE], cancel))
+    with pytest.raises(Interrupted):
+        bench.engine.load([b"x" * 1000], cancel)
 
 
 # The life of a container
@@ -303,6 +384,70 @@ def test_missing_mount_source_is_refused_and_not_created(bench: Bench, tmp_path:
     assert code(error) == "mount-source-missing"
     assert str(missing) in str(error.value)
     assert not missing.exists()
+
+
+def test_volume_is_made_once_found_by_its_label_and_removed(bench: Bench) -> None:
+    name, labels = f"{RUN}-{bench.name}-labelled", {RUN_LABEL: f"{RUN}-volumes"}
+    bench.engine.create_volume(name, labels)
+    bench.engine.create_volume(name, labels)
+    assert bench.engine.volumes(RUN_LABEL, f"{RUN}-volumes") == [name]
+    assert name in bench.engine.volumes(RUN_LABEL)
+    assert bench.engine.volumes(RUN_LABEL, "nobody") == []
+    bench.engine.remove_volume(name)
+    assert bench.engine.volumes(RUN_LABEL, f"{RUN}-volumes") == []
+    bench.engine.remove_volume(name)
+
+
+def test_files_are_put_into_a_volume_and_what_its_user_makes_of_them_comes_back(bench: Bench) -> None:
+    name, user = f"{RUN}-{bench.name}-carried", "12345:54321"
+    bench.engine.create_volume(name, {RUN_LABEL: RUN})
+    before = bench.engine.create(bench.spec("true", mounts=(Mount(source=name, target="/box", kind="volume"),)))
+    content = bytes(range(256)) * 5000
+    entries = [owned("box", user), owned("box/given", user, content), owned("box/in", user)]
+    bench.engine.put(before, "/", [*entries, bytes(1024)])
+    bench.engine.remove(before)
+
+    def effect(spec: ContainerSpec) -> None:
+        folder = Path(spec.mounts[0].source)
+        (folder / "in/made").write_bytes((folder / "given").read_bytes())
+
+    script = "cat /work/given > /work/in/made && test ! -w /bin && echo well"
+    fake = FakeRun(output=[b"well\n"], effect=effect)
+    container = bench.started(
+        script, fake, user=user, read_only=True, mounts=(Mount(source=name, target="/work", kind="volume"),)
+    )
+    assert b"".join(bench.engine.follow(container)) == b"well\n"
+    assert bench.ended(container).exit_code == 0
+    archive = io.BytesIO(b"".join(bench.engine.get(container, "/work")))
+    with tarfile.open(fileobj=archive) as tar:
+        made = tar.extractfile("work/in/made")
+        assert made is not None
+        assert made.read() == content
+    bench.engine.remove(container)
+    bench.engine.remove_volume(name)
+
+
+def owned(name: str, user: str, content: bytes | None = None) -> bytes:
+    """A member of an archive that belongs to a user: a file, or a folder."""
+    entry = tarfile.TarInfo(name)
+    entry.uid, entry.gid = (int(part) for part in user.split(":"))
+    entry.type, entry.mode = (tarfile.DIRTYPE, 0o755) if content is None else (tarfile.REGTYPE, 0o644)
+    entry.size = len(content or b"")
+    return entry.tobuf() + (content or b"") + bytes(-entry.size % 512)
+
+
+def test_source_of_files_that_fails_is_not_blamed_on_the_engine(bench: Bench) -> None:
+    def breaking() -> Iterator[bytes]:
+        yield owned("box", "0:0")
+        raise OSError("the folder is gone")
+
+    name = f"{RUN}-{bench.name}-broken"
+    bench.engine.create_volume(name, {RUN_LABEL: RUN})
+    container = bench.engine.create(bench.spec("true", mounts=(Mount(source=name, target="/box", kind="volume"),)))
+    with pytest.raises(OSError, match="the folder is gone"):
+        bench.engine.put(container, "/", breaking())
+    bench.engine.remove(container)
+    bench.engine.remove_volume(name)
 
 
 @pytest.mark.parametrize(

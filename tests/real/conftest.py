@@ -1,11 +1,14 @@
-"""Real compilers and official wheels."""
+"""Real compilers and official wheels, and a real browser."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from .browser import BROWSERS, Browser
 from .workshop import Workshop
 
 
@@ -13,3 +16,13 @@ from .workshop import Workshop
 def workshop(bed_folder: Path) -> Workshop:
     """Where files are made by real tools, once a machine."""
     return Workshop(bed_folder / "made")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip("no Chromium: `ci/setup test` installs one on Debian")
+    browser = Browser(program, tmp_path_factory.mktemp("browser"))
+    yield browser
+    browser.close()

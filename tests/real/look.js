@@ -1,4 +1,4 @@
-// What test_report_in_browser.py asks a page: run there after it is loaded, never part of it.
+// What the tests in a browser ask a page: run there after it is loaded, never part of it.
 
 document.querySelectorAll("details").forEach(one => { one.open = true; });
 
@@ -20,7 +20,9 @@ function look() {
     pictures: all("figure > svg").map(one => ({ kind: one.getAttribute("class"), shown: shown(one), ...box(one) })),
     texts: all("figure > svg text").filter(one => shown(one) && one.textContent).map(one => {
       const picture = box(one.ownerSVGElement);
-      const scale = picture.width / one.ownerSVGElement.viewBox.baseVal.width;
+      // Without a view box a drawing is as large as it says.
+      const drawn = one.ownerSVGElement.viewBox.baseVal?.width;
+      const scale = drawn ? picture.width / drawn : 1;
       const size = parseFloat(getComputedStyle(one).fontSize) * scale;
       return { text: one.textContent, picture, size, ...box(one) };
     }),

@@ -31,10 +31,10 @@ PURE = {"words", "read", "decide", "inspect"}
 # Package -> the modules or folders that may import it.
 HOMES = {
     "auditwheel": ("do/manylinux.py",),
-    "docker": ("do/docker_engine.py",),
+    "docker": ("do/docker_engine.py", "do/credentials.py"),
     "requests": ("do/docker_engine.py",),
     "urllib3": ("do/docker_engine.py",),
-    "tenacity": ("do/docker_engine.py", "do/registry.py"),
+    "tenacity": ("do/docker_engine.py", "do/web.py"),
     "filelock": ("do/",),
     "platformdirs": ("do/settings.py",),
     "jinja2": ("decide/render.py", "talk/report.py"),
@@ -42,10 +42,12 @@ HOMES = {
     "pydantic": ("read/",),
     "pydantic_core": ("read/",),
     "packaging": ("inspect/", "do/"),
+    "h2": ("do/relay_grpc.py",),
+    "hpack": ("do/relay_grpc.py",),
     "isal": ("inspect/archive.py",),
     "lz4": ("inspect/fatbin.py",),
     "stringzilla": ("inspect/",),
-    "zstandard": ("inspect/fatbin.py", "inspect/offload.py"),
+    "zstandard": ("inspect/fatbin.py", "inspect/offload.py", "inspect/packs.py"),
     "typer": ("talk/",),
     "rich": ("talk/",),
 }

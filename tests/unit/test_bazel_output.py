@@ -7,13 +7,12 @@ import json
 import pytest
 
 from tfdock.inspect.bazel import (
-    Figures,
-    figures,
     is_error,
     progress,
     speaks_of_full_disk,
     speaks_of_network,
 )
+from tfdock.inspect.bazel_events import Figures, read_events
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,7 @@ def said(stderr: str) -> str:
     ],
 )
 def test_figures_come_from_metrics_or_from_the_summary_line(events: list[str], expected: Figures | None) -> None:
-    assert figures(events) == expected
+    assert read_events(events).figures == expected
 
 
 @pytest.mark.parametrize(

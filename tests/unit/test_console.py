@@ -18,6 +18,7 @@ from tfdock.do.events import Event
 from tfdock.errors import Problem, Way
 from tfdock.model import BuildId
 from tfdock.talk import console
+from tfdock.talk.progress import TerminalProgress
 
 RED, END = "\x1b[31m", "\x1b[0m"
 PROSE = st.text(alphabet="abcdefgh `/-.é漢 \n", max_size=300)
@@ -191,7 +192,7 @@ def _shown(columns: int, monkeypatch: pytest.MonkeyPatch, *events_: Event, said:
     tty.setraw(theirs)
     with os.fdopen(theirs, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
-        progress = console.TerminalProgress(stream)
+        progress = TerminalProgress(stream)
         try:
             for event in events_:
                 progress(event)

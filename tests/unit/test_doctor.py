@@ -105,9 +105,13 @@ def test_without_an_engine_memory_and_disk_are_judged_all_the_same(settings: Set
     assert (of(found, "memory").status, of(found, "disk").status) == ("ok", "ok")
 
 
-def test_an_engine_on_another_machine_builds_nothing_here(settings: Settings) -> None:
-    check = of(checks(settings, engine(local=False)), "engine")
-    assert (check.status, check.code) == ("failed", "engine-remote")
+def test_an_engine_on_another_machine_is_named_with_its_place(settings: Settings) -> None:
+    where = "tcp://builder:2376 (from DOCKER_HOST)"
+    check = of(checks(settings, engine(local=False, address=where)), "engine")
+    assert check.status == "ok"
+    assert f"at {where}, elsewhere" in check.found
+    places = doctor.build_places(settings, engine(local=False).engine_info)
+    assert "the cache" not in {place.what for place in places}, "its caches are there"
 
 
 def test_a_folder_of_no_use_fails_whatever_is_free_there(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +133,7 @@ def test_the_engines_images_count_where_its_folder_is_this_machines(settings: Se
     ):
         there = doctor.build_places(settings, other.engine_info)
         assert "the engine's images" not in {place.what for place in there}
-        assert len(there) == len(here) - 1
+        assert len(there) == len(here) - (1 if other.engine_info.local else 2)
 
 
 def test_the_parts_of_a_builds_disk_are_the_whole(settings: Settings, tmp_path: Path) -> None:

@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide.plan import as_json, bazel_options, fingerprint, parse_bytes, parse_seconds, toolchain_key
+from tfdock.decide.plan import (
+    as_json,
+    bazel_options,
+    described_toolchain,
+    explained,
+    fingerprint,
+    toolchain_key,
+    with_resources,
+)
 from tfdock.decide.render import BuildContext
 from tfdock.decide.resolve import Resolution
 from tfdock.errors import Incompatible
 from tfdock.model import ImageRef, Machine, Source
+from tfdock.read.amounts import parse_bytes, parse_seconds
 from tfdock.read.profile import Verify
 
 from .desk import GIB, Desk
@@ -185,16 +194,28 @@ def test_a_fingerprint_is_a_sha256_and_names_the_image(desk: Desk) -> None:
 
 def test_the_toolchain_key_is_short_hexadecimal_and_always_the_same() -> None:
     # Written down: a key that changes by itself throws everybody's disk cache away.
-    assert toolchain_key(DIGEST, b"bazel 6.5.0\n") == "dcdc91982bc2f60f"
+    assert toolchain_key(b"bazel 6.5.0\n") == "465ced34f48cb214"
 
 
 @pytest.mark.parametrize(
-    ("digest", "toolchain"),
-    [(None, b"bazel 6.5.0\n"), ("sha256:" + "cd" * 32, b"bazel 6.5.0\n"), (DIGEST, b"bazel 6.5.1\n"), (DIGEST, b"")],
-    ids=["no digest", "another base", "other tools", "no tools"],
+    "toolchain",
+    [b"bazel 6.5.1\n", b"", b"bazel 6.5.0\nfiles 12\n"],
+    ids=["another Bazel", "no tools", "other files"],
 )
-def test_another_base_or_other_tools_have_another_cache(digest: str | None, toolchain: bytes) -> None:
-    assert toolchain_key(digest, toolchain) != toolchain_key(DIGEST, b"bazel 6.5.0\n")
+def test_other_tools_have_another_cache(toolchain: bytes) -> None:
+    assert toolchain_key(toolchain) != toolchain_key(b"bazel 6.5.0\n")
+
+
+def test_a_toolchain_is_described_for_people() -> None:
+    lines = ["bazel 6.5.0", "package gcc 12.2 amd64", "package g++ 12.2 amd64", "tool /usr/bin/gcc 12ab"]
+    text = "\n".join([*lines, "cachebuster DOCKER_CACHEBUSTER", "files 34cd", "", "strange"])
+    assert described_toolchain(text.encode()) == {
+        "bazel": "6.5.0",
+        "tools": ["/usr/bin/gcc"],
+        "packages": 2,
+        "cachebusters": ["DOCKER_CACHEBUSTER"],
+    }
+    assert described_toolchain(b"\xff")["bazel"] is None
 
 
 # --- resources ------------------------------------------------------------------------------------------------------
@@ -203,7 +224,7 @@ def test_another_base_or_other_tools_have_another_cache(digest: str | None, tool
 @pytest.mark.parametrize(
     ("cpus", "memory", "asked", "jobs", "container"),
     [
-        # 2.18 wants 2560 MiB a job; 1 GiB stays with the machine, 1 GiB is Bazel's own.
+        # 2.18 wants 2560 MiB a job, 3072 MiB a large link; 1 GiB stays with the machine, 1 to 2 GiB are Bazel's own.
         pytest.param(8, 32 * GIB, "", 8, 31 * GIB, id="8 cores and 32 GiB: cores decide"),
         pytest.param(8, 8 * GIB, "", 2, 7 * GIB, id="8 cores and 8 GiB: memory decides"),
         pytest.param(64, 64 * GIB, "", 24, 63 * GIB, id="64 cores and 64 GiB: memory decides"),
@@ -211,7 +232,8 @@ def test_another_base_or_other_tools_have_another_cache(digest: str | None, tool
         pytest.param(1, 1 * GIB, "", 1, GIB // 2, id="1 core and 1 GiB: half of it, one job"),
         pytest.param(8, 32 * GIB, "jobs: 3", 3, 31 * GIB, id="jobs asked"),
         pytest.param(8, 32 * GIB, "jobs: 100", 100, 31 * GIB, id="too many jobs asked"),
-        pytest.param(8, 32 * GIB, "memory: 6GiB", 2, 6 * GIB, id="memory asked"),
+        pytest.param(8, 32 * GIB, "memory: 6GiB", 1, 6 * GIB, id="memory asked, too little for a link and a job"),
+        pytest.param(8, 32 * GIB, "memory: 7GiB", 2, 7 * GIB, id="memory asked"),
         pytest.param(8, 32 * GIB, "cpus: 4", 4, 31 * GIB, id="cores asked"),
         pytest.param(8, 32 * GIB, "memory: 3584M", 1, 3584 * MIB, id="as little memory as may be"),
     ],
@@ -341,15 +363,38 @@ def test_only_the_fetch_has_a_network_and_only_the_compile_a_staging_folder(desk
 def test_both_phases_ask_bazel_for_the_same_build(desk: Desk) -> None:
     plan = desk.plan(HEAD + "bazel: {startup: [--host_jvm_args=-Xmx2g], flags: [--keep_going]}\n")
     fetch, compile_ = (sections(phase.command) for phase in plan.phases)
-    events = ["--build_event_json_file=/tf/staging/events.json"]
-    assert fetch == [list(plan.startup_options), [*plan.bazel_flags, *plan.local_flags], list(plan.targets)]
-    assert compile_ == [fetch[0], fetch[1] + events, fetch[2], list(plan.package)]
+    told = [
+        "--build_event_json_file=/tf/staging/events.json",
+        "--noexperimental_slim_json_profile",
+        "--profile=/tf/staging/profile.gz",
+    ]
+    startup = [*plan.local_startup_options, *plan.startup_options]
+    assert fetch == [startup, [*plan.bazel_flags, *plan.local_flags], list(plan.targets)]
+    assert compile_ == [fetch[0], fetch[1] + told, fetch[2], list(plan.package)]
     assert plan.startup_options[-1] == "--host_jvm_args=-Xmx2g"
     assert plan.bazel_flags[-1] == "--keep_going"
     assert [phase.command[:3] for phase in plan.phases] == [
         ("/bin/bash", "/opt/tfdock/phase.sh", "fetch"),
         ("/bin/bash", "/opt/tfdock/phase.sh", "compile"),
     ]
+
+
+def test_a_plan_that_is_to_be_explained_has_one_option_more_whatever_its_limits(desk: Desk) -> None:
+    plan = desk.plan(HEAD)
+    log = explained(plan, desk.knowledge)
+    assert log.fingerprint == plan.fingerprint
+    for one in (log, with_resources(log, replace(log.resources, jobs=1), desk.knowledge)):
+        words = sections(one.phases[1].command)[1]
+        assert words[-1] == "--execution_log_json_file=/tf/staging/execution.json"
+    assert sections(log.phases[1].command)[1][:-1] == sections(plan.phases[1].command)[1]
+    assert log.phases[0] == plan.phases[0]
+
+
+def test_a_bazel_that_cannot_write_a_profile_is_not_asked_to(desk: Desk) -> None:
+    plan = desk.plan('schema: 1\ntensorflow: "1.4.1"\naccelerator: cpu\nallow_untested: true\n')
+    words = " ".join(explained(plan, desk.knowledge).phases[1].command)
+    assert "profile" not in words
+    assert "execution_log" not in words
 
 
 def test_containers_get_nothing_of_the_callers_environment(desk: Desk) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tfdock.decide.plan import Resources
+from tfdock.decide.sizing import Resources
 from tfdock.do import assets
 from tfdock.do.failures import Failures, file_error
 from tfdock.errors import ExitCode, Incompatible, TfdockError

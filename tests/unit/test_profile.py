@@ -72,6 +72,11 @@ GOOD: dict[str, tuple[str, object]] = {
     "bazel.copts": (HEAD + "bazel: {copts: [-O3]}", ["-O3"]),
     "bazel.flags": (HEAD + "bazel: {flags: [--define=a=b c]}", ["--define=a=b c"]),
     "bazel.startup": (HEAD + "bazel: {startup: [--host_jvm_args=-Xmx2g]}", ["--host_jvm_args=-Xmx2g"]),
+    "cache.remote": (HEAD + "cache: {remote: 'https://cache.example:8443/x'}", "https://cache.example:8443/x"),
+    "cache.executor": (HEAD + "cache: {executor: 'grpc://10.0.0.1:8980'}", "grpc://10.0.0.1:8980"),
+    "cache.instance": (HEAD + "cache: {instance: main/x}", "main/x"),
+    "cache.upload": (HEAD + "cache: {upload: false}", False),
+    "cache.jobs": (HEAD + "cache: {jobs: 200}", 200),
     "resources.jobs": (HEAD + "resources: {jobs: 4}", 4),
     "resources.memory": (HEAD + "resources: {memory: 24 GB}", "24 GB"),
     "resources.cpus": (HEAD + "resources: {cpus: auto}", "auto"),
@@ -81,7 +86,16 @@ GOOD: dict[str, tuple[str, object]] = {
     "wheel.local_version": (HEAD + "wheel: {local_version: mine.1}", "mine.1"),
     "allow_untested": (HEAD + "allow_untested: true", True),
 }
-ELSEWHERE = {"extends", "bazel", "resources", "verify", "wheel", "debug.per_file.files", "debug.per_file.copts"}
+ELSEWHERE = {
+    "extends",
+    "bazel",
+    "cache",
+    "resources",
+    "verify",
+    "wheel",
+    "debug.per_file.files",
+    "debug.per_file.copts",
+}
 
 
 def records(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -537,6 +551,49 @@ BAD = [
         "`bazel.startup[0]`: `batch` does not look like a Bazel flag",
         'write it like `startup: ["--host_jvm_args=-Xmx4g"]`',
         id="bazel.startup",
+    ),
+    pytest.param(
+        HEAD + "cache: {remote: 'http://me:secret@cache.example'}\n",
+        "3:17",
+        "`cache.remote`: an address with a user or a password in it",
+        "remove what stands before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper",
+        id="cache.remote",
+    ),
+    pytest.param(
+        HEAD + "cache: {executor: 'http://executor.example'}\n",
+        "3:19",
+        "`cache.executor`: `http://executor.example` does not look like the address of a remote executor "
+        "(`grpcs://executor.example:443`)",
+        'write it like `executor: "grpcs://executor.example:443"`',
+        id="cache.executor",
+    ),
+    pytest.param(
+        HEAD + "cache: {instance: -x}\n",
+        "3:19",
+        "`cache.instance`: `-x` does not look like an instance name (`main`)",
+        "write it like `instance: main`",
+        id="cache.instance",
+    ),
+    pytest.param(
+        HEAD + "cache: {upload: sometimes}\n",
+        "3:17",
+        "`cache.upload`: should be `true` or `false`",
+        "write `true` or `false`",
+        id="cache.upload",
+    ),
+    pytest.param(
+        HEAD + "cache: {jobs: 0}\n",
+        "3:15",
+        "`cache.jobs`: should be greater than or equal to 1",
+        "write it like `jobs: 200`",
+        id="cache.jobs",
+    ),
+    pytest.param(
+        HEAD + "cache: on\n",
+        "3:8",
+        "`cache`: should be a map of `name: value` lines",
+        "write `cache: {remote: …}`",
+        id="cache",
     ),
     pytest.param(
         HEAD + "resources: {jobs: 0}\n",

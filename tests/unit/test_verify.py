@@ -16,7 +16,7 @@ from tfdock.do.settings import Settings
 from tfdock.do.verify import Bench, MarkedLines, Verification, Wanted, bench_for, requirements, verified
 from tfdock.do.watch import Stop
 from tfdock.do.wheels import inspected
-from tfdock.errors import EngineError, TfdockError
+from tfdock.errors import TfdockError
 from tfdock.inspect.facts import Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.read.knowledge import KnowledgeBase
@@ -116,17 +116,6 @@ def test_a_folder_of_wheels_is_used_as_it_is(bench: Bench, engine: FakeEngine, w
     assert tmp_path in [Path(mount.source) for mount in spec.mounts if mount.read_only]  # type: ignore[attr-defined]
 
 
-def test_an_engine_that_is_elsewhere_is_refused(tmp_path: Path, engine: FakeEngine) -> None:
-    engine.engine_info = replace(engine.engine_info, local=False)
-    settings = Settings(cache_dir=tmp_path, state_dir=tmp_path)
-    with (
-        pytest.raises(EngineError) as caught,
-        bench_for(engine, settings, lambda _: None, Stop(), tmp_path / "log", NAME),
-    ):
-        pass
-    assert caught.value.problems[0].code == "engine-remote"
-
-
 def test_a_trial_is_a_phase_of_its_own_that_is_announced_and_ends(bench: Bench, heard: list[events.Event]) -> None:
     assert isinstance(heard[0], events.PhaseStarted)
     assert (heard[0].phase, heard[0].build_id) == ("verify", NAME)
@@ -136,12 +125,7 @@ def test_a_trial_is_a_phase_of_its_own_that_is_announced_and_ends(bench: Bench, 
 # --- requirements ---------------------------------------------------------------------------------------------------
 
 
-def requiring(wheel: Path, *lines: str) -> Inspection:
-    inspection = inspected(wheel)
-    return replace(inspection, metadata=replace(inspection.metadata, requires_dist=lines))
-
-
-def test_requirements_are_those_without_extras_in_words_that_pip_reads(wheel: Path) -> None:
+def test_requirements_are_those_without_extras_in_words_that_pip_reads() -> None:
     lines = (
         "numpy (<2.0,>=1.16.0)",
         "wrapt>=1.11.0",
@@ -150,8 +134,8 @@ def test_requirements_are_those_without_extras_in_words_that_pip_reads(wheel: Pa
         "tensorflow-io-gcs-filesystem>=0.23.1; sys_platform != 'win32' and extra == 'gcs'",
     )
     plain = ["numpy<2.0,>=1.16.0", "wrapt>=1.11.0", 'scipy==1.4.1; python_version >= "3"']
-    assert requirements(requiring(wheel, *lines)) == plain
-    assert requirements(requiring(wheel, *lines), ["and-cuda"]) == [*plain, "nvidia-cudnn-cu12==9.3.0.75"]
+    assert requirements(lines) == plain
+    assert requirements(lines, ["and-cuda"]) == [*plain, "nvidia-cudnn-cu12==9.3.0.75"]
 
 
 @pytest.mark.parametrize(
@@ -166,9 +150,9 @@ def test_requirements_are_those_without_extras_in_words_that_pip_reads(wheel: Pa
         "",
     ],
 )
-def test_a_wheel_cannot_give_pip_options_or_addresses(wheel: Path, line: str) -> None:
+def test_a_wheel_cannot_give_pip_options_or_addresses(line: str) -> None:
     with pytest.raises(InvalidRequirement):
-        requirements(requiring(wheel, "numpy", line))
+        requirements(["numpy", line])
 
 
 # --- lines ----------------------------------------------------------------------------------------------------------

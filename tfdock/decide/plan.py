@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
+from tfdock.decide import remote as remotes
 from tfdock.decide.naming import source_identity
 from tfdock.decide.render import BuildContext
 from tfdock.decide.resolve import Resolution
-from tfdock.errors import Incompatible, Problem, Way, one_of
-from tfdock.model import BuildId, Machine, Mount, Version
+from tfdock.decide.sizing import MIB, Resources, size
+from tfdock.model import NOWHERE, BuildId, Machine, Mount, Remote, Version
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.read.profile import Profile
+from tfdock.read.profile import Resources as Asked
 
 FINGERPRINT_SCHEMA = 1
 EPOCH = 315532800
@@ -27,31 +30,35 @@ STAGING = "/tf/staging"
 REPOSITORY_CACHE = "/tf/cache/repository"
 DISK_CACHE = "/tf/cache/disk"
 
-MIB = 1 << 20
-GIB = 1 << 30
-_RESERVE_MEMORY = 1 * GIB
-"""Left to the machine beside the build container."""
-BAZEL_SERVER_MEMORY = 1 * GIB
-"""Bazel's own Java heap for a tree of TensorFlow's size; not to be given to compile jobs."""
+TOLD = {"events": "events.json", "profile": "profile.gz", "execution_log": "execution.json"}
+"""What Bazel writes down for us, as files in the staging folder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """Limits of the compile container. Memory and disk in bytes, the time limit in seconds."""
+EXTERNAL = "external.tar"
+"""In the staging folder: what repository rules fetched by means of their own, such as pip, which no cache has."""
 
-    jobs: int
-    cpus: int
-    memory: int
-    disk: int
-    pids: int
-    time_limit: int | None
+
+_RESULTS = ("done", "SHA256SUMS", "raw/*.whl", "*.json", "*.gz", "*.profile", EXTERNAL)
+"""What a container leaves in the staging folder."""
+
+
+def packing() -> tuple[str, ...]:
+    """The command that packs it, in a container of the compile phase."""
+    return ("tar", "--create", f"--file={STAGING}/{EXTERNAL}", f"--directory={OUTPUT}/base", "external")
+
+
+def unpacking() -> tuple[str, ...]:
+    """The command that puts it back."""
+    unpack = f"mkdir -p {OUTPUT}/base && tar --extract --file={STAGING}/{EXTERNAL} --directory={OUTPUT}/base"
+    return ("/bin/sh", "-c", unpack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
     """One container: what it runs, what it sees, and whether it has a network.
 
-    Mount sources are written with `{cache}`, `{output}`, `{staging}` and `{toolchain}`: the build fills them in.
+    Mount sources are written with `{cache}`, `{output}`, `{staging}` and `{toolchain}`, commands with `{toolchain}`:
+    the build fills them in.
     """
 
     name: str
@@ -71,13 +78,20 @@ class BuildPlan:
     environment: Mapping[str, str]
     container_environment: Mapping[str, str]
     startup_options: tuple[str, ...]
+    local_startup_options: tuple[str, ...]
     bazel_flags: tuple[str, ...]
     local_flags: tuple[str, ...]
     targets: tuple[str, ...]
     package: tuple[str, ...]
     phases: tuple[Phase, ...]
     resources: Resources
+    asked: Asked
+    machine: Machine
+    """What the limits were sized for."""
     labels: Mapping[str, str]
+    explain: bool = False
+    """Bazel writes its execution log too, which grows with the inputs of all actions: gigabytes for TensorFlow."""
+    remote: Remote = NOWHERE
     for_this_machine: bool = False
     """The profile takes the GPUs of this machine (`gpus: local`): what they cannot run is not worth building."""
 
@@ -93,42 +107,66 @@ class BuildPlan:
 
 
 def make_plan(
-    profile: Profile, resolution: Resolution, context: BuildContext, knowledge: KnowledgeBase, machine: Machine
+    profile: Profile,
+    resolution: Resolution,
+    context: BuildContext,
+    knowledge: KnowledgeBase,
+    machine: Machine,
+    remote: Remote = NOWHERE,
 ) -> BuildPlan:
-    """Decide commands, mounts and limits. Pure: the same arguments give the same plan."""
-    resources = size(profile, resolution, machine)
+    """Decide commands, mounts and limits. Pure: the same arguments give the same plan.
+
+    `remote` is what this machine's settings say of caches and executors past it.
+    """
+    resources = size(profile.resources, resolution.release.cost, machine)
     wheel = resolution.release.wheel
-    package = ("run", *resolution.package) if resolution.package else ("collect", wheel.folder or "")
-    startup = (
-        f"--output_user_root={OUTPUT}/user",
-        f"--output_base={OUTPUT}/base",
-        "--max_idle_secs=15",
-        *resolution.startup,
-    )
-    local = _local_flags(resolution, knowledge, resources)
-    words = (*startup, "--", *resolution.flags, *local)
-    targets = (wheel.target,)
-    return BuildPlan(
+    plan = BuildPlan(
         build_id=resolution.build_id,
         fingerprint=fingerprint(resolution, context),
         resolution=resolution,
         context=context,
         environment=resolution.environment,
         container_environment=_container_environment(),
-        startup_options=startup,
-        bazel_flags=resolution.flags,
-        local_flags=local,
-        targets=targets,
-        package=package,
-        phases=(
-            _phase("fetch", (*words, "--", *targets), network=True),
-            _phase(
-                "compile", (*words, *_events(resolution, knowledge), "--", *targets, "--", *package), network=False
-            ),
+        startup_options=(
+            f"--output_user_root={OUTPUT}/user",
+            f"--output_base={OUTPUT}/base",
+            "--max_idle_secs=15",
+            *resolution.startup,
         ),
+        local_startup_options=(),
+        bazel_flags=resolution.flags,
+        local_flags=(),
+        targets=(wheel.target,),
+        package=("run", *resolution.package) if resolution.package else ("collect", wheel.folder or ""),
+        phases=(),
         resources=resources,
+        asked=profile.resources,
+        machine=machine,
         labels={"io.tfdock.build-id": resolution.build_id},
+        remote=remotes.asked(profile.cache, remote),
         for_this_machine=profile.for_this_machine,
+    )
+    return with_resources(plan, resources, knowledge)
+
+
+def with_resources(plan: BuildPlan, resources: Resources, knowledge: KnowledgeBase) -> BuildPlan:
+    """The same plan within other limits: the commands follow, and what is built stays what it is."""
+    bazel = plan.resolution.bazel
+    # First, so that a profile's own startup options win.
+    startup = bazel_options(knowledge, bazel, "heap", {"heap_mib": resources.heap // MIB})
+    local = _local_flags(plan.resolution, knowledge, resources)
+    words = (*startup, *plan.startup_options, "--", *plan.bazel_flags, *local)
+    remote = remotes.flags(plan.remote, partial(bazel_options, knowledge, bazel))
+    compiling = (*words, *_told(plan, knowledge), *remote, "--", *plan.targets, "--", *plan.package)
+    return replace(
+        plan,
+        resources=resources,
+        local_startup_options=startup,
+        local_flags=local,
+        phases=(
+            _phase("fetch", (*words, "--", *plan.targets), network=True),
+            _phase("compile", compiling, network=False, before=remotes.command(plan.remote)),
+        ),
     )
 
 
@@ -146,32 +184,45 @@ def _container_environment() -> dict[str, str]:
     }
 
 
-def _phase(name: str, words: tuple[str, ...], *, network: bool) -> Phase:
+def _phase(name: str, words: tuple[str, ...], *, network: bool, before: tuple[str, ...] = ()) -> Phase:
     mounts = [
         Mount(source="{output}", target=OUTPUT),
-        Mount(source="{cache}/repository", target=REPOSITORY_CACHE),
-        Mount(source="{cache}/disk/{toolchain}", target=DISK_CACHE),
+        Mount(source="{cache}/repository", target=REPOSITORY_CACHE, volume="repository"),
+        Mount(source="{cache}/disk/{toolchain}", target=DISK_CACHE, volume="disk-{toolchain}"),
     ]
     if name == "compile":
-        mounts.append(Mount(source="{staging}", target=STAGING))
-    command = ("/bin/bash", "/opt/tfdock/phase.sh", name, *words)
+        mounts.append(Mount(source="{staging}", target=STAGING, given=True, results=_RESULTS))
+    command = (*before, "/bin/bash", "/opt/tfdock/phase.sh", name, *words)
     return Phase(name=name, command=command, mounts=tuple(mounts), network=network)
 
 
 def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: Resources) -> tuple[str, ...]:
     """Flags that depend on this machine, not on what is built: outside the fingerprint."""
-    memory = max(resources.memory - BAZEL_SERVER_MEMORY, resources.memory // 2)
-    values = {"jobs": resources.jobs, "cpus": resources.cpus, "memory_mib": memory // MIB}
+    values = {"jobs": resources.jobs, "cpus": resources.cpus, "memory_mib": resources.for_actions // MIB}
     return (
         *bazel_options(knowledge, resolution.bazel, "output", {}),
         *bazel_options(knowledge, resolution.bazel, "repository_cache", {"path": REPOSITORY_CACHE}),
         *bazel_options(knowledge, resolution.bazel, "disk_cache", {"path": DISK_CACHE}),
         *bazel_options(knowledge, resolution.bazel, "resources", values),
+        *bazel_options(knowledge, resolution.bazel, "toolchain", {"toolchain": "{toolchain}"}),
     )
 
 
-def _events(resolution: Resolution, knowledge: KnowledgeBase) -> tuple[str, ...]:
-    return bazel_options(knowledge, resolution.bazel, "events", {"path": f"{STAGING}/events.json"})
+def explained(plan: BuildPlan, knowledge: KnowledgeBase) -> BuildPlan:
+    """The same plan with Bazel's execution log, which says what every action was made from."""
+    return with_resources(replace(plan, explain=True), plan.resources, knowledge)
+
+
+def _told(plan: BuildPlan, knowledge: KnowledgeBase) -> tuple[str, ...]:
+    """Options that make Bazel write down what it does."""
+    purposes = ("events", "profile", *(["execution_log"] if plan.explain else []))
+    return tuple(
+        option
+        for purpose in purposes
+        for option in bazel_options(
+            knowledge, plan.resolution.bazel, purpose, {"path": f"{STAGING}/{TOLD[purpose]}"}
+        )
+    )
 
 
 def bazel_options(
@@ -186,62 +237,6 @@ def bazel_options(
         and (row.since is None or version >= Version(row.since))
         and (row.until is None or version.minor <= Version(row.until))
     )
-
-
-# --- resources ----------------------------------------------------------------------------------------------------
-
-
-def size(profile: Profile, resolution: Resolution, machine: Machine) -> Resources:
-    """Jobs and memory from the machine: a TensorFlow compile job needs RAM, and `nproc` of them swap to death."""
-    asked, cost = profile.resources, resolution.release.cost
-    cpus = machine.cpus if asked.cpus == "auto" else asked.cpus
-    memory = machine.memory - _RESERVE_MEMORY if asked.memory == "auto" else parse_bytes(asked.memory)
-    memory = max(memory, machine.memory // 2) if asked.memory == "auto" else memory
-    for_jobs = max(memory - BAZEL_SERVER_MEMORY, 0)
-    jobs = max(1, min(cpus, for_jobs // (cost.memory_per_job_mib * MIB))) if asked.jobs == "auto" else asked.jobs
-    least = BAZEL_SERVER_MEMORY + cost.memory_per_job_mib * MIB
-    if asked.memory != "auto" and memory < least:
-        way = Way(text="`resources: {memory: auto}`", change={"resources.memory": "auto"})
-        raise Incompatible(
-            Problem(
-                code="memory-too-small",
-                message=f"`resources.memory: {asked.memory}` is less than Bazel and one job need",
-                why=f"{BAZEL_SERVER_MEMORY // MIB} MiB for Bazel, {cost.memory_per_job_mib} MiB for a job",
-                fix=one_of([f"give at least {least // MIB}MiB", way.text]),
-                ways=(way,),
-                field="resources.memory",
-            )
-        )
-    return Resources(
-        jobs=jobs,
-        cpus=cpus,
-        memory=memory,
-        disk=cost.disk_gib * GIB if asked.disk == "auto" else parse_bytes(asked.disk),
-        pids=16384,
-        time_limit=parse_seconds(asked.time_limit) if asked.time_limit else None,
-    )
-
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-def parse_bytes(text: str) -> int:
-    """`24GiB`, `24G`, `24 GB` (all binary, as `docker --memory` reads them) -> bytes."""
-    number = text.rstrip("KMGTiB ")
-    unit = text[len(number) :].strip().rstrip("B").rstrip("i")
-    return int(float(number) * _UNITS[unit])
-
-
-def parse_seconds(text: str) -> int:
-    """`5h30m` -> seconds."""
-    seconds, number = 0, ""
-    for character in text:
-        if character.isdigit():
-            number += character
-        else:
-            seconds += int(number) * {"h": 3600, "m": 60, "s": 1}[character]
-            number = ""
-    return seconds
 
 
 # --- identity -----------------------------------------------------------------------------------------------------
@@ -276,13 +271,28 @@ def fingerprint(resolution: Resolution, context: BuildContext) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def toolchain_key(base_digest: str | None, toolchain: bytes) -> str:
+def toolchain_key(toolchain: bytes) -> str:
     """Name of the disk cache: equal for equal tools on every machine, never an image id.
 
-    `toolchain` is the file the image's toolchain step wrote. Bazel does not track tools outside its workspace, so
-    objects of two compilers must not meet in one cache.
+    `toolchain` is the file the image's toolchain step wrote: packages by version, all else in the image by its bytes.
+    Bazel does not track tools outside its workspace, so objects of two compilers must not meet in one cache. The
+    base's digest is not in it: a base that was built anew with the same content has another.
     """
-    return hashlib.sha256(b"1\n" + (base_digest or "-").encode() + b"\n" + toolchain).hexdigest()[:16]
+    return hashlib.sha256(b"2\n" + toolchain).hexdigest()[:16]
+
+
+def described_toolchain(toolchain: bytes) -> dict[str, object]:
+    """What that file says, for people: Bazel's version, compilers, the number of packages, cachebusters put right."""
+    lines = [line.split() for line in toolchain.decode("utf-8", "replace").splitlines()]
+    said: dict[str, list[str]] = {}
+    for kind, *words in filter(None, lines):
+        said.setdefault(kind, []).append(words[0] if words else "")
+    return {
+        "bazel": next(iter(said.get("bazel", ())), None),
+        "tools": sorted(said.get("tool", ())),
+        "packages": len(said.get("package", ())),
+        "cachebusters": said.get("cachebuster", []),
+    }
 
 
 def as_json(plan: BuildPlan) -> dict[str, object]:
@@ -306,15 +316,21 @@ def as_json(plan: BuildPlan) -> dict[str, object]:
         "environment": dict(plan.environment),
         "container_environment": dict(plan.container_environment),
         "startup_options": list(plan.startup_options),
+        "local_startup_options": list(plan.local_startup_options),
         "bazel_flags": list(plan.bazel_flags),
         "local_flags": list(plan.local_flags),
         "targets": list(plan.targets),
         "package": list(plan.package),
-        "mounts": [asdict(mount) for mount in plan.phases[-1].mounts],
+        "mounts": [
+            {"source": one.source, "target": one.target, "read_only": one.read_only, "kind": one.kind}
+            for one in plan.phases[-1].mounts
+        ],
         "phases": [
             {"name": phase.name, "network": phase.network, "command": list(phase.command)} for phase in plan.phases
         ],
         "resources": asdict(plan.resources),
+        "remote": remotes.as_json(plan.remote),
+        "machine": {"cpus": plan.machine.cpus, "memory": plan.machine.memory},
         "wheel": {"name": resolution.wheel_name, "local_version": resolution.local_version},
         "runtime": str(resolution.runtime) if resolution.runtime else None,
         "verify": {"run": resolution.verify.run, "gpu_code": resolution.verify.gpu_code},

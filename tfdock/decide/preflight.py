@@ -12,9 +12,9 @@ from typing import Protocol
 
 from tfdock.decide.devices import architecture_of, is_embedded
 from tfdock.decide.fits import own_driver, toolkit_floor, toolkit_of_ptx
-from tfdock.decide.plan import BAZEL_SERVER_MEMORY, GIB, MIB, Resources
 from tfdock.decide.resolve import Resolution
 from tfdock.decide.rules import judge
+from tfdock.decide.sizing import GIB, LEAST_HEAP, MIB, Resources, least_memory
 from tfdock.errors import ExitCode, Problem
 from tfdock.inspect import verdict
 from tfdock.model import Host, LocalGpu, Machine, Place, Version
@@ -289,24 +289,25 @@ def memory_check(plan: Wanted, machine: Machine | None) -> Check:
     """One job must fit, with swap; all that run at once should fit without."""
     if machine is None:
         return Check(name="memory", status=SKIPPED, found="this machine's memory is not known")
-    resources, per_job = plan.resources, plan.resolution.release.cost.memory_per_job_mib * MIB
+    resources, cost = plan.resources, plan.resolution.release.cost
+    per_job, least = cost.memory_per_job_mib * MIB, least_memory(cost)
     memory = min(resources.memory, machine.memory)
     swap = f" and {_gib(machine.swap)} swap" if machine.swap else ""
     found = f"{_gib(memory)} for the build{swap}, {_jobs(resources.jobs)} at once"
-    wanted = BAZEL_SERVER_MEMORY + resources.jobs * per_job
-    needed = f"about {_gib(wanted)}: {_gib(per_job)} a job, {_gib(BAZEL_SERVER_MEMORY)} for Bazel"
-    if memory + machine.swap < BAZEL_SERVER_MEMORY + per_job:
+    wanted = LEAST_HEAP + resources.jobs * per_job
+    needed = f"about {_gib(wanted)}: {_gib(per_job)} a job, {_gib(LEAST_HEAP)} for Bazel"
+    if memory + machine.swap < least:
         return Check(
             name="memory",
             code="machine-memory-too-small",
             status=FAILED,
             found=found,
-            needed=f"about {_gib(BAZEL_SERVER_MEMORY + per_job)} for a single job",
+            needed=f"about {_gib(least)} for a single job",
             fix="give the engine's machine, or this control group, more memory or swap",
             exit_code=ExitCode.RESOURCES,
         )
     if memory < wanted:
-        fitting = max(1, (memory - BAZEL_SERVER_MEMORY) // per_job)
+        fitting = max(1, (memory - LEAST_HEAP) // per_job)
         fix = f"`resources: {{jobs: {fitting}}}` fits"
         if resources.jobs == 1:
             fix = "it will swap, and be slow; give the engine's machine more memory"
@@ -402,18 +403,11 @@ def folder_checks(places: Iterable[Place]) -> Iterator[Check]:
 # --- engine -------------------------------------------------------------------------------------------------------
 
 
-def engine_check(name: str, version: str, api_version: str, *, local: bool) -> Check:
-    """An engine that answers: is it new enough, and does it see this machine's folders?"""
-    found = f"{name} {version}, API {api_version}"
+def engine_check(name: str, version: str, api_version: str, *, where: str = "", local: bool = True) -> Check:
+    """An engine that answers: is it new enough? And `where` it is, if that is known."""
+    found = f"{name} {version}, API {api_version}" + (f", at {where}" if where else "")
     if not local:
-        return Check(
-            name="engine",
-            code="engine-remote",
-            status=FAILED,
-            found=f"{found}, on another machine: a build mounts folders of this one",
-            fix="use an engine on this machine: unset DOCKER_HOST, or run tfdock there",
-            exit_code=ExitCode.ENGINE,
-        )
+        found += ", elsewhere: builds keep their caches there, in volumes"
     if Version(api_version) < OLDEST_API:
         return Check(
             name="engine",

@@ -60,6 +60,7 @@ class Resolution:
     archives: tuple[Archive, ...]
     paths: Mapping[str, str]
     bazel: str
+    cachebusters: tuple[str, ...]
     source: Source
     environment: Mapping[str, str]
     flags: tuple[str, ...]
@@ -210,6 +211,7 @@ class _Resolver:
             archives=archives_of(self.knowledge, image, devices.components) or (),
             paths=paths,
             bazel=bazel,
+            cachebusters=tuple(row.variable for row in self.knowledge.cachebusters),
             source=source,
             environment=environment,
             flags=flags,

@@ -16,7 +16,8 @@ from tfdock.read.knowledge import Config, KnowledgeBase, PackagedCompiler, Relea
 NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
 """An option that means the CPU of whoever builds: the code depends on the machine, even where it is only tuned."""
 # What takes objects to, or from, other machines.
-_SHARED = ("--remote_cache", "--remote_executor", "--remote_upload_local_results")
+NATIVE_SHARED = "code for this machine's CPU alone would be shared with other machines"
+OF_OTHER_CPUS = "the next machine would get objects that it may not be able to run"
 _ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
 
 
@@ -239,13 +240,11 @@ def check_native(question: Question) -> None:
                 why="a wheel that depends on this machine's CPU has that in its name",
                 fix="remove it, or write `optimize: native`",
             )
-        if native and option.partition("=")[0] in _SHARED:
-            question.notes.refuse(
-                "native-shared",
-                "optimize",
-                "code for this machine's CPU alone would be shared with other machines",
-                why=f"`{path}` says `{option}`; the next machine would get objects that it may not be able to run",
-            )
+    shared = [f"cache.{name}" for name in ("remote", "executor") if getattr(question.profile.cache, name)]
+    if native and shared:
+        question.notes.refuse(
+            "native-shared", "optimize", NATIVE_SHARED, why=f"`{shared[0]}` is set; {OF_OTHER_CPUS}"
+        )
 
 
 def check_features(question: Question, features: Sequence[str]) -> None:

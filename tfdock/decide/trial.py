@@ -153,7 +153,10 @@ def release_of(inspection: Inspection) -> str:
 
 def _holds(knowledge: KnowledgeBase, inspection: Inspection, span: str) -> bool:
     """Whether a row of that range is one for the wheel's release, known or not."""
-    minor = release_of(inspection)
+    return _for_release(knowledge, release_of(inspection), span)
+
+
+def _for_release(knowledge: KnowledgeBase, minor: str, span: str) -> bool:
     release = knowledge.releases.get(minor)
     return applies(release, span) if release else in_range(minor, span)
 
@@ -193,7 +196,12 @@ def opened_libraries(
 
 def limits_of(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:
     """Constraints for pip: what the wheel requires without a limit, and breaks with today's version of."""
-    rows = (row for row in knowledge.requirement_limits if _holds(knowledge, inspection, row.releases))
+    return limits_for(knowledge, release_of(inspection))
+
+
+def limits_for(knowledge: KnowledgeBase, minor: str) -> tuple[str, ...]:
+    """The same for the wheels of a minor release, `2.18`."""
+    rows = (row for row in knowledge.requirement_limits if _for_release(knowledge, minor, row.releases))
     return tuple(f"{row.package}{row.limit}" for row in rows)
 
 

@@ -16,9 +16,9 @@ from tfdock.read.knowledge import KnowledgeBase, plain
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 TABLES = (
-    "accelerators", "architectures", "archives", "bazel", "codes", "companions", "compilers", "configs",
-    "cpu_features", "drivers", "estimates", "flags", "generated_kernels", "gpus", "host_compilers", "images",
-    "interpreters", "libraries", "probes", "redistributables", "releases", "requirement_limits",
+    "accelerators", "architectures", "archives", "bazel", "cachebusters", "codes", "companions", "compilers",
+    "configs", "cpu_features", "drivers", "estimates", "flags", "generated_kernels", "gpus", "host_compilers",
+    "images", "interpreters", "libraries", "probes", "redistributables", "releases", "requirement_limits",
     "runtime_compilers", "runtime_libraries", "runtimes", "size_limits", "toolkits", "variables",
     "wheel_libraries",
 )  # fmt: skip

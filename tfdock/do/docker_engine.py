@@ -13,6 +13,7 @@ Everything here rests on how the SDK and real engines behave, not on how they ar
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -23,7 +24,7 @@ import struct
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -32,7 +33,6 @@ from typing import Any, NoReturn, TypeVar
 import requests
 import urllib3.exceptions
 from docker import APIClient
-from docker.context import ContextAPI
 from docker.errors import APIError, DockerException, create_api_error_from_http_exception
 from docker.tls import TLSConfig
 from docker.types import DeviceRequest, LogConfig, Ulimit
@@ -59,7 +59,7 @@ from tfdock.do.engine import (
     ImageInfo,
     Output,
 )
-from tfdock.do.engine_words import refusal, registry_refusal, speaks_of_full_disk, step_refusal
+from tfdock.do.engine_words import archive_refusal, refusal, registry_refusal, speaks_of_full_disk, step_refusal
 from tfdock.errors import (
     BuildFailed,
     EngineError,
@@ -138,15 +138,47 @@ def _find_address(base_url: str | None) -> _Address:
     return _context_address(os.environ.get("DOCKER_CONTEXT"))
 
 
-def _context_address(name: str | None) -> _Address:
+def elsewhere() -> str | None:
+    """Where the engine is and who said so, if that is not this machine; asks nobody."""
     try:
-        context: Any = ContextAPI.get_context(name)
-    except Exception as error:  # a damaged ~/.docker comes as anything from KeyError to a bare Exception
+        address = _find_address(None)
+    except EngineUnavailable:  # who needs an engine says so
+        return None
+    return None if address.local else str(address)
+
+
+def _context_address(name: str | None) -> _Address:
+    """The chosen context's. The SDK's own reader looks into the working folder where there is no config.json."""
+    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    try:
+        name = name or _chosen_context(folder)
+        if name == "default":
+            return _Address(_DEFAULT_SOCKET, "the default")
+        key = hashlib.sha256(name.encode()).hexdigest()
+        meta = folder / "contexts/meta" / key / "meta.json"
+        if not meta.is_file():
+            raise _unavailable(f"there is no docker context `{name}`", "see `docker context ls`")
+        endpoint = json.loads(meta.read_bytes())["Endpoints"]["docker"]
+        tls = _context_tls(folder / "contexts/tls" / key / "docker", verify=not endpoint.get("SkipTLSVerify"))
+        return _Address(endpoint["Host"] or _DEFAULT_SOCKET, f"from the docker context `{name}`", tls)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, DockerException) as error:
         raise _unavailable(f"the docker context cannot be read: {error}", "see `docker context ls`") from error
-    if context is None:
-        raise _unavailable(f"there is no docker context `{name}`", "see `docker context ls`")
-    said_by = "the default" if context.Name == "default" else f"from the docker context `{context.Name}`"
-    return _Address(context.Host or _DEFAULT_SOCKET, said_by, context.TLSConfig or False)
+
+
+def _chosen_context(folder: Path) -> str:
+    """The one that `docker context use` has written down."""
+    file = folder / "config.json"
+    chosen = json.loads(file.read_bytes()).get("currentContext") if file.is_file() else None
+    return str(chosen or "default")
+
+
+def _context_tls(folder: Path, *, verify: bool) -> TLSConfig | bool:
+    """What a context keeps of certificates."""
+    files = {path.stem: str(path) for path in folder.glob("*.pem")}
+    if not files:
+        return False
+    pair = (files["cert"], files["key"]) if "cert" in files else None
+    return TLSConfig(client_cert=pair, ca_cert=files.get("ca"), verify=verify)
 
 
 def _unavailable(message: str, fix: str) -> EngineUnavailable:
@@ -169,7 +201,7 @@ def _cannot_connect(address: _Address, error: BaseException) -> EngineUnavailabl
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
         return _unavailable(f"no container engine answers at {address}", start)
     if "paramiko" in str(error):
-        return _unavailable(f"{address} needs SSH support", "`pip install 'docker[ssh]'`")
+        return _unavailable(f"{address} needs the SDK's support of SSH", "`pip install 'tfdock[ssh]'`")
     return _unavailable(f"no container engine at {address}: {error}", start)
 
 
@@ -265,7 +297,7 @@ def _without(skip: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Upload:
-    """A build context on its way: stops when cancelled, and keeps the error of whoever produces it.
+    """A build context, images or files on the way to the engine: stops when cancelled, and keeps a source's error.
 
     urllib3 turns an OSError out of the body into its own "Connection aborted", as if the engine had failed.
     """
@@ -306,7 +338,7 @@ class _Body(io.RawIOBase):
 
 
 def _stopped() -> Interrupted:
-    return Interrupted(Problem(code="interrupted", message="the image build was stopped on request"))
+    return Interrupted(Problem(code="interrupted", message="the engine's work was stopped on request"))
 
 
 # Builds -----------------------------------------------------------------------------------------------------
@@ -368,12 +400,15 @@ def _step_killed(step: str) -> OutOfMemory:
 # Containers -------------------------------------------------------------------------------------------------
 
 
-def _open_files(address: _Address) -> int:
+def _open_files(address: _Address) -> int | None:
     """How many open files a container may have: a full file table truncates Bazel's cache entries.
 
     An engine without CAP_SYS_RESOURCE (in a sandbox, or rootless) refuses to start a container with more than it
-    may have itself, so that is looked up where the engine is a process of this machine.
+    may have itself, so that is looked up where the engine is a process of this machine. Elsewhere it is left to the
+    engine (None).
     """
+    if not address.local:
+        return None
     path = address.url.partition("unix://")[2]
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -386,12 +421,12 @@ def _open_files(address: _Address) -> int:
     return min(_OPEN_FILES, int(limit[1])) if limit else _OPEN_FILES
 
 
-def _host_config(spec: ContainerSpec, open_files: int) -> dict[str, Any]:
+def _host_config(spec: ContainerSpec, open_files: int | None) -> dict[str, Any]:
     """The record as the SDK's arguments."""
     config: dict[str, Any] = {
         # docker-init forwards signals and reaps what Bazel's server leaves behind.
         "init": True,
-        "ulimits": [Ulimit(name="nofile", soft=open_files, hard=open_files)],
+        "ulimits": [Ulimit(name="nofile", soft=open_files, hard=open_files)] if open_files else [],
         # `follow` reads from byte 0 again, so nothing may be rotated away. Leaving max-size out would take the
         # engine's own default, and the documented -1 is refused ("invalid size").
         "log_config": LogConfig(type="json-file", config={"max-size": "1000g", "max-file": "1"}),
@@ -515,7 +550,10 @@ class DockerEngine:
 
     def _open(self, timeout: float, version: str) -> Sdk:
         seconds: Any = timeout  # the SDK hands it to requests as it is
-        return APIClient(self.address.url, version=version, timeout=seconds, tls=self.address.tls)
+        # The machine's own ssh, as the docker command takes it: with its keys, its agent and its configuration.
+        return APIClient(
+            self.address.url, version=version, timeout=seconds, tls=self.address.tls, use_ssh_client=True
+        )
 
     def _connected(self, timeout: float) -> Sdk:
         """The client of that timeout, which the SDK knows only one of."""
@@ -653,6 +691,8 @@ class DockerEngine:
             data_root=info.get("DockerRootDir", ""),
             runtimes=tuple(sorted(info.get("Runtimes") or ())),
             local=self.address.local,
+            id=info.get("ID") or "",
+            address=str(self.address),
         )
 
     def ping(self, timeout: float = 5.0) -> bool:
@@ -770,6 +810,41 @@ class DockerEngine:
     def remove_image(self, reference: str) -> None:
         self._query(f"remove the image {reference}", _unless(_ABSENT, lambda client: client.remove_image(reference)))
 
+    def dangling(self, label: str) -> list[ImageInfo]:
+        wanted = {"dangling": True, "label": label}
+        found: list[dict[str, Any]] = self._query("list images", lambda client: client.images(filters=wanted))
+        return [ImageInfo(id=one["Id"], labels=one["Labels"] or {}, size=one["Size"]) for one in found]
+
+    def save(self, images: Sequence[str], cancel: Cancel) -> Iterator[bytes]:
+        def request(client: Sdk) -> object:  # the SDK's own `get_image` takes one image only
+            url = f"{client.base_url}/v{client.api_version}/images/get"
+            return client.get(url, params={"names": list(images)}, stream=True, timeout=client.timeout)
+
+        if cancel:
+            raise _stopped()
+        with self._stream(f"save {' and '.join(images)}", request, cancel) as chunks:
+            yield from chunks
+
+    def load(self, archive: Iterable[bytes], cancel: Cancel) -> None:
+        upload = _Upload(iter(archive), cancel)
+
+        def request(client: Sdk) -> object:
+            url = f"{client.base_url}/v{client.api_version}/images/load"
+            # With its progress, so that its silence means something. An empty piece would end the body.
+            pieces = (piece for piece in upload if piece)
+            return client.post(url, data=pieces, params={"quiet": 0}, stream=True, timeout=client.timeout)
+
+        try:
+            with self._stream("load images", request, cancel) as chunks:
+                for message in _messages(chunks):
+                    _report_load(message)
+        except TfdockError as error:
+            if upload.error is not None:
+                raise upload.error from None
+            if isinstance(error.__cause__, APIError):
+                raise archive_refusal(_words(error.__cause__)) from error.__cause__
+            raise
+
     # Containers ---------------------------------------------------------------------------------------------
 
     def create(self, spec: ContainerSpec) -> str:
@@ -876,6 +951,41 @@ class DockerEngine:
 
         return self._query(what, _unless(_ABSENT, request))
 
+    def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
+        what, upload = f"put files into {folder} of the container {container}", _Upload(iter(archive), Cancel())
+
+        def request(client: Sdk) -> None:
+            url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
+            pieces = (piece for piece in upload if piece)
+            response = client.put(url, params={"path": folder}, data=pieces, timeout=client.timeout)
+            _check(response)
+
+        try:
+            self._call(what, request)
+        except TfdockError:
+            if upload.error is not None:
+                raise upload.error from None
+            raise
+
+    def get(self, container: str, path: str) -> Iterator[bytes]:
+        def request(client: Sdk) -> object:
+            url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
+            return client.get(url, params={"path": path}, stream=True, timeout=client.timeout)
+
+        with self._stream(f"read {path} out of the container {container}", request) as chunks:
+            yield from chunks
+
+    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+        self._query(f"make the volume {name}", lambda client: client.create_volume(name, labels=dict(labels)))
+
+    def volumes(self, label: str, value: str | None = None) -> list[str]:
+        wanted = label if value is None else f"{label}={value}"
+        found = self._query("list volumes", lambda client: client.volumes(filters={"label": wanted}))
+        return sorted(volume["Name"] for volume in found["Volumes"] or ())
+
+    def remove_volume(self, name: str) -> None:
+        self._query(f"remove the volume {name}", _unless(_ABSENT, lambda client: client.remove_volume(name)))
+
     def memory_killed(self, label: str, value: str, since: float) -> bool:
         return bool(self._oom_events({"label": f"{label}={value}"}, since))
 
@@ -978,6 +1088,11 @@ def _build_refusal(progress: _Progress, words: str) -> TfdockError | None:
     if progress.base:
         return registry_refusal(progress.base, words)
     return step_refusal(progress.step, words)
+
+
+def _report_load(message: Mapping[str, Any]) -> None:
+    if "error" in message or "errorDetail" in message:
+        raise archive_refusal((message.get("errorDetail") or {}).get("message") or message.get("error") or "")
 
 
 def _report_pull(reference: str, message: Mapping[str, Any], output: Output | None) -> None:

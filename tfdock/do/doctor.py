@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdock.decide import preflight
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.preflight import FAILED, OK, WARNING, Check
-from tfdock.do.machine import engine_machine, gives_gpus, local_host, local_machine, nearest, place
+from tfdock.do.machine import engine_data, engine_machine, gives_gpus, local_host, local_machine, place
 from tfdock.do.settings import Settings
 from tfdock.errors import (
     BuildFailed,
@@ -81,7 +80,7 @@ def before_build(
     # Drivers' tools can take seconds: nobody waits for them who builds for the CPU.
     host = local_host() if plan.resolution.accelerator.toolkit else Host()
     checks = [
-        preflight.engine_check(info.name, info.version, info.api_version, local=info.local),
+        _engine_check(info),
         *preflight.machine_findings(plan, knowledge, host=host, machine=engine_machine(info), places=places),
     ]
     return _sorted(checks)
@@ -122,17 +121,21 @@ def build_places(settings: Settings, info: EngineInfo | None = None) -> list[Pla
     cache, wheels, state = (
         folder.absolute() for folder in (settings.cache_dir, settings.wheelhouse, settings.state_dir)
     )
+    # An engine elsewhere has its caches there.
+    here = place("the cache", cache, share=_CACHE, executes=True, option="--cache-dir")
     places = [
-        place("the cache", cache, share=_CACHE, executes=True, option="--cache-dir"),
+        *([here] if info is None or info.local else []),
         place("the wheelhouse", wheels, share=_WHEELS, option="--wheelhouse"),
         place("the journal of runs", state, share=0, option="TFDOCK_STATE_DIR"),
     ]
-    root = info.data_root if info and info.local else ""
-    # Of a local engine in a virtual machine, or in a root of its own, the path means another place than ours.
-    if root and nearest(Path(root)) == Path(root):
-        # The engine writes there, not this user.
-        places.append(replace(place(_IMAGES, Path(root), share=_IMAGE), trouble=""))
+    root = engine_data(info) if info else None
+    if root:  # the engine writes there, not this user
+        places.append(replace(place(_IMAGES, root, share=_IMAGE), trouble=""))
     return places
+
+
+def _engine_check(info: EngineInfo) -> Check:
+    return preflight.engine_check(info.name, info.version, info.api_version, where=info.address, local=info.local)
 
 
 def _asked(engine: Engine) -> tuple[EngineInfo | None, Check]:
@@ -148,7 +151,7 @@ def _asked(engine: Engine) -> tuple[EngineInfo | None, Check]:
             fix=problem.fix,
             exit_code=ExitCode.ENGINE,
         )
-    return info, preflight.engine_check(info.name, info.version, info.api_version, local=info.local)
+    return info, _engine_check(info)
 
 
 def _families(settings: Settings, knowledge: KnowledgeBase | None) -> Iterable[Accelerator]:

@@ -8,7 +8,7 @@ Both pass the same contract tests. Every method raises only `TfdockError`s: `Eng
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -61,6 +61,10 @@ class EngineInfo:
     memory: int
     data_root: str
     runtimes: tuple[str, ...] = ()
+    id: str = ""
+    """Its own, which no other engine has."""
+    address: str = ""
+    """Where it is, and who said so; for people."""
     local: bool = True
     """False when the engine runs on another machine, so that its paths are not ours."""
 
@@ -162,6 +166,21 @@ class Engine(Protocol):
     def remove_image(self, reference: str) -> None:
         """Remove an image's name, and the image if that was the last; silent when it is absent."""
 
+    def dangling(self, label: str) -> list[ImageInfo]:
+        """Images with that label that have no name, and that no other image is made from."""
+
+    def save(self, images: Sequence[str], cancel: Cancel) -> Iterator[bytes]:
+        """An archive of these images, by name, as it comes; layers that they share are in it once.
+
+        The end says nothing about its being whole: whoever keeps it looks at its last bytes.
+        """
+
+    def load(self, archive: Iterable[bytes], cancel: Cancel) -> None:
+        """Take images out of an archive that `save` made, with their names.
+
+        Raises what `archive` raises, and EngineError (`image-archive-refused`); then no image was taken.
+        """
+
     def create(self, spec: ContainerSpec) -> str:
         """Create a container and return its id; one of that name left by an earlier try is replaced."""
 
@@ -185,6 +204,21 @@ class Engine(Protocol):
 
     def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
         """A regular file's bytes out of a container (running or only created); None when absent."""
+
+    def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
+        """Unpack a tar archive in a folder of a container that does not run, with the owners that it names."""
+
+    def get(self, container: str, path: str) -> Iterator[bytes]:
+        """A folder of a container, running or not, as a tar archive whose members begin with the folder's name."""
+
+    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+        """Make a volume, unless there is one of that name."""
+
+    def volumes(self, label: str, value: str | None = None) -> list[str]:
+        """The names of all volumes that carry the label (with that value), sorted."""
+
+    def remove_volume(self, name: str) -> None:
+        """Remove a volume that no container has; silent when it is absent."""
 
     def memory_killed(self, label: str, value: str, since: float) -> bool:
         """Whether an out-of-memory event struck a container with that label since that time (Unix seconds)."""

@@ -143,6 +143,13 @@ _REFUSALS = (
         "build or pull it first",
     ),
     _means(
+        r"^reference does not exist",
+        EngineError,
+        "image-missing",
+        "the engine lacks an image, so that it cannot {what}",
+        "build or pull it first",
+    ),
+    _means(
         r"No such container|is dead or marked for removal",
         EngineError,
         "container-gone",
@@ -169,6 +176,17 @@ def refusal(what: str, words: str) -> TfdockError:
             code="engine-refused",
             message=f"the engine refused to {what}: {words}",
             fix="the words are the engine's own; its log (`journalctl -u docker`) may say more",
+        )
+    )
+
+
+def archive_refusal(words: str) -> TfdockError:
+    """The error for an archive of images that the engine did not take."""
+    return _interpret((_DISK,), words, what="load images") or EngineError(
+        Problem(
+            code="image-archive-refused",
+            message=f"the engine takes no images out of the archive: {words}",
+            fix="make the archive anew; one of a newer engine may need an engine as new",
         )
     )
 

@@ -10,11 +10,12 @@ from tfdock.model import BuildId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseStarted:
-    """A phase of a build begins. `expected` seconds, when an earlier record knows."""
+    """A phase of a build begins. `expected` seconds it takes, where that is known, and `after` all that follow it."""
 
     build_id: BuildId
     phase: str
     expected: float | None = None
+    after: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

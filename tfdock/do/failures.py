@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tfdock.decide.plan import Resources
+from tfdock.decide.sizing import Resources
 from tfdock.do.machine import free_disk
 from tfdock.errors import (
     BuildFailed,
@@ -20,6 +20,7 @@ from tfdock.errors import (
     TfdockError,
 )
 from tfdock.inspect import bazel
+from tfdock.inspect.killed import HEAP, Killed, killed
 
 # Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68
@@ -55,16 +56,10 @@ class Failures:
 
     def of_container(self, status: int | None, *, memory: bool) -> TfdockError:
         """The error for a container that did not end well; `memory`: something in it was killed for memory."""
-        if memory or status == _BAZEL_OUT_OF_MEMORY:
-            return OutOfMemory(
-                Problem(
-                    code="out-of-memory",
-                    message=f"the kernel killed a process of phase {self.phase} for memory: "
-                    f"{self.resources.jobs} jobs in {gib(self.resources.memory)}",
-                    fix=f"set `resources: {{jobs: {max(1, self.resources.jobs // 2)}}}`, or give more memory; "
-                    "then run the same command again, it goes on from the cache",
-                )
-            )
+        words = killed((*self.errors, *self.tail))
+        of_bazel = status == _BAZEL_OUT_OF_MEMORY or (words is not None and words.what == HEAP)
+        if memory or of_bazel or words:
+            return self._out_of_memory(status, words, memory=memory, of_bazel=of_bazel)
         if status == _KILLED:
             return EngineLost(
                 Problem(
@@ -92,6 +87,29 @@ class Failures:
                 fix="read the log from its first error on; `tfdock shell PROFILE` opens the same image to try things",
             ),
             status=status,
+        )
+
+    def _out_of_memory(
+        self, status: int | None, words: Killed | None, *, memory: bool, of_bazel: bool
+    ) -> OutOfMemory:
+        """Who it was: Bazel's heap by itself, or one that the kernel killed, for the container or the machine."""
+        jobs, phase = self.resources.jobs, f"phase {self.phase}"
+        who = words.what if words else "the container" if status == _KILLED else "a process"
+        if of_bazel:
+            message = f"{HEAP} of {gib(self.resources.heap)} was too small in {phase} (exit status {status})"
+        elif memory:
+            message = f"the kernel killed {who} of {phase} for memory"
+        else:
+            message = f"{who} of {phase} was killed, though not for the container's memory: the machine's ran out"
+        said = f", `{words.said[:200]}`" if words else ""
+        return OutOfMemory(
+            Problem(
+                code="out-of-memory",
+                message=f"{message}: {jobs} job{'s' if jobs != 1 else ''} in {gib(self.resources.memory)}{said}",
+                fix=f"set `resources: {{jobs: {max(1, jobs // 2)}}}`, or give more memory; "
+                "then run the same command again, it goes on from the cache",
+            ),
+            of_bazel=of_bazel,
         )
 
     def of_step(self, error: BuildFailed) -> TfdockError:

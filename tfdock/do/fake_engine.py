@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
+import shutil
 import tarfile
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from tfdock.do.engine import (
@@ -72,7 +77,7 @@ class _Container:
     """A container and the thread that is its process."""
 
     def __init__(self, spec: ContainerSpec, number: int) -> None:
-        self.spec, self.id = spec, hashlib.sha256(str(number).encode()).hexdigest()
+        self.spec, self.seen, self.id = spec, spec, hashlib.sha256(str(number).encode()).hexdigest()
         self.output = bytearray()
         self.changed = threading.Condition()
         self.status, self.exit_code = "created", 0
@@ -80,8 +85,9 @@ class _Container:
         self.ended_at = 0.0
         self._killed: int | None = None
 
-    def start(self, run: FakeRun) -> None:
-        self.run, self.status = run, "running"
+    def start(self, run: FakeRun, seen: ContainerSpec) -> None:
+        """Begin; `seen` is the spec with the folders that its volumes are."""
+        self.run, self.seen, self.status = run, seen, "running"
         threading.Thread(target=self._live, name=self.spec.name, daemon=True).start()
 
     def kill(self, signal: str) -> None:
@@ -139,7 +145,7 @@ class _Container:
         if self._killed is not None:
             return self._killed
         if self.run.effect:
-            self.run.effect(self.spec)
+            self.run.effect(self.seen)
         return self.run.exit_code
 
     def _print(self, piece: bytes) -> None:
@@ -168,6 +174,8 @@ class FakeEngine:
         self.engine_info = EngineInfo(
             name="fake", version="0", api_version="1.41", cpus=4, memory=16 << 30, data_root="/var/lib/fake"
         )
+        self.volume_labels: dict[str, Mapping[str, str]] = {}
+        """The volumes that there are, by name. What is in one lies in a folder, which runs are given instead."""
         self._containers: dict[str, _Container] = {}
         self._killed: list[_Container] = []
         self._failures: dict[str, list[tuple[TfdockError, int]]] = {}
@@ -233,6 +241,42 @@ class FakeEngine:
         ]:
             del self.images[name]
 
+    def dangling(self, label: str) -> list[ImageInfo]:
+        self._called("dangling", label)
+        named = {info.id for info in self.images.values() if info.tags}
+        return [info for info in self.images.values() if label in info.labels and info.id not in named]
+
+    def save(self, images: Sequence[str], cancel: Cancel) -> Iterator[bytes]:
+        self._called("save", tuple(images))
+        found = {name: self._image(name) for name in images}
+        for name, image in found.items():
+            if image is None:
+                raise _error("image-missing", f"the engine does not have the image {name}")
+        rows = [asdict(replace(image, tags=(name,))) for name, image in found.items() if image]
+        content = json.dumps(rows).encode()
+        entry = tarfile.TarInfo("manifest.json")
+        entry.size = len(content)
+        archive = entry.tobuf() + content + bytes(-len(content) % 512) + bytes(1024)
+        for start in range(0, len(archive), 512):
+            _check_cancel(cancel)
+            yield archive[start : start + 512]
+
+    def load(self, archive: Iterable[bytes], cancel: Cancel) -> None:
+        self._called("load")
+        content = io.BytesIO()
+        for piece in archive:
+            _check_cancel(cancel)
+            content.write(piece)
+        content.seek(0)
+        try:
+            with tarfile.open(fileobj=content) as tar:
+                file = tar.extractfile("manifest.json")
+                rows = json.load(file) if file else []
+        except (tarfile.TarError, ValueError, KeyError) as error:
+            raise _error("image-archive-refused", f"this is no archive of images: {error}") from error
+        for row in rows:
+            self.images[row["tags"][0]] = ImageInfo(**row | {"tags": tuple(row["tags"]), "digests": ()})
+
     def create(self, spec: ContainerSpec) -> str:
         self._called("create", spec)
         if self._image(spec.image) is None:
@@ -250,7 +294,8 @@ class FakeEngine:
         found = self._existing(container)
         if found.spec.gpus and not set(self.engine_info.runtimes) - {"runc"}:
             raise _error("gpu-runtime-missing", "the engine has no runtime that gives containers a GPU")
-        found.start(self.on_run(found.spec))
+        seen = self._resolved(found.spec)
+        found.start(self.on_run(seen), seen)
         if found.run.oom_killed:
             self._killed.append(found)
 
@@ -301,6 +346,42 @@ class FakeEngine:
             raise _error("container-file-refused", f"{path} is over the limit of {limit} bytes")
         return content
 
+    def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
+        self._called("put", container, folder)
+        spec = self._resolved(self._existing(container).spec)
+        with tarfile.open(fileobj=io.BytesIO(b"".join(archive))) as tar:
+            for member in tar:
+                path = self._place(spec, f"{folder.rstrip('/')}/{member.name}")
+                content = tar.extractfile(member)
+                (path if content is None else path.parent).mkdir(parents=True, exist_ok=True)
+                if content is not None:
+                    path.write_bytes(content.read())
+
+    def get(self, container: str, path: str) -> Iterator[bytes]:
+        self._called("get", container, path)
+        folder = self._place(self._resolved(self._existing(container).spec), path)
+        content = io.BytesIO()
+        with tarfile.open(fileobj=content, mode="w") as tar:
+            tar.add(folder, Path(path).name)
+        yield content.getvalue()
+
+    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+        self._called("create_volume", name)
+        self.volume_labels.setdefault(name, labels)
+
+    def volumes(self, label: str, value: str | None = None) -> list[str]:
+        self._called("volumes", label, value)
+        return sorted(
+            name
+            for name, labels in self.volume_labels.items()
+            if label in labels and (value is None or labels[label] == value)
+        )
+
+    def remove_volume(self, name: str) -> None:
+        self._called("remove_volume", name)
+        if self.volume_labels.pop(name, None) is not None:
+            shutil.rmtree(self._volume(name))
+
     def memory_killed(self, label: str, value: str, since: float) -> bool:
         self._called("memory_killed", label, value, since)
         return any(
@@ -311,6 +392,35 @@ class FakeEngine:
         self._called("attach", container)
         self.start(container)
         return self._existing(container).wait()
+
+    # Volumes ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _volumes(self) -> Path:
+        folder = tempfile.mkdtemp(prefix="tfdock-fake-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder)
+
+    def _volume(self, name: str) -> Path:
+        folder = self._volumes / name
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _resolved(self, spec: ContainerSpec) -> ContainerSpec:
+        """The container with the folders that its volumes are."""
+        mounts = (
+            replace(mount, source=str(self._volume(mount.source))) if mount.kind == "volume" else mount
+            for mount in spec.mounts
+        )
+        return replace(spec, mounts=tuple(mounts))
+
+    @staticmethod
+    def _place(spec: ContainerSpec, path: str) -> Path:
+        """Where a path in a container lies; only mounts have files."""
+        for mount in spec.mounts:
+            if Path(path).is_relative_to(mount.target):
+                return Path(mount.source) / Path(path).relative_to(mount.target)
+        raise _error("container-gone", f"nothing is mounted at {path}")
 
     # Behind it ----------------------------------------------------------------------------------------------
 
@@ -373,7 +483,7 @@ def _check_context(content: bytes, dockerfile: str) -> None:
 
 def _check_cancel(cancel: Cancel) -> None:
     if cancel:
-        raise Interrupted(Problem(code="interrupted", message="the image build was stopped on request"))
+        raise Interrupted(Problem(code="interrupted", message="the engine's work was stopped on request"))
 
 
 def _wait_for_cancel(cancel: Cancel, endless: bool) -> None:

@@ -23,12 +23,14 @@ from tfdock.do.workspace import remove_folder, write_atomically
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEntry:
-    """A run and the folders it owns; its containers carry the run id as a label."""
+    """A run and the folders it owns; its containers and volumes carry the run id as a label."""
 
     run: str
     build_id: str
     staging: str
     output: str
+    engine: str = ""
+    """The engine that has its containers and volumes."""
 
     @classmethod
     def read(cls, folder: Path) -> RunEntry | None:
@@ -65,13 +67,19 @@ def leftovers(state: Path) -> list[RunEntry]:
         return [entry for folder in sorted((state / "runs").glob("*/")) if (entry := _abandoned(folder))]
 
 
-def _abandoned(folder: Path) -> RunEntry | None:
+def _lives(folder: Path) -> bool:
     lock = filelock.FileLock(folder / "lock")
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        return None
+        return True
     lock.release()
+    return False
+
+
+def _abandoned(folder: Path) -> RunEntry | None:
+    if _lives(folder):
+        return None
     entry = RunEntry.read(folder)
     if entry is None:
         remove_folder(folder)
@@ -84,10 +92,19 @@ def _scan_lock(state: Path) -> filelock.BaseFileLock:
     return filelock.FileLock(state / "runs.lock")
 
 
-def clean(state: Path, entry: RunEntry, engine: Engine) -> None:
-    """Remove what a run left: its containers, its output base, its staging folder, its entry."""
+def living(state: Path) -> set[str]:
+    """The runs that are not over."""
+    with _scan_lock(state):
+        return {folder.name for folder in (state / "runs").glob("*/") if _lives(folder)}
+
+
+def clean(state: Path, entry: RunEntry, engine: Engine, *, keep_output: bool = False) -> None:
+    """Remove what a run left: its containers, its output base (or not), its staging folder, its entry."""
     for container in engine.containers(RUN_LABEL, entry.run):
         engine.remove(container.id)
-    remove_folder(Path(entry.output))
+    for volume in engine.volumes(RUN_LABEL, entry.run):
+        engine.remove_volume(volume)
+    if not keep_output:
+        remove_folder(Path(entry.output))
     remove_folder(Path(entry.staging))
     remove_folder(state / "runs" / entry.run)

@@ -90,19 +90,32 @@ def make(name: str, preparer: Preparer, builder: Builder, notice: Callable[[str]
 
     The image is built for it, from the base by its digest and the source at its commit: a locked build uses it.
     """
+    path = lock_path(name)
+    lock = gathered(name, preparer, builder, notice, before=lambda: _check_place(path))
+    before = _former(path)
+    _write(path, locks.to_text(lock))
+    return Made(path=path, lock=lock, differences=locks.compare(before.pins, lock.pins) if before else ())
+
+
+def gathered(
+    name: str,
+    preparer: Preparer,
+    builder: Builder,
+    notice: Callable[[str], None],
+    before: Callable[[], None] = lambda: None,
+) -> Lock:
+    """All pins of a profile; raises TfdockError for what cannot be pinned. `before` is called before any is asked
+    for."""
     prepared = preparer.prepare(name)
     resolution = prepared.plan.resolution
     _refuse(locks.native(resolution, prepared.file))
-    path = lock_path(name)
-    _check_place(path)
+    before()
     asked = _asked_base(resolution, builder.settings, builder.stop.check)
     known = (*locks.stated(resolution, preparer.knowledge), *asked)
     pins, plan = _first_ref(name, preparer, builder, resolution, known, notice)
     lock = locks.make_lock(Path(prepared.file).name, plan, preparer.knowledge.version, pins)
     _refuse(locks.unpinned(lock, resolution))
-    before = _former(path)
-    _write(path, locks.to_text(lock))
-    return Made(path=path, lock=lock, differences=locks.compare(before.pins, lock.pins) if before else ())
+    return lock
 
 
 def _first_ref(

@@ -52,6 +52,15 @@ def engine_machine(info: EngineInfo) -> Machine:
     return Machine(cpus=min(info.cpus, local.cpus), memory=min(info.memory, local.memory), swap=swap)
 
 
+def engine_data(info: EngineInfo) -> Path | None:
+    """Where an engine keeps images and containers, if that can be looked at from here.
+
+    Of an engine in a virtual machine, or in a root of its own, the path means another place than ours.
+    """
+    root = Path(info.data_root) if info.local and info.data_root else None
+    return root if root and nearest(root) == root else None
+
+
 def gives_gpus(info: EngineInfo, accelerator: Accelerator) -> bool:
     """Whether an engine on this machine can give containers the GPUs of a family, by a runtime it has for them."""
     runtime = accelerator.engine_runtime

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import difflib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tfdock.decide import remote
 from tfdock.decide.devices import local_words
-from tfdock.decide.plan import BuildPlan, Resources, make_plan, size
+from tfdock.decide.plan import BuildPlan, bazel_options, make_plan
+from tfdock.decide.question import LocalSource
 from tfdock.decide.render import render
 from tfdock.decide.resolve import Resolution, resolve
+from tfdock.decide.sizing import Resources, size
 from tfdock.do import assets
 from tfdock.do.machine import local_gpus
 from tfdock.do.settings import Settings
@@ -28,6 +31,7 @@ from tfdock.read.yamldoc import Node
 
 if TYPE_CHECKING:
     from tfdock.decide.lock import LockFile
+    from tfdock.do.offline import Given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +52,37 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A profile as it was read: its text, those of the profiles it extends by the name each is given, and what is
+    local to it. `tree` is where its local checkout lies, if it names one that is here."""
+
+    file: str
+    text: str
+    extended: Mapping[str, str]
+    local: LocalSource
+    tree: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A profile, planned. `tree` is the local checkout it builds, if it names one; `lock` what it was planned by."""
+    """A profile, planned. `tree` is the local checkout it builds, if it names one; `lock` what it was planned by.
+
+    `given` is what a bundle has for it.
+    """
 
     file: str
     plan: BuildPlan
     tree: Path | None
     lock: LockFile | None = None
+    given: Given | None = None
 
 
 class Preparer:
     """Plans profiles for one machine; knowledge and templates are read once."""
 
     def __init__(self, settings: Settings, machine: Machine, *, allow_untested: bool = False) -> None:
-        self.machine = machine
+        self.machine = settings.granted(machine)
+        self._remote = settings.remote
         self._allow_untested = allow_untested
         self.knowledge: KnowledgeBase = assets.knowledge(settings.knowledge, settings.cache_dir)
 
@@ -74,51 +95,67 @@ class Preparer:
 
         `pinned` says what of its resolution is fixed more closely, by a lock.
         """
-        found = self.resolve(name, pinned)
+        return self._planned(self.resolve(name, pinned))
+
+    def prepare_written(self, written: Written, pinned: Callable[[Resolution], Resolution] | None = None) -> Prepared:
+        """The same for a profile that was read before, perhaps on another machine."""
+        return self._planned(self._decided(written, pinned or (lambda resolution: resolution)))
+
+    def _planned(self, found: Resolved) -> Prepared:
         context = render(found.resolution, self._templates)
-        plan = make_plan(found.profile, found.resolution, context, self.knowledge, self.machine)
+        plan = make_plan(found.profile, found.resolution, context, self.knowledge, self.machine, self._remote)
         return Prepared(file=found.file, plan=plan, tree=found.tree)
 
     def resolve(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> Resolved:
         """The same without rendering: finds everything that `prepare` would refuse."""
         try:
-            return self._resolve(name, pinned or (lambda resolution: resolution))
+            return self._decided(self.read(name), pinned or (lambda resolution: resolution))
         except OSError as error:  # the profile, or a file of the checkout or of the patches that it names
             message, fix = f"cannot be read: {error.strerror}", "check the name, the owner and the mode"
             file = str(error.filename or name)
             raise ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=file)) from error
 
-    def _resolve(self, name: str, pinned: Callable[[Resolution], Resolution]) -> Resolved:
+    def read(self, name: str) -> Written:
+        """Read a profile with all that stands in other files; raises ProfileError or OSError."""
         path = find_profile(name)
         text = _read(path)
-        profile, document = profiles.read(text, str(path), _extended(text, path))
+        extended = _extended(text, path)
+        profile, document = profiles.read(text, str(path), extended)
         try:
-            source, tree = read_local(profile.source, path.parent, str(path))
+            local, tree = read_local(profile.source, path.parent, str(path))
         except ProfileError as error:
             raise ProfileError(*(placed(problem, document, str(path)) for problem in error.problems)) from error
+        return Written(file=str(path), text=text, extended=extended, local=local, tree=tree)
+
+    def _decided(self, written: Written, pinned: Callable[[Resolution], Resolution]) -> Resolved:
+        file = written.file
+        profile, document = profiles.read(written.text, file, written.extended)
         gpus = local_words(self.knowledge, local_gpus()) if profile.for_this_machine else ()
         resolution = resolve(
             profile,
             document,
             self.knowledge,
-            file=str(path),
-            local=source,
+            file=file,
+            local=written.local,
             local_gpus=gpus,
             machine=platform.machine(),
             allow_untested=self._allow_untested,
         )
         resolution = pinned(resolution)
         try:
-            resources = size(profile, resolution, self.machine)
+            resources = size(profile.resources, resolution.release.cost, self.machine)
+            options = partial(bazel_options, self.knowledge, resolution.bazel)
+            native = profile.optimize == "native"
+            remote.check(remote.asked(profile.cache, self._remote), resolution.bazel, options, native=native)
         except Incompatible as error:
-            raise Incompatible(*(placed(problem, document, str(path)) for problem in error.problems)) from error
+            raise Incompatible(*(placed(problem, document, file) for problem in error.problems)) from error
         return Resolved(
-            file=str(path),
+            file=file,
             profile=profile,
             document=document,
             resolution=resolution,
             resources=resources,
-            tree=tree,
+            tree=written.tree,
         )
 
 

@@ -6,16 +6,18 @@ Flag > `TFDOCK_*` variable > configuration file (`tfdock/config.yaml` in the use
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import platformdirs
 
 from tfdock.do.texts import read_text
 from tfdock.errors import Problem, ProfileError
-from tfdock.model import ImageRef
-from tfdock.read import yamldoc
+from tfdock.model import ImageRef, Machine, Remote
+from tfdock.read import endpoint, yamldoc
+from tfdock.read.amounts import MEMORY, parse_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,34 @@ class Settings:
     mirrors: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
     """The engine's network for image builds and the fetch phase; None is the engine's default."""
+    memory: int | None = None
+    """Bytes that all builds of a call may use together; None is what the machine has. So are `cpus` cores."""
+    cpus: int | None = None
+    keep_output: str = "never"
+    """What becomes of a run's output base: `never` kept, or kept when the build has `failed`."""
+    remote_cache: str | None = None
+    remote_executor: str | None = None
+    remote_instance: str | None = None
+    remote_jobs: int | None = None
+    remote_upload: bool = True
+    remote_credential_helper: str | None = None
+    """A program that speaks Bazel's credential helper protocol."""
+
+    @property
+    def remote(self) -> Remote:
+        """The remote cache and executor of this machine."""
+        return Remote(
+            cache=endpoint.parse(self.remote_cache) if self.remote_cache else None,
+            executor=endpoint.parse(self.remote_executor) if self.remote_executor else None,
+            instance=self.remote_instance or "",
+            upload=self.remote_upload,
+            jobs=self.remote_jobs,
+        )
+
+    def granted(self, machine: Machine) -> Machine:
+        """What builds may use of a machine."""
+        memory = min(machine.memory, self.memory or machine.memory)
+        return replace(machine, cpus=min(machine.cpus, self.cpus or machine.cpus), memory=memory)
 
     def mirrored(self, reference: ImageRef) -> ImageRef:
         """Where an image is really asked for; its name in plans and fingerprints stays as it is."""
@@ -43,6 +73,15 @@ _VARIABLES = {
     "knowledge": "TFDOCK_KNOWLEDGE",
     "mirrors": "TFDOCK_REGISTRY_MIRROR",
     "network": "TFDOCK_NETWORK",
+    "memory": "TFDOCK_MEMORY",
+    "cpus": "TFDOCK_CPUS",
+    "keep_output": "TFDOCK_KEEP_OUTPUT",
+    "remote_cache": "TFDOCK_REMOTE_CACHE",
+    "remote_executor": "TFDOCK_REMOTE_EXECUTOR",
+    "remote_instance": "TFDOCK_REMOTE_INSTANCE",
+    "remote_jobs": "TFDOCK_REMOTE_JOBS",
+    "remote_upload": "TFDOCK_REMOTE_UPLOAD",
+    "remote_credential_helper": "TFDOCK_REMOTE_CREDENTIAL_HELPER",
 }
 
 
@@ -120,4 +159,46 @@ def _parsed(name: str, text: str, where: str) -> object:
                 )
             )
         return {registry: mirror for registry, _, mirror in pairs}
+    if name == "keep_output" and text not in _KEEP_OUTPUT:
+        message, fix = f"`keep_output` cannot be `{yamldoc.shown(text)}`", f"known: {', '.join(_KEEP_OUTPUT)}"
+        raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
+    if name in ("memory", "cpus"):
+        return _limit(name, text, where)
+    if name in _REMOTE:
+        return _remote(name, text, where)
     return text
+
+
+_KEEP_OUTPUT = ("never", "failed")
+
+
+def _limit(name: str, text: str, where: str) -> int:
+    if name == "memory" and re.fullmatch(MEMORY, text, re.ASCII):
+        return parse_bytes(text)
+    if name == "cpus" and re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
+        return int(text)
+    example = "24GiB" if name == "memory" else "8"
+    message, fix = f"`{name}` cannot be `{yamldoc.shown(text)}`", f"write it like `{example}`"
+    raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
+
+
+_REMOTE = {
+    "remote_cache": (endpoint.CACHE, "https://cache.example:8443"),
+    "remote_executor": (endpoint.EXECUTOR, "grpcs://executor.example:443"),
+    "remote_instance": (r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "main"),
+    "remote_jobs": (r"[1-9]\d{0,3}", "200"),
+    "remote_upload": (r"true|false", "false"),
+}
+"""What a setting of a remote cache must look like, and an example."""
+
+
+def _remote(name: str, text: str, where: str) -> object:
+    expression, example = _REMOTE[name]
+    if endpoint.has_login(text):
+        message = f"`{name}` holds a user or a password"
+        fix = "remove what stands before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper"
+    elif not re.fullmatch(expression, text, re.ASCII):
+        message, fix = f"`{name}` cannot be `{yamldoc.shown(text)}`", f"write it like `{example}`"
+    else:
+        return text == "true" if name == "remote_upload" else int(text) if name == "remote_jobs" else text
+    raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))

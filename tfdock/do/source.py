@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tfdock.decide.plan import EPOCH
@@ -73,11 +73,20 @@ def _belongs(folder: Path) -> bool:
 
 def tree_hash(root: Path) -> str:
     """sha256 over paths, the executable bit and contents: 64 hexadecimal digits."""
+    return listing_hash(tree_listing(root))
+
+
+def listing_hash(listing: Mapping[str, str]) -> str:
+    """The hash of a checkout that `tree_listing` listed."""
     total = hashlib.sha256()
-    for path in sorted(tree_files(root)):
-        kind, content = _identity(path)
-        total.update(f"{path.relative_to(root).as_posix()}\0{kind}\0{content}\n".encode("utf-8", "surrogateescape"))
+    for path, identity in listing.items():
+        total.update(f"{path}\0{identity}\n".encode("utf-8", "surrogateescape"))
     return total.hexdigest()
+
+
+def tree_listing(root: Path) -> dict[str, str]:
+    """Every file of a checkout, by its path in it, with what identifies it: executable bit and content."""
+    return {path.relative_to(root).as_posix(): "\0".join(_identity(path)) for path in sorted(tree_files(root))}
 
 
 def _identity(path: Path) -> tuple[str, str]:

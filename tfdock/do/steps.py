@@ -6,13 +6,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
 from tfdock.do import events, journal
+from tfdock.do.carrier import Carrier
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo, Output
+from tfdock.do.room import Room
 from tfdock.do.watch import Lines, Stop, Stopper, watched
-from tfdock.errors import EngineError, EngineLost, Problem, TimeLimit
+from tfdock.errors import EngineLost, Problem, TimeLimit
 from tfdock.inspect import bazel
 
 _TAIL = 200
@@ -35,7 +38,8 @@ class Tap(Protocol):
 class Steps:
     """What a run needs to take a step, and what the last one said: its last lines, and those that look like errors.
 
-    `run` is the run's id, `deadline` a time of `clock`, and `limit` the seconds that it came from.
+    `run` is the run's id, `deadline` a time of `clock`, and `limit` the seconds that it came from; `room` watches the
+    disks; `progress` is what Bazel last said of itself, actions that are done and all.
     """
 
     engine: Engine
@@ -46,29 +50,68 @@ class Steps:
     clock: Callable[[], float] = time.monotonic
     deadline: float | None = None
     limit: int | None = None
+    local: bool = True
+    """Whether the engine sees this machine's folders."""
+    room: Room | None = None
+    progress: tuple[int, int] | None = None
     started: float = field(default_factory=time.time)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
     errors: list[str] = field(default_factory=list)
+
+    @cached_property
+    def carrier(self) -> Carrier:
+        """What brings folders to the engine's containers."""
+        return Carrier(self.engine, self.run, self.local)
 
     def forget(self) -> None:
         """Another phase begins: what the one before said no longer counts."""
         self.tail.clear()
         self.errors.clear()
+        self.progress = None
 
     def stopper(self, *, gently: Callable[[], None], by_force: Callable[[], None] = lambda: None) -> Stopper:
-        """Stops a step at a request, and when the run's time is up."""
-        return Stopper(self.stop, gently=gently, by_force=by_force, deadline=self.deadline, clock=self.clock)
+        """Stops a step at a request, when the run's time is up, and when a disk is nearly full."""
+        return Stopper(
+            self.stop,
+            gently=gently,
+            by_force=by_force,
+            deadline=self.deadline,
+            clock=self.clock,
+            short=self.room.is_short if self.room else lambda: False,
+        )
 
     def give_up(self, phase: str) -> None:
-        """Raise why a phase is to end: a request, or else its time is up."""
+        """Raise why a phase is to end: a request, a disk that is nearly full, or else its time is up."""
         self.stop.check()
+        came = f" after {self.progress[0]:,} of {self.progress[1]:,} actions" if self.progress else ""
+        if self.room and self.room.short:
+            raise self.room.error(phase, came, self.stop.kept)
         raise TimeLimit(
             Problem(
                 code="time-limit",
-                message=f"the time limit of {self.limit} s was reached in phase {phase}; {self.stop.kept}",
+                message=f"the time limit of {self.limit} s was reached in phase {phase}{came}; {self.stop.kept}",
                 fix="run the same command again to go on",
             )
         )
+
+    def check(self, phase: str) -> None:
+        """Raise if the run is to end, where there is nothing to be stopped."""
+        self.stop.check()
+        if (self.deadline is not None and self.clock() > self.deadline) or (self.room and self.room.is_short()):
+            self.give_up(phase)
+
+    def waiting(self, phase: str, what: str) -> Callable[[str], None]:
+        """What is done while somebody else holds what a phase needs: it is told once, and a stop is obeyed."""
+        told: list[str] = []
+
+        def wait(who: str) -> None:
+            if not told:
+                told.append(who)
+                self.listen(events.Notice(text=f"waiting for {who}, which {what}"))
+            self.listen(events.Tick(silent=0.0))
+            self.check(phase)
+
+        return wait
 
     def watch(
         self,
@@ -83,7 +126,7 @@ class Steps:
 
         `on_engine`: it is the engine that does it, which is asked whether it is still there when nothing is heard.
         """
-        self.log.write(f"=== tfdock: {title} ===\n".encode())
+        self.log.write(f"{announced(title)}\n".encode())
         lines = Lines(lambda text: self._line(tap.told(text) if tap else text))
 
         def output(data: bytes) -> None:
@@ -108,6 +151,7 @@ class Steps:
             self.errors.append(text)
         done = bazel.progress(text)
         if done:
+            self.progress = done
             self.listen(events.Progress(done=done[0], total=done[1]))
         self.listen(events.Line(text=text))
 
@@ -125,14 +169,16 @@ class Steps:
 
         Raises when it was stopped, or its time was up. The container is still there afterwards.
         """
-        container = self.engine.create(spec)
+        began = time.time()  # an earlier try of the same step may have been killed for memory
+        container = self.carrier.create(spec)
         self.engine.start(container)
         stopper = self.stopper(
             gently=lambda: self.engine.signal(container, "INT"),
             by_force=lambda: self.engine.signal(container, "KILL"),
         )
         state = self.watch(title, lambda output: self._follow(container, output), stopper, tap=tap)
-        memory = state.oom_killed or self.engine.memory_killed(RUN_LABEL, self.run, self.started)
+        self.carrier.collect(container, spec)
+        memory = state.oom_killed or self.engine.memory_killed(RUN_LABEL, self.run, began)
         if state.exit_code != 0 or memory:
             self.stop.check()
             if stopper.late:
@@ -162,16 +208,17 @@ class Steps:
             pause = min(2 * pause, 1.0)
 
 
+def announced(title: str) -> str:
+    """The line of a log where a step begins."""
+    return f"=== tfdock: {title} ==="
+
+
 def ready(engine: Engine, info: EngineInfo, state: Path, listen: events.Listener) -> None:
-    """See that an engine can be used, and clean up what runs that were killed left on it."""
+    """Clean up what runs that were killed left on an engine. What they left on another waits until that is used."""
     if not info.local:
-        raise EngineError(
-            Problem(
-                code="engine-remote",
-                message="the engine runs on another machine, but its containers mount folders of this one",
-                fix="use an engine on this machine: unset DOCKER_HOST, or run tfdock there",
-            )
-        )
+        listen(events.Notice(text=f"the engine is elsewhere, at {info.address}: files go there and come back"))
     for entry in journal.leftovers(state):
+        if entry.engine not in ("", info.id):
+            continue
         journal.clean(state, entry, engine)
         listen(events.Notice(text=f"cleaned up after run {entry.run}, which had not ended well"))

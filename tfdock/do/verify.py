@@ -11,13 +11,14 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from tfdock.decide import checks as statics
 from tfdock.decide.checks import Check, passed
@@ -35,6 +36,7 @@ from tfdock.decide.trial import (
     trial,
 )
 from tfdock.do import assets, events, journal
+from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo
 from tfdock.do.failures import make_folder
 from tfdock.do.machine import free_disk, gives_gpus
@@ -142,6 +144,8 @@ class Bench:
     settings: Settings
     folder: Path
     memory: int = MEMORY
+    given: Mapping[str, str] | None = None
+    """Images that a bundle has for this run: their ids, by what they are asked for as. Then nothing is fetched."""
 
     @property
     def engine(self) -> Engine:
@@ -270,11 +274,14 @@ def bench_for(
     info = engine.info()
     ready(engine, info, settings.state_dir, listen)
     name = journal.new_run_id()
-    folder = settings.cache_dir.absolute() / "output" / name
-    entry = journal.RunEntry(run=name, build_id=wheel, staging=str(folder / "staging"), output=str(folder))
+    cache = CacheFolder.opened(settings.cache_dir)
+    folder = cache.output(name)
+    entry = journal.RunEntry(
+        run=name, build_id=wheel, staging=str(folder / "staging"), output=str(folder), engine=info.id
+    )
     make_folder(log.parent)
-    with journal.running(settings.state_dir, entry), log.open("wb", buffering=0) as file:
-        steps = Steps(engine=engine, run=name, log=file, listen=listen, stop=stop)
+    with cache.in_use(), journal.running(settings.state_dir, entry), log.open("wb", buffering=0) as file:
+        steps = Steps(engine=engine, run=name, log=file, listen=listen, stop=stop, local=info.local)
         began, ok = steps.clock(), False
         listen(events.PhaseStarted(build_id=BuildId(wheel), phase="verify"))
         try:
@@ -291,81 +298,19 @@ def bench_for(
 # --- in a container -------------------------------------------------------------------------------------------------
 
 
-class _Run:
-    """One wheel's trial on a bench."""
+class _Lab:
+    """Containers on a bench, for wheels with that Python tag."""
 
-    def __init__(
-        self, bench: Bench, knowledge: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: Wanted
-    ) -> None:
-        self._bench, self._knowledge, self._wanted = bench, knowledge, wanted
-        self._wheel, self._inspection = wheel.absolute(), inspection
-        self._accelerator = accelerator_of(knowledge, inspection)
+    def __init__(self, bench: Bench, python_tag: str) -> None:
+        self._bench, self._python_tag = bench, python_tag
 
-    def checks(self, image: ImageRef | None) -> tuple[Check, ...]:
-        """Try it in that image; raises _Impossible where it does not come to that."""
-        runtime = self._image(image)
-        access = _access(self._accelerator, self._bench.info)
-        dependencies = self._dependencies(runtime, with_gpu=not access.missing)
-        if not access.missing:
-            try:
-                return self._tried(runtime, dependencies, access)
-            except (EngineLost, EngineUnavailable):
-                raise
-            except EngineError as error:  # its GPU runtime is there, and has no GPU to give
-                access = _Access(missing=error.problems[0].message)
-        return self._tried(runtime, dependencies, access)
-
-    def _image(self, image: ImageRef | None) -> ImageInfo:
-        if image is None:
-            raise self._impossible(
-                "runtime-unknown",
-                f"no image is known with a Python for {self._inspection.wheel.python_tag}",
-                "name one that has it: `runtime: …` in the profile",
-            )
-        asked = self._wanted.resolution and self._wanted.resolution.runtime_asked
-        linked = linked_to_accelerator(self._knowledge, self._inspection)
-        if linked and not asked:
-            raise self._impossible(
-                "runtime-lacks-libraries",
-                f"the wheel links {', '.join(linked)}, which {image} does not have",
-                "name an image that has them and the wheel's Python: `runtime: …` in the profile",
-            )
-        reference = str(self._bench.settings.mirrored(image))
-        try:
-            return self._bench.steps.image(reference, "verify", f"runtime image {image}")
-        except NetworkError as error:
-            raise _Impossible(error) from error
-
-    @staticmethod
-    def _impossible(code: str, message: str, fix: str) -> _Impossible:
-        return _Impossible(ProfileError(Problem(code=code, message=message, fix=fix)))
-
-    # --- what it requires ---
-
-    def _dependencies(self, image: ImageInfo, *, with_gpu: bool) -> Path:
-        """A folder with the wheels that this one requires; fetched once for a list and an image."""
-        if self._wanted.dependencies:
-            return self._wanted.dependencies.absolute()
-        try:
-            wanted = requirements(self._inspection, self._extras(with_gpu=with_gpu))
-        except InvalidRequirement as error:
-            raise self._impossible("dependencies-unavailable", f"it requires {error}", "") from error
-        if not wanted:
-            return self._folder("nothing")
-        limits = limits_of(self._knowledge, self._inspection)
-        key = hashlib.sha256("\n".join(["1", image.id, *sorted(wanted), "", *limits]).encode()).hexdigest()[:16]
-        folder = self._bench.settings.cache_dir.absolute() / "dependencies" / key
+    def fetched(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> Path:
+        """The folder with the wheels that these lines mean; raises _Impossible where they cannot be had."""
+        folder = dependencies(self._bench.settings, image, wanted, limits)
         if not folder.is_dir():
             self._fetch(image, wanted, limits, folder)
         os.utime(folder)
         return folder
-
-    def _extras(self, *, with_gpu: bool) -> tuple[str, ...]:
-        """The extra that brings the accelerator's libraries, where they can be of use."""
-        name = self._accelerator.accelerator if self._accelerator else ""
-        known = {row.extra for row in self._knowledge.companions if row.accelerator == name and row.extra}
-        offered = self._inspection.metadata.provides_extra if with_gpu else ()
-        return tuple(extra for extra in offered if extra in known)
 
     def _fetch(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], folder: Path) -> None:
         """Fetch into a folder of the run's own, and move it when it is whole."""
@@ -373,21 +318,21 @@ class _Run:
         for name, lines in (("requirements.txt", wanted), ("constraints.txt", limits)):
             (given / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
         mounts = [
-            Mount(source=str(given), target=f"{_HERE}/given", read_only=True),
-            Mount(source=str(made), target=f"{_HERE}/made"),
+            _given(given, "given"),
+            Mount(source=str(made), target=f"{_HERE}/made", given=True, results=("wheels/*.whl",)),
         ]
         environment = {name: os.environ[name] for name in (*_PIP, *_PROXIES) if os.environ.get(name)}
         certificates = os.environ.get("PIP_CERT")
         if certificates and Path(certificates).is_file():
-            mounts.append(Mount(source=certificates, target=f"{_HERE}/certificates.pem", read_only=True))
-            environment["PIP_CERT"] = f"{_HERE}/certificates.pem"
+            mounts.append(_given(Path(certificates), "certificates/ca.pem"))
+            environment["PIP_CERT"] = f"{_HERE}/certificates/ca.pem"
         # `wheel` and not `download`: what has only a source archive is made a wheel while there is a network.
         words = ["-m", "pip", "wheel", "--no-cache-dir", "--wheel-dir", f"{_HERE}/made/wheels"]
         words += [f"--{name}={_HERE}/given/{name}s.txt" for name in ("requirement", "constraint")]
         spec = self._spec(
             "dependencies",
             image,
-            _python(self._inspection.wheel.python_tag, *words),
+            _python(self._python_tag, *words),
             mounts,
             {**_PIP_MANNERS, "HOME": f"{_HERE}/made", "TMPDIR": f"{_HERE}/made", **environment},
             network=self._bench.settings.network,
@@ -414,67 +359,6 @@ class _Run:
         except OSError:
             if not folder.is_dir():  # else another run has put one there meanwhile
                 raise
-
-    # --- the trial ---
-
-    def _tried(self, image: ImageInfo, dependencies: Path, access: _Access) -> tuple[Check, ...]:
-        resolution = self._wanted.resolution
-        tried = trial(
-            self._knowledge,
-            self._inspection,
-            xla=resolution.xla if resolution else None,
-            without_gpu=access.missing,
-            limits=() if self._wanted.dependencies else limits_of(self._knowledge, self._inspection),
-        )
-        mark = f"tfdock-{secrets.token_hex(8)}"
-        work = self._emptied("work")
-        mounts = [
-            Mount(source=str(self._request(tried, mark)), target=f"{_HERE}/verify", read_only=True),
-            Mount(source=str(self._wheel), target=f"{_HERE}/wheel/{self._wheel.name}", read_only=True),
-            Mount(source=str(dependencies), target=f"{_HERE}/dependencies", read_only=True),
-            Mount(source=str(work), target=f"{_HERE}/work"),
-        ]
-        words = (f"{_HERE}/verify/run.py", f"{_HERE}/verify/request.json")
-        command = _python(self._inspection.wheel.python_tag, *words)
-        spec = self._spec("verify", image, command, mounts, {}, network="none", access=access)
-        marked = MarkedLines(mark, lambda count: self._progress(count, len(tried.tasks)))
-        state = self._ran(spec, f"trial of {self._wheel.name}", marked)
-        results = results_of(tried.tasks, marked.documents)
-        ended = f"the container ended with exit status {state.exit_code}"
-        if not results:
-            said = next((line for line in reversed(self._bench.steps.tail) if line.strip()), "")
-            raise self._impossible(
-                "runtime-unfit",
-                f"the runtime image cannot run the checks: {ended}: {said[:300]}",
-                "name an image that has the wheel's Python with pip: `runtime: …` in the profile",
-            )
-        if any(result.outcome == "failed" for result in results.values()):
-            self._check_room()
-        return judged(self._knowledge, self._inspection, tried, results, ended)
-
-    def _request(self, tried: Trial, mark: str) -> Path:
-        """The folder with the scripts and what they are told."""
-        folder = self._emptied("request")
-        for name, text in assets.templates().items():
-            if name.startswith("verify/"):
-                path = folder / name.removeprefix("verify/")
-                path.parent.mkdir(exist_ok=True)
-                path.write_text(text, "utf-8")
-        request = {
-            "mark": mark,
-            "wheel": f"{_HERE}/wheel/{self._wheel.name}",
-            "dependencies": f"{_HERE}/dependencies",
-            "work": f"{_HERE}/work",
-            "facts": tried.facts,
-            "checks": [asdict(task) for task in tried.tasks],
-        }
-        (folder / "request.json").write_text(json.dumps(request), "utf-8")
-        return folder
-
-    def _progress(self, done: int, total: int) -> None:
-        self._bench.steps.listen(events.Progress(done=min(done, total), total=total))
-
-    # --- containers ---
 
     def _spec(
         self,
@@ -548,6 +432,175 @@ class _Run:
         return self._folder(name)
 
 
+def fetched_dependencies(
+    bench: Bench, python_tag: str, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]
+) -> Path:
+    """The folder with the wheels that these lines mean in that image; raises NetworkError if they cannot be had."""
+    try:
+        return _Lab(bench, python_tag).fetched(image, wanted, limits)
+    except _Impossible as reason:
+        raise reason.error from reason
+
+
+class _Run(_Lab):
+    """One wheel's trial on a bench."""
+
+    def __init__(
+        self, bench: Bench, knowledge: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: Wanted
+    ) -> None:
+        super().__init__(bench, inspection.wheel.python_tag)
+        self._knowledge, self._wanted = knowledge, wanted
+        self._wheel, self._inspection = wheel.absolute(), inspection
+        self._accelerator = accelerator_of(knowledge, inspection)
+
+    def checks(self, image: ImageRef | None) -> tuple[Check, ...]:
+        """Try it in that image; raises _Impossible where it does not come to that."""
+        runtime = self._image(image)
+        access = _access(self._accelerator, self._bench.info)
+        try:
+            dependencies = self._dependencies(runtime, with_gpu=not access.missing)
+        except _Impossible:
+            if access.missing or self._bench.given is None:
+                raise
+            access = _Access(missing="the bundle has no libraries for GPUs")
+            dependencies = self._dependencies(runtime, with_gpu=False)
+        if not access.missing:
+            try:
+                return self._tried(runtime, dependencies, access)
+            except (EngineLost, EngineUnavailable):
+                raise
+            except EngineError as error:  # its GPU runtime is there, and has no GPU to give
+                access = _Access(missing=error.problems[0].message)
+        return self._tried(runtime, dependencies, access)
+
+    def _image(self, image: ImageRef | None) -> ImageInfo:
+        if image is None:
+            raise self._impossible(
+                "runtime-unknown",
+                f"no image is known with a Python for {self._inspection.wheel.python_tag}",
+                "name one that has it: `runtime: …` in the profile",
+            )
+        asked = self._wanted.resolution and self._wanted.resolution.runtime_asked
+        linked = linked_to_accelerator(self._knowledge, self._inspection)
+        if linked and not asked:
+            raise self._impossible(
+                "runtime-lacks-libraries",
+                f"the wheel links {', '.join(linked)}, which {image} does not have",
+                "name an image that has them and the wheel's Python: `runtime: …` in the profile",
+            )
+        reference = str(self._bench.settings.mirrored(image))
+        if self._bench.given is not None:
+            return self._given(str(image))
+        try:
+            return self._bench.steps.image(reference, "verify", f"runtime image {image}")
+        except NetworkError as error:
+            raise _Impossible(error) from error
+
+    def _given(self, reference: str) -> ImageInfo:
+        """The image that the bundle has."""
+        name = (self._bench.given or {}).get(reference)
+        found = self._bench.engine.image(name) if name else None
+        if found is None:
+            raise self._impossible(
+                "runtime-unknown",
+                f"the bundle does not have {reference}, in which the wheel would be tried",
+                "make the bundle anew with a profile that says `verify: {run: true}`",
+            )
+        return found
+
+    @staticmethod
+    def _impossible(code: str, message: str, fix: str) -> _Impossible:
+        return _Impossible(ProfileError(Problem(code=code, message=message, fix=fix)))
+
+    # --- what it requires ---
+
+    def _dependencies(self, image: ImageInfo, *, with_gpu: bool) -> Path:
+        """A folder with the wheels that this one requires; fetched once for a list and an image."""
+        if self._wanted.dependencies:
+            return self._wanted.dependencies.absolute()
+        try:
+            texts = self._inspection.metadata.requires_dist
+            wanted = requirements(texts, self._extras(with_gpu=with_gpu))
+        except InvalidRequirement as error:
+            raise self._impossible("dependencies-unavailable", f"it requires {error}", "") from error
+        if not wanted:
+            return self._folder("nothing")
+        limits = limits_of(self._knowledge, self._inspection)
+        if self._bench.given is not None and not dependencies(self._bench.settings, image, wanted, limits).is_dir():
+            raise self._impossible(
+                "dependencies-unavailable",
+                f"the bundle does not have what the wheel requires: {', '.join(wanted)[:300]}",
+                "build it once with a network, then make the bundle anew with the same `--wheelhouse`",
+            )
+        return self.fetched(image, wanted, limits)
+
+    def _extras(self, *, with_gpu: bool) -> tuple[str, ...]:
+        """The extra that brings the accelerator's libraries, where they can be of use."""
+        name = self._accelerator.accelerator if self._accelerator else ""
+        known = {row.extra for row in self._knowledge.companions if row.accelerator == name and row.extra}
+        offered = self._inspection.metadata.provides_extra if with_gpu else ()
+        return tuple(extra for extra in offered if extra in known)
+
+    # --- the trial ---
+
+    def _tried(self, image: ImageInfo, dependencies: Path, access: _Access) -> tuple[Check, ...]:
+        resolution = self._wanted.resolution
+        tried = trial(
+            self._knowledge,
+            self._inspection,
+            xla=resolution.xla if resolution else None,
+            without_gpu=access.missing,
+            limits=() if self._wanted.dependencies else limits_of(self._knowledge, self._inspection),
+        )
+        mark = f"tfdock-{secrets.token_hex(8)}"
+        work = self._emptied("work" if access.missing else "work-with-gpu")
+        mounts = [
+            _given(self._request(tried, mark), "verify"),
+            _given(self._wheel, f"wheel/{self._wheel.name}"),
+            _given(dependencies, "dependencies"),
+            Mount(source=str(work), target=f"{_HERE}/work"),
+        ]
+        words = (f"{_HERE}/verify/run.py", f"{_HERE}/verify/request.json")
+        command = _python(self._inspection.wheel.python_tag, *words)
+        spec = self._spec("verify", image, command, mounts, {}, network="none", access=access)
+        marked = MarkedLines(mark, lambda count: self._progress(count, len(tried.tasks)))
+        state = self._ran(spec, f"trial of {self._wheel.name}", marked)
+        results = results_of(tried.tasks, marked.documents)
+        ended = f"the container ended with exit status {state.exit_code}"
+        if not results:
+            said = next((line for line in reversed(self._bench.steps.tail) if line.strip()), "")
+            raise self._impossible(
+                "runtime-unfit",
+                f"the runtime image cannot run the checks: {ended}: {said[:300]}",
+                "name an image that has the wheel's Python with pip: `runtime: …` in the profile",
+            )
+        if any(result.outcome == "failed" for result in results.values()):
+            self._check_room()
+        return judged(self._knowledge, self._inspection, tried, results, ended)
+
+    def _request(self, tried: Trial, mark: str) -> Path:
+        """The folder with the scripts and what they are told."""
+        folder = self._emptied("request")
+        for name, text in assets.templates().items():
+            if name.startswith("verify/"):
+                path = folder / name.removeprefix("verify/")
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text, "utf-8")
+        request = {
+            "mark": mark,
+            "wheel": f"{_HERE}/wheel/{self._wheel.name}",
+            "dependencies": f"{_HERE}/dependencies",
+            "work": f"{_HERE}/work",
+            "facts": tried.facts,
+            "checks": [asdict(task) for task in tried.tasks],
+        }
+        (folder / "request.json").write_text(json.dumps(request), "utf-8")
+        return folder
+
+    def _progress(self, done: int, total: int) -> None:
+        self._bench.steps.listen(events.Progress(done=min(done, total), total=total))
+
+
 # --- GPUs of the engine ---------------------------------------------------------------------------------------------
 
 
@@ -568,7 +621,7 @@ def _access(accelerator: Accelerator | None, info: EngineInfo) -> _Access:
     runtime, devices = accelerator.engine_runtime, accelerator.device_files
     if gives_gpus(info, accelerator):
         return _Access(gpus=True)
-    if devices and Path(devices[0]).exists():
+    if devices and info.local and Path(devices[0]).exists():
         return _Access(devices=devices, groups=tuple(sorted(_groups(devices))))
     wants = f"the runtime `{runtime}`" if runtime else " and ".join(devices)
     have = ", ".join(name for name in info.runtimes if "." not in name) or "none"
@@ -584,14 +637,20 @@ def _groups(devices: Sequence[str]) -> set[int]:
 # --- small parts ----------------------------------------------------------------------------------------------------
 
 
-def requirements(inspection: Inspection, extras: Sequence[str] = ()) -> list[str]:
-    """What a wheel requires, as lines for pip, with what `extras` add.
+def dependencies(settings: Settings, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> Path:
+    """The folder of the wheels that these lines, within these limits, mean in that image."""
+    key = hashlib.sha256("\n".join(["1", image.id, *sorted(wanted), "", *limits]).encode()).hexdigest()[:16]
+    return settings.cache_dir.absolute() / "dependencies" / key
+
+
+def requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[str]:
+    """What a wheel requires, by its metadata's lines, as lines for pip, with what `extras` add.
 
     Raises InvalidRequirement for what is not a requirement, and for an address: no wheel's metadata shall say where
     things are fetched from.
     """
     found = []
-    for text in inspection.metadata.requires_dist:
+    for text in texts:
         requirement = Requirement(text)
         if requirement.url:
             raise InvalidRequirement(f"an address, which is not followed: {requirement.name}")
@@ -602,8 +661,15 @@ def requirements(inspection: Inspection, extras: Sequence[str] = ()) -> list[str
             if not asked:
                 continue
             requirement.marker = None  # evaluated: pip would say that nobody asked for the extra
+        # As one is written in setup.py, and as setuptools writes it into a wheel, are two spellings.
+        requirement.name = canonicalize_name(requirement.name)
         found.append(str(requirement))
     return found
+
+
+def _given(source: Path, name: str) -> Mount:
+    """A file or folder of this machine that a container reads."""
+    return Mount(source=str(source), target=f"{_HERE}/{name}", read_only=True, given=True)
 
 
 def _python(tag: str, *words: str) -> tuple[str, ...]:

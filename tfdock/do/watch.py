@@ -114,11 +114,20 @@ class Stop:
             raise error
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """`seconds` that were given to a whole command, and the time of the clock at which they are over."""
+
+    seconds: int
+    deadline: float
+
+
 @dataclass
 class Stopper:
     """Passes a stop on to what is running: gently at the first request or at the deadline, then by force.
 
-    `deadline` is a time of `clock`; `late` tells afterwards that it was reached.
+    `deadline` is a time of `clock`, `short` tells that a disk is nearly full; `late` tells afterwards that it was one
+    of these two.
     """
 
     stop: Stop
@@ -126,6 +135,7 @@ class Stopper:
     by_force: Callable[[], None] = lambda: None
     deadline: float | None = None
     clock: Callable[[], float] = time.monotonic
+    short: Callable[[], bool] = lambda: False
     late: bool = False
     _since: float | None = None
     _forced: bool = False
@@ -133,7 +143,7 @@ class Stopper:
     def tick(self) -> bool:
         """Act on a request or the deadline; True at the moment when stopping begins."""
         now = self.clock()
-        self.late = self.late or (self.deadline is not None and now > self.deadline)
+        self.late = self.late or (self.deadline is not None and now > self.deadline) or self.short()
         if self._since is None:
             if not (self.stop.requests or self.late):
                 return False

@@ -4,6 +4,7 @@ wheelhouse/
   tensorflow-2.18.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl
   <build id>.constraints.txt                                    for `pip install -c`: keeps that wheel installed
   .tfdock/<build id>/<fingerprint 12>/{record.json, <run id>.log}
+                                          and what the record names under `kept`
   .tfdock/staging/<run id>/                                     what a container may write to
 """
 
@@ -12,7 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +28,8 @@ from tfdock.errors import Locked, Problem, WheelRefused
 from tfdock.model import BuildId
 
 RECORD_SCHEMA = "tfdock.record/1"
+_KEPT = re.compile(r"[0-9A-Za-z-]+\.(?:profile|inputs|spawns)\.gz")
+"""Files of ours: a record cannot name any other, whoever wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +125,17 @@ class Wheelhouse:
             )
         )
 
-    def publish(self, build_id: BuildId, record: Mapping[str, Any], sealed: Mapping[Path, WheelFile]) -> None:
+    def publish(
+        self,
+        build_id: BuildId,
+        record: Mapping[str, Any],
+        sealed: Mapping[Path, WheelFile],
+        beside: Mapping[str, bytes] | None = None,
+    ) -> None:
         """Make wheels visible: the record first, then pip's constraints, then each wheel, each in one atomic move.
 
-        A run killed in between leaves a record whose wheel is missing: not finished, and built again.
+        `beside` are the files that the record names under `kept`. A run killed in between leaves a record whose wheel
+        is missing: not finished, and built again.
         """
         # Here, not above: what is up to date is told without the modules that know wheels.
         from tfdock.inspect.identity import constraints
@@ -132,13 +144,26 @@ class Wheelhouse:
             self.check_free(build_id, wheel)
         folder = self.record_folder(build_id, record["fingerprint"])
         folder.mkdir(parents=True, exist_ok=True)
+        for name, data in (beside or {}).items():
+            write_atomically(folder / name, data)
+        replaced = _read_json(folder / "record.json") or {}
         write_atomically(folder / "record.json", json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
+        for name in kept_files(replaced).values():
+            if name not in kept_files(record).values():
+                (folder / name).unlink(missing_ok=True)
         pins = constraints(build_id, [wheel.file for wheel in sealed.values()])
         write_atomically(self.constraints(build_id), pins.encode())
         for path, wheel in sealed.items():
             _sync(path)
             path.replace(self.root / wheel.file)
         _sync(self.root)
+
+
+def kept_files(record: Mapping[str, Any]) -> dict[str, str]:
+    """The files beside a record that it names, by what they are."""
+    kept = record.get("kept")
+    named = kept.items() if isinstance(kept, Mapping) else ()
+    return {str(what): name for what, name in named if isinstance(name, str) and _KEPT.fullmatch(name)}
 
 
 def file_sha256(path: Path) -> str:
@@ -149,7 +174,7 @@ def file_sha256(path: Path) -> str:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file that is either the old one or the new one, whatever happens; raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     try:
         temporary.write_bytes(data)
         _sync(temporary)

@@ -1,11 +1,9 @@
-"""What Bazel did, from its build event file and from its output lines. Pure."""
+"""What Bazel prints, line by line. Pure. Its files are read by `bazel_events`, `bazel_profile` and `bazel_spawns`."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 _PROGRESS = re.compile(r"\[([\d,]+) / ([\d,]+)\]")
 _PROCESSES = re.compile(r"INFO: [\d,]+ process(?:es)?: (.*?)\.?\s*$", re.MULTILINE)
@@ -18,57 +16,26 @@ _NO_SPACE = re.compile(r"No space left on device|ENOSPC")
 _ERROR = re.compile(r"^(?:ERROR|FATAL|FAILED)\b|\berror:|^tfdock: |Killed\b|\w+(?:Error|Exception): ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """Bazel's figures of one build: actions served by a cache, and actions executed."""
-
-    hits: int = 0
-    executed: int = 0
-
-
 def progress(line: str) -> tuple[int, int] | None:
     """(done, total) of a progress line `[1,234 / 5,678] Compiling …`."""
     match = _PROGRESS.match(line)
     return (_number(match[1]), _number(match[2])) if match else None
 
 
-def figures(events: Iterable[str]) -> Figures | None:
-    """Read the lines of a build event file (`--build_event_json_file`); None if it does not say.
-
-    Since Bazel 4 `buildMetrics` counts actions by runner; older ones only print the line `INFO: 13 processes: …`.
-    """
-    from_output = None
-    for line in events:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if not isinstance(event, dict):
-            continue
-        runners = event.get("buildMetrics", {}).get("actionSummary", {}).get("runnerCount")
-        if runners:
-            return _sum((one.get("name", ""), int(one.get("count", 0))) for one in runners)
-        for match in _PROCESSES.finditer(event.get("progress", {}).get("stderr", "")):
-            from_output = _sum(_summary(match[1]))
-    return from_output
+def processes(text: str) -> dict[str, int]:
+    """Who ran how many actions, by the last line `INFO: 13 processes: 3 disk cache hit, 10 local.`; else empty."""
+    found: dict[str, int] = {}
+    for match in _PROCESSES.finditer(text):
+        found = dict(_summary(match[1])) or found
+    return found
 
 
-def _summary(text: str) -> Iterable[tuple[str, int]]:
+def _summary(text: str) -> Iterator[tuple[str, int]]:
     """`3 disk cache hit, 10 local` -> (name, count)."""
     for part in text.split(", "):
         count, _, name = part.partition(" ")
         if count.replace(",", "").isdigit():
             yield name, _number(count)
-
-
-def _sum(runners: Iterable[tuple[str, int]]) -> Figures:
-    hits = executed = 0
-    for name, count in runners:
-        if "cache hit" in name:
-            hits += count
-        elif name not in ("total", "internal"):
-            executed += count
-    return Figures(hits=hits, executed=executed)
 
 
 def _number(text: str) -> int:

@@ -167,10 +167,14 @@ class Wheel(_Record):
 
 
 class Cost(_Record):
-    """What a build needs, to size jobs and refuse early. Mebibytes a compile job, gibibytes of disk in all."""
+    """What a build needs, to size jobs and refuse early. Mebibytes a compile job, gibibytes of disk in all.
+
+    `memory_per_link_mib` is what its largest links take, where that is more than a compile job takes.
+    """
 
     memory_per_job_mib: int
     disk_gib: int
+    memory_per_link_mib: int = 0
 
 
 class Release(Row):
@@ -292,7 +296,17 @@ class BazelOption(Row):
         "disk_cache": ("path",),
         "repository_cache": ("path",),
         "events": ("path",),
+        "profile": ("path",),
+        "execution_log": ("path",),
         "resources": ("jobs", "cpus", "memory_mib"),
+        "heap": ("heap_mib",),
+        "toolchain": ("toolchain",),
+        "remote": ("upload",),
+        "remote_cache": ("url",),
+        "remote_executor": ("url",),
+        "remote_grpc_cache": (),
+        "remote_instance": ("instance",),
+        "remote_jobs": ("jobs",),
         "output": (),
     }
 
@@ -307,6 +321,14 @@ class BazelOption(Row):
             raise ValueError(f"purpose {self.purpose} is none of {', '.join(self.PURPOSES)}")
         _only(self.option, self.PURPOSES[self.purpose])
         return self
+
+
+class Cachebuster(Row):
+    """A variable whose random value in a base image keeps that image from sharing a cache with others."""
+
+    KEY = ("variable",)
+
+    variable: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
 
 
 class Toolkit(Row):
@@ -841,6 +863,11 @@ class KnowledgeBase:
     def bazel_options(self) -> tuple[BazelOption, ...]:
         """Options of Bazel itself, by purpose and version."""
         return self._rows("bazel", BazelOption)
+
+    @cached_property
+    def cachebusters(self) -> tuple[Cachebuster, ...]:
+        """Variables that keep images from sharing a cache."""
+        return tuple(self._keyed("cachebusters", Cachebuster).values())
 
     @cached_property
     def toolkits(self) -> dict[tuple[str, str], Toolkit]:

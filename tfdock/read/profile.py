@@ -28,7 +28,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.model import TARGET_FIELDS, ImageRef
-from tfdock.read import yamldoc
+from tfdock.read import endpoint, yamldoc
+from tfdock.read.amounts import DURATION, MEMORY
 
 MAX_EXTENDS = 8
 """How many profiles may extend one another."""
@@ -131,8 +132,8 @@ Flag = Annotated[
     AfterValidator(_not_our_own),
 ]
 Copt = Annotated[str, AfterValidator(_no_control_characters), _Pattern(r"-.+", "a compiler flag")]
-Memory = Annotated[str, _Pattern(r"\d{1,15}(\.\d{1,6})? ?[KMGT]i?B?", "an amount of memory (`24GiB`)")]
-Duration = Annotated[str, _Pattern(r"(?=\d)(\d{1,6}h)?(\d{1,6}m)?(\d{1,6}s)?", "a duration (`5h30m`)")]
+Memory = Annotated[str, _Pattern(MEMORY, "an amount of memory (`24GiB`)")]
+Duration = Annotated[str, _Pattern(DURATION, "a duration (`5h30m`)")]
 
 
 def _not_dotted(text: str) -> str:
@@ -233,6 +234,16 @@ _OWN_FLAGS = {
     "symlink_prefix": ("the wheel is collected from bazel-bin", "there is nothing to set"),
     "disk_cache": ("it would not be the one in the plan", "set `--cache-dir` or TFDOCK_CACHE_DIR"),
     "repository_cache": ("it would not be the one in the plan", "set `--cache-dir` or TFDOCK_CACHE_DIR"),
+    "remote_cache": ("the compile container has no network", "set `cache: {remote: …}`"),
+    "remote_executor": ("the compile container has no network", "set `cache: {executor: …}`"),
+    "remote_proxy": ("the compile container has no network", "set `cache: {remote: …}`"),
+    "remote_instance_name": ("it belongs to the endpoint", "set `cache: {instance: …}`"),
+    "remote_upload_local_results": ("it belongs to the endpoint", "set `cache: {upload: …}`"),
+    "remote_header": ("credentials do not stand in profiles", "set TFDOCK_REMOTE_HEADER"),
+    "remote_cache_header": ("credentials do not stand in profiles", "set TFDOCK_REMOTE_HEADER"),
+    "remote_exec_header": ("credentials do not stand in profiles", "set TFDOCK_REMOTE_HEADER"),
+    "remote_default_exec_properties": ("it keeps compilers apart", "there is nothing to set"),
+    "remote_default_platform_properties": ("it keeps compilers apart", "there is nothing to set"),
     "jobs": ("it is sized with the memory", "set `resources: {jobs: …}`"),
     "local_ram_resources": ("it is sized with the container", "set `resources: {memory: …}`"),
     "local_cpu_resources": ("it is sized with the container", "set `resources: {cpus: …}`"),
@@ -300,6 +311,49 @@ class WheelNaming(_Record):
         None,
         description="Local version; made from the toolkit and capabilities by default",
         examples=["cuda12.5.sm86"],
+    )
+
+
+def _no_login(text: str) -> str:
+    if endpoint.has_login(text):
+        raise _wrong(
+            "an address with a user or a password in it",
+            "remove what stands before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper",
+        )
+    return text
+
+
+CacheUrl = Annotated[
+    str,
+    AfterValidator(_no_login),
+    _Pattern(
+        endpoint.CACHE, "the address of a remote cache (`https://cache.example:8443`, `grpc://cache.example:9092`)"
+    ),
+]
+ExecutorUrl = Annotated[
+    str,
+    AfterValidator(_no_login),
+    _Pattern(endpoint.EXECUTOR, "the address of a remote executor (`grpcs://executor.example:443`)"),
+]
+
+
+class Cache(_Record):
+    """A cache and an executor past this machine; both speak Bazel's remote APIs."""
+
+    remote: CacheUrl | None = Field(
+        None,
+        description="A remote cache: http, https, grpc or grpcs; credentials never stand here",
+        examples=["grpcs://cache.example:443"],
+    )
+    executor: ExecutorUrl | None = Field(
+        None, description="Where actions are executed: grpc or grpcs", examples=["grpcs://executor.example:443"]
+    )
+    instance: Annotated[str, _Pattern(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "an instance name (`main`)")] | None = (
+        Field(None, description="The server's instance name", examples=["main"])
+    )
+    upload: bool = Field(True, description="Send what is built here to the remote cache")
+    jobs: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+        None, description="Actions at once with an executor, whatever this machine has", examples=[200]
     )
 
 
@@ -377,6 +431,7 @@ class Profile(_Record):
     verify: Verify = Field(Verify(), description="How the finished wheel is checked")
     bazel: Bazel = Field(Bazel(), description="Bazel's version, and what is added to its command line")
     resources: Resources = Field(Resources(), description="Limits of the build")
+    cache: Cache = Field(Cache(), description="A remote cache, and remote execution")
     wheel: WheelNaming = Field(WheelNaming(), description="What the wheel is called")
     allow_untested: bool = Field(False, description="Build combinations nobody is known to have tested")
 

@@ -38,6 +38,10 @@ Profiles = Annotated[
     list[str],
     typer.Argument(help="Profile files, or names of shipped profiles.", metavar="PROFILE…", show_default=False),
 ]
+SomeProfiles = Annotated[
+    list[str] | None,
+    typer.Argument(help="Profile files, or names of shipped profiles.", metavar="PROFILE…", show_default=False),
+]
 OneProfile = Annotated[
     str,
     typer.Argument(help="A profile file, or the name of a shipped profile.", metavar="PROFILE", show_default=False),

@@ -15,13 +15,27 @@ from tfdock import __version__
 from tfdock.errors import ExitCode, Problem
 from tfdock.talk import console
 from tfdock.talk.app import app
-from tfdock.talk.commands import advise, build, check, doctor, init, inspect, know, lock, verify
+from tfdock.talk.commands import (
+    advise,
+    build,
+    cache,
+    cache_exchange,
+    check,
+    doctor,
+    fetch,
+    init,
+    inspect,
+    know,
+    lock,
+    report,
+    verify,
+)
 
 # Importing a module registers its commands; `--help` lists them in the order in which one meets them.
-COMMANDS = (advise, build, check, doctor, init, inspect, know, lock, verify)
+COMMANDS = (advise, build, cache, cache_exchange, check, doctor, fetch, init, inspect, know, lock, report, verify)
 _ORDER = (
-    "advise", "init", "check", "plan", "render", "lock", "build", "inspect", "verify", "shell", "doctor", "gpus",
-    "releases", "explain", "schema",
+    "advise", "init", "check", "plan", "render", "lock", "fetch", "build", "inspect", "verify", "report", "shell",
+    "doctor", "gpus", "releases", "explain", "schema",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: _ORDER.index(getattr(command.callback, "__name__", "").rstrip("_")))
 

@@ -7,16 +7,11 @@ import re
 import sys
 import time
 import unicodedata
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
-from tfdock.do import events
 from tfdock.errors import Problem
 
-HEARTBEAT_SECONDS = 60.0
-"""Silence after which a pipe gets a line: CI systems kill jobs that say nothing."""
-_SHOWN_LINES = 6
 _PLAIN_WIDTH = 80
 """Columns where nobody says how many there are: what a pipe gets."""
 _LEAST_WIDTH = 20
@@ -283,7 +278,7 @@ class Reading:
 
     def __init__(self, stream: TextIO, what: str) -> None:
         self._stream, self._what = stream, clean(what)
-        self._shown = _redraws(stream)
+        self._shown = redraws(stream)
         self._count, self._drawn = 0, 0.0
 
     def __enter__(self) -> Reading:
@@ -305,152 +300,6 @@ class Reading:
             self._stream.flush()
 
 
-class Remaining:
-    """An estimate of the time left: by what it took the last time, else by the actions done so far."""
-
-    def __init__(self, expected: float | None) -> None:
-        self._expected = expected
-
-    def seconds(self, elapsed: float, done: int, total: int) -> float | None:
-        """Seconds left, or None while nothing is known."""
-        if self._expected is not None and self._expected > elapsed:
-            return self._expected - elapsed
-        # Bazel's first actions say nothing about the rest: wait until a twentieth is done.
-        if total and done * 20 >= total and elapsed > 5:
-            return elapsed * (total - done) / done
-        return None
-
-
-class PlainProgress:
-    """For pipes and CI: a line per phase, a sign of life once a minute."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._style = Style(stream)
-        self._phase: events.PhaseStarted | None = None
-        self._started = self._spoken = time.monotonic()
-        self._progress = events.Progress(done=0, total=0)
-
-    def __call__(self, event: events.Event) -> None:
-        """Take one event."""
-        now = time.monotonic()
-        match event:
-            case events.PhaseStarted():
-                self._phase, self._started, self._progress = event, now, events.Progress(done=0, total=0)
-                self._say(f"{event.build_id}: {event.phase} …")
-            case events.PhaseEnded():
-                word = self._style.good("done") if event.ok else self._style.bad("failed")
-                self._say(f"{event.build_id}: {event.phase} {word} in {duration(event.seconds)}")
-            case events.Notice():
-                self._say(f"{self._style.warn('note:')} {clean(event.text)}")
-            case events.Progress():
-                self._progress = event
-            case events.Tick() if self._phase and now - self._spoken >= HEARTBEAT_SECONDS:
-                self._say(self._heartbeat(now - self._started, event.silent))
-            case _:
-                pass
-
-    def _heartbeat(self, elapsed: float, silent: float) -> str:
-        assert self._phase is not None
-        progress = self._progress
-        parts = [f"{self._phase.build_id}: {self._phase.phase} {duration(elapsed)}"]
-        if progress.total:
-            parts.append(f"[{progress.done:,} / {progress.total:,}]")
-        left = Remaining(self._phase.expected).seconds(elapsed, progress.done, progress.total)
-        parts += [f"about {duration(left)} left"] if left is not None else []
-        parts += [f"silent for {duration(silent)}"] if silent >= HEARTBEAT_SECONDS else []
-        return ", ".join(parts)
-
-    def _say(self, text: str) -> None:
-        self._spoken = time.monotonic()
-        say(text, stream=self._stream)
-
-    def close(self) -> None:
-        """Nothing is left on the screen."""
-
-
-class TerminalProgress:
-    """For a terminal: finished phases scroll by, the running one is redrawn with its last lines."""
-
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._style = Style(stream)
-        # What is printed above the display goes through it as well, paths and commands to paste among them: as it
-        # stands, without line breaks where the terminal ends.
-        self._console = Console(
-            file=stream, highlight=False, markup=False, soft_wrap=True, no_color=not colour_wanted(stream)
-        )
-        self._phase: events.PhaseStarted | None = None
-        self._started = time.monotonic()
-        self._progress = events.Progress(done=0, total=0)
-        self._lines: deque[str] = deque(maxlen=_SHOWN_LINES)
-        self._live = Live(
-            console=self._console,
-            refresh_per_second=5,
-            transient=True,
-            get_renderable=self._drawn,
-            redirect_stdout=sys.stdout.isatty(),  # else the result is for a file or a program
-        )
-        self._live.start()
-
-    def __call__(self, event: events.Event) -> None:
-        """Take one event."""
-        from rich.text import Text
-
-        match event:
-            case events.PhaseStarted():
-                self._phase, self._started = event, time.monotonic()
-                self._progress = events.Progress(done=0, total=0)
-                self._lines.clear()
-            case events.PhaseEnded():
-                self._phase = None
-                mark, style = ("✓", "green") if event.ok else ("✗", "bold red")
-                line = Text.assemble(
-                    (mark, style), f" {event.phase:<8} {duration(event.seconds):>8}  ", event.build_id
-                )
-                self._live.console.print(line)
-            case events.Notice():
-                for part in wrapped(f"  {clean(event.text)}", self._console.width):
-                    self._live.console.print(Text(part, style="yellow"))
-            case events.Progress():
-                self._progress = event
-            case events.Line():
-                if event.text.strip():
-                    self._lines.append(clean(event.text.expandtabs()))
-            case events.Tick():
-                pass
-
-    def _drawn(self):  # type: ignore[no-untyped-def]
-        from rich.console import Group
-        from rich.text import Text
-
-        if self._phase is None:
-            return Text("")
-        elapsed = time.monotonic() - self._started
-        progress = self._progress
-        name = f"{self._phase.phase:<8}"
-        head = Text.assemble(("● ", "cyan"), (name, "bold"), f" {duration(elapsed):>8}  ", overflow="ellipsis")
-        if progress.total:
-            head.append(f"[{progress.done:,} / {progress.total:,}]  ")
-        left = Remaining(self._phase.expected).seconds(elapsed, progress.done, progress.total)
-        if left is not None:
-            head.append(f"about {duration(left)} left  ", style="green")
-        head.append(self._phase.build_id, style="dim")
-        lines = [Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis") for line in self._lines]
-        return Group(head, *lines)
-
-    def close(self) -> None:
-        """Leave the screen as it is."""
-        self._live.stop()
-
-
-def progress_for(stream: TextIO) -> PlainProgress | TerminalProgress:
-    """The way to show progress that fits the stream."""
-    return TerminalProgress(stream) if _redraws(stream) else PlainProgress(stream)
-
-
-def _redraws(stream: TextIO) -> bool:
+def redraws(stream: TextIO) -> bool:
     """Whether lines can be drawn anew."""
     return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")

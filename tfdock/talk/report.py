@@ -28,11 +28,12 @@ def verify_page(document: Mapping[str, Any]) -> str:
 
     Keys may be missing or None; a section about which nothing is known is left out.
     """
-    return _environment().get_template("verify.html.j2").render(_values(document)).rstrip() + "\n"
+    return environment().get_template("verify.html.j2").render(_values(document)).rstrip() + "\n"
 
 
 @functools.cache
-def _environment() -> ImmutableSandboxedEnvironment:
+def environment() -> ImmutableSandboxedEnvironment:
+    """What fills in a page's template: everything is escaped."""
     # Here and not above: who writes no page needs none of it.
     from jinja2 import FileSystemLoader, StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -47,6 +48,13 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["spans"] = _spans
     return environment
+
+
+def style(*files: str) -> dict[str, str]:
+    """What every page looks like, and what one alone needs; with the hash by which a browser takes it."""
+    css = "".join((_PAGES / file).read_text("utf-8") for file in ("page.css", *files))
+    # Not even a style that came into the page by a mistake of ours is taken.
+    return {"css": css, "css_hash": f"sha256-{base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()}"}
 
 
 def _spans(text: str) -> list[tuple[bool, str]]:
@@ -68,11 +76,8 @@ def _values(document: Mapping[str, Any]) -> dict[str, object]:
     code: Mapping[str, Any] = document.get("gpu_code") or {}
     libraries = [_library(one) for one in document.get("libraries") or ()]
     failures = [one for one in checks if one["status"] == "failed"]
-    css = (_PAGES / "verify.css").read_text("utf-8")
     return {
-        "css": css,
-        # Not even a style that came into the page by a mistake of ours is taken.
-        "css_hash": f"sha256-{base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()}",
+        **style("verify.css"),
         "title": " ".join(str(document[key]) for key in ("name", "version") if document.get(key)) or "A wheel",
         "verdict": _verdict(document.get("ok"), checks),
         "failures": failures[:_AT_THE_TOP],

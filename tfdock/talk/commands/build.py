@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tfdock.errors import Problem, TfdockError, combined_exit_code
-from tfdock.talk import console
+from tfdock.talk import console, happened
 from tfdock.talk.app import (
     AllowUntested,
     AsJson,
     CacheDir,
     Knowledge,
     OneProfile,
-    Profiles,
+    SomeProfiles,
     Wheelhouse,
     app,
     command,
@@ -31,15 +35,17 @@ from tfdock.talk.app import (
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder, BuildResult
-    from tfdock.do.prepare import Prepared
+    from tfdock.do.events import Listener
+    from tfdock.do.prepare import Prepared, Preparer
     from tfdock.do.settings import Settings
-    from tfdock.do.watch import Stop
+    from tfdock.do.watch import Limit, Stop
+    from tfdock.talk.progress import Progress
 
 
 @app.command(epilog="Example: `tfdock build rtx3080 --wheelhouse ~/wheels`. Prints the wheels' paths.")
 @command("tfdock.build/1")
 def build(
-    profiles: Profiles,
+    profiles: SomeProfiles = None,
     wheelhouse: Wheelhouse = None,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
@@ -50,18 +56,80 @@ def build(
     locked: Annotated[
         bool, typer.Option("--locked", help="Build what `tfdock lock` wrote down, or say which pin moved.")
     ] = False,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--time-limit",
+            help="Stop cleanly, keeping the cache, after this long (`5h30m`); for all profiles together.",
+            metavar="TIME",
+            show_default=False,
+            callback=_duration,
+        ),
+    ] = None,
+    at_once: Annotated[
+        str,
+        typer.Option(
+            "-j",
+            "--at-once",
+            help="Build so many profiles side by side; `auto` takes as many as the machine is good for.",
+            metavar="N|auto",
+            callback=_count,
+        ),
+    ] = "1",
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Find out of every action why it was not in the cache: slower, and takes gigabytes while it runs.",
+        ),
+    ] = False,
+    read_only_cache: Annotated[
+        bool,
+        typer.Option("--read-only-cache", help="Send nothing to the remote cache, whatever the profiles say."),
+    ] = False,
+    keep_output: Annotated[
+        bool, typer.Option("--keep-output", help="Keep Bazel's output base of a build that fails, and say where.")
+    ] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Build out of a bundle of `tfdock fetch -o`, without a network: these profiles of it, or all.",
+            metavar="BUNDLE",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Build wheels: check, image, fetch, compile, seal, verify. What is up to date is not built again."""
-    settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
-    prepared, results = _prepare_all(_planner(settings, locked=locked, allow_untested=allow_untested), profiles)
+    _check_source(profiles, bundle, locked=locked)
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        cache_dir=cache_dir,
+        knowledge=knowledge,
+        remote_upload=False if read_only_cache else None,
+        keep_output="failed" if keep_output else None,
+    )
+    limit = _limit(time_limit)
+    names = profiles or []
+    planner = _planner(settings, locked=locked, allow_untested=allow_untested, explain=explain)
+    if bundle:
+        planner, names = _bundled(bundle, names, settings, allow_untested=allow_untested, explain=explain)
+    prepared, results, order = _prepare_all(planner, names)
     for result in results:
         _tell_result(result)
     with stoppable() as stop, shown_progress() as listen:
-        builder = builder_for(settings, listen, stop)
-        for one in prepared:
-            results.append(_build_one(builder, one, force=force))
-            _tell_result(results[-1])
+
+        def one_of(hears: Listener) -> Builder:
+            return replace(builder_for(settings, hears, stop), limit=limit)
+
+        if at_once == "1" or len(prepared) < 2:
+            builder = one_of(listen)
+            results += [_told(_build_one(builder, one, force=force)) for one in prepared]
+        else:
+            count = None if at_once == "auto" else int(at_once)
+            results += _side_by_side(prepared, one_of, listen, count=count, force=force)
+    results.sort(key=lambda result: order[result["profile"]])
     ok = all(result["status"] in ("built", "up-to-date") for result in results)
     if as_json:
         codes = [result.pop("exit_code") for result in results]
@@ -74,23 +142,120 @@ def build(
     raise typer.Exit(combined_exit_code(codes))
 
 
-def _planner(settings: Settings, *, locked: bool, allow_untested: bool) -> Callable[[str], Prepared]:
+def _check_source(profiles: list[str] | None, bundle: Path | None, *, locked: bool) -> None:
+    if not profiles and not bundle:
+        raise typer.BadParameter("name a profile, or a bundle: `--from bundle.tar`")
+    if bundle and locked:
+        raise typer.BadParameter("a bundle has its locks in it: leave `--locked` out")
+
+
+def _bundled(
+    bundle: Path, names: list[str], settings: Settings, *, allow_untested: bool, explain: bool
+) -> tuple[Callable[[str], Prepared], list[str]]:
+    """Plans the profiles of a bundle, and names them."""
+    from tfdock.do.offline import prepare
+
+    preparer = preparer_for(settings, allow_untested=allow_untested)
+    found = {one.file: _explained(one, preparer, explain=explain) for one in prepare(bundle, names, preparer)}
+    return found.__getitem__, list(found)
+
+
+def _explained(prepared: Prepared, preparer: Preparer, *, explain: bool) -> Prepared:
+    if not explain:
+        return prepared
+    from tfdock.decide.plan import explained
+
+    return replace(prepared, plan=explained(prepared.plan, preparer.knowledge))
+
+
+def _duration(text: str | None) -> str | None:
+    if text is None:
+        return None
+    from tfdock.read.amounts import DURATION
+
+    if not re.fullmatch(DURATION, text, re.ASCII):
+        raise typer.BadParameter(f"`{text}` is not a duration; write it like `5h30m`")
+    return text
+
+
+def _count(text: str) -> str:
+    if text != "auto" and not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
+        raise typer.BadParameter(f"`{text}` is no number of builds; write `auto`, or a number from 1 on")
+    return text
+
+
+def _limit(text: str | None) -> Limit | None:
+    """The time that a whole command has, counted from now on."""
+    if text is None:
+        return None
+    from tfdock.do.watch import Limit
+    from tfdock.read.amounts import parse_seconds
+
+    seconds = parse_seconds(text)
+    return Limit(seconds, time.monotonic() + seconds)
+
+
+def _side_by_side(
+    prepared: list[Prepared],
+    builder_of: Callable[[Listener], Builder],
+    progress: Progress,
+    *,
+    count: int | None,
+    force: bool,
+) -> list[dict[str, Any]]:
+    """Build several at a time; their results, in the profiles' order. Each is told when it ends."""
+    from tfdock.decide.schedule import at_once
+    from tfdock.do.several import Ledger, side_by_side
+
+    plans = [one.plan for one in prepared]
+    machine = plans[0].machine
+    with suppress(TfdockError):  # without an engine each build says so itself
+        machine = builder_of(progress).machine(plans[0])
+    count = at_once(plans, machine, count)
+    ledger = Ledger(count, {plan.build_id for plan in plans})
+
+    def build_one(place: int) -> dict[str, Any]:
+        one = prepared[place]
+        builder = replace(builder_of(progress.of(one.plan.build_id)), allotted=ledger.allot, at_once=count)
+        return _told(_build_one(builder, one, force=force))
+
+    console.say(f"{len(plans)} builds, {count} at a time")
+    return side_by_side(plans, ledger, build_one)
+
+
+def _planner(
+    settings: Settings, *, locked: bool, allow_untested: bool, explain: bool
+) -> Callable[[str], Prepared]:
     """Plans a profile, by its lock where that is asked for."""
     preparer = preparer_for(settings, allow_untested=allow_untested)
-    if not locked:
-        return preparer.prepare
-    from tfdock.do.lock import prepare_locked
 
-    return lambda name: prepare_locked(name, preparer, settings)
+    def plan(name: str) -> Prepared:
+        if locked:
+            from tfdock.do.lock import prepare_locked
+
+            prepared = prepare_locked(name, preparer, settings)
+        else:
+            prepared = preparer.prepare(name)
+        return _explained(prepared, preparer, explain=explain)
+
+    return plan
 
 
-def _prepare_all(plan: Callable[[str], Prepared], names: list[str]) -> tuple[list[Prepared], list[dict[str, Any]]]:
-    """Plan all profiles before anything starts; those refused become results at once."""
+def _prepare_all(
+    plan: Callable[[str], Prepared], names: list[str]
+) -> tuple[list[Prepared], list[dict[str, Any]], dict[str, int]]:
+    """Plan all profiles before anything starts; those refused become results at once.
+
+    With them comes the place of each as it was given, by the name in its result: a file's, or what was refused.
+    """
     prepared: list[Prepared] = []
     refused: list[dict[str, Any]] = []
-    for name in names:
+    order: dict[str, int] = {}
+    for place, name in enumerate(names):
+        order.setdefault(name, place)
         try:
             prepared.append(plan(name))
+            order.setdefault(prepared[-1].file, place)
         except TfdockError as error:
             refused.append(_failed(name, None, "refused", error))
     ids: dict[str, str] = {}
@@ -107,7 +272,7 @@ def _prepare_all(plan: Callable[[str], Prepared], names: list[str]) -> tuple[lis
                     file=one.file,
                 )
             )
-    return list({one.plan.build_id: one for one in prepared}.values()), refused
+    return list({one.plan.build_id: one for one in prepared}.values()), refused, order
 
 
 def builder_for(settings: Settings, listen: Any, stop: Stop) -> Builder:
@@ -133,7 +298,7 @@ def _build_one(builder: Builder, prepared: Prepared, *, force: bool) -> dict[str
 def _build_result(builder: Builder, prepared: Prepared, *, force: bool) -> BuildResult:
     """Up to date costs neither an engine nor its SDK."""
     done = None if force else builder.up_to_date(prepared.plan, prepared.lock)
-    return done or builder.build(prepared.plan, prepared.tree, force=force, lock=prepared.lock)
+    return done or builder.build(prepared.plan, prepared.tree, force=force, lock=prepared.lock, given=prepared.given)
 
 
 def _built(prepared: Prepared, result: BuildResult) -> dict[str, Any]:
@@ -172,6 +337,16 @@ def _failed(
     }
 
 
+def _told(result: dict[str, Any]) -> dict[str, Any]:
+    with _telling:
+        _tell_result(result)
+    return result
+
+
+_telling = threading.Lock()
+"""What is said of a result is several lines, and several builds may end at once."""
+
+
 def _tell_result(result: dict[str, Any]) -> None:
     style = console.Style(sys.stderr)
     name = result["build_id"] or result["profile"]
@@ -184,6 +359,8 @@ def _tell_result(result: dict[str, Any]) -> None:
     cache = result["cache"]
     actions = f", {cache['hits']} actions from the cache, {cache['executed']} executed" if cache and took else ""
     console.say(f"{style.good(result['status'])}  {name}{took}{actions}")
+    for title, text in happened.lines(cache) if cache and took else ():
+        console.tell(f"  {title:<7}  {text}", indent=" " * 9)
     for wheel in result["wheels"]:
         console.say(f"  wheel    {wheel['path']}  {console.size(wheel['size'])}")
         console.say(f"  install  pip install '{wheel['path']}'")
@@ -193,7 +370,9 @@ def _tell_result(result: dict[str, Any]) -> None:
 @contextmanager
 def shown_progress() -> Iterator[Any]:
     """Show what is going on, as fits standard error; gives the listener."""
-    progress = console.progress_for(sys.stderr)
+    from tfdock.talk.progress import progress_for
+
+    progress = progress_for(sys.stderr)
     try:
         yield progress
     finally:

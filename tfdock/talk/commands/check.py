@@ -27,6 +27,8 @@ from tfdock.talk.app import (
 )
 
 if TYPE_CHECKING:
+    from tfdock.decide.estimate import Expectation
+    from tfdock.decide.plan import BuildPlan
     from tfdock.decide.preflight import Check
     from tfdock.do.prepare import Prepared, Preparer
     from tfdock.model import Place
@@ -156,14 +158,20 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Print exactly what `build` would run. Needs no engine and no network."""
+    from tfdock.decide.estimate import expectation
     from tfdock.decide.plan import as_json as plan_json
+    from tfdock.do.workspace import Wheelhouse
 
-    prepared = preparer_for(settings_for(knowledge=knowledge), allow_untested=allow_untested).prepare(profile)
+    settings = settings_for(knowledge=knowledge)
+    preparer = preparer_for(settings, allow_untested=allow_untested)
+    prepared = preparer.prepare(profile)
+    expected = expectation(prepared.plan, Wheelhouse(settings.wheelhouse).records(), preparer.knowledge)
     if as_json:
-        print_json("tfdock.plan/1", True, plan_json(prepared.plan))
+        told = {"seconds": round(expected.total), "source": expected.source} if expected else None
+        print_json("tfdock.plan/1", True, plan_json(prepared.plan) | {"estimate": told})
         return
     columns = console.width(sys.stdout)
-    for line in _plan_lines(prepared, why=why):
+    for line in (*_plan_lines(prepared, why=why), *_sized_lines(prepared.plan, expected)):
         for part in console.wrapped(line, columns):
             console.say(part, stream=sys.stdout)
 
@@ -181,7 +189,6 @@ def _plan_lines(prepared: Prepared, *, why: bool) -> Iterator[str]:
         for choice in resolution.choices
     ]
     yield from console.table(rows)
-    resources = plan.resources
     yield ""
     yield style.strong("environment of ./configure and Bazel")
     yield from console.table(sorted(plan.environment.items()))
@@ -190,11 +197,25 @@ def _plan_lines(prepared: Prepared, *, why: bool) -> Iterator[str]:
         network = "with network" if phase.network else "no network"
         yield style.strong(f"{phase.name} ({network})")
         yield from (console.Row(f"  {line}") for line in _command_lines(phase.command))
-    yield ""
-    memory = resources.memory / (1 << 30)
-    yield f"{style.strong('limits')}  {resources.jobs} jobs, {resources.cpus} cores, {memory:.1f} GiB memory"
     for problem in resolution.untested:
+        yield ""
         yield f"{style.warn('untested')}  {problem.message}"
+
+
+def _sized_lines(plan: BuildPlan, expected: Expectation | None) -> Iterator[str]:
+    """What a build takes of the machine, and how long; and what that was told from, because no engine is asked."""
+    style = console.Style(sys.stdout)
+    limits, machine, gib = plan.resources, plan.machine, 1 << 30
+    taken = (
+        f"{limits.jobs} job{'s' if limits.jobs != 1 else ''}, {limits.cpus} cores, {limits.memory / gib:.1f} GiB of "
+        f"memory, {limits.heap / gib:.1f} of them for Bazel; sized for {machine.cpus} cores and "
+        f"{machine.memory / gib:.1f} GiB here: no engine was asked, and on one that has less a build takes less"
+    )
+    rows = [(style.strong("limits"), taken)]
+    if expected:
+        rows.append((style.strong("estimate"), f"about {console.duration(expected.total)}, by {expected.source}"))
+    yield ""
+    yield from console.table(rows, indent="", columns=console.width(sys.stdout))
 
 
 def _command_lines(words: tuple[str, ...]) -> Iterator[str]:

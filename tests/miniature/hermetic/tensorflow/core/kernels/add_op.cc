@@ -1,6 +1,7 @@
 #include <stdexcept>
 
 #include "tensorflow/core/framework/op_registry.h"
+#include "tensorflow/core/platform/compile_memory.h"
 
 namespace tensorflow {
 namespace {

@@ -7,6 +7,8 @@
 //   --copt=-DMINIATURE_HUNGRY_COMPILE=N  the compiler instantiates 2^N types: 14 takes 0.2 GB, 16 0.4 GB, 18 1.6 GB
 // Only the file that includes this header is affected (relu_op.cc).
 
+#include "tensorflow/core/platform/compile_memory.h"
+
 #ifdef MINIATURE_FAIL_COMPILE
 #error "MINIATURE_FAIL_COMPILE is defined: this compilation fails because it was asked to"
 #endif
@@ -19,21 +21,7 @@ asm(".rept " MINIATURE_TEXT_OF(MINIATURE_SLOW_COMPILE) "\n.rept 4000\n.rept 1000
 #endif
 
 #ifdef MINIATURE_HUNGRY_COMPILE
-namespace miniature {
-
-template <int kDepth, int kPath>
-struct Tree {
-  static constexpr int value = Tree<kDepth - 1, 2 * kPath>::value + Tree<kDepth - 1, 2 * kPath + 1>::value;
-};
-
-template <int kPath>
-struct Tree<0, kPath> {
-  static constexpr int value = 1;
-};
-
-static_assert(Tree<MINIATURE_HUNGRY_COMPILE, 0>::value > 0, "");
-
-}  // namespace miniature
+static_assert(miniature::Tree<MINIATURE_HUNGRY_COMPILE, 0>::value > 0, "");
 #endif
 
 #endif  // TENSORFLOW_CORE_PLATFORM_COMPILE_FAULTS_H_

@@ -2,6 +2,7 @@
 
 #include "minimath/dot.h"
 #include "tensorflow/core/framework/op_registry.h"
+#include "tensorflow/core/platform/compile_memory.h"
 
 namespace tensorflow {
 namespace {

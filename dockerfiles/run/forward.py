@@ -1,0 +1,87 @@
+"""forward.py PORT=SOCKET… -- COMMAND…: run COMMAND, with ports of this machine's loopback that lead to Unix sockets.
+
+Runs in a container without network; an old Python 3 will do. COMMAND takes this process's place, so that signals
+and its exit status are its own; what forwards is a child that ends with it.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+
+PIECE = 1 << 16
+
+
+def pump(source, target):
+    """Hand bytes on until one side is done, then let the other know."""
+    try:
+        while True:
+            data = source.recv(PIECE)
+            if not data:
+                break
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        for side in (source, target):
+            with contextlib.suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
+
+
+def start(function, *arguments):
+    thread = threading.Thread(target=function, args=arguments)
+    thread.daemon = True
+    thread.start()
+    return thread
+
+
+def connected(client, path):
+    """Carry one connection to its end."""
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        server.connect(path)
+    except OSError:
+        client.close()
+        server.close()
+        return
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    back = start(pump, server, client)
+    pump(client, server)
+    back.join()
+    client.close()
+    server.close()
+
+
+def accept(listener, path):
+    while True:
+        client, _ = listener.accept()
+        start(connected, client, path)
+
+
+def main(words):
+    split = words.index("--")
+    listeners = []
+    for pair in words[:split]:
+        port, path = pair.split("=", 1)
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", int(port)))
+        listener.listen(128)
+        listeners.append((listener, path))
+    # The command holds the writing end, and what it starts inherits it no further than it does.
+    alive, held = os.pipe()
+    if os.fork():
+        os.close(alive)
+        for listener, _ in listeners:
+            listener.close()
+        os.set_inheritable(held, True)
+        os.execvp(words[split + 1], words[split + 1 :])
+    os.close(held)
+    os.setsid()  # a signal to the command's group is not one to this
+    for listener, path in listeners:
+        start(accept, listener, path)
+    os.read(alive, 1)
+    os._exit(0)
+
+
+main(sys.argv[1:])

@@ -1,0 +1,323 @@
+"""The cache under builds: who holds it, what each build used, and what becomes of it when it is looked after."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdock.decide.plan import toolchain_key
+from tfdock.do import cache_use
+from tfdock.do.cache import TAG, CacheFolder, DiskCache
+from tfdock.do.engine import ContainerSpec
+from tfdock.do.events import Notice
+from tfdock.do.fake_engine import FakeRun
+from tfdock.do.settings import load
+from tfdock.errors import BuildFailed, Interrupted, Locked, ProfileError
+from tfdock.inspect.action_cache import action_result
+from tfdock.model import ImageRef
+
+from .conftest import Workshop
+from .harness import Json, Outcome, write_profile
+from .test_orchestration import Desk, leaving, mounts, wheel
+
+# --- on an engine in memory -----------------------------------------------------------------------------------------
+
+KEY = toolchain_key(b"bazel 4.2.3\n")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def disk_of(desk: Desk) -> DiskCache:
+    return CacheFolder.opened(desk.settings.cache_dir).disk(KEY)
+
+
+def told(desk: Desk) -> str:
+    return "\n".join(event.text for event in desk.heard if isinstance(event, Notice))
+
+
+def test_a_build_marks_its_cache_and_notes_which_toolchain_it_is_and_what_it_used(desk: Desk) -> None:
+    def compile_(spec: ContainerSpec) -> None:
+        entry = mounts(spec)["/tf/cache/disk"] / "ac/ab" / ("ab" * 32)
+        entry.parent.mkdir(parents=True)
+        entry.write_bytes(b"")
+        leaving(wheel())(spec)
+
+    desk.engine.phases["compile"] = FakeRun(effect=compile_)
+    record = desk.build().record
+    disk = disk_of(desk)
+    assert (desk.settings.cache_dir / TAG).is_file()
+    assert disk.description()["bazel"] == "4.2.3"
+    assert disk.description()["base"] == str(desk.plan.resolution.base)
+    (use,) = cache_use.uses(disk)
+    assert (use.build_id, use.actions) == (desk.plan.build_id, frozenset({"ab" * 32}))
+    assert record["log"] == f"{use.run}.log"
+    assert record["toolchain_key"] == KEY
+    assert record["toolchain"]["cachebusters"] == []
+
+
+def test_nobody_takes_things_out_of_a_cache_while_a_container_uses_it(desk: Desk) -> None:
+    refused = []
+
+    def compile_(spec: ContainerSpec) -> None:
+        cache = CacheFolder.opened(desk.settings.cache_dir)
+        for lock in (cache.in_use(alone=True), cache.disk(KEY).held(alone=True)):
+            with contextlib.suppress(Locked), lock:
+                return
+            refused.append(lock)
+        leaving(wheel())(spec)
+
+    desk.engine.phases["compile"] = FakeRun(effect=compile_)
+    desk.build()
+    assert len(refused) == 2
+    cache = CacheFolder.opened(desk.settings.cache_dir)
+    with cache.in_use(alone=True), cache.disk(KEY).held(alone=True):
+        pass
+
+
+@pytest.mark.parametrize("part", ["folder", "disk"])
+def test_a_build_waits_for_who_has_the_cache_alone_says_so_and_can_be_stopped(desk: Desk, part: str) -> None:
+    cache = CacheFolder.opened(desk.settings.cache_dir)
+    lock = cache.in_use(alone=True) if part == "folder" else cache.disk(KEY).held(alone=True)
+    with lock:
+        timer = threading.Timer(0.5, lambda: setattr(desk.stop, "requests", 1))
+        timer.start()
+        with pytest.raises(Interrupted):
+            desk.build()
+    assert f"waiting for process {os.getpid()}" in told(desk)
+    desk.stop.requests = 0
+    assert desk.build().status == "built"
+
+
+def test_a_folder_of_somebody_elses_is_refused_before_anything_is_built(desk: Desk) -> None:
+    desk.settings.cache_dir.mkdir(exist_ok=True)
+    (desk.settings.cache_dir / "thesis").touch()
+    with pytest.raises(ProfileError) as caught:
+        desk.build()
+    assert caught.value.problems[0].code == "cache-foreign"
+    assert desk.engine.called("build") == []
+
+
+def failing(spec: ContainerSpec) -> None:
+    (mounts(spec)["/tf/output"] / "base").mkdir()
+
+
+@pytest.mark.parametrize("policy", ["never", "failed"])
+def test_the_output_base_of_a_build_that_failed_is_kept_where_that_is_asked_for(desk: Desk, policy: str) -> None:
+    desk.settings = replace(desk.settings, keep_output=policy)
+    desk.engine.phases["compile"] = FakeRun(effect=failing, exit_code=1)
+    with pytest.raises(BuildFailed):
+        desk.build()
+    kept = list(desk.settings.cache_dir.glob("output/*/base"))
+    assert len(kept) == (policy == "failed")
+    assert all(str(path.parent) in told(desk) for path in kept)
+    assert not list(desk.settings.state_dir.glob("runs/*"))
+
+
+def test_a_build_that_was_stopped_keeps_nothing(desk: Desk) -> None:
+    desk.settings = replace(desk.settings, keep_output="failed")
+
+    def stopped(spec: ContainerSpec) -> None:
+        failing(spec)
+        desk.stop.requests = 1
+
+    desk.engine.phases["compile"] = FakeRun(effect=stopped, exit_code=8)
+    with pytest.raises(Interrupted):
+        desk.build()
+    assert not list(desk.settings.cache_dir.glob("output/*"))
+
+
+# --- real Bazel -----------------------------------------------------------------------------------------------------
+
+real = pytest.mark.engine
+QUIET: dict[str, Any] = {"verify": {"run": False}}
+
+
+class Warm:
+    """A cache of its own, with the builds of the shared one in it, and what it holds afterwards."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self.workshop = workshop
+        shared = workshop.tfdock()
+        self.profile = write_profile(shared.home / "profile.yaml", workshop.tree(), **QUIET)
+        self.legacy = write_profile(
+            shared.home / "legacy.yaml",
+            tensorflow={"release": "99.15.0", "path": str(workshop.tree("legacy"))},
+            **QUIET,
+        )
+        self.first = well(shared.build(self.profile))
+        self.first_legacy = well(shared.build(self.legacy))
+        self.command = replace(workshop.tfdock(), cache=workshop.folder / "cache-looked-after")
+        shutil.copytree(workshop.cache, self.command.cache)
+
+    def again(self, profile: Path | None = None) -> Json:
+        """The same build in new containers."""
+        return well(self.command.build("--force", profile or self.profile)).build
+
+    def cache(self, *words: str) -> Outcome:
+        return self.command.run("cache", words[0], "--json", *words[1:])
+
+    def disk(self, build: Json) -> DiskCache:
+        record = json.loads(Path(build["record"]).read_bytes())
+        return CacheFolder.opened(self.command.cache).disk(record["toolchain_key"])
+
+    def an_object(self, build: Json) -> Path:
+        """A blob that the last build took from the cache: the largest output of its actions."""
+        disk = self.disk(build)
+        (use,) = (use for use in cache_use.uses(disk) if use.build_id == build["build_id"])
+        entries = {(entry.kind, entry.digest): entry for entry in disk.entries()}
+        outputs = {
+            output.hash
+            for key in use.actions or ()
+            for output in action_result(entries["action", key].path.read_bytes()).files
+        }
+        blobs = [entries["blob", name] for name in outputs if ("blob", name) in entries]
+        return max(blobs, key=lambda entry: entry.size).path
+
+
+def well(outcome: Outcome) -> Outcome:
+    assert outcome.code == 0, outcome.told
+    return outcome
+
+
+def taken(build: Json) -> tuple[int, int]:
+    """How many actions came from the cache, and how many were executed."""
+    return build["cache"]["hits"], build["cache"]["executed"]
+
+
+def sums(build: Json) -> list[str]:
+    return [wheel["sha256"] for wheel in build["wheels"]]
+
+
+@pytest.fixture(scope="module")
+def warm(workshop: Workshop) -> Iterator[Warm]:
+    warm = Warm(workshop)
+    yield warm
+    assert warm.command.leftovers == []
+
+
+@real
+def test_a_second_build_in_a_fresh_container_executes_nothing_and_is_known_by_what_it_used(warm: Warm) -> None:
+    for _ in range(2):  # the second time, no read is the first since an entry was written
+        build = warm.again()
+        assert taken(build) == (18, 0)
+        document = well(warm.cache("list")).document
+        (row,) = (row for row in document["toolchains"] if row["key"] == warm.disk(build).key)
+        (used,) = (one for one in row["builds"] if one["build_id"] == build["build_id"])
+        assert used["actions"] == 18
+        assert 0 < used["size"] <= row["size"]
+        assert row["toolchain"]["bazel"] == "4.2.3"
+    assert sums(build) == sums(warm.first.build)
+
+
+@real
+@pytest.mark.parametrize("road", ["hermetic", "legacy"])
+def test_an_output_that_is_gone_is_made_again(warm: Warm, road: str) -> None:
+    profile, first = (warm.profile, warm.first) if road == "hermetic" else (warm.legacy, warm.first_legacy)
+    before = warm.again(profile)
+    assert before["cache"]["executed"] == 0
+    warm.an_object(before).unlink()
+    (row,) = (row for row in warm.cache("verify").document["toolchains"] if row["toolchain"] == warm.disk(before).key)
+    assert [finding["kind"] for finding in row["findings"]] == ["incomplete"]
+    build = warm.again(profile)
+    assert build["cache"]["executed"] == 1
+    assert sums(build) == sums(first.build)
+
+
+@real
+def test_a_poisoned_entry_is_found_and_repaired_and_the_next_build_is_well(warm: Warm) -> None:
+    build = warm.again()
+    poisoned = warm.an_object(build)
+    data = bytearray(poisoned.read_bytes())
+    data[len(data) // 2] ^= 1
+    poisoned.write_bytes(data)
+    found = warm.cache("verify")
+    assert found.code == 4, found.told
+    (row,) = (row for row in found.document["toolchains"] if row["findings"])
+    assert [finding["kind"] for finding in row["findings"]] == ["poisoned", "incomplete"]
+    assert row["findings"][0]["path"] == str(poisoned)
+    assert well(warm.cache("verify", "--repair")).document["repaired"]
+    well(warm.cache("verify"))
+    build = warm.again()
+    assert build["cache"]["executed"] == 1
+    assert sums(build) == sums(warm.first.build)
+
+
+@real
+def test_a_size_keeps_what_the_last_build_used_so_that_the_next_executes_nothing(warm: Warm, tmp_path: Path) -> None:
+    other = write_profile(tmp_path / "other.yaml", warm.workshop.tree(), bazel={"copts": ["-O1"]}, **QUIET)
+    made = warm.again(other)
+    assert made["cache"]["executed"] > 1
+    build = warm.again()
+    assert made["build_id"] == build["build_id"], "one configuration, whose last build is the second"
+    pruned = well(warm.cache("prune", "--max-size", "1MiB"))
+    assert "[cache-size-not-reached]" in pruned.stderr
+    rows = {row["key"]: row for row in pruned.document["toolchains"]}
+    assert rows[warm.disk(build).key]["actions"] >= made["cache"]["executed"]
+    well(warm.cache("verify"))
+    assert taken(warm.again()) == (18, 0)
+
+
+@real
+def test_pruning_is_refused_while_a_build_runs(warm: Warm) -> None:
+    running = warm.command.start("build", "--force", warm.profile)
+    running.wait_for("compile")
+    refused = warm.command.run("cache", "prune", "--max-size", "1MiB")
+    assert refused.code == 9, refused.told
+    assert f"process {running.process.pid} (" in refused.stderr
+    assert "[cache-locked]" in refused.stderr
+    well(running.finish())
+
+
+@contextlib.contextmanager
+def base_image(workshop: Workshop, name: str, *steps: str) -> Iterator[str]:
+    """The name, for profiles, of the hermetic base with some steps more."""
+    base = load({}, os.environ).mirrored(ImageRef.parse("tensorflow/build:99.18-python3.11"))
+    reference = ImageRef.parse(f"tfdock-test/{name}:{os.getpid()}")
+    mirrored = str(load({}, os.environ).mirrored(reference))
+    text = "\n".join([f"FROM {base}", *(f"RUN {step}" for step in steps)])
+    output = list(
+        workshop.sdk.build(fileobj=io.BytesIO(text.encode()), tag=mirrored, rm=True, forcerm=True, decode=True)
+    )
+    assert not [chunk["error"] for chunk in output if "error" in chunk]
+    yield str(reference)
+    workshop.sdk.remove_image(mirrored, force=True)
+
+
+@real
+def test_a_rebuilt_base_with_the_same_content_shares_all_whatever_its_cachebuster_is(
+    warm: Warm, tmp_path: Path
+) -> None:
+    def build(name: str, value: str) -> tuple[Json, Outcome]:
+        steps = (
+            f'echo "build --action_env=DOCKER_CACHEBUSTER={value}" >> /etc/bazel.bazelrc',
+            f'echo "build --host_action_env=DOCKER_HOST_CACHEBUSTER={value}" >> /etc/bazel.bazelrc',
+        )
+        with base_image(warm.workshop, name, *steps) as base:
+            profile = write_profile(tmp_path / f"{name}.yaml", warm.workshop.tree(), base=base, **QUIET)
+            outcome = well(warm.command.build(profile))
+        return json.loads(Path(outcome.build["record"]).read_bytes()), outcome
+
+    plain = json.loads(Path(warm.first.build["record"]).read_bytes())
+    first, told_first = build("first", "168000000000000001")
+    second, told_second = build("second", "991231231231231231")
+    names = ["DOCKER_CACHEBUSTER"]
+    assert set(names) <= set(first["toolchain"]["cachebusters"])
+    assert "gives every action DOCKER_CACHEBUSTER, another in each image" in Path(told_first.build["log"]).read_text()
+    assert first["toolchain_key"] != plain["toolchain_key"]
+    assert told_first.build["cache"]["hits"] == 0, "another toolchain shares nothing"
+    assert second["toolchain_key"] == first["toolchain_key"]
+    assert taken(told_second.build) == (18, 0)
+    assert sums(told_second.build) == sums(told_first.build)

@@ -1,0 +1,393 @@
+"""Bundles: made on one engine, built from on another that has nothing, in a network namespace without a route."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tfdock.do import events
+from tfdock.do.build import Builder, BuildResult
+from tfdock.do.bundling import Made
+from tfdock.do.engine import ContainerSpec
+from tfdock.do.fake_engine import FakeRun
+from tfdock.do.fetch import Bundler, warm
+from tfdock.do.offline import prepare
+from tfdock.do.prepare import Preparer
+from tfdock.do.settings import Settings
+from tfdock.do.watch import Stop
+from tfdock.errors import Incompatible, Interrupted, ProfileError, TfdockError, VerificationFailed
+from tfdock.model import Machine
+
+from .conftest import Workshop
+from .elsewhere import empty_engine
+from .harness import KNOWLEDGE, Tfdock, write_profile
+from .test_orchestration import BASE, DIGEST, RUNTIME, Engine, leaving, mounts, verifying, wheel
+
+DOWNLOAD = b"a library that the build downloads"
+CACHED = f"content_addressable/sha256/{hashlib.sha256(DOWNLOAD).hexdigest()}/file"
+TOOLCHAIN = b"bazel 4.2.3\npackage gcc 12 amd64\ntool /usr/bin/gcc " + b"5" * 64 + b"\nfiles " + b"6" * 64 + b"\n"
+
+
+class Online(Engine):
+    """An engine whose fetch downloads a file, and without a network takes it from Bazel's cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images = dict(self.images)
+        self.on_run = self.run
+        self.sources_download = False
+        self.required: str | None = None
+        self.compiled = wheel()
+
+    def run(self, spec: ContainerSpec) -> FakeRun:
+        words = " ".join(spec.command)
+        if "phase.sh fetch" in words:
+            return FakeRun(effect=self.fetched)
+        if "phase.sh compile" in words:
+            return FakeRun(effect=leaving(self.compiled))
+        if "--create" in words:
+            return FakeRun(effect=lambda spec: self.write(mounts(spec)["/tf/staging"] / "external.tar", b"all"))
+        if "--extract" in words:
+            return FakeRun(effect=self.unpacked)
+        if "setup.py" in words:
+            return FakeRun(effect=self.asked)
+        if "wheel" in spec.command:
+            return FakeRun(effect=self.piped)
+        return verifying(spec)
+
+    def fetched(self, spec: ContainerSpec) -> None:
+        file, mark = mounts(spec)["/tf/cache/repository"] / CACHED, mounts(spec)["/tf/output"] / "external"
+        if spec.network != "none":
+            self.write(file, DOWNLOAD)
+        elif self.sources_download and not mark.exists():
+            raise ConnectionError("a rule that runs pip")
+        assert file.read_bytes() == DOWNLOAD
+
+    def unpacked(self, spec: ContainerSpec) -> None:
+        assert (mounts(spec)["/tf/staging"] / "external.tar").read_bytes() == b"all"
+        self.write(mounts(spec)["/tf/output"] / "external", b"")
+
+    def asked(self, spec: ContainerSpec) -> None:
+        assert self.required is not None
+        self.write(mounts(spec)["/tf/staging"] / "requirements.json", json.dumps([self.required]).encode())
+
+    def piped(self, spec: ContainerSpec) -> None:
+        assert spec.network != "none"
+        made = mounts(spec)["/tfdock/made"]
+        asked = (mounts(spec)["/tfdock/given"] / "requirements.txt").read_text().strip()
+        self.write(made / "wheels/wrapt-1.14-py3-none-any.whl", asked.encode())
+
+    @staticmethod
+    def write(path: Path, content: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
+        super().read_file(container, path, limit)
+        files = {"/opt/tfdock/toolchain": TOOLCHAIN, "/opt/tfdock/pins": b"bazel " + b"7" * 64 + b"\n"}
+        return files.get(path)
+
+
+class Elsewhere(Online):
+    """An engine with no image, where nothing can be pulled and no container has a network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.registry.clear()
+        self.images.clear()
+
+    def run(self, spec: ContainerSpec) -> FakeRun:
+        assert spec.network == "none", spec.name
+        return super().run(spec)
+
+
+class Place:
+    """A machine: settings of its own, an engine, and what was heard."""
+
+    def __init__(self, folder: Path, engine: Online) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.engine, self.stop = folder, engine, Stop()
+        self.heard: list[events.Event] = []
+        self.settings = Settings(
+            wheelhouse=folder / "wheelhouse",
+            cache_dir=folder / "cache",
+            state_dir=folder / "state",
+            knowledge=(KNOWLEDGE,),
+        )
+        self.preparer = Preparer(self.settings, Machine(cpus=4, memory=16 << 30))
+
+    @property
+    def builder(self) -> Builder:
+        return Builder(
+            connect=lambda: self.engine,
+            settings=self.settings,
+            listen=lambda event: self.heard.append(event),
+            stop=self.stop,
+        )
+
+    def bundle(self, *profiles: Path, target: Path) -> Made:
+        return Bundler(target, self.preparer, self.builder).make([str(profile) for profile in profiles])
+
+    def build(self, bundle: Path, *names: str) -> list[BuildResult]:
+        builder = self.builder
+        return [
+            builder.build(one.plan, one.tree, lock=one.lock, given=one.given)
+            for one in prepare(bundle, names, self.preparer)
+        ]
+
+    @property
+    def notices(self) -> str:
+        return "\n".join(event.text for event in self.heard if isinstance(event, events.Notice))
+
+    @property
+    def left(self) -> list[str]:
+        folders = (self.settings.cache_dir / "output", self.settings.state_dir / "runs")
+        return [str(path) for folder in folders for path in folder.glob("*")]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Place:
+    return Place(tmp_path / "here", Online())
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path / "there", Elsewhere())
+    yield place
+    assert place.left == []
+    assert place.engine.called("pull") == place.engine.called("build") == []
+
+
+@pytest.fixture
+def profile(here: Place) -> Path:
+    """A profile with a local checkout, a patch and a parent: all that a bundle must carry to plan it elsewhere."""
+    tree = here.folder / "tree"
+    tree.mkdir()
+    (tree / "configure").write_text("#!/bin/sh\n")
+    (here.folder / "a.patch").write_text("--- a\n+++ b\n")
+    write_profile(here.folder / "parent.yaml", None, base=f"{BASE}@{DIGEST}", accelerator="cpu", tensorflow=None)
+    source = {"release": "99.18.0", "path": str(tree), "patches": ["a.patch"]}
+    own = {"schema": 1, "extends": "parent.yaml", "tensorflow": source, "compute_capabilities": None}
+    path = here.folder / "my.yaml"
+    path.write_text(json.dumps({name: value for name, value in own.items() if value is not None}))
+    parent = json.loads((here.folder / "parent.yaml").read_text())
+    del parent["compute_capabilities"]
+    (here.folder / "parent.yaml").write_text(json.dumps(parent))
+    here.engine.registry[f"{BASE}@{DIGEST}"] = here.engine.registry[BASE]
+    return path
+
+
+@pytest.fixture
+def bundle(here: Place, profile: Path) -> Path:
+    target = here.folder / "bundle.tar"
+    here.bundle(profile, target=target)
+    return target
+
+
+# --- on engines in memory -------------------------------------------------------------------------------------------
+
+
+def test_a_bundle_builds_where_nothing_can_be_had(here: Place, there: Place, bundle: Path, profile: Path) -> None:
+    assert here.left == []
+    assert sorted(path.name for path in here.folder.iterdir() if path.name.startswith(".")) == []
+    profile.unlink()
+    (result,) = there.build(bundle)
+    assert result.status == "built"
+    assert result.record["verification"]["runtime"] == RUNTIME
+    assert {check["status"] for check in result.record["verification"]["checks"] if check["name"] == "import"} == {
+        "passed"
+    }
+    assert (there.settings.cache_dir / "repository" / CACHED).read_bytes() == DOWNLOAD
+    assert [one.status for one in there.build(bundle)] == ["up-to-date"]
+    assert len(there.engine.called("load")) == 1
+
+
+@pytest.mark.parametrize("which", ["made", "used", "both"])
+def test_engines_on_other_machines_make_bundles_and_build_from_them(
+    here: Place, there: Place, profile: Path, which: str
+) -> None:
+    for place, told in ((here, "made"), (there, "used")):
+        far = which in (told, "both")
+        place.engine.engine_info = replace(place.engine.engine_info, id=told, local=not far)
+    here.engine.sources_download = there.engine.sources_download = True
+    target = here.folder / "bundle.tar"
+    made = here.bundle(profile, target=target)
+    assert list(made.index.repository) == [CACHED]
+    assert made.index.builds[0].external
+    assert [one.status for one in there.build(target)] == ["built"]
+    assert here.engine.volumes("io.tfdock.run") == there.engine.volumes("io.tfdock.run") == []
+
+
+def test_the_same_profile_elsewhere_builds_from_it_and_a_changed_one_does_not(
+    there: Place, bundle: Path, profile: Path
+) -> None:
+    assert [one.status for one in there.build(bundle, str(profile))] == ["built"]
+    (profile.parent / "a.patch").write_text("--- a\n+++ c\n")
+    with pytest.raises(ProfileError) as lacking:  # another patch is another build id
+        there.build(bundle, str(profile))
+    assert lacking.value.problems[0].code == "bundle-lacks-build"
+    (profile.parent / "a.patch").write_text("--- a\n+++ b\n")
+    (profile.parent / "tree/configure").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(TfdockError) as changed:
+        there.build(bundle, str(profile))
+    assert changed.value.problems[0].code in ("bundle-outdated", "bundle-lacks-build")
+
+
+def test_a_build_is_named_by_its_id_too(there: Place, bundle: Path) -> None:
+    (one,) = prepare(bundle, (), there.preparer)
+    assert [result.status for result in there.build(bundle, one.plan.build_id)] == ["built"]
+
+
+def test_flags_that_changed_make_a_bundle_that_is_no_longer_asked_for(
+    there: Place, bundle: Path, profile: Path
+) -> None:
+    document = json.loads(profile.read_text())
+    profile.write_text(json.dumps(document | {"bazel": {"flags": ["--verbose_failures"]}}))
+    with pytest.raises(Incompatible, match="the profile, its source or its patches have changed") as caught:
+        there.build(bundle, str(profile))
+    assert caught.value.problems[0].code == "bundle-outdated"
+
+
+def test_damage_is_told_before_the_engine_has_an_image(there: Place, bundle: Path) -> None:
+    content = bytearray(bundle.read_bytes())
+    content[content.rindex(b"sha256:")] ^= 1  # in the images
+    bundle.write_bytes(content)
+    with pytest.raises(VerificationFailed) as caught:
+        there.build(bundle)
+    assert caught.value.problems[0].code == "bundle-damaged"
+    assert there.engine.images == {}
+    assert list(there.settings.wheelhouse.glob("*.whl")) == []
+
+
+def test_what_the_wheel_requires_goes_along_as_its_source_says(here: Place, there: Place, profile: Path) -> None:
+    here.engine.required = "wrapt >=1.11"
+    there.engine.compiled = wheel(requires="Requires-Dist: wrapt>=1.11\n")
+    target = here.folder / "bundle.tar"
+    here.bundle(profile, target=target)
+    (result,) = there.build(target)
+    dependencies = next(path for path in there.settings.cache_dir.glob("dependencies/*/*.whl"))
+    assert dependencies.read_text() == "wrapt>=1.11"
+    assert "skipped" not in {
+        check["status"] for check in result.record["verification"]["checks"] if check["name"] == "import"
+    }
+
+
+def test_what_the_bundle_could_not_know_is_told_and_the_wheel_is_there(
+    here: Place, there: Place, bundle: Path
+) -> None:
+    assert "what its wheel requires is known when it is built" in here.notices
+    there.engine.compiled = wheel(requires="Requires-Dist: wrapt>=1.11\n")
+    (result,) = there.build(bundle)
+    assert "the bundle does not have what the wheel requires: wrapt>=1.11" in there.notices
+    assert result.wheels[0].exists()
+
+
+def test_a_wheel_that_is_built_says_what_it_requires(here: Place, there: Place, profile: Path) -> None:
+    here.engine.compiled = there.engine.compiled = wheel(requires="Requires-Dist: wrapt>=1.11\n")
+    target = here.folder / "bundle.tar"
+    here.bundle(profile, target=target)
+    Place(here.folder, here.engine).build(target)
+    here.heard.clear()
+    here.bundle(profile, target=target)
+    assert "known when it is built" not in here.notices
+    there.build(target)
+    assert "was not tried" not in there.notices
+
+
+def test_rules_that_download_by_themselves_put_what_they_made_into_the_bundle(
+    here: Place, there: Place, profile: Path
+) -> None:
+    here.engine.sources_download = there.engine.sources_download = True
+    target = here.folder / "bundle.tar"
+    made = here.bundle(profile, target=target)
+    assert made.index.builds[0].external
+    assert [one.status for one in there.build(target)] == ["built"]
+
+
+def test_a_source_that_downloads_anew_whatever_it_has_is_refused_when_the_bundle_is_made(
+    here: Place, profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.engine.sources_download = True
+    monkeypatch.setattr(here.engine, "unpacked", lambda _: None)
+    target = here.folder / "bundle.tar"
+    with pytest.raises(TfdockError) as caught:
+        here.bundle(profile, target=target)
+    assert caught.value.problems[0].code == "bundle-incomplete"
+    assert not target.exists()
+    assert here.left == []
+
+
+def test_a_second_fetch_replaces_the_bundle_and_one_that_fails_leaves_it(
+    here: Place, bundle: Path, profile: Path
+) -> None:
+    before = bundle.read_bytes()
+    assert here.bundle(profile, target=bundle).sha256 == hashlib.sha256(bundle.read_bytes()).hexdigest()
+    here.stop.requests = 1
+    with pytest.raises(Interrupted):
+        here.bundle(profile, target=bundle)
+    assert bundle.read_bytes() == before
+    assert here.left == []
+
+
+def test_nothing_but_a_bundle_is_replaced(here: Place, profile: Path) -> None:
+    target = here.folder / "precious.tar"
+    target.write_text("precious")
+    with pytest.raises(ProfileError) as caught:
+        here.bundle(profile, target=target)
+    assert caught.value.problems[0].code == "bundle-name-taken"
+    assert target.read_text() == "precious"
+
+
+def test_a_build_from_a_bundle_takes_its_lock_and_the_record_says_so(there: Place, bundle: Path) -> None:
+    (one,) = prepare(bundle, (), there.preparer)
+    assert one.lock is not None
+    (result,) = there.build(bundle)
+    assert result.record["lock"] == one.lock.sha256
+
+
+def test_fetching_without_a_bundle_warms_the_caches_that_builds_share(here: Place, profile: Path) -> None:
+    warm(here.preparer.prepare(str(profile)), here.builder)
+    assert (here.settings.cache_dir / "repository" / CACHED).read_bytes() == DOWNLOAD
+    assert here.left == []
+    phases = [event.phase for event in here.heard if isinstance(event, events.PhaseStarted)]
+    assert phases[:2] == ["image", "fetch"]
+    assert "compile" not in phases
+
+
+# --- on real engines ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.engine
+def test_a_bundle_gives_the_same_wheel_on_an_empty_engine_in_a_namespace_without_a_route(
+    workshop: Workshop, tfdock: Tfdock, tmp_path: Path
+) -> None:
+    profile = write_profile(tmp_path / "profile.yaml", workshop.tree())
+    bundle = tmp_path / "bundle.tar"
+    fetched = tfdock.run("fetch", profile, "-o", bundle, "--json")
+    assert fetched.code == 0, fetched.told
+    (build,) = fetched.document["builds"]
+    assert bundle.stat().st_size == fetched.document["bundle"]["size"]
+    reference = tfdock.build(profile).build["wheels"][0]["sha256"]
+
+    with empty_engine() as host:
+        there = replace(workshop.tfdock("unshare", "--net"), cache=tmp_path / "cache", engine=host)
+        away = there.with_variables(TFDOCK_REGISTRY_MIRROR="", TFDOCK_NETWORK="")
+        outcome = away.run("build", "--json", "--from", bundle, build["build_id"])
+        assert outcome.code == 0, outcome.told
+        assert outcome.build["wheels"][0]["sha256"] == reference
+        record = json.loads(Path(outcome.build["record"]).read_text())
+        checks = {check["name"]: check["status"] for check in record["verification"]["checks"]}
+        assert checks["op"] == "passed", checks
+        again = away.run("build", "--json", "--from", bundle)
+        assert again.build["status"] == "up-to-date"
+        assert away.leftovers == []
+
+    with bundle.open("r+b") as file:
+        file.truncate(bundle.stat().st_size // 2)
+    refused = away.run("build", "--json", "--from", bundle)
+    assert (refused.code, refused.document["problems"][0]["code"]) == (4, "bundle-damaged")

@@ -1,0 +1,266 @@
+"""The bundle's file: what is written is read back, and what is not what was written is told before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdock.do import assets
+from tfdock.do.bundle import Bundle, Writer, opened
+from tfdock.errors import TfdockError
+from tfdock.inspect import bundle
+from tfdock.inspect.bundle import BLOCK, Build, BundleError, Image, Index, Runtime, Texts, Wheels
+
+ZERO = "0" * 64
+CACHED = b"a downloaded archive"
+CACHED_PATH = f"content_addressable/sha256/{hashlib.sha256(CACHED).hexdigest()}/file"
+IMAGES = b"layers" * 1_000_000
+"""More than a piece."""
+
+
+def index_of(names: dict[str, str]) -> Index:
+    image = Image(name=f"tfdock/bundle:{'a' * 24}", id=f"sha256:{'a' * 64}", size=12)
+    build = Build(
+        build_id="tf99.18.0-py3.11-cpu-x86_64",
+        fingerprint="f" * 64,
+        profile=Texts(
+            file="my.yaml", text=names["text"], extended={}, patches={"a b.patch": names["patch"]}, tree="1" * 64
+        ),
+        lock=names["lock"],
+        image=image,
+        base_digest=None,
+        source_ref="v99",
+        runtime=Runtime(reference="docker.io/library/python:3.11", image=replace(image, id=f"sha256:{'b' * 64}")),
+        wheels=Wheels(requirements=("numpy<2",), limits=(), files={"numpy-1-py3-none-any.whl": names["wheel"]}),
+        external=None,
+    )
+    return Index(
+        tfdock="1.0",
+        knowledge="2026",
+        builds=(build,),
+        images=names["images"],
+        repository={CACHED_PATH: names["cached"]},
+    )
+
+
+CONTENTS = {
+    "text": b"schema: 1\n",
+    "patch": b"--- a\n",
+    "lock": b"schema: 1\n",  # the same as `text`
+    "wheel": b"",
+    "cached": CACHED,
+    "images": IMAGES,
+}
+
+
+def write(path: Path) -> Index:
+    with path.open("w+b") as file:
+        writer = Writer(file, index_of(dict.fromkeys(CONTENTS, ZERO)), len(CONTENTS))
+        names = {key: writer.add(iter([content[:7], content[7:]])) for key, content in CONTENTS.items()}
+        return writer.finish(index_of(names))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write(tmp_path / "bundle.tar")
+    return tmp_path / "bundle.tar"
+
+
+def refused(path: Path, use: Callable[[Bundle], object] = lambda _: None) -> str:
+    with pytest.raises(TfdockError) as caught:
+        use(opened(path))
+    (problem,) = caught.value.problems
+    assert problem.fix
+    assert str(path) in problem.message
+    return problem.code
+
+
+def read_all(found: Bundle) -> dict[str, bytes]:
+    return {blob.sha256: b"".join(found.chunks(blob.sha256)) for blob in found.index.blobs}
+
+
+# --- what is written is read ----------------------------------------------------------------------------------------
+
+
+def test_what_was_put_in_comes_out(path: Path, tmp_path: Path) -> None:
+    found = opened(path)
+    assert found.index == write(tmp_path / "again.tar")
+    assert set(read_all(found).values()) == set(CONTENTS.values())
+    assert found.read(found.index.builds[0].profile.text) == b"schema: 1\n"
+
+
+def test_equal_contents_are_stored_once_and_equal_bundles_are_equal_bytes(path: Path, tmp_path: Path) -> None:
+    assert len(opened(path).index.blobs) == len(set(CONTENTS.values()))
+    write(tmp_path / "again.tar")
+    assert path.read_bytes() == (tmp_path / "again.tar").read_bytes()
+
+
+def test_any_tar_reads_it_with_its_index_first(path: Path) -> None:
+    with tarfile.open(path) as archive:
+        members = archive.getmembers()
+        assert members[0].name == "index.json"
+        index = archive.extractfile(members[0])
+        assert index is not None
+        assert json.load(index)["schema"] == "tfdock.bundle/1"
+        for member in members[1:-1]:
+            content = archive.extractfile(member)
+            assert content is not None
+            assert member.isreg()
+            assert member.name == f"blobs/{hashlib.sha256(content.read()).hexdigest()}"
+
+
+def test_contents_larger_than_a_plain_header_can_say_have_one() -> None:
+    header = bundle.header("blobs/x", 20 << 30)
+    assert len(header) == BLOCK
+    assert tarfile.TarInfo.frombuf(header, "utf-8", "strict").size == 20 << 30
+
+
+# --- what is not what was written -----------------------------------------------------------------------------------
+
+
+def test_a_bundle_that_is_cut_anywhere_is_told_when_it_is_opened(path: Path) -> None:
+    content = path.read_bytes()
+    for length in (len(content) - 1, len(content) - 1024, len(content) // 2, 3 * BLOCK, 5000):
+        path.write_bytes(content[:length])
+        assert refused(path) == "bundle-damaged", length
+    path.write_bytes(content + b"\0")
+    assert refused(path) == "bundle-damaged"
+
+
+def test_every_flipped_byte_is_noticed_before_the_contents_have_an_end(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    begin = content.index(b"blobs/")
+    places = [*range(100, begin, 97), *range(begin, begin + 4 * BLOCK, 61), len(content) // 2, len(content) - 1200]
+    for place in places:
+        content[place] ^= 1
+        path.write_bytes(content)
+        assert refused(path, read_all) in ("bundle-damaged", "bundle-malformed"), place
+        content[place] ^= 1
+
+
+def test_the_last_piece_of_damaged_contents_is_never_handed_out(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(b"layerslayers") + 10] ^= 1
+    path.write_bytes(content)
+    found = opened(path)
+    got: list[int] = []
+    with pytest.raises(TfdockError):
+        got.extend(len(chunk) for chunk in found.chunks(found.index.images))
+    assert 0 < sum(got) < len(IMAGES)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"text", b"\0" * 10240, bytes(range(256)) * 8],
+    ids=["empty", "short", "zeros", "noise"],
+)
+def test_a_file_that_is_no_bundle_is_refused(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert refused(path) == "bundle-malformed"
+
+
+def test_another_tar_is_no_bundle(path: Path) -> None:
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(tarfile.TarInfo("etc/passwd"))
+    assert refused(path) == "bundle-malformed"
+
+
+def test_a_bundle_that_is_not_there_is_told(tmp_path: Path) -> None:
+    assert refused(tmp_path / "absent.tar") == "bundle-unreadable"
+
+
+def with_index(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """A bundle whose index says something else, as somebody would make it who knows the format."""
+    document = json.loads(bundle.to_text(write(path)))
+    change(document)
+    text = json.dumps(document).encode()
+    sums = f"{hashlib.sha256(text).hexdigest()}\n".encode()
+    with path.open("wb") as file:
+        for name, content in (("index.json", text), ("index.sha256", sums)):
+            file.write(bundle.header(name, len(content)) + content + bytes(-len(content) % BLOCK))
+        file.write(bytes(2 * BLOCK))
+
+
+def test_a_bundle_of_another_schema_names_both(path: Path) -> None:
+    with_index(path, lambda index: index.update(schema="tfdock.bundle/2"))
+    with pytest.raises(TfdockError, match=r"its schema is tfdock.bundle/2, and this tfdock reads tfdock.bundle/1"):
+        opened(path)
+    assert refused(path) == "bundle-schema"
+
+
+HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
+    "path": lambda index: index["repository"].update({"../../etc/passwd": ZERO}),
+    "absolute": lambda index: index["repository"].update({"/etc/passwd": ZERO}),
+    "wheel": lambda index: index["builds"][0]["wheels"]["files"].update({"../x.whl": ZERO}),
+    "image": lambda index: index["builds"][0]["image"].update(name="debian:latest"),
+    "build id": lambda index: index["builds"][0].update(build_id="../x"),
+    "no blob": lambda index: index.update(images=ZERO),
+    "twice": lambda index: index["blobs"].append(index["blobs"][0]),
+    "size": lambda index: index["blobs"][0].update(size=-512),
+    "size of text": lambda index: index["blobs"][0].update(size="12"),
+    "poisoned cache": lambda index: index.update(repository={CACHED_PATH: index["images"]}),
+    "no builds": lambda index: index.pop("builds"),
+    "lines": lambda index: index.update(tfdock="1\x1b[2J"),
+    "list": lambda index: index.update(repository=[]),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE.keys())
+def test_an_index_that_says_what_none_of_ours_would_is_refused(
+    path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    with_index(path, change)
+    assert refused(path) == "bundle-malformed"
+
+
+def test_json_that_nests_for_ever_is_an_error_of_ours() -> None:
+    with pytest.raises(BundleError):
+        bundle.from_text(b"[" * 100_000)
+
+
+# --- what a wheel requires, as its source says ----------------------------------------------------------------------
+
+
+def said_by(folder: Path, text: str) -> list[str]:
+    (folder / "setup.py").write_text(text)
+    script, target = assets.templates()["run/requirements.py"], folder / "found.json"
+    subprocess.run([sys.executable, "-c", script, folder, target], check=True)
+    found: list[str] = json.loads(target.read_bytes())
+    return found
+
+
+def test_requirements_are_read_off_a_setup_py_that_does_what_real_ones_do(tmp_path: Path) -> None:
+    text = """
+import os
+from setuptools import Command, Extension, find_namespace_packages, setup
+from setuptools.command.install import install as InstallBase
+from setuptools.dist import Distribution
+
+class Binary(Distribution):
+    def has_ext_modules(self):
+        return True
+
+class Install(InstallBase):
+    def finalize_options(self):
+        InstallBase.finalize_options(self)
+
+assert Install and Command and Extension
+REQUIRED = ["absl-py >= 1.0.0", "numpy >= 1.23.5,\\n  < 2.0.0"]
+REQUIRED.append(["intel == 1 ; platform_system == 'Windows'"])
+setup(
+    name="x", packages=find_namespace_packages(), install_requires=REQUIRED,
+    distclass=Binary, cmdclass={"install": Install},
+)
+"""
+    expected = ["absl-py >= 1.0.0", "numpy >= 1.23.5,", "< 2.0.0", "intel == 1 ; platform_system == 'Windows'"]
+    assert said_by(tmp_path, text) == expected
+    assert said_by(tmp_path, "from setuptools import setup\nsetup(name='x')") == []

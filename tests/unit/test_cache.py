@@ -1,0 +1,753 @@
+"""The cache folder: whose it is, who uses it, what was used when, whether it is sound, and what may go."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+from tfdock.do import cache_care, cache_use, journal
+from tfdock.do.cache import TAG, CacheFolder, DiskCache, folder_size
+from tfdock.do.cache_care import alone, listing, verified
+from tfdock.do.engine import IMAGE_LABEL, ImageInfo
+from tfdock.do.fake_engine import FakeEngine
+from tfdock.do.journal import RunEntry
+from tfdock.do.locking import held
+from tfdock.errors import EngineError, Locked, Problem, ProfileError
+from tfdock.inspect.action_cache import EMPTY, Digest, Malformed, action_result, command_of, tree_files
+from tfdock.talk.app import app
+from tfdock.talk.commands import cache as command
+
+KEY = "0123456789abcdef"
+DAY = 86400.0
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# --- what Bazel writes ----------------------------------------------------------------------------------------------
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def part(field: int, value: bytes | int) -> bytes:
+    """One field of a protocol buffer."""
+    if isinstance(value, int):
+        return varint(field << 3) + varint(value)
+    return varint(field << 3 | 2) + varint(len(value)) + value
+
+
+def digest(data: bytes) -> bytes:
+    return part(1, sha256(data).encode()) + part(2, len(data))
+
+
+def file(data: bytes) -> bytes:
+    return part(2, part(1, b"bazel-out/x.o") + part(2, digest(data)) + part(4, 1))
+
+
+class Disk:
+    """A disk cache, filled as Bazel fills it; `old` as its early versions did."""
+
+    def __init__(self, folder: Path, *, old: bool = False) -> None:
+        self.cache, self.old = CacheFolder.opened(folder), old
+        self.disk = self.cache.disk(KEY)
+
+    def path(self, kind: str, name: str) -> Path:
+        if self.old:
+            return self.disk.folder / (f"ac_{name}" if kind == "ac" else name)
+        return self.disk.folder / kind / name[:2] / name
+
+    def write(self, kind: str, name: str, data: bytes) -> str:
+        path = self.path(kind, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return name
+
+    def blob(self, data: bytes) -> str:
+        return self.write("cas", sha256(data), data)
+
+    def action(self, *outputs: bytes, more: bytes = b"", used: float | None = None) -> str:
+        """An action with these outputs, its own message, and its command; the key."""
+        command = b"command of " + sha256(b"+".join(outputs)).encode()
+        message = part(1, digest(command)) + part(2, digest(b""))
+        for data in (*outputs, command, message):
+            self.blob(data)
+        key = self.write("ac", sha256(message), b"".join(map(file, outputs)) + part(6, digest(b"")) + more)
+        if used is not None:
+            os.utime(self.path("ac", key), (used, used))
+        return key
+
+    @property
+    def files(self) -> set[Path]:
+        return {path for path in self.disk.folder.rglob("*") if path.is_file() and not path.is_symlink()}
+
+    def note(self, build_id: str, actions: Iterable[str], when: float) -> None:
+        """As if a build had ended then that used these actions."""
+        with cache_use.watched(self.disk, build_id, "run") as watch:
+            watch.ok = True
+        keys = b"".join(bytes.fromhex(key) for key in sorted(actions))
+        head = {"build_id": build_id, "run": "run", "when": when, "seen": True}
+        (self.disk.about / "builds" / build_id).write_bytes(json.dumps(head).encode() + b"\n" + keys)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path / "cache")
+
+
+def test_an_action_result_names_what_it_needs() -> None:
+    tree = part(1, part(1, part(1, b"a") + part(2, digest(b"leaf")))) + part(2, part(1, part(2, digest(b"deep"))))
+    data = file(b"one") + part(3, part(1, b"folder") + part(3, digest(tree))) + part(4, 7) + part(5, b"said")
+    data += (
+        part(8, digest(b"error")) + part(10, part(1, b"link")) + bytes([0x79]) + bytes(8) + bytes([0x7D]) + bytes(4)
+    )
+    found = action_result(data)
+    assert found.files == (Digest(sha256(b"one"), 3), Digest(sha256(b"error"), 5))
+    assert found.trees == (Digest(sha256(tree), len(tree)),)
+    assert found.symlinks == 1
+    assert tree_files(tree) == (Digest(sha256(b"leaf"), 4), Digest(sha256(b"deep"), 4))
+    assert command_of(part(1, digest(b"gcc"))) == Digest(sha256(b"gcc"), 3)
+    assert command_of(b"") is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        file(b"one")[:-3],
+        b"\x12",
+        b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\x02\x00",
+        b"\x13\x00",
+        part(2, part(2, part(1, b"../../etc/passwd"))),
+        part(2, part(2, part(1, b"A" * 64))),
+    ],
+    ids=["cut", "no length", "endless number", "field 0", "group", "a path", "not hexadecimal"],
+)
+def test_what_is_no_action_result_is_malformed(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        action_result(data)
+
+
+# --- whose folder it is ---------------------------------------------------------------------------------------------
+
+
+def test_a_new_folder_is_marked_as_backup_programs_expect_it(tmp_path: Path) -> None:
+    CacheFolder.opened(tmp_path / "a/b")
+    tag = (tmp_path / "a/b" / TAG).read_bytes()
+    assert tag.startswith(b"Signature: 8a477f597d28d172789f06886806bc55\n")
+    assert b"tfdock" in tag
+    CacheFolder.opened(tmp_path / "a/b")
+    assert (tmp_path / "a/b" / TAG).read_bytes() == tag
+
+
+def test_a_folder_that_an_earlier_version_filled_is_taken_and_marked(tmp_path: Path) -> None:
+    for name in ("repository", f"disk/{KEY}", "output", "knowledge", "dependencies", "verify"):
+        (tmp_path / name).mkdir(parents=True)
+    assert CacheFolder.opened(tmp_path).disks() == [DiskCache(tmp_path, KEY)]
+    assert (tmp_path / TAG).is_file()
+
+
+def mark(text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / TAG).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("fill", "named"),
+    [
+        (lambda folder: (folder / "thesis.tex").touch(), "thesis.tex"),
+        (lambda folder: (folder / ".bashrc").touch(), ".bashrc"),
+        (mark("Signature: 8a477f597d28d172789f06886806bc55\n# cargo's\n"), TAG),
+        (mark(""), TAG),
+        (lambda folder: (folder / TAG).symlink_to("/etc/hostname"), TAG),
+    ],
+    ids=["a file", "a hidden file", "another program's tag", "an empty tag", "a link for a tag"],
+)
+def test_a_folder_that_is_not_ours_is_refused_and_stays_as_it_is(
+    tmp_path: Path, fill: Callable[[Path], object], named: str
+) -> None:
+    (tmp_path / "disk" / KEY).mkdir(parents=True)
+    fill(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ProfileError) as caught:
+        CacheFolder.opened(tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.code == "cache-foreign"
+    assert f"`{named}`" in problem.message
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_is_not_there_is_neither_made_nor_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert CacheFolder.existing(tmp_path / "empty") is None
+    assert CacheFolder.existing(tmp_path / "absent") is None
+    assert not (tmp_path / "absent").exists()
+    assert not list((tmp_path / "empty").iterdir())
+
+
+# --- who uses it ----------------------------------------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from tfdock.do.locking import held
+with held(Path(sys.argv[1]), "it", alone=sys.argv[2] == "alone"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterable[Callable[[Path, str], subprocess.Popen[str]]]:
+    """Starts another process that holds a lock; it is killed at the end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(path: Path, how: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, path, how], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        )
+        started.append(process)
+        assert process.stdout
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+Holder = Callable[[Path, str], "subprocess.Popen[str]"]
+
+
+def test_many_hold_a_lock_together_and_one_alone_and_the_holder_is_named(tmp_path: Path, holder: Holder) -> None:
+    path = tmp_path / "locks/x"
+    other = holder(path, "shared")
+    with held(path, "it", alone=False):
+        pass
+    with pytest.raises(Locked) as caught, held(path, "the thing", alone=True):
+        pass
+    (problem,) = caught.value.problems
+    assert (problem.code, caught.value.exit_code) == ("cache-locked", 9)
+    assert "the thing is in use by " in problem.message
+    assert f"process {other.pid} (" in problem.message
+    other.kill()
+    other.wait()
+    with held(path, "it", alone=True):
+        pass
+
+
+def test_who_waits_is_told_for_whom_and_goes_on_when_the_lock_is_free(tmp_path: Path, holder: Holder) -> None:
+    path, told = tmp_path / "x", list[str]()
+    other = holder(path, "alone")
+
+    def waiting(who: str) -> None:
+        told.append(who)
+        other.kill()
+
+    with held(path, "it", alone=False, waiting=waiting):
+        assert f"process {other.pid}" in told[0]
+
+
+def test_two_of_one_process_keep_each_other_out_as_well(disk: Disk) -> None:
+    with (
+        disk.disk.held(alone=False),
+        pytest.raises(Locked, match=f"process {os.getpid()}"),
+        disk.disk.held(alone=True),
+    ):
+        pass
+
+
+def test_pruning_needs_the_folder_and_every_disk_cache_alone(disk: Disk) -> None:
+    disk.action(b"x")
+    for lock in (disk.cache.in_use(), disk.disk.held(alone=False)):
+        with lock, pytest.raises(Locked), alone(disk.cache, disk.cache.disks()):
+            pass
+    with alone(disk.cache, disk.cache.disks()):
+        pass
+
+
+# --- what is in it --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_both_of_bazels_layouts_are_read(tmp_path: Path, old: bool) -> None:
+    disk = Disk(tmp_path, old=old)
+    key = disk.action(b"object")
+    found = listing(disk.disk)
+    assert set(found.actions) == {key}
+    assert {entry.path for entry in (*found.blobs.values(), *found.actions.values())} == disk.files
+    assert found.needs(key) == (sha256(b"object"),)
+    assert not found.half
+    assert not found.foreign
+    assert len(found.contents().actions[key].blobs) == 3
+
+
+def test_what_is_nothing_of_bazels_is_foreign_and_no_link_is_followed(disk: Disk, tmp_path: Path) -> None:
+    disk.action(b"x")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    secret = outside / sha256(b"secret")
+    secret.write_bytes(b"secret")
+    name = "ab" * 32
+    strange: dict[Path, Callable[[Path], object]] = {
+        disk.path("cas", name): lambda path: path.symlink_to(secret),
+        disk.disk.folder / "cas/zz": lambda path: path.symlink_to(outside),
+        disk.disk.folder / "notes.txt": lambda path: path.touch(),
+        disk.disk.folder / "cas/00" / name: lambda path: path.touch(),
+        disk.disk.folder / "cas/ab" / f"{name}.part": lambda path: path.touch(),
+        disk.disk.folder / "cas/ab" / ("AB" * 32): lambda path: path.touch(),
+        disk.disk.folder / "a/b/c/d": lambda path: path.mkdir(),
+        disk.disk.folder / "fifo": os.mkfifo,
+    }
+    for path, make in strange.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make(path)
+    half = [disk.disk.folder / place / "0f8fad5b-d9cb-469f-a165-70867728950e" for place in ("", "tmp", "cas/0f")]
+    for path in half:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+    found = listing(disk.disk)
+    assert {entry.path for entry in found.foreign} == set(strange)
+    assert {entry.path for entry in found.half} == set(half)
+    sound = {entry.path for entry in (*found.blobs.values(), *found.actions.values())}
+    assert sound == disk.files - {*strange, *half}
+    result = verified(disk.disk, repair=True)
+    assert {finding.kind for finding in result.findings} == {"foreign"}
+    cache_care.prune(disk.cache, max_size=0)
+    assert all(os.path.lexists(path) for path in strange), "what is not Bazel's is not ours to remove"
+    assert secret.read_bytes() == b"secret"
+    assert not any(path.exists() for path in half)
+
+
+def test_a_link_in_place_of_a_part_is_not_followed(tmp_path: Path) -> None:
+    elsewhere = Disk(tmp_path / "elsewhere")
+    elsewhere.action(b"x")
+    cache = CacheFolder.opened(tmp_path / "cache")
+    (cache.root / "disk").symlink_to(elsewhere.cache.root / "disk")
+    (cache.root / "output").symlink_to(tmp_path)
+    assert cache.disks() == []
+    assert cache.parts() == {}
+    assert cache_care.outputs(cache) == []
+    cache_care.prune(cache, max_size=0, before=time.time() + DAY)
+    cache_care.clean(cache)
+    assert verified(elsewhere.disk).actions == 1
+
+
+def test_files_that_disappear_meanwhile_are_no_error(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = disk.action(b"x")
+    disk.action(b"y")
+    real = DiskCache.entries
+
+    def racing(self: DiskCache) -> Iterable[object]:
+        entries = list(real(self))
+        disk.path("ac", key).unlink(missing_ok=True)
+        disk.path("cas", sha256(b"x")).unlink(missing_ok=True)
+        return entries
+
+    monkeypatch.setattr(DiskCache, "entries", racing)
+    assert not verified(disk.disk).findings
+    cache_care.prune(disk.cache, max_size=0)
+    assert cache_use.fold(disk.disk) == frozenset()
+
+
+# --- what was used when ---------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> None:
+    path.read_bytes()
+
+
+def test_a_build_is_known_by_what_it_read_and_wrote_however_often_it_was_read_before(disk: Disk) -> None:
+    if not cache_use.reads_are_seen(disk.cache.root):
+        pytest.skip("this file system tells of no reads")
+    before, hit, idle = disk.action(b"before"), disk.action(b"hit"), disk.action(b"idle")
+    for round_ in range(3):  # of many reads, `relatime` shows the first
+        for key in (before, hit, idle):
+            read(disk.path("ac", key))
+        time.sleep(0.02)
+        with cache_use.watched(disk.disk, "tf", f"run {round_}") as watch:
+            read(disk.path("ac", hit))
+            new = disk.action(b"new %d" % round_)
+            watch.ok = True
+        (use,) = cache_use.uses(disk.disk)
+        assert use.actions == frozenset({hit, new})
+        assert use.run == f"run {round_}"
+
+
+def test_the_time_of_the_last_read_is_kept_when_another_build_begins(disk: Disk) -> None:
+    key = disk.action(b"x", used=time.time() - 9 * DAY)
+    os.utime(disk.path("ac", key), (time.time() - 3 * DAY, time.time() - 9 * DAY))
+    cache_use.fold(disk.disk)
+    assert time.time() - disk.path("ac", key).stat().st_mtime == pytest.approx(3 * DAY, abs=60)
+
+
+def test_a_build_that_failed_adds_to_what_is_known_and_takes_nothing_away(disk: Disk) -> None:
+    with cache_use.watched(disk.disk, "tf", "1") as watch:
+        first = disk.action(b"1")
+        watch.ok = True
+    time.sleep(0.02)
+    with contextlib.suppress(RuntimeError), cache_use.watched(disk.disk, "tf", "2"):
+        second = disk.action(b"2")
+        raise RuntimeError
+    (use,) = cache_use.uses(disk.disk)
+    assert use.actions == frozenset({first, second})
+
+
+@pytest.mark.parametrize(("option", "seen"), [("noatime", False), ("relatime", True)])
+def test_whether_reads_are_seen_is_found_out_by_trying(tmp_path: Path, option: str, seen: bool) -> None:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", option, "none", tmp_path], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting a file system needs root: {mounted.stderr.decode().strip()}")
+    try:
+        assert cache_use.reads_are_seen(tmp_path) is seen
+        assert not list(tmp_path.iterdir())
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_where_reads_leave_no_trace_nothing_is_said_to_be_unused(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_use, "reads_are_seen", lambda _: False)
+    keys = {disk.action(b"1", used=1), disk.action(b"2", used=2)}
+    with cache_use.watched(disk.disk, "tf", "run") as watch:
+        watch.ok = True
+    assert [use.actions for use in cache_use.uses(disk.disk)] == [None]
+    assert cache_care.prune(disk.cache, max_size=0).reached is False
+    assert keys <= set(listing(disk.disk).actions)
+    cache_care.prune(disk.cache, before=time.time() + 1)
+    assert not disk.disk.folder.exists()
+
+
+CUT = b'{"build_id": "tf", "run": "", "when": 1, "seen": true}\n123'
+
+
+@pytest.mark.parametrize("content", [b"", b"[]\n", b"{}\n", b'{"build_id": "x"}\n', b"\xff\n", CUT])
+def test_a_note_that_is_not_whole_counts_for_nothing(disk: Disk, content: bytes) -> None:
+    disk.note("tf", [], 1)
+    (disk.disk.about / "builds/tf").write_bytes(content)
+    assert cache_use.uses(disk.disk) == []
+
+
+# --- is it sound? ---------------------------------------------------------------------------------------------------
+
+
+def test_a_sound_cache_has_nothing_amiss(disk: Disk) -> None:
+    disk.action(b"x", b"y")
+    disk.blob(b"nobody's")
+    result = verified(disk.disk)
+    assert (result.actions, result.blobs, result.findings) == (1, 5, ())
+
+
+def spoil(name: str, disk: Disk, key: str) -> set[Path]:
+    """Damage a cache in one way; what is to go."""
+    blob = disk.path("cas", sha256(b"object"))
+    entry = disk.path("ac", key)
+    match name:
+        case "poisoned":
+            blob.write_bytes(b"objekt")
+        case "truncated":
+            blob.write_bytes(b"obj")
+        case "missing":
+            blob.unlink()
+        case "action cut":
+            entry.write_bytes(entry.read_bytes()[:-9])
+            return {entry}
+        case "action empty":
+            entry.write_bytes(b"")
+            return {entry}
+    return {entry, blob}
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("poisoned", ["poisoned", "incomplete"]),
+        ("truncated", ["truncated", "incomplete"]),
+        ("missing", ["incomplete"]),
+        ("action cut", ["unreadable"]),
+        ("action empty", ["truncated"]),
+    ],
+)
+@pytest.mark.parametrize("old", [False, True])
+def test_what_is_wrong_is_named_and_repaired_with_what_needs_it(
+    tmp_path: Path, name: str, kinds: list[str], old: bool
+) -> None:
+    disk = Disk(tmp_path, old=old)
+    key, _ = disk.action(b"object"), disk.action(b"sound")
+    before = disk.files
+    doomed = spoil(name, disk, key)
+    result = verified(disk.disk)
+    assert [finding.kind for finding in result.findings] == kinds
+    assert result.findings[0].harms is (name != "missing")
+    assert disk.files >= before - doomed, "looking changes nothing"
+    repaired = verified(disk.disk, repair=True)
+    assert repaired.findings == result.findings
+    assert disk.files == before - doomed
+    assert not verified(disk.disk).findings
+
+
+def test_a_folder_among_the_outputs_needs_its_files_too(disk: Disk) -> None:
+    tree = part(1, part(1, part(1, b"a") + part(2, digest(b"leaf"))))
+    key = disk.action(b"x", more=part(3, part(1, b"folder") + part(3, digest(tree))))
+    disk.blob(tree)
+    disk.blob(b"leaf")
+    assert not verified(disk.disk).findings
+    assert cache_care.prune(disk.cache).size == 0
+    disk.path("cas", sha256(b"leaf")).unlink()
+    (finding,) = verified(disk.disk).findings
+    assert (finding.kind, finding.path) == ("incomplete", disk.path("ac", key))
+
+
+# --- smaller --------------------------------------------------------------------------------------------------------
+
+
+def test_what_no_action_needs_goes_and_the_rest_stays(disk: Disk) -> None:
+    disk.action(b"x")
+    disk.write("ac", "cd" * 32, file(b"x"))
+    before = disk.files
+    disk.blob(b"left by a build that was killed")
+    found = cache_care.prune(disk.cache)
+    assert found.size == len(b"left by a build that was killed")
+    assert disk.files == before
+
+
+def test_the_least_recently_used_go_first_and_what_they_share_with_others_stays(disk: Disk) -> None:
+    now = time.time()
+    keys = [disk.action(b"shared", b"%d" % number * 5000, used=now - number * DAY) for number in (1, 2, 3)]
+    size = listing(disk.disk).size
+    others = folder_size(disk.cache.root) - size
+    verified(disk.disk)  # looking is no use
+    dry = cache_care.prune(disk.cache, max_size=others + size - 6000, dry_run=True)
+    assert len(listing(disk.disk).actions) == 3
+    found = cache_care.prune(disk.cache, max_size=others + size - 6000)
+    assert (dry.size, dry.left) == (found.size, found.left)
+    assert set(listing(disk.disk).actions) == {keys[0]}
+    assert found.reached
+    assert found.left == folder_size(disk.cache.root) <= others + size - 6000
+    assert disk.path("cas", sha256(b"shared")) in disk.files
+    assert not verified(disk.disk).findings
+
+
+def test_a_size_takes_nothing_that_the_last_build_of_a_configuration_used(disk: Disk) -> None:
+    now = time.time()
+    needed, _ = disk.action(b"n" * 5000, used=now - 90 * DAY), disk.action(b"o" * 5000, used=now)
+    disk.note("tf", [needed], now - 80 * DAY)
+    found = cache_care.prune(disk.cache, max_size=1000)
+    assert not found.reached
+    assert set(listing(disk.disk).actions) == {needed}
+    assert not verified(disk.disk).findings
+
+
+def test_configurations_that_were_not_built_for_long_go_as_a_whole(disk: Disk) -> None:
+    now = time.time()
+    both, old = disk.action(b"both", used=now - 9 * DAY), disk.action(b"old", used=now - 9 * DAY)
+    new = disk.action(b"new", used=now)
+    disk.note("tf-old", [both, old], now - 9 * DAY)
+    disk.note("tf-new", [both, new], now - 1 * DAY)
+    found = cache_care.prune(disk.cache, before=now - 5 * DAY)
+    assert found.disks[0].configurations == ("tf-old",)
+    assert set(listing(disk.disk).actions) == {both, new}
+    assert [use.build_id for use in cache_use.uses(disk.disk)] == ["tf-new"]
+
+
+def test_a_disk_cache_of_which_nothing_stays_goes_with_what_is_known_of_it(disk: Disk) -> None:
+    disk.action(b"x", used=1)
+    disk.disk.describe({"bazel": "1"})
+    cache_care.prune(disk.cache, before=time.time())
+    assert sorted(path.name for path in disk.cache.root.rglob("*") if path.is_file()) == [TAG]
+
+
+def test_output_bases_of_runs_that_are_over_and_old_downloads_of_trials_go(disk: Disk) -> None:
+    base = disk.cache.output("20261121-104600-3fa9c1") / "base"
+    base.mkdir(parents=True)
+    (base / "object").write_bytes(b"x" * 4096)
+    base.chmod(0o500)  # as Bazel leaves folders
+    for name, age in (("old", 9), ("new", 1)):
+        path = disk.cache.root / "dependencies" / name
+        path.mkdir(parents=True)
+        (path / "a.whl").write_bytes(b"w" * 1000)
+        os.utime(path, (time.time() - age * DAY,) * 2)
+    found = cache_care.prune(disk.cache, before=time.time() - 5 * DAY)
+    assert (found.size, [output.run for output in found.outputs]) == (5096, ["20261121-104600-3fa9c1"])
+    assert not base.exists()
+    assert [path.name for path in (disk.cache.root / "dependencies").iterdir()] == ["new"]
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    monkeypatch.setenv("TFDOCK_CACHE_DIR", str(disk.cache.root))
+    monkeypatch.setenv("TFDOCK_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "1000")
+
+    def go(*words: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, ["cache", *words])
+        return result.exit_code, result.stdout, result.stderr
+
+    return go
+
+
+Run = Callable[..., "tuple[int, str, str]"]
+
+
+def test_list_says_what_takes_how_much_and_for_which_build(run: Run, disk: Disk, tmp_path: Path) -> None:
+    keys = [disk.action(b"a" * 3000), disk.action(b"b" * 500)]
+    disk.note("tf2.18.0-py3.11-cpu-x86_64", keys[:1], time.time() - 3 * DAY)
+    disk.disk.describe({"bazel": "6.5.0", "base": "tensorflow/build:2.18-python3.11"})
+    (disk.cache.output("20261121-104600-3fa9c1")).mkdir(parents=True)
+    code, text, _ = run("list")
+    assert code == 0
+    assert f"{KEY}  " in text
+    assert "Bazel 6.5.0 in tensorflow/build:2.18-python3.11" in text
+    assert "tf2.18.0-py3.11-cpu-x86_64" in text
+    assert "3 days ago" in text
+    assert "20261121-104600-3fa9c1" in text
+    document = json.loads(run("list", "--json")[1])
+    assert document["schema"] == "tfdock.cache-list/1"
+    (row,) = document["toolchains"]
+    assert (row["key"], row["actions"], row["size"]) == (KEY, 2, listing(disk.disk).size)
+    (build,) = row["builds"]
+    assert build["actions"] == 1
+    assert 3000 < build["size"] < 3500
+    assert document["outputs"][0]["in_use"] is False
+    assert document["size"] == sum(document["parts"].values())
+    entry = RunEntry(run="20261121-104600-3fa9c1", build_id="tf", staging="", output="")
+    with journal.running(tmp_path / "state", entry):
+        assert json.loads(run("list", "--json")[1])["outputs"][0]["in_use"] is True
+        assert "in use" in run("list")[1]
+
+
+def test_list_of_what_is_not_there_is_empty(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TFDOCK_CACHE_DIR", str(tmp_path / "absent"))
+    assert json.loads(run("list", "--json")[1])["toolchains"] == []
+    assert run("prune", "--max-size", "1G")[0] == 0
+    assert run("verify")[0] == 0
+    assert run("clean", "--yes")[0] == 0
+    assert not (tmp_path / "absent").exists()
+
+
+def test_verify_names_a_poisoned_entry_and_repairs_it(run: Run, disk: Disk) -> None:
+    spoil("poisoned", disk, disk.action(b"object"))
+    code, text, told = run("verify")
+    assert code == 4
+    assert f"poisoned: {disk.path('cas', sha256(b'object'))}" in text
+    assert "--repair" in told
+    code, text, _ = run("verify", "--json", "--toolchain", KEY)
+    document = json.loads(text)
+    assert (code, document["ok"]) == (4, False)
+    assert [finding["kind"] for finding in document["toolchains"][0]["findings"]] == ["poisoned", "incomplete"]
+    assert run("verify", "--repair")[0] == 0
+    assert run("verify")[0] == 0
+
+
+def test_what_takes_things_away_is_refused_while_somebody_uses_the_cache(run: Run, disk: Disk) -> None:
+    disk.action(b"x")
+    with disk.disk.held(alone=False):
+        for words in (["prune"], ["clean", "--yes"], ["clean", "--toolchain", KEY, "--yes"], ["verify", "--repair"]):
+            code, _, told = run(*words)
+            assert code == 9, words
+            assert "[cache-locked]" in told
+        assert run("verify")[0] == 0
+        assert run("list")[0] == 0
+    assert run("prune")[0] == 0
+
+
+def test_prune_says_what_went_and_when_it_could_not_be_enough(run: Run, disk: Disk) -> None:
+    disk.note("tf", [disk.action(b"x" * 2000)], time.time())
+    disk.blob(b"y" * 1000)
+    code, text, told = run("prune", "--max-size", "1K", "--dry-run")
+    assert code == 0
+    assert "would remove 1.0 kB" in text
+    assert "[cache-size-not-reached]" in told
+    document = json.loads(run("prune", "--max-size", "1KiB", "--json")[1])
+    assert (document["reached"], document["size"]) == (False, 1000)
+    assert document["toolchains"][0]["blobs"] == 1
+    assert run("prune", "--older-than", "0m")[0] == 0
+    assert folder_size(disk.disk.folder) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--max-size much",
+        "--max-size 10parsecs",
+        "--max-size 10",
+        "--max-size=",
+        "--older-than 30",
+        "--older-than=-1d",
+    ],
+)
+def test_a_limit_that_cannot_be_read_removes_nothing(run: Run, disk: Disk, words: str) -> None:
+    disk.blob(b"x")
+    code, _, told = run("prune", *words.split())
+    assert (code, "[limit-unreadable]" in told) == (2, True)
+    assert disk.files
+
+
+def test_images_without_a_name_go_and_one_that_is_used_stays(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    for number in (1, 2):
+        engine.images[f"{number}"] = ImageInfo(id=f"sha256:{number}", labels={IMAGE_LABEL: "1"}, size=5)
+    engine.images["tfdock/x:1"] = ImageInfo(id="sha256:3", tags=("tfdock/x:1",), labels={IMAGE_LABEL: "1"})
+    engine.images["other"] = ImageInfo(id="sha256:4")
+    monkeypatch.setattr(command, "local_engine", lambda: engine)
+    assert "2 images" in run("prune", "--images", "--dry-run")[1]
+    assert len(engine.images) == 4
+    engine.fail_next("remove_image", EngineError(Problem(code="engine-refused", message="a container uses it")))
+    code, text, told = run("prune", "--images")
+    assert code == 0
+    assert "removed 1 images" in text
+    assert "a container uses it" in told
+    assert {info.id for info in engine.images.values()} == {"sha256:1", "sha256:3", "sha256:4"}
+
+
+def test_clean_takes_one_toolchain_or_everything_but_the_mark(run: Run, disk: Disk) -> None:
+    disk.action(b"x")
+    disk.note("tf", [], 1)
+    (disk.cache.root / "repository/x").mkdir(parents=True)
+    assert run("clean")[0] == 2, "there is no terminal to ask at"
+    assert "[cache-clean-unasked]" in run("clean")[2]
+    code, _, told = run("clean", "--toolchain", "f" * 16, "--yes")
+    assert (code, "[cache-toolchain-unknown]" in told) == (2, True)
+    assert run("clean", "--toolchain", KEY, "--yes")[0] == 0
+    assert disk.cache.disks() == []
+    assert not disk.disk.about.exists()
+    assert (disk.cache.root / "repository/x").exists()
+    assert run("clean", "--yes")[0] == 0
+    assert sorted(path.name for path in disk.cache.root.iterdir()) == [TAG, "locks"]
+
+
+def test_a_folder_of_somebody_elses_is_never_cleaned(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home/output").mkdir(parents=True)
+    (tmp_path / "home/thesis").touch()
+    monkeypatch.setenv("TFDOCK_CACHE_DIR", str(tmp_path / "home"))
+    for words in (["clean", "--yes"], ["prune"], ["list"], ["verify"]):
+        code, _, told = run(*words)
+        assert (code, "[cache-foreign]" in told) == (2, True), words
+    assert (tmp_path / "home/output").is_dir()
+
+
+def test_nothing_is_the_one_blob_that_needs_no_file() -> None:
+    assert sha256(b"") == EMPTY

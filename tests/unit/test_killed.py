@@ -1,0 +1,105 @@
+"""Who was killed for memory: told apart by what compilers, linkers, shells and Bazel really print."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfdock.decide.sizing import GIB, Resources
+from tfdock.do.failures import Failures
+from tfdock.errors import EngineLost, OutOfMemory
+from tfdock.inspect.killed import COMPILER, HEAP, LINKER, SERVER, killed
+
+GCC = "gcc: fatal error: Killed signal terminated program cc1plus"
+LD = "collect2: error: ld terminated with signal 9 [Killed]"
+BAZEL = (
+    "Server terminated abruptly (error code: 14, error message: 'Socket closed', log file: '/tf/output/x/jvm.out')"
+)
+JAVA = "java.lang.OutOfMemoryError: Java heap space"
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (GCC, COMPILER),
+        ("gcc: internal compiler error: Killed (program cc1plus)", COMPILER),
+        ("g++: internal compiler error: Killed signal terminated program cc1plus", COMPILER),
+        ("clang: error: unable to execute command: Killed", COMPILER),
+        ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", COMPILER),
+        ("/bin/bash: line 1:  4711 Killed                  /usr/bin/gcc @x.params", COMPILER),
+        (LD, LINKER),
+        ("collect2: fatal error: ld terminated with signal 9 [Killed]", LINKER),
+        (BAZEL, SERVER),
+        (JAVA, HEAP),
+        ("ERROR: Bazel ran out of memory. Consider increasing the heap size with --host_jvm_args=-Xmx", HEAP),
+    ],
+)
+def test_what_was_killed_is_known_by_its_words(line: str, what: str) -> None:
+    found = killed(["[1 / 2] Compiling x.cc", line, "compilation terminated."])
+    assert found is not None
+    assert (found.what, found.line) == (what, line.strip())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x.cc:1:1: error: 'Killed' was not declared in this scope",
+        "Killed_in_action.cc:5: warning: unused",
+        "ERROR: //x:y failed (Exit 1): gcc failed",
+        "ld returned 1 exit status",
+    ],
+)
+def test_other_failures_are_not_taken_for_it(line: str) -> None:
+    assert killed([line]) is None
+
+
+def test_a_server_that_died_says_more_than_the_compiler_it_took_along() -> None:
+    found = killed([GCC, BAZEL])
+    assert found is not None
+    assert found.what == SERVER
+
+
+# --- the error ----------------------------------------------------------------------------------------------------
+
+
+def error(status: int, *tail: str, memory: bool = False) -> OutOfMemory:
+    limits = Resources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None, heap=GIB)
+    found = Failures(phase="compile", resources=limits, log=None, tail=tail, errors=(), folders={}).of_container(
+        status, memory=memory
+    )
+    assert isinstance(found, OutOfMemory)
+    assert (found.exit_code, found.problems[0].code) == (8, "out-of-memory")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("status", "tail", "memory", "begins", "of_bazel"),
+    [
+        pytest.param(1, (), True, "the kernel killed a process of phase compile for memory", False, id="event"),
+        pytest.param(137, (), True, "the kernel killed the container of phase compile for memory", False, id="137"),
+        pytest.param(1, (GCC,), True, "the kernel killed a compiler of phase compile for memory", False, id="gcc"),
+        pytest.param(1, (LD,), True, "the kernel killed the linker of phase compile for memory", False, id="ld"),
+        pytest.param(37, (BAZEL,), True, "the kernel killed Bazel's server of phase compile", False, id="server"),
+        pytest.param(
+            37, (BAZEL,), False, "Bazel's server of phase compile was killed, though not for the container's", False,
+            id="the machine ran out, and no event tells",
+        ),
+        pytest.param(33, (), False, "Bazel's own Java heap of 1.0 GiB was too small", True, id="33"),
+        pytest.param(37, (JAVA,), False, "Bazel's own Java heap of 1.0 GiB was too small", True, id="its words"),
+    ],
+)  # fmt: skip
+def test_each_way_to_run_out_of_memory_has_words_of_its_own(
+    status: int, tail: tuple[str, ...], memory: bool, begins: str, of_bazel: bool
+) -> None:
+    found = error(status, *tail, memory=memory)
+    assert found.problems[0].message.startswith(begins)
+    assert "4 jobs in 8.0 GiB" in found.problems[0].message
+    assert all(line.rpartition("error: ")[2][:100] in found.problems[0].message for line in tail)
+    assert "error:" not in found.problems[0].message, "there is one error, and this is it"
+    assert "jobs: 2" in found.problems[0].fix
+    assert found.of_bazel is of_bazel
+
+
+def test_a_container_that_was_killed_without_any_sign_of_memory_was_killed_by_somebody() -> None:
+    limits = Resources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None)
+    failures = Failures(phase="compile", resources=limits, log=None, tail=(), errors=(), folders={})
+    assert isinstance(failures.of_container(137, memory=False), EngineLost)

@@ -1,0 +1,82 @@
+"""How builds are shown: one with its last lines, several with a row or a prefix each, and the time that is left."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tfdock.do import events
+from tfdock.model import BuildId
+from tfdock.talk.progress import Going, PlainProgress, TerminalProgress
+
+ONE, OTHER = BuildId("tf9-one"), BuildId("tf9-other")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that it is; a test moves it."""
+    now = [1000.0]
+    monkeypatch.setattr("tfdock.talk.progress.time.monotonic", lambda: now[0])
+    return now
+
+
+def started(build: BuildId, phase: str = "compile", **fields: float) -> events.PhaseStarted:
+    return events.PhaseStarted(build_id=build, phase=phase, **fields)
+
+
+def test_the_time_left_counts_the_phases_that_follow(clock: list[float]) -> None:
+    going = Going()
+    assert going.left == ""
+    going.take(started(ONE, expected=600.0, after=60.0))
+    clock[0] += 100
+    assert going.left == "about 9:20 left"
+    going.take(events.Progress(done=500, total=1000))
+    assert (going.count, going.left) == ("[500 / 1,000]", "about 2:40 left")
+    going.take(events.PhaseEnded(build_id=ONE, phase="compile", seconds=1, ok=True))
+    assert going.left == ""
+
+
+def test_in_a_pipe_each_line_of_several_builds_says_whose_it_is(clock: list[float]) -> None:
+    stream = io.StringIO()
+    several = PlainProgress(stream)
+    one, other = several.of(ONE), several.of(OTHER)
+    one(started(ONE))
+    other(started(OTHER, "image"))
+    one(events.Notice(text="something"))
+    other(events.PhaseEnded(build_id=OTHER, phase="image", seconds=2.5, ok=False))
+    clock[0] += 60
+    one(events.Progress(done=3, total=18))
+    one(events.Tick(silent=0))
+    other(events.Tick(silent=0))
+    assert stream.getvalue().splitlines() == [
+        "tf9-one: compile …",
+        "tf9-other: image …",
+        "tf9-one: note: something",
+        "tf9-other: image failed in 2.5 s",
+        "tf9-one: compile 1:00, [3 / 18], about 5:00 left",
+    ]
+
+
+def test_on_a_terminal_each_of_several_builds_has_one_row() -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = TerminalProgress(Screen())
+    try:
+        one, other = shown.of(ONE), shown.of(OTHER)
+        one(started(ONE))
+        one(events.Progress(done=3, total=18))
+        one(events.Line(text="first"))
+        one(events.Line(text="Compiling x.cc"))
+        other(started(OTHER, "fetch"))
+        rows = [str(row) for row in shown._drawn().renderables]  # type: ignore[union-attr]
+        assert [row.split() for row in rows] == [
+            ["●", "compile", "0.0", "s", "[3", "/", "18]", "tf9-one", "Compiling", "x.cc"],
+            ["●", "fetch", "0.0", "s", "tf9-other"],
+        ]
+        one(events.PhaseEnded(build_id=ONE, phase="compile", seconds=1, ok=True))
+        assert len(shown._drawn().renderables) == 1  # type: ignore[union-attr]
+    finally:
+        shown.close()

@@ -1,0 +1,148 @@
+"""What a push sends: which entries, in which packs, and which old packs go. Pure.
+
+A push adds what the registry lacks, as new packs; packs that are there stay as they are, so that nothing is sent
+twice. A pack goes, and what is still of use in it is sent anew with the rest, where
+
+- for 20 changes of its toolchain nobody who pushed had half of its bytes any more;
+- half of its bytes or more stand in other packs as well;
+- there are more than 32 packs, and it holds less than 16 MiB.
+
+The last two only where the one who pushes has all that would go. A change is a push that has something to send; one
+that has nothing changes nothing. Of a cache of more than 8 toolchains, the one that has not changed for longest goes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tfdock.inspect.action_cache import EMPTY
+from tfdock.inspect.cache_layers import Layers, Pack, Shelf
+from tfdock.inspect.packs import PACK_ENTRIES, PACK_SIZE, Contents, Entry, in_order
+from tfdock.model import Digest
+
+STALE = 20
+MOST_PACKS = 32
+SMALL = 16 << 20
+MOST_TOOLCHAINS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """An entry of the action cache, and the sha256 of the blobs that it needs."""
+
+    entry: Entry
+    blobs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What becomes of a shelf: the packs that stay, entries for each new pack, and how many packs went.
+
+    `missing` counts the entries that the registry lacked, `there` those that it had; both of those that can be hits.
+    """
+
+    kept: tuple[Pack, ...]
+    bundles: tuple[tuple[Entry, ...], ...] = ()
+    gone: int = 0
+    missing: int = 0
+    there: int = 0
+
+    @property
+    def sends(self) -> bool:
+        """Whether there is anything to send."""
+        return bool(self.bundles)
+
+
+def complete(actions: Iterable[Action], blobs: Mapping[str, Entry]) -> tuple[Action, ...]:
+    """The actions of which everything is there; nobody has anything from the others."""
+    return tuple(one for one in actions if all(blob in blobs or blob == EMPTY for blob in one.blobs))
+
+
+def plan(
+    shelf: Shelf, contents: Mapping[Digest, Contents], actions: Iterable[Action], blobs: Mapping[str, Entry]
+) -> Plan:
+    """Decide. `contents` has each pack's table of contents by that one's digest, `actions` are complete."""
+    actions = sorted(actions, key=lambda one: one.entry.name)
+    wanted = {one.entry.name: one.entry for one in actions}
+    wanted |= {blobs[blob].name: blobs[blob] for one in actions for blob in one.blobs if blob in blobs}
+    tables = {pack.contents.digest: contents[pack.contents.digest] for pack in shelf.packs}
+    known = {entry.name for table in tables.values() for entry in table.entries}
+    missing = wanted.keys() - known
+    if not missing:
+        return Plan(kept=shelf.packs, there=len(wanted))
+    kept = _kept(shelf, tables, wanted)
+    held = {entry.name: entry.sha256 for pack in kept for entry in tables[pack.contents.digest].entries}
+    gone = len(shelf.packs) - len(kept)
+
+    def lacking(entry: Entry) -> bool:
+        # Where a pack went, somebody else's result of an action may lack what it needs: then ours counts.
+        return entry.name not in held or (gone > 0 and held[entry.name] != entry.sha256)
+
+    return Plan(
+        kept=kept,
+        bundles=tuple(_bundles(actions, blobs, lacking=frozenset(filter(lacking, wanted.values())))),
+        gone=gone,
+        missing=len(missing),
+        there=len(wanted) - len(missing),
+    )
+
+
+def _kept(shelf: Shelf, tables: Mapping[Digest, Contents], wanted: Mapping[str, Entry]) -> tuple[Pack, ...]:
+    """The packs that stay, with `seen` brought up to date."""
+    now = shelf.pushes + 1
+    kept = []
+    for pack in shelf.packs:
+        table = tables[pack.contents.digest]
+        mine = sum(entry.size for entry in table.entries if entry.name in wanted)
+        seen = now if 2 * mine >= table.size else pack.seen
+        if now - seen < STALE:
+            kept.append(replace(pack, seen=seen))
+    copies = Counter(entry.name for pack in kept for entry in tables[pack.contents.digest].entries)
+    many = len(kept) > MOST_PACKS
+    for pack in tuple(kept):
+        table = tables[pack.contents.digest]
+        alone = [entry for entry in table.entries if copies[entry.name] == 1]
+        dead = table.size - sum(entry.size for entry in alone)
+        if all(entry.name in wanted for entry in alone) and (2 * dead >= table.size or (many and table.size < SMALL)):
+            kept.remove(pack)
+            copies.subtract(entry.name for entry in table.entries)
+    return tuple(kept)
+
+
+def _bundles(
+    actions: Iterable[Action], blobs: Mapping[str, Entry], lacking: frozenset[Entry]
+) -> Iterable[tuple[Entry, ...]]:
+    """The entries that are lacking, in packs: each action with, or after, all that it needs."""
+    placed: set[Entry] = set()
+    bundle: list[Entry] = []
+    size = 0
+    for action in actions:
+        needed = [blobs[blob] for blob in dict.fromkeys(action.blobs) if blob in blobs]
+        for entry in (*needed, action.entry):
+            if entry not in lacking or entry in placed:
+                continue
+            placed.add(entry)
+            if entry.size > PACK_SIZE:
+                yield (entry,)
+                continue
+            if size + entry.size > PACK_SIZE or len(bundle) == PACK_ENTRIES:
+                yield in_order(bundle)
+                bundle, size = [], 0
+            bundle.append(entry)
+            size += entry.size
+    if bundle:
+        yield in_order(bundle)
+
+
+def changed(layers: Layers, shelves: Mapping[str, tuple[Pack, ...]]) -> Layers:
+    """The cache with other packs for some toolchains; `seen` of new ones is 0 until now."""
+    moment = layers.pushes + 1
+    found = dict(layers.shelves)
+    for key, packs in shelves.items():
+        pushes = found.get(key, Shelf()).pushes + 1
+        fresh = tuple(pack if pack.seen else replace(pack, seen=pushes) for pack in packs)
+        found[key] = Shelf(packs=fresh, pushes=pushes, moment=moment)
+    youngest = sorted(found, key=lambda key: (-found[key].moment, key))[:MOST_TOOLCHAINS]
+    return Layers(shelves={key: found[key] for key in sorted(youngest)}, pushes=moment)

@@ -1,0 +1,136 @@
+"""How long a build takes: by records of earlier ones, else by a published figure, and better while it runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tfdock.decide.contract import applies
+from tfdock.decide.plan import BuildPlan
+from tfdock.read.knowledge import KnowledgeBase
+
+PHASES = ("image", "fetch", "compile", "seal", "verify")
+_SAME_MEMORY = 0.8
+"""Two machines of as many cores are of one class if the smaller one's memory is at least this part of the other's."""
+_BELIEVED = 2.0
+"""Bazel's pace counts for as much as this times the part that is done: from the half on it alone decides."""
+_FIRST = 0.02
+"""Part of the actions below which Bazel's pace says nothing: the first ones are small."""
+_EARLY = 5.0
+"""Seconds before which it says nothing either."""
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """Seconds that each phase is expected to take, and where that comes from, for people."""
+
+    seconds: Mapping[str, float]
+    source: str
+
+    @property
+    def total(self) -> float:
+        """Seconds in all."""
+        return sum(self.seconds.values())
+
+    def after(self, phase: str) -> float:
+        """Seconds of all phases that follow that one."""
+        later = PHASES[PHASES.index(phase) + 1 :] if phase in PHASES else ()
+        return sum(self.seconds.get(name, 0.0) for name in later)
+
+
+def expectation(plan: BuildPlan, records: Iterable[Record], knowledge: KnowledgeBase) -> Expectation | None:
+    """What a build is expected to take; None where nobody has built the like and no figure is known.
+
+    The best record counts, of several the newest: of this build id on such a machine, of this build id elsewhere, of
+    the same release on such a machine.
+    """
+    found = [(rank, record.get("finished", ""), record) for record in records for rank in _ranks(plan, record)]
+    if not found:
+        return _by_default(plan, knowledge)
+    rank, finished, record = max(found, key=lambda one: one[:2])
+    seconds = {name: float(value) for name, value in record["seconds"].items() if name in PHASES}
+    jobs = _jobs(record)
+    factor = jobs / plan.resources.jobs if jobs else 1.0
+    if record["build_id"] != plan.build_id:
+        factor *= weight(plan, knowledge) / (_weight_of(record) or weight(plan, knowledge))
+    seconds["compile"] = seconds.get("compile", 0.0) * factor
+    what = "its build" if record["build_id"] == plan.build_id else f"the build of {record['build_id']}"
+    where = "" if rank != _ELSEWHERE else f" on {record['machine']['cpus']} cores"
+    scaled = "" if round(factor, 2) == 1 else f", compiling times {factor:.2f}"
+    return Expectation(seconds=seconds, source=f"{what} of {finished[:10]}{where}{scaled}")
+
+
+_ALIKE, _ELSEWHERE, _HERE = 1, 2, 3
+
+
+def _ranks(plan: BuildPlan, record: Record) -> Iterator[int]:
+    """How well a record fits, if it fits and is whole."""
+    machine, seconds = record.get("machine"), record.get("seconds")
+    if not isinstance(machine, Mapping) or not isinstance(seconds, Mapping) or not seconds.get("compile"):
+        return
+    here = _same_class(plan, machine)
+    if record.get("build_id") == plan.build_id:
+        yield _HERE if here else _ELSEWHERE
+    elif here and str(record.get("build_id", "")).partition("-")[0] == plan.build_id.partition("-")[0]:
+        yield _ALIKE
+
+
+def _same_class(plan: BuildPlan, machine: Mapping[str, Any]) -> bool:
+    cpus, memory = machine.get("cpus"), machine.get("memory")
+    if cpus != plan.machine.cpus or not isinstance(memory, int):
+        return False
+    return min(memory, plan.machine.memory) >= _SAME_MEMORY * max(memory, plan.machine.memory)
+
+
+def _jobs(record: Record) -> int | None:
+    """With how many jobs a build was compiled in the end."""
+    limits = record.get("resources") or [{}]
+    jobs = limits[-1].get("jobs")
+    return jobs if isinstance(jobs, int) and jobs > 0 else None
+
+
+def _weight_of(record: Record) -> float | None:
+    found = (record.get("estimate") or {}).get("weight")
+    return float(found) if isinstance(found, int | float) and found > 0 else None
+
+
+def weight(plan: BuildPlan, knowledge: KnowledgeBase) -> float:
+    """How much there is to compile, as a multiple of a build for the CPU: each GPU target adds its part."""
+    part = _figure(plan, knowledge, "compile-time-per-sass")
+    return 1 + (part or 0) / 100 * len(plan.resolution.targets)
+
+
+def _by_default(plan: BuildPlan, knowledge: KnowledgeBase) -> Expectation | None:
+    hours = _figure(plan, knowledge, "build-core-hours")
+    if hours is None:
+        return None
+    compiling = hours * 3600 * weight(plan, knowledge) / plan.resources.jobs
+    jobs = plan.resources.jobs
+    source = f"a known figure, {hours:g} core-hours for the CPU, and {jobs} jobs: nothing like it was built here"
+    return Expectation(seconds={"compile": compiling}, source=source)
+
+
+def _figure(plan: BuildPlan, knowledge: KnowledgeBase, name: str) -> float | None:
+    accelerator = plan.resolution.accelerator.accelerator
+    rows = (row for row in knowledge.estimates if (row.estimate, row.accelerator) == (name, accelerator))
+    return next((row.value for row in rows if applies(plan.resolution.release, row.releases)), None)
+
+
+def remaining(expected: float | None, elapsed: float, done: int, total: int) -> float | None:
+    """Seconds left of a phase, or None while nothing is known.
+
+    `expected` is what an earlier one took, `done` of `total` are Bazel's actions so far. Where both speak, what they
+    say of the whole is multiplied with weights, not added: one is easily wrong by a factor of a hundred, when a cache
+    is warm.
+    """
+    part = done / total if total else 0.0
+    if part < _FIRST or elapsed < _EARLY:
+        return expected - elapsed if expected is not None and expected > elapsed else None
+    whole = elapsed / part
+    believed = min(1.0, _BELIEVED * part)
+    if expected:
+        whole = float(expected ** (1 - believed) * whole**believed)
+    return whole * (1 - part)

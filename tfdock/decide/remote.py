@@ -1,0 +1,111 @@
+"""What Bazel is told of a remote cache and executor. Pure.
+
+The compile container has no network. In it, a program of ours listens on its loopback and hands each connection to a
+Unix socket in the run's folder; outside, the relay takes it to the endpoint and nowhere else, and adds TLS and
+credentials. So Bazel is told of plain addresses on its own loopback, whatever the endpoint is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tfdock.decide.tools import NATIVE_SHARED, OF_OTHER_CPUS
+from tfdock.errors import Incompatible, Problem
+from tfdock.model import Endpoint, Remote
+from tfdock.read.endpoint import parse
+from tfdock.read.profile import Cache
+
+FOLDER = "/tf/output/remote"
+"""Where the run's folder with the sockets and the forwarder is in the container."""
+PORTS = {"cache": 8980, "executor": 8981}
+"""Of the compile container's own loopback, where nobody else listens."""
+DEFAULT_JOBS = 50
+"""Actions at once with an executor: what they need is there, not here."""
+
+Options = Callable[[str, dict[str, object]], tuple[str, ...]]
+"""(purpose, values) -> the options of Bazel that say so."""
+
+
+def asked(profile: Cache, machine: Remote) -> Remote:
+    """The profile's endpoints, and this machine's for those that it leaves out.
+
+    Nothing is uploaded that either of them does not want uploaded: the profile may be a stranger's.
+    """
+    return Remote(
+        cache=parse(profile.remote) if profile.remote else machine.cache,
+        executor=parse(profile.executor) if profile.executor else machine.executor,
+        instance=machine.instance if profile.instance is None else profile.instance,
+        upload=profile.upload and machine.upload,
+        jobs=profile.jobs or machine.jobs,
+    )
+
+
+def check(remote: Remote, bazel: str, options: Options, *, native: bool = False) -> None:
+    """Raise Incompatible where this Bazel cannot be told of an endpoint, or code is `native`: for this CPU alone."""
+    if native and remote.endpoints:
+        raise Incompatible(
+            Problem(
+                code="native-shared",
+                message=NATIVE_SHARED,
+                why=f"this machine's settings name {remote.endpoints[0][1]}; {OF_OTHER_CPUS}",
+                fix="leave `optimize: native` out, or build without "
+                + " and ".join(f"TFDOCK_REMOTE_{role.upper()}" for role, _ in remote.endpoints),
+                field="optimize",
+            )
+        )
+    if remote.executor and remote.cache and remote.cache.http:
+        raise Incompatible(
+            Problem(
+                code="remote-http-executor",
+                message=f"an executor ({remote.executor}) cannot be combined with an HTTP cache ({remote.cache})",
+                why="Bazel: `Cannot combine gRPC based remote execution with disk caching or HTTP-based caching`",
+                fix="leave the cache out: an executor has one of its own; or name one that speaks gRPC",
+                field="cache",
+            )
+        )
+    for role, endpoint in remote.endpoints:
+        if not options(f"remote_{role}", {"url": ""}):
+            raise Incompatible(
+                Problem(
+                    code="remote-bazel-too-old",
+                    message=f"the remote {role} {endpoint} cannot be used with Bazel {bazel}",
+                    why="nobody has tried here what Bazel before 0.26 calls its options for that",
+                    fix=f"leave out the remote {role} (TFDOCK_REMOTE_{role.upper()}, or `cache:` in the profile): "
+                    "the disk cache of this machine works with every Bazel",
+                    field="cache",
+                )
+            )
+
+
+def as_json(remote: Remote) -> dict[str, object] | None:
+    """What a plan and a record say of it: scheme and host, and nothing more of an address."""
+    if not remote.endpoints:
+        return None
+    where = {role: str(endpoint) for role, endpoint in remote.endpoints}
+    return {"cache": None, "executor": None, **where, "upload": remote.upload}
+
+
+def flags(remote: Remote, options: Options) -> tuple[str, ...]:
+    """Flags of the compile phase; none without an endpoint."""
+    found: list[str] = []
+    for role, endpoint in remote.endpoints:
+        found += options(f"remote_{role}", {"url": _address(role, endpoint)})
+    if not found:
+        return ()
+    found += options("remote_grpc_cache", {}) if remote.cache and not remote.cache.http else ()
+    found += options("remote", {"upload": str(remote.upload).lower()})
+    found += options("remote_instance", {"instance": remote.instance}) if remote.instance else ()
+    found += options("remote_jobs", {"jobs": remote.jobs or DEFAULT_JOBS}) if remote.executor else ()
+    return tuple(found)
+
+
+def command(remote: Remote) -> tuple[str, ...]:
+    """What stands before the command of the compile phase: the forwarder, which runs it."""
+    if not remote.endpoints:
+        return ()
+    pairs = (f"{PORTS[role]}={FOLDER}/{role}" for role, _ in remote.endpoints)
+    return ("python3", f"{FOLDER}/forward.py", *pairs, "--")
+
+
+def _address(role: str, endpoint: Endpoint) -> str:
+    return f"{'http' if endpoint.http else 'grpc'}://127.0.0.1:{PORTS[role]}"

@@ -1,0 +1,131 @@
+"""How much of a machine a build takes: jobs, Bazel's own memory, the container's limits. The one place for it.
+
+Bazel knows nothing of control groups, and what it thinks a compile or a link takes is far from what TensorFlow's take
+(bazelbuild/bazel#17368: 50 MB for a link that took 8 GB). No Bazel that a release of TensorFlow is built with can be
+told to run fewer links than compilations at a time: the number of jobs is what keeps both within the memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tfdock.errors import Incompatible, Problem, Way, one_of
+from tfdock.model import Machine
+from tfdock.read.amounts import parse_bytes, parse_seconds
+from tfdock.read.knowledge import Cost
+from tfdock.read.profile import Resources as Asked
+
+MIB = 1 << 20
+GIB = 1 << 30
+_RESERVE_MEMORY = 1 * GIB
+"""Left to the machine beside the build container."""
+LEAST_HEAP = 1 * GIB
+"""The least that Bazel's own Java heap is given for a tree of TensorFlow's size."""
+_ENOUGH_HEAP = 2 * GIB
+"""What it is given where there is plenty. By default Java would take a quarter of the memory, and keep it."""
+_PIDS = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Limits of the compile container. Memory, disk and Bazel's Java heap in bytes, the time limit in seconds."""
+
+    jobs: int
+    cpus: int
+    memory: int
+    disk: int
+    pids: int
+    time_limit: int | None
+    heap: int = LEAST_HEAP
+
+    @property
+    def for_actions(self) -> int:
+        """Bytes that are left to compilers and linkers."""
+        return max(self.memory - self.heap, 0)
+
+
+def size(asked: Asked, cost: Cost, machine: Machine) -> Resources:
+    """Jobs and memory from the machine: a TensorFlow compile job needs RAM, and `nproc` of them swap to death.
+
+    Raises Incompatible where the profile asks for less memory than Bazel and one job take.
+    """
+    memory = usable(machine.memory) if asked.memory == "auto" else parse_bytes(asked.memory)
+    if asked.memory != "auto" and memory < least_memory(cost):
+        raise Incompatible(_too_small(asked.memory, cost))
+    return _sized(asked, cost, cpus=machine.cpus, memory=memory)
+
+
+def share(asked: Asked, cost: Cost, machine: Machine, *, jobs: int, memory: int) -> Resources:
+    """The same for a part of a machine: no more than `memory` bytes and `jobs`, whatever the profile asks."""
+    wanted = parse_bytes(asked.memory) if asked.memory != "auto" else memory
+    sized = _sized(asked, cost, cpus=machine.cpus, memory=min(wanted, memory))
+    return replace(sized, jobs=min(sized.jobs, jobs))
+
+
+def usable(memory: int) -> int:
+    """Of a machine's memory in bytes, what its build containers may have."""
+    return max(memory - _RESERVE_MEMORY, memory // 2)
+
+
+def least_memory(cost: Cost) -> int:
+    """Bytes below which not even one job at a time is sure to end."""
+    return LEAST_HEAP + cost.memory_per_job_mib * MIB
+
+
+def _sized(asked: Asked, cost: Cost, *, cpus: int, memory: int) -> Resources:
+    cpus = cpus if asked.cpus == "auto" else asked.cpus
+    heap = heap_in(memory)
+    return Resources(
+        jobs=jobs_in(memory - heap, cost, cpus) if asked.jobs == "auto" else asked.jobs,
+        cpus=cpus,
+        memory=memory,
+        disk=cost.disk_gib * GIB if asked.disk == "auto" else parse_bytes(asked.disk),
+        pids=_PIDS,
+        time_limit=parse_seconds(asked.time_limit) if asked.time_limit else None,
+        heap=heap,
+    )
+
+
+def heap_in(memory: int) -> int:
+    """Bazel's Java heap in a container of so many bytes."""
+    return min(max(memory // 6, LEAST_HEAP), _ENOUGH_HEAP, max(memory // 2, MIB))
+
+
+def jobs_in(memory: int, cost: Cost, cpus: int) -> int:
+    """As many jobs as fit beside one large link. Two of them at once are rare, and end with a retry at worst."""
+    job = cost.memory_per_job_mib * MIB
+    link = max(cost.memory_per_link_mib * MIB, job)
+    return max(1, min(cpus, 1 + (memory - link) // job))
+
+
+def after_memory(resources: Resources, *, of_bazel: bool) -> Resources | None:
+    """With what to try again after a process was killed for memory; None where nothing could be made smaller.
+
+    `of_bazel`: it was Bazel's own heap that was too small.
+    """
+    if resources.jobs == 1 and not of_bazel:
+        return None
+    heap = min(2 * resources.heap, resources.memory // 2) if of_bazel else resources.heap
+    again = replace(resources, jobs=max(1, resources.jobs // 2), heap=heap)
+    return again if again != resources else None
+
+
+def least_free(total: int) -> int:
+    """Bytes that must stay free on a disk of so many while a build runs there.
+
+    A fiftieth, which is little on a small disk and needlessly much on a large one: at least 1 GiB, at most 4 GiB, and
+    never more than a twentieth of the disk.
+    """
+    return min(total // 20, min(max(total // 50, GIB), 4 * GIB))
+
+
+def _too_small(asked: str, cost: Cost) -> Problem:
+    way = Way(text="`resources: {memory: auto}`", change={"resources.memory": "auto"})
+    return Problem(
+        code="memory-too-small",
+        message=f"`resources.memory: {asked}` is less than Bazel and one job need",
+        why=f"{LEAST_HEAP // MIB} MiB for Bazel, {cost.memory_per_job_mib} MiB for a job",
+        fix=one_of([f"give at least {least_memory(cost) // MIB}MiB", way.text]),
+        ways=(way,),
+        field="resources.memory",
+    )

@@ -1,0 +1,174 @@
+"""Bundles on disk: written under another name until they are whole, and read no further than they are trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from tfdock.errors import Problem, ProfileError, TfdockError, VerificationFailed
+from tfdock.inspect import bundle
+from tfdock.inspect.bundle import BLOCK, INDEX, SUM, SUM_SIZE, Blob, BundleError, Index
+
+_PIECE = 1 << 20
+_UNKNOWN = "0" * 64
+_LARGEST = (1 << 50) - 1
+
+
+class Writer:
+    """Writes blobs behind room that is kept for the index, which only their sums make complete."""
+
+    def __init__(self, file: BinaryIO, draft: Index, count: int) -> None:
+        """`draft` is the index without blobs, of which there will be `count` at most; its blobs' names may be any."""
+        blank = Blob(sha256=_UNKNOWN, size=_LARGEST)
+        self._file, self._room = file, len(bundle.to_text(replace(draft, blobs=(blank,) * count)))
+        self._blobs: dict[str, Blob] = {}
+        file.seek(BLOCK + bundle.padded(self._room))
+
+    def add(self, chunks: Iterable[bytes]) -> str:
+        """Write contents, unless they are there already; their sha256."""
+        file, begin, total = self._file, self._file.tell(), hashlib.sha256()
+        file.write(bytes(BLOCK))  # its header, once it is known
+        for chunk in chunks:
+            total.update(chunk)
+            file.write(chunk)
+        size = file.tell() - begin - BLOCK
+        blob = Blob(sha256=total.hexdigest(), size=size)
+        if blob.sha256 in self._blobs:
+            file.seek(begin)
+            file.truncate()
+            return blob.sha256
+        file.write(bytes(-size % BLOCK))
+        end = file.tell()
+        file.seek(begin)
+        file.write(bundle.header(blob.name, size))
+        file.seek(end)
+        self._blobs[blob.sha256] = blob
+        return blob.sha256
+
+    def finish(self, index: Index) -> Index:
+        """Write the index over the room that was kept, and its sum at the end; the index with its blobs."""
+        index = replace(index, blobs=tuple(self._blobs.values()))
+        text = bundle.to_text(index).ljust(self._room)
+        assert len(text) == self._room, "the draft had as many entries"
+        self._file.write(_end(text))
+        self._file.seek(0)
+        self._file.write(bundle.header(INDEX, len(text)) + text)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return index
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle that was opened: its index is what it was when it was written, its blobs are checked when they are
+    read."""
+
+    path: Path
+    index: Index
+    _begin: int
+    """Where the index ends."""
+
+    def chunks(self, sha256: str) -> Iterator[bytes]:
+        """The contents of a blob. The last piece comes only when all of them are known to be right.
+
+        Raises VerificationFailed (`bundle-damaged`) instead.
+        """
+        blob, total = self.index.blob(sha256), hashlib.sha256()
+        with self.path.open("rb") as file:
+            file.seek(self._begin + self.index.offsets[sha256] - BLOCK)
+            if file.read(BLOCK) != bundle.header(blob.name, blob.size):
+                raise self._damaged(blob.name)
+            left, held = blob.size, b""
+            while left:
+                piece = file.read(min(_PIECE, left))
+                if not piece:
+                    raise self._damaged(blob.name)
+                total.update(piece)
+                left -= len(piece)
+                if held:
+                    yield held
+                held = piece
+            if total.hexdigest() != sha256 or file.read(-blob.size % BLOCK).strip(b"\0"):
+                raise self._damaged(blob.name)
+            yield held
+
+    def read(self, sha256: str, limit: int = 64 << 20) -> bytes:
+        """A small blob's contents."""
+        if self.index.blob(sha256).size > limit:
+            raise self._damaged(f"blobs/{sha256}")
+        return b"".join(self.chunks(sha256))
+
+    def _damaged(self, name: str) -> VerificationFailed:
+        return damaged(self.path, f"{name} is not what was put into it")
+
+
+def damaged(path: Path, why: str) -> VerificationFailed:
+    """The error for a bundle that is not what it was."""
+    return VerificationFailed(
+        Problem(
+            code="bundle-damaged",
+            message=f"{path} is damaged: {why}",
+            fix="copy it again from where it was made, and compare `sha256sum` of both",
+        )
+    )
+
+
+def opened(path: Path) -> Bundle:
+    """Open a bundle and read its index; raises ProfileError or VerificationFailed for what is none, or is cut."""
+    try:
+        with path.open("rb") as file:
+            return _opened(path, file)
+    except BundleError as error:
+        raise _refused(path, error) from None
+    except OSError as error:
+        fix = "`tfdock fetch PROFILE -o bundle.tar` makes one; check the name, the owner and the mode"
+        message = f"the bundle {path} cannot be read: {error.strerror}"
+        raise ProfileError(Problem(code="bundle-unreadable", message=message, fix=fix)) from error
+
+
+def _opened(path: Path, file: BinaryIO) -> Bundle:
+    size = bundle.index_size(file.read(BLOCK))
+    begin, there = BLOCK + bundle.padded(size), path.stat().st_size
+    read = file.read(begin - BLOCK)
+    text, end = read[:size], _end(read[:size])
+    file.seek(max(0, there - len(end)))
+    whole = len(read) == begin - BLOCK and not read[size:].strip(b"\0") and file.read() == end
+    try:
+        index = bundle.from_text(text)
+    except BundleError as error:
+        # Of another schema the rest may look otherwise; else what is not what was written is not to be interpreted.
+        if whole or error.code == "bundle-schema":
+            raise
+        raise damaged(path, "its index is not the one it was written with") from None
+    wanted = begin + index.length
+    if there < wanted:
+        raise damaged(path, f"it is cut: it has {there:,} of its {wanted:,} bytes")
+    if not whole or there > wanted:
+        raise damaged(path, "its index is not the one it was written with")
+    return Bundle(path, index, begin)
+
+
+def _end(text: bytes) -> bytes:
+    """What a bundle with that index ends with: the index's sum, and what ends every archive."""
+    content = f"{hashlib.sha256(text).hexdigest()}\n".encode().ljust(bundle.padded(SUM_SIZE), b"\0")
+    return bundle.header(SUM, SUM_SIZE) + content + bytes(2 * BLOCK)
+
+
+def _refused(path: Path, error: BundleError) -> TfdockError:
+    if error.code == "bundle-schema":
+        fix = "use the tfdock that made it, or make it anew with this one: `tfdock fetch PROFILE -o bundle.tar`"
+    else:
+        fix = "name a file that `tfdock fetch -o` has made"
+    return ProfileError(Problem(code=error.code, message=f"{path} is not used: {error.message}", fix=fix))
+
+
+def file_chunks(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+    """A file's contents in pieces; `check` is called between them, and may raise."""
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            check()
+            yield piece

@@ -1,0 +1,262 @@
+"""Writing a bundle: everything that was gathered as a blob each, images last, behind an index that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from tfdock import __version__
+from tfdock.do import events
+from tfdock.do.bundle import Writer, file_chunks
+from tfdock.do.engine import Cancel, ImageInfo, Output
+from tfdock.do.machine import free_disk
+from tfdock.do.prepare import Prepared, Written
+from tfdock.do.steps import Steps
+from tfdock.do.workspace import file_sha256
+from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockError
+from tfdock.inspect import bundle
+from tfdock.inspect.bundle import Build, Image, Index, Runtime, Texts, Wheels
+from tfdock.model import BuildId
+
+NAME = BuildId("bundle")
+"""What events and the journal call the making of one."""
+_GIB = 1 << 30
+_SAID = 1 << 28
+"""Bytes after which a sign of life is given."""
+_IMAGES = "images"
+_END = 1024
+"""Zeros that end every archive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A bundle that was written: size in bytes, sha256, and what is in it."""
+
+    path: Path
+    size: int
+    sha256: str
+    index: Index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """What one build needs, before any of it has a blob."""
+
+    prepared: Prepared
+    written: Written
+    lock: str | None
+    image: ImageInfo
+    base_digest: str | None
+    source_ref: str | None
+    runtime: ImageInfo | None
+    requirements: Sequence[str] | None
+    limits: Sequence[str] = ()
+    wheels: Path | None = None
+    external: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Where a bundle is made: a folder in the cache, and the file that becomes the bundle."""
+
+    steps: Steps
+    folder: Path
+    file: Path
+
+
+@dataclass
+class Pack:
+    """One bundle that is being written, as `target` in the end. `knowledge` is the version of what decided."""
+
+    target: Path
+    work: Work
+    packed: Sequence[Packed]
+    knowledge: str
+
+    def write(self) -> Made:
+        """Write it under another name, and move it to its own when it is whole."""
+        work = self.work
+        images = _images(self.packed)
+        cached = _cached(work.folder / "repository")
+        self._check_room(images, cached)
+        self.work.steps.listen(events.PhaseStarted(build_id=NAME, phase="bundle"))
+        began, ok = work.steps.clock(), False
+        try:
+            with self._named(images), work.file.open("w+b") as file:
+                index = self._fill(file, images, cached)
+            made = Made(path=self.target, size=work.file.stat().st_size, sha256=file_sha256(work.file), index=index)
+            work.steps.check("bundle")
+            work.file.replace(self.target)
+            ok = True
+            return made
+        finally:
+            seconds = work.steps.clock() - began
+            self.work.steps.listen(events.PhaseEnded(build_id=NAME, phase="bundle", seconds=seconds, ok=ok))
+
+    def _fill(self, file: BinaryIO, images: Mapping[str, ImageInfo], cached: Mapping[str, Path]) -> Index:
+        """Write all contents, the small ones first, then the index over the room that its draft took."""
+        contents = self._contents(cached)
+        draft = self._index(dict.fromkeys([*contents, _IMAGES], "0" * 64), cached)
+        writer = Writer(file, draft, len(contents) + 1)
+        names = {key: writer.add(chunks()) for key, chunks in contents.items()}
+        names[_IMAGES] = self._saved(writer, list(images))
+        return writer.finish(self._index(names, cached))
+
+    def _saved(self, writer: Writer, names: Sequence[str]) -> str:
+        cancel, steps = Cancel(), self.work.steps
+        stopper = steps.stopper(gently=cancel.set, by_force=lambda: steps.give_up("bundle"))
+        try:
+            return steps.watch(
+                f"saving {len(names)} images",
+                lambda output: writer.add(_whole(_told(steps.engine.save(names, cancel), output))),
+                stopper,
+            )
+        except Interrupted:  # the engine's own, which knows only that it was told to stop
+            steps.give_up("bundle")
+            raise
+
+    def _contents(self, cached: Mapping[str, Path]) -> Mapping[str, Callable[[], Iterable[bytes]]]:
+        """What becomes a blob each, in order, but for the images."""
+        texts: dict[str, bytes] = {}
+        files: dict[str, Path] = {}
+        for number, one in enumerate(self.packed):
+            texts[f"{number}/text"] = one.written.text.encode()
+            texts |= {f"{number}/extended/{name}": text.encode() for name, text in one.written.extended.items()}
+            texts |= {f"{number}/patches/{name}": patch for name, patch in one.written.local.patches.items()}
+            texts |= {f"{number}/lock": one.lock.encode()} if one.lock else {}
+            files |= {f"{number}/wheels/{path.name}": path for path in _wheels(one)}
+            files |= {f"{number}/external": one.external} if one.external else {}
+        files |= {f"repository/{name}": path for name, path in cached.items()}
+        check = partial(self.work.steps.check, "bundle")
+        return {key: partial(iter, [text]) for key, text in texts.items()} | {
+            key: partial(file_chunks, path, check) for key, path in files.items()
+        }
+
+    def _index(self, names: Mapping[str, str], cached: Mapping[str, Path]) -> Index:
+        return Index(
+            tfdock=__version__,
+            knowledge=self.knowledge,
+            builds=tuple(_build(one, number, names) for number, one in enumerate(self.packed)),
+            images=names[_IMAGES],
+            repository={path: names[f"repository/{path}"] for path in cached},
+        )
+
+    @contextmanager
+    def _named(self, images: Mapping[str, ImageInfo]) -> Iterator[None]:
+        """Give images the names that the bundle has for them, as long as it is written."""
+        engine = self.work.steps.engine
+        new = [name for name in images if engine.image(name) is None]
+        try:
+            for name in new:
+                engine.tag(images[name].id, name)
+            yield
+        finally:
+            with suppress(TfdockError):
+                for name in new:
+                    engine.remove_image(name)
+
+    def _check_room(self, images: Mapping[str, ImageInfo], cached: Mapping[str, Path]) -> None:
+        """Refuse what surely has no room: images share layers, so only the largest counts whole."""
+        files = [*cached.values(), *(path for one in self.packed for path in (*_wheels(one), one.external) if path)]
+        need = max(image.size for image in images.values()) + sum(path.stat().st_size for path in files)
+        free = free_disk(self.work.file.parent)
+        if free is not None and free < need:
+            raise DiskFull(
+                Problem(
+                    code="disk-full",
+                    message=f"{self.target.absolute().parent} has {free / _GIB:.1f} GiB left, and the bundle takes "
+                    f"{need / _GIB:.1f} GiB or more",
+                    fix="make room there, or write it elsewhere: `-o /elsewhere/bundle.tar`",
+                )
+            )
+
+
+# --- small parts ----------------------------------------------------------------------------------------------------
+
+
+def _image_name(image: ImageInfo) -> str:
+    """What a bundle calls an image: by its id, so that the name means these bytes everywhere."""
+    return f"tfdock/bundle:{image.id.removeprefix('sha256:')[:24]}"
+
+
+def _images(packed: Iterable[Packed]) -> dict[str, ImageInfo]:
+    """All images of a bundle, each once, by the names that it has for them."""
+    found = [image for one in packed for image in (one.image, one.runtime) if image]
+    return {_image_name(image): image for image in found}
+
+
+def _image(image: ImageInfo) -> Image:
+    return Image(name=_image_name(image), id=image.id, size=image.size)
+
+
+def _cached(folder: Path) -> dict[str, Path]:
+    """What a repository cache holds, by its path there, sorted."""
+    found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path for name, path in found.items() if bundle.is_cached(name)}
+
+
+def _wheels(one: Packed) -> list[Path]:
+    return sorted(one.wheels.glob("*.whl")) if one.wheels else []
+
+
+def _build(one: Packed, number: int, names: Mapping[str, str]) -> Build:
+    plan, written = one.prepared.plan, one.written
+    runtime = plan.resolution.runtime
+    return Build(
+        build_id=plan.build_id,
+        fingerprint=plan.fingerprint,
+        profile=Texts(
+            file=Path(written.file).name,
+            text=names[f"{number}/text"],
+            extended={name: names[f"{number}/extended/{name}"] for name in written.extended},
+            patches={name: names[f"{number}/patches/{name}"] for name in written.local.patches},
+            tree=written.local.tree,
+        ),
+        lock=names[f"{number}/lock"] if one.lock else None,
+        image=_image(one.image),
+        base_digest=one.base_digest,
+        source_ref=one.source_ref,
+        runtime=Runtime(reference=str(runtime), image=_image(one.runtime)) if one.runtime and runtime else None,
+        wheels=Wheels(
+            requirements=tuple(one.requirements),
+            limits=tuple(one.limits),
+            files={path.name: names[f"{number}/wheels/{path.name}"] for path in _wheels(one)},
+        )
+        if one.requirements is not None
+        else None,
+        external=names[f"{number}/external"] if one.external else None,
+    )
+
+
+def _told(chunks: Iterable[bytes], output: Output) -> Iterator[bytes]:
+    """The same chunks, with a sign of life now and then."""
+    done = said = 0
+    for chunk in chunks:
+        yield chunk
+        done += len(chunk)
+        if done - said >= _SAID:
+            said = done
+            output(f"{done / _GIB:.2f} GiB of images\n".encode())
+
+
+def _whole(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same chunks; raises EngineLost where they do not end as an archive does.
+
+    An engine that fails in the middle ends its answer as if all were well, or writes its error into the archive.
+    """
+    end = b""
+    for chunk in chunks:
+        yield chunk
+        end = (end + chunk)[-_END:]
+    if len(end) < _END or end.strip(b"\0"):
+        raise EngineLost(
+            Problem(
+                code="engine-lost",
+                message="the engine broke off the archive of images that it was saving",
+                fix="check the engine's disk and its log, then run the same command again",
+            )
+        )

@@ -1,0 +1,272 @@
+"""The cache folder: what outlives every run, and who may touch it when.
+
+<cache>/CACHEDIR.TAG                    says what it is, and that tfdock made it
+<cache>/repository/                     Bazel's downloads, shared by all builds
+<cache>/disk/<toolchain key>/           Bazel's disk cache: its own files and nothing else
+<cache>/disk/<toolchain key>.about/     which toolchain that is, and what the builds with it used
+<cache>/output/<run id>/                a run's output base, as long as it lives or is kept
+<cache>/dependencies/, knowledge/, verify/    what trials of wheels fetched, tables as read, logs of trials
+<cache>/locks/                          kernel locks
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from tfdock.do.failures import make_folder
+from tfdock.do.locking import held
+from tfdock.do.workspace import write_atomically
+from tfdock.errors import Problem, ProfileError
+
+TAG = "CACHEDIR.TAG"
+_SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55"
+_OURS = "# This folder is a cache that tfdock made: `tfdock cache` looks after it."
+_TAG_TEXT = f"{_SIGNATURE}\n{_OURS}\n# What such files are for: https://bford.info/cachedir/\n"
+
+_PARTS = ("repository", "disk", "output", "downloads", "dependencies", "knowledge", "verify")
+"""Folders that hold something; beside them only the tag and the locks."""
+_KNOWN = frozenset({*_PARTS, "locks", TAG})
+_BEING_MADE = (f".{TAG}.", ".tfdock-probe")
+"""What another run that opens the folder at the same moment has there for a moment."""
+_KEY = re.compile(r"[0-9a-f]{16}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_HALF_WRITTEN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+"""Bazel writes an entry under such a name, and renames it when it is whole."""
+_OLD_ACTION = "ac_"
+_DEPTH = 3
+
+Waiting = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A file of a disk cache. `size` in bytes; `written` and `read` are its times in nanoseconds.
+
+    `kind` is `action`, `blob`, `half` (left half written) or `foreign` (nothing of Bazel's); `digest` is the name of
+    the first two, 64 hexadecimal digits.
+    """
+
+    kind: str
+    digest: str
+    path: Path
+    size: int
+    written: int
+    read: int
+
+    @property
+    def used(self) -> int:
+        """When it was read or written last, in nanoseconds."""
+        return max(self.written, self.read)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCache:
+    """Bazel's disk cache of one toolchain."""
+
+    cache: Path
+    key: str
+
+    @property
+    def folder(self) -> Path:
+        """What Bazel sees."""
+        return self.cache / "disk" / self.key
+
+    @property
+    def about(self) -> Path:
+        """What tfdock notes beside it."""
+        return self.cache / "disk" / f"{self.key}.about"
+
+    def held(self, *, alone: bool, waiting: Waiting | None = None) -> AbstractContextManager[None]:
+        """Hold its lock: with others who let it grow, or alone to take things away; raises `cache-locked`."""
+        path = self.cache / "locks" / f"disk-{self.key}"
+        return held(path, f"the disk cache {self.key}", alone=alone, waiting=waiting)
+
+    def entries(self) -> Iterator[Entry]:
+        """Its files, in both layouts that Bazel has had; links are foreign, what disappears meanwhile is left out."""
+        yield from _entries(self.folder, "", _DEPTH)
+
+    def describe(self, toolchain: Mapping[str, Any]) -> None:
+        """Note which toolchain it is for."""
+        text = json.dumps({"schema": "tfdock.toolchain/1", "key": self.key, **toolchain}, indent=1)
+        make_folder(self.about)
+        write_atomically(self.about / "toolchain.json", text.encode() + b"\n")
+
+    def description(self) -> Mapping[str, Any]:
+        """What `describe` noted last; empty where nothing is."""
+        return read_json(self.about / "toolchain.json")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFolder:
+    """A cache folder that is tfdock's own. Use `opened` to get one."""
+
+    root: Path
+
+    @classmethod
+    def opened(cls, path: Path) -> CacheFolder:
+        """The cache folder there, made if it is not; one that an earlier version made is marked as such.
+
+        Raises ProfileError (`cache-foreign`) for a folder that holds anything else: it is not touched.
+        """
+        root = path.absolute()
+        make_folder(root)
+        folder = cls(root)
+        if not folder.is_ours:
+            folder._adopt()
+        return folder
+
+    @classmethod
+    def existing(cls, path: Path) -> CacheFolder | None:
+        """The same, or None where there is no folder or an empty one; makes nothing but the mark."""
+        folder = cls(path.absolute())
+        if folder.root.is_dir() and folder.is_ours:
+            return folder
+        return cls.opened(path) if _listed(folder.root) else None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it carries the tag that tfdock writes."""
+        tag = self.root / TAG
+        if tag.is_symlink() or not tag.is_file():
+            return False
+        return tag.read_bytes()[: len(_TAG_TEXT)].decode("utf-8", "replace").startswith(f"{_SIGNATURE}\n{_OURS}\n")
+
+    def _adopt(self) -> None:
+        names = {one.name for one in self.root.iterdir() if not one.name.startswith(_BEING_MADE)}
+        if self.is_ours:  # another run was quicker
+            return
+        strange = sorted(names - _KNOWN) or sorted(names & {TAG})
+        if strange:
+            held_there = ", ".join(f"`{one[:40]}`" for one in strange[:3]) + (", …" if len(strange) > 3 else "")
+            raise ProfileError(
+                Problem(
+                    code="cache-foreign",
+                    message=f"{self.root} is not a cache folder of tfdock's: it holds {held_there}",
+                    fix="give another folder (`--cache-dir`), or one that is empty or does not exist",
+                )
+            )
+        write_atomically(self.root / TAG, _TAG_TEXT.encode())
+
+    @property
+    def repository(self) -> Path:
+        """Bazel's repository cache."""
+        return self.root / "repository"
+
+    @property
+    def outputs(self) -> Path:
+        """The folder of the runs' output bases."""
+        return self.root / "output"
+
+    def output(self, run: str) -> Path:
+        """The folder of a run's output base."""
+        return self.outputs / run
+
+    def disk(self, key: str) -> DiskCache:
+        """The disk cache of a toolchain key, which need not exist."""
+        return DiskCache(self.root, key)
+
+    def disks(self) -> list[DiskCache]:
+        """The disk caches that are there."""
+        return [self.disk(path.name) for path in folders(self.root / "disk") if _KEY.fullmatch(path.name)]
+
+    def parts(self) -> dict[str, int]:
+        """Bytes of each part of the cache that is there."""
+        return {path.name: folder_size(path) for path in folders(self.root) if path.name in _PARTS}
+
+    def in_use(self, *, alone: bool = False, waiting: Waiting | None = None) -> AbstractContextManager[None]:
+        """Hold the whole folder: every run does, with others; alone to remove what runs may be using."""
+        return held(self.root / "locks" / "runs", f"the cache {self.root}", alone=alone, waiting=waiting)
+
+
+def folders(folder: Path) -> list[Path]:
+    """The folders in a folder, by name; none where it is a link, or not there. Links are not followed."""
+    found = [] if folder.is_symlink() else _listed(folder)
+    return sorted(Path(one.path) for one in found if one.is_dir(follow_symlinks=False))
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes of all files in a folder, links not followed; what disappears or cannot be read counts nothing."""
+    size, open_ones = 0, [os.fspath(folder)]
+    while open_ones:
+        for one in _listed(open_ones.pop()):
+            if one.is_dir(follow_symlinks=False):
+                open_ones.append(one.path)
+            elif (found := _stat(one)) is not None:
+                size += found.st_size
+    return size
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON map in a file of ours; empty where there is none, or nothing that can be read."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def open_unnoticed(path: Path) -> BufferedReader:
+    """An entry's file, to look at without that counting as a use; raises OSError, for a link too."""
+    return open(path, "rb", opener=_unnoticed)
+
+
+def _unnoticed(path: str, flags: int) -> int:
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_NOATIME)
+    except PermissionError:  # another user's file
+        return os.open(path, flags)
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def _listed(folder: os.PathLike[str] | str) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing if there is none, or none that may be read."""
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []
+
+
+def _stat(one: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return one.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _entries(folder: Path, inside: str, depth: int) -> Iterator[Entry]:
+    for one in _listed(folder):
+        if one.is_dir(follow_symlinks=False) and depth:
+            yield from _entries(folder / one.name, f"{inside}{one.name}/", depth - 1)
+        elif (found := _stat(one)) is not None:
+            kind, digest = _named(inside, one.name) if one.is_file(follow_symlinks=False) else ("foreign", "")
+            yield Entry(
+                kind=kind,
+                digest=digest,
+                path=folder / one.name,
+                size=found.st_size,
+                written=found.st_mtime_ns,
+                read=found.st_atime_ns,
+            )
+
+
+def _named(inside: str, name: str) -> tuple[str, str]:
+    """Kind and digest by the place: `ac/12/12…` and `cas/12/12…`, of older Bazels `ac_12…` and `12…`."""
+    old = name.removeprefix(_OLD_ACTION)
+    if not inside and _HASH.fullmatch(old):
+        return ("action" if name != old else "blob"), old
+    places = {f"ac/{name[:2]}/": "action", f"cas/{name[:2]}/": "blob"}
+    if inside in places and _HASH.fullmatch(name):
+        return places[inside], name
+    return ("half" if inside in ("", "tmp/", *places) and _HALF_WRITTEN.fullmatch(name) else "foreign"), ""

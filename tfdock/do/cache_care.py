@@ -1,0 +1,336 @@
+"""Looking after a cache folder: what is in it, whether it is sound, and making it smaller. No link is followed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfdock.decide import pruning
+from tfdock.do.cache import CacheFolder, DiskCache, Entry, folder_size, folders, open_unnoticed
+from tfdock.do.cache_use import forget, uses
+from tfdock.do.workspace import remove_folder
+from tfdock.inspect import action_cache
+from tfdock.inspect.action_cache import EMPTY, ActionResult, Malformed
+
+_THREADS = 2
+_BATCH = 256
+"""Blobs that are given to the threads at a time: between batches a stop is heard."""
+_LARGEST_MESSAGE = 64 << 20
+"""Bytes. No entry of the action cache comes near it; nothing larger is read into memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A run's folder that is still there. `changed` in Unix seconds."""
+
+    run: str
+    path: Path
+    size: int
+    changed: float
+
+
+@dataclass
+class Listing:
+    """A disk cache's entries by name, and what their actions need."""
+
+    disk: DiskCache
+    actions: dict[str, Entry] = field(default_factory=dict)
+    blobs: dict[str, Entry] = field(default_factory=dict)
+    half: list[Entry] = field(default_factory=list)
+    foreign: list[Entry] = field(default_factory=list)
+    results: dict[str, ActionResult] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Actions that are no such message: why."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        groups = (self.actions.values(), self.blobs.values(), self.half, self.foreign)
+        return sum(entry.size for group in groups for entry in group)
+
+    @property
+    def used(self) -> float | None:
+        """When an action was used last, in Unix seconds."""
+        return max((entry.used for entry in self.actions.values()), default=0) / 1e9 or None
+
+    def needs(self, key: str) -> tuple[str, ...]:
+        """The blobs that an action's entry needs to be a hit; raises Malformed where a tree is none."""
+        result = self.results[key]
+        found = [digest.hash for digest in (*result.files, *result.trees)]
+        for tree in result.trees:
+            if (entry := self.blobs.get(tree.hash)) is not None:
+                found += [digest.hash for digest in action_cache.tree_files(_read(entry))]
+        return tuple(digest for digest in dict.fromkeys(found) if digest != EMPTY)
+
+    def contents(self) -> pruning.Contents:
+        """The same, to decide with. What cannot be read needs nothing."""
+        return pruning.Contents(
+            toolchain=self.disk.key,
+            actions={
+                key: pruning.Action(size=entry.size, used=entry.used / 1e9, blobs=self._kept_with(key))
+                for key, entry in self.actions.items()
+            },
+            blobs={digest: entry.size for digest, entry in self.blobs.items()},
+            configurations=tuple(use.configuration for use in uses(self.disk)),
+        )
+
+    def _kept_with(self, key: str) -> tuple[str, ...]:
+        """What an action needs, and what says what it was: the action under its own name, and its command."""
+        if key in self.unreadable:
+            return ()
+        found: list[str] = []
+        with suppress(Malformed, OSError):
+            found += self.needs(key)
+        if (action := self.blobs.get(key)) is not None:
+            found.append(key)
+            with suppress(Malformed, OSError):
+                command = action_cache.command_of(_read(action))
+                found += [command.hash] if command else []
+        return tuple(found)
+
+
+def listing(disk: DiskCache) -> Listing:
+    """Look through a disk cache; every action is read, no blob but the few that name others."""
+    found = Listing(disk)
+    for entry in disk.entries():
+        if entry.kind == "action":
+            found.actions[entry.digest] = entry
+        elif entry.kind == "blob":
+            found.blobs[entry.digest] = entry
+        else:
+            (found.half if entry.kind == "half" else found.foreign).append(entry)
+    for key, entry in list(found.actions.items()):
+        try:
+            found.results[key] = action_cache.action_result(_read(entry))
+        except FileNotFoundError:
+            del found.actions[key]
+        except (Malformed, OSError) as error:
+            found.unreadable[key] = str(error)
+    return found
+
+
+def _read(entry: Entry) -> bytes:
+    if entry.size > _LARGEST_MESSAGE:
+        raise Malformed(f"its {entry.size} bytes are more than such an entry has")
+    with open_unnoticed(entry.path) as file:
+        return file.read()
+
+
+def outputs(cache: CacheFolder) -> list[Output]:
+    """The runs' folders that are there, the oldest first."""
+    found = []
+    for path in folders(cache.outputs):
+        with suppress(FileNotFoundError):
+            changed = path.stat().st_mtime
+            found.append(Output(run=path.name, path=path, size=folder_size(path), changed=changed))
+    return found
+
+
+# --- is it sound? -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something about an entry. `kind`: `poisoned` (other bytes than its name says), `truncated`, `unreadable`,
+    `incomplete` (an action whose outputs are gone: a miss to Bazel, no harm) or `foreign` (nothing of Bazel's)."""
+
+    toolchain: str
+    kind: str
+    path: Path
+    text: str
+
+    @property
+    def harms(self) -> bool:
+        """Whether a build could take it for what it is not."""
+        return self.kind not in ("incomplete", "foreign")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What looking at every byte of a disk cache found. Bytes, and numbers of entries."""
+
+    toolchain: str
+    actions: int
+    blobs: int
+    size: int
+    findings: tuple[Finding, ...]
+    removed: int = 0
+
+
+def verified(disk: DiskCache, *, repair: bool = False, check: Callable[[], None] = lambda: None) -> Verified:
+    """Hash every blob, which is named by its sha256, and see that every action's entry can be read and is complete.
+
+    `repair` removes what is wrong, and the actions that need it; the caller then holds the lock alone. `check` is
+    called between blobs, and may raise.
+    """
+    found = listing(disk)
+    bad = dict(_bad_blobs(found, check))
+    findings = [_finding(found.blobs[digest], disk, kind, text) for digest, (kind, text) in bad.items()]
+    doomed = [found.blobs[digest] for digest in bad]
+    for key, entry in found.actions.items():
+        if (said := _amiss(found, key, bad)) is not None:
+            findings.append(_finding(entry, disk, *said))
+            doomed.append(entry)
+    findings += [_finding(entry, disk, "foreign", "not a file of Bazel's cache") for entry in found.foreign]
+    return Verified(
+        toolchain=disk.key,
+        actions=len(found.actions),
+        blobs=len(found.blobs),
+        size=found.size,
+        findings=tuple(sorted(findings, key=lambda one: (not one.harms, one.kind, one.path))),
+        removed=_removed(doomed) if repair else 0,
+    )
+
+
+def _finding(entry: Entry, disk: DiskCache, kind: str, text: str) -> Finding:
+    return Finding(toolchain=disk.key, kind=kind, path=entry.path, text=text)
+
+
+def _bad_blobs(found: Listing, check: Callable[[], None]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Digest -> kind and text of each blob that is not what its name says."""
+    sizes = {digest.hash: digest.size for result in found.results.values() for digest in result.files}
+    blobs = list(found.blobs.values())
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for start in range(0, len(blobs), _BATCH):
+            some = blobs[start : start + _BATCH]
+            for entry, amiss in zip(some, pool.map(lambda one: _amiss_in(one, sizes), some), strict=True):
+                check()
+                if amiss:
+                    yield entry.digest, amiss
+
+
+def _amiss_in(entry: Entry, sizes: Mapping[str, int]) -> tuple[str, str] | None:
+    """Kind and text of what is wrong with a blob; nothing with one that is gone."""
+    try:
+        with open_unnoticed(entry.path) as file:
+            value = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return "unreadable", str(error.strerror)
+    if value == entry.digest:
+        return None
+    if entry.size < sizes.get(entry.digest, 0):
+        return "truncated", f"{entry.size} of {sizes[entry.digest]} bytes"
+    return "poisoned", f"its bytes have the sha256 {value}"
+
+
+def _amiss(found: Listing, key: str, bad: Mapping[str, object]) -> tuple[str, str] | None:
+    """Kind and text of what is wrong with an action's entry."""
+    if key in found.unreadable:
+        return "unreadable", found.unreadable[key]
+    if found.actions[key].size == 0 or found.results[key].is_empty:
+        return "truncated", "it names no output"
+    try:
+        needed = found.needs(key)
+    except (Malformed, OSError):
+        needed = tuple(digest.hash for digest in (*found.results[key].files, *found.results[key].trees))
+    poisoned = [digest for digest in needed if digest in bad]
+    missing = [digest for digest in needed if digest not in found.blobs and digest != EMPTY]
+    if poisoned or missing:
+        what = f"{poisoned[0]} is not sound" if poisoned else f"{len(missing)} of its outputs are gone"
+        return "incomplete", what
+    return None
+
+
+def _removed(entries: Iterable[Entry]) -> int:
+    count = 0
+    for entry in entries:
+        entry.path.unlink(missing_ok=True)
+        count += 1
+    return count
+
+
+# --- smaller ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What pruning took, or would take: bytes by what they were, and bytes that are left."""
+
+    disks: tuple[pruning.Pruned, ...]
+    half_written: int
+    outputs: tuple[Output, ...]
+    dependencies: int
+    left: int
+    reached: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        taken = sum(disk.size for disk in self.disks) + sum(output.size for output in self.outputs)
+        return taken + self.half_written + self.dependencies
+
+
+@contextmanager
+def alone(cache: CacheFolder, disks: Iterable[DiskCache]) -> Iterator[None]:
+    """Hold the folder and disk caches alone; raises Locked (`cache-locked`) at once while somebody uses them."""
+    with ExitStack() as locks:
+        locks.enter_context(cache.in_use(alone=True))
+        for disk in disks:
+            locks.enter_context(disk.held(alone=True))
+        yield
+
+
+def prune(
+    cache: CacheFolder, *, max_size: int | None = None, before: float | None = None, dry_run: bool = False
+) -> Pruned:
+    """Make a cache smaller: first what nobody needs, then what was used least recently. Under `alone`.
+
+    With `before` (Unix seconds) configurations go that were used last before it, and what was fetched for trials of
+    wheels before it; with `max_size` (bytes of the whole folder) actions go, as `decide.pruning` says.
+    """
+    left_over = outputs(cache)
+    found = [listing(disk) for disk in cache.disks()]
+    half = [entry for one in found for entry in one.half]
+    old = [path for path in folders(cache.root / "dependencies") if before and path.stat().st_mtime < before]
+    dependencies = sum(folder_size(path) for path in old)
+    gone = sum(entry.size for entry in half) + sum(output.size for output in left_over) + dependencies
+    others = folder_size(cache.root) - gone
+    decided = pruning.prune(
+        contents := [one.contents() for one in found],
+        others=max(0, others - sum(one.size for one in contents)),
+        max_size=max_size,
+        before=before,
+    )
+    if not dry_run:
+        for path in (*(output.path for output in left_over), *old):
+            remove_folder(path)
+        _removed(half)
+        for listed, disk in zip(found, decided.disks, strict=True):
+            _carry_out(listed, disk)
+    return Pruned(
+        disks=decided.disks,
+        half_written=sum(entry.size for entry in half),
+        outputs=tuple(left_over),
+        dependencies=dependencies,
+        left=decided.left,
+        reached=decided.reached,
+    )
+
+
+def _carry_out(found: Listing, decided: pruning.Pruned) -> None:
+    # Actions first: a blob without its action is waste, an action without its blob is a broken promise.
+    _removed(found.actions[key] for key in decided.actions)
+    _removed(found.blobs[digest] for digest in decided.blobs)
+    for build_id in decided.configurations:
+        forget(found.disk, build_id)
+    stays = len(found.actions) - len(decided.actions) + len(found.blobs) - len(decided.blobs) + len(found.foreign)
+    if not stays:
+        remove_disk(found.disk)
+
+
+def remove_disk(disk: DiskCache) -> None:
+    """Remove a disk cache with all that is known of it; the caller holds its lock alone."""
+    remove_folder(disk.folder)
+    remove_folder(disk.about)
+
+
+def clean(cache: CacheFolder) -> None:
+    """Remove everything that a cache holds; the tag and the locks stay. Under `alone`."""
+    for name in cache.parts():
+        remove_folder(cache.root / name)

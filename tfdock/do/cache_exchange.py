@@ -1,0 +1,145 @@
+"""`cache push` and `cache pull`: between Bazel's disk caches on this machine and a cache in a registry.
+
+A push makes its packs visible all at once, by one manifest; one that is killed leaves nothing that anybody sees. A
+pull makes a pack's blobs visible when all of it has arrived and is what it should be, and an action only when
+everything that it needs is there. Builds may run meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfdock.decide import cache_push
+from tfdock.do import web
+from tfdock.do.cache import CacheFolder
+from tfdock.do.cache_layers import StoredCache
+from tfdock.do.cache_sending import Inventory, Pushed, Say, Sending, inventory
+from tfdock.do.cache_taking import Pulled, Taking
+from tfdock.do.failures import file_error
+from tfdock.do.locking import held
+from tfdock.do.watch import Stop
+from tfdock.do.workspace import remove_folder
+from tfdock.errors import Locked, NetworkError, Problem
+from tfdock.inspect.cache_layers import Layers, Shelf
+from tfdock.model import Digest
+
+_TRIES = 8
+"""Times that another pusher may be quicker."""
+
+
+@dataclass
+class Exchange:
+    """Carries entries between a cache folder and a cache in a registry. `say` hears what is going on."""
+
+    cache: CacheFolder
+    stored: StoredCache
+    say: Say
+    stop: Stop
+    _waited_for: set[str] = field(default_factory=set)
+
+    # --- push ---------------------------------------------------------------------------------------------------
+
+    def push(self, keys: Iterable[str]) -> tuple[list[Pushed], Digest | None]:
+        """Send what the registry lacks of these toolchains; what was sent, and the digest of the manifest.
+
+        Raises NetworkError (`cache-push-raced`) where others were quicker each time.
+        """
+        with self._own_files(), self._stage() as stage:
+            work = Sending(self.stored, self.say, stage, [self._listed(key) for key in keys])
+            for number in range(_TRIES):
+                self.stop.check()
+                found = self.stored.read()
+                layers, before = found or (Layers(), None)
+                packs = work.prepared(layers)
+                if not packs:
+                    return work.results(), before
+                digest = self.stored.publish(cache_push.changed(layers, packs), before)
+                if digest:
+                    return work.results(), digest
+                self.say("somebody else has pushed at the same moment: both are put together")
+                web.rest(random.uniform(0.1, 0.5) * (number + 1), self.stop.check)
+        raise NetworkError(
+            Problem(
+                code="cache-push-raced",
+                message=f"`{self.stored.image}` was changed by others {_TRIES} times while this push was at it",
+                fix="run the same command again: what was sent is there, and is not sent again",
+            )
+        )
+
+    def _listed(self, key: str) -> Inventory:
+        disk = self.cache.disk(key)
+        with disk.held(alone=False, waiting=self._waiting):
+            return inventory(disk)
+
+    def _waiting(self, who: str) -> None:
+        self.stop.check()
+        if who not in self._waited_for:
+            self._waited_for.add(who)
+            self.say(f"waiting for {who}")
+
+    # --- pull ---------------------------------------------------------------------------------------------------
+
+    def pull(self, keys: Iterable[str]) -> list[Pulled]:
+        """Restore what is missing here of these toolchains, of all that the registry has where none is named."""
+        with self._own_files(), self._stage() as stage:
+            found = self.stored.read()
+            if found is None:
+                raise NetworkError(
+                    Problem(
+                        code="image-not-found",
+                        message=f"the registry {self.stored.image.registry} has no cache `{self.stored.image}`, "
+                        "or does not show it to you",
+                        fix=f"check the name; push one first: `tfdock cache push {self.stored.image}`",
+                    )
+                )
+            shelves = found[0].shelves
+            wanted = list(keys) or list(shelves)
+            absent = [key for key in wanted if key not in shelves]
+            if absent:
+                raise NetworkError(
+                    Problem(
+                        code="image-not-found",
+                        message=f"`{self.stored.image}` holds nothing for the toolchain {', '.join(absent)}",
+                        fix=f"it holds: {', '.join(shelves) or 'nothing'}; leave `--toolchain` out to take all",
+                    )
+                )
+            return [self._pull_shelf(key, shelves[key], stage) for key in wanted]
+
+    def _pull_shelf(self, key: str, shelf: Shelf, stage: Path) -> Pulled:
+        disk = self.cache.disk(key)
+        with disk.held(alone=False, waiting=self._waiting):
+            return Taking(self.stored, self.say, disk, stage).restored(shelf)
+
+    # --- both ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _own_files(self) -> Iterator[None]:
+        try:
+            with self.cache.in_use(waiting=self._waiting):
+                yield
+        except OSError as error:
+            raise file_error(error, {"the cache": self.cache.root}) from error
+
+    @contextmanager
+    def _stage(self) -> Iterator[Path]:
+        """A folder on the cache's own file system, gone afterwards; those of killed ones go as well."""
+        downloads, locks = self.cache.root / "downloads", self.cache.root / "locks"
+        for folder in downloads.glob("layers-*"):
+            with suppress(Locked), held(locks / folder.name, "it", alone=True):
+                remove_folder(folder)
+                (locks / folder.name).unlink(missing_ok=True)
+        folder = downloads / f"layers-{secrets.token_hex(6)}"
+        with held(locks / folder.name, f"{folder}", alone=True):
+            folder.mkdir(parents=True)
+            try:
+                yield folder
+            finally:
+                remove_folder(folder)
+                (locks / folder.name).unlink(missing_ok=True)
+                with suppress(OSError):  # not empty: another one's folder is there
+                    downloads.rmdir()

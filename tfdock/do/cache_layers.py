@@ -1,0 +1,176 @@
+"""A cache in a registry: manifest, tables of contents, packs. What is read is checked before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from tfdock.do.oci import Repository
+from tfdock.errors import Problem, ProfileError, VerificationFailed
+from tfdock.inspect import oci, packs
+from tfdock.inspect.cache_layers import CONFIG_TYPE, MOST_CONFIG, Layers, Pack, is_cache
+from tfdock.inspect.oci import Descriptor, Malformed, Manifest
+from tfdock.inspect.packs import CONTENTS_TYPE, PACK_TYPE, Contents, Entry
+from tfdock.model import Digest, ImageRef
+
+_MOST_ENTRIES = 2_000_000
+"""In all tables together; a build of TensorFlow leaves some hundred thousand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """A pack that is to be sent: what it holds, its descriptor, its bytes."""
+
+    contents: Contents
+    layer: Descriptor
+    file: BinaryIO
+
+
+@dataclass
+class StoredCache:
+    """A cache under a name in a registry. Every method raises what `Repository` does, and VerificationFailed.
+
+    `check` is called now and then and raises to stop.
+    """
+
+    image: ImageRef
+    check: Callable[[], None]
+    _tables: dict[Digest, Contents] = field(default_factory=dict)
+    _repository: Repository = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._repository = Repository(self.image.registry, self.image.repository, check=self.check)
+
+    @property
+    def _reference(self) -> str:
+        return self.image.digest or self.image.tag or "latest"
+
+    def read(self) -> tuple[Layers, Digest] | None:
+        """What the registry has under the name now, and the digest of its manifest; None where it has nothing."""
+        found = self._repository.manifest(self._reference)
+        if found is None:
+            return None
+        with self._well_formed(found.digest):
+            manifest = Manifest.read(found.data)
+            if not is_cache(manifest):
+                raise self._no_cache(found.digest)
+            config = self._repository.small_blob(manifest.config, MOST_CONFIG)
+            return Layers.read(manifest, config), found.digest
+
+    def _no_cache(self, digest: Digest) -> ProfileError:
+        return ProfileError(
+            Problem(
+                code="reference-no-cache",
+                message=f"`{self.image}` is something else than a cache of tfdock's: {digest}",
+                fix="give the cache a name of its own, such as `ghcr.io/me/project/cache:main`",
+            )
+        )
+
+    def contents(self, pack: Pack) -> Contents:
+        """What a pack holds."""
+        digest = pack.contents.digest
+        if digest not in self._tables:
+            with self._well_formed(digest):
+                table = Contents.read(self._repository.small_blob(pack.contents, packs.MOST_CONTENTS))
+                if sum(len(one.entries) for one in self._tables.values()) + len(table.entries) > _MOST_ENTRIES:
+                    raise Malformed(f"it lists more than {_MOST_ENTRIES} entries")
+                self._tables[digest] = table
+        return self._tables[digest]
+
+    def entries(self, pack: Pack, toolchain: str) -> Iterator[tuple[Entry, bytes, bool]]:
+        """What is in a pack, as it comes: entry, a piece of it, whether it is the last one of it.
+
+        That the pack is the right one is known only when all has been taken.
+        """
+        contents = self.contents(pack)
+        pieces = _Pieces(self._repository.blob(pack.layer))
+        with self._well_formed(pack.layer.digest):
+            if contents.toolchain != toolchain:
+                raise Malformed(f"it is for the toolchain {contents.toolchain[:40]!a}, not for {toolchain}")
+            if pack.layer.size > packs.most_packed(contents):
+                raise Malformed(f"it has {pack.layer.size} bytes, too many for what it should hold")
+            try:
+                yield from packs.unpacked(contents, pieces.read)
+            except Malformed:
+                # Are these the bytes that were pushed? If not, the registry is to blame, which the end will tell.
+                while pieces.read(1 << 18):
+                    pass
+                raise
+
+    @contextmanager
+    def _well_formed(self, digest: str) -> Iterator[None]:
+        try:
+            yield
+        except Malformed as error:
+            raise VerificationFailed(
+                Problem(
+                    code="cache-layers-malformed",
+                    message=f"the cache `{self.image}` cannot be used: {error}",
+                    why=f"{digest} has the bytes that it should have, but tfdock does not write such a thing",
+                    fix="who can push there? Push the cache anew under another name",
+                )
+            ) from error
+
+    def packed(
+        self, toolchain: str, entries: tuple[Entry, ...], read: Callable[[Entry], Iterable[bytes]], near: Path
+    ) -> Parcel:
+        """Pack entries into a file in the folder `near`; raises `packs.Changed`."""
+        sha256, size = hashlib.sha256(), 0
+        file = cast("BinaryIO", tempfile.TemporaryFile(dir=near))  # noqa: SIM115  # closed when it was sent
+        try:
+            for piece in packs.packed(entries, read):
+                self.check()
+                sha256.update(piece)
+                size += file.write(piece)
+        except BaseException:
+            file.close()
+            raise
+        layer = Descriptor(media_type=PACK_TYPE, digest=Digest(f"sha256:{sha256.hexdigest()}"), size=size)
+        return Parcel(contents=Contents(toolchain=toolchain, entries=entries), layer=layer, file=file)
+
+    def send(self, parcel: Parcel) -> tuple[Pack, int]:
+        """Send a pack with its table of contents; how it stands in a manifest, and the bytes that were sent."""
+        table = parcel.contents.encoded()
+        pack = Pack(contents=Descriptor.of(CONTENTS_TYPE, table), layer=parcel.layer, seen=0)
+        with parcel.file as file:
+            sent = pack.layer.size if self._repository.upload(pack.layer, file) else 0
+        sent += self._upload(pack.contents, table)
+        self._tables[pack.contents.digest] = parcel.contents
+        return pack, sent
+
+    def _upload(self, blob: Descriptor, data: bytes) -> int:
+        return blob.size if self._repository.upload(blob, io.BytesIO(data)) else 0
+
+    def publish(self, layers: Layers, before: Digest | None) -> Digest | None:
+        """Let the name stand for the cache, whose packs are there; the manifest's digest.
+
+        None where somebody else was quicker: the name no longer stands for `before`, or, a moment later, for ours.
+        """
+        config, manifest = layers.encoded()
+        self._upload(Descriptor.of(CONFIG_TYPE, config), config)
+        now = self._repository.manifest(self._reference)
+        if (now.digest if now else None) != before:
+            return None
+        digest = self._repository.put_manifest(self._reference, oci.MANIFEST, manifest)
+        after = self._repository.manifest(self._reference)
+        return digest if after and after.digest == digest else None
+
+
+class _Pieces:
+    """Bytes that come as they like, read as one asks for them."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = pieces, b""
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes; none at the end."""
+        if not self._rest:
+            self._rest = next(self._pieces, b"")
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data

@@ -1,0 +1,177 @@
+"""Sending Bazel's disk caches: what is here, the packs made of what a registry lacks, and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tfdock.decide import cache_push
+from tfdock.decide.cache_push import Action
+from tfdock.do import cache, cache_care
+from tfdock.do.cache import DiskCache, open_unnoticed
+from tfdock.do.cache_layers import Parcel, StoredCache
+from tfdock.inspect import action_cache
+from tfdock.inspect.action_cache import EMPTY
+from tfdock.inspect.cache_layers import Layers, Pack, Shelf
+from tfdock.inspect.packs import Changed, Entry
+
+_READ = 1 << 20
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    """What became of a toolchain's cache in a push.
+
+    `entries` of `size` bytes were sent, in `packs` of `sent` bytes; `there` were in the registry before. `incomplete`
+    actions were left out, because something that they need is not here. `gone` packs were replaced.
+    """
+
+    toolchain: str
+    entries: int = 0
+    size: int = 0
+    packs: int = 0
+    sent: int = 0
+    there: int = 0
+    incomplete: int = 0
+    gone: int = 0
+
+
+@dataclass
+class Inventory:
+    """A disk cache as it is: complete actions, blobs by sha256, and where each entry lies."""
+
+    disk: DiskCache
+    actions: list[Action] = field(default_factory=list)
+    blobs: dict[str, Entry] = field(default_factory=dict)
+    incomplete: int = 0
+
+    def drop(self, entry: Entry) -> None:
+        """Forget an entry that is not what it should be, and the actions that need it."""
+        if not entry.is_action:
+            self.blobs.pop(entry.sha256, None)
+        left = [one for one in self.actions if one.entry != entry]
+        self.actions = list(cache_push.complete(left, self.blobs))
+        self.incomplete += len(left) - len(self.actions) + (1 if entry.is_action else 0)
+
+    def read(self, entry: Entry) -> Iterator[bytes]:
+        """The bytes of an entry; raises Changed where it has gone."""
+        try:
+            with open_unnoticed(self.disk.folder / entry.name) as file:
+                while piece := file.read(_READ):
+                    yield piece
+        except FileNotFoundError:
+            raise Changed(entry) from None
+
+
+def inventory(disk: DiskCache) -> Inventory:
+    """Look through a disk cache; reads every action, and no blob but the few that name others."""
+    listing = cache_care.listing(disk)
+    found = Inventory(disk)
+    for digest, entry in listing.blobs.items():
+        found.blobs[digest] = Entry(name_of(disk, entry), entry.size, digest)
+    for key, entry in listing.actions.items():
+        with suppress(action_cache.Malformed, FileNotFoundError, KeyError):
+            with open_unnoticed(entry.path) as file:
+                data = file.read()
+            name = name_of(disk, entry)
+            # Newer Bazels know the empty blob without a file; older ones may look for it.
+            found.actions.append(
+                Action(
+                    entry=Entry(name, len(data), hashlib.sha256(data).hexdigest()),
+                    blobs=(*listing.needs(key), EMPTY),
+                )
+            )
+    found.actions = list(cache_push.complete(found.actions, found.blobs))
+    found.incomplete = len(listing.actions) - len(found.actions)
+    return found
+
+
+@dataclass
+class Sending:
+    """One push: what is here, the packs that were sent, and what came of it."""
+
+    stored: StoredCache
+    say: Say
+    stage: Path
+    inventories: list[Inventory]
+    sent: dict[str, list[Pack]] = field(default_factory=dict)
+    told: dict[str, Pushed] = field(default_factory=dict)
+
+    def prepared(self, layers: Layers) -> dict[str, tuple[Pack, ...]]:
+        """The packs that each toolchain shall have, where those are others; all that are new have been sent."""
+        found = {}
+        for inventory in self.inventories:
+            packs = self._prepared(inventory, layers.shelves.get(inventory.disk.key, Shelf()))
+            if packs is not None:
+                found[inventory.disk.key] = packs
+        return found
+
+    def _prepared(self, inventory: Inventory, shelf: Shelf) -> tuple[Pack, ...] | None:
+        while True:
+            key = inventory.disk.key
+            # What this push has sent already is as good as there, if it is still of use.
+            spare = self.sent.get(key, []) if self._plan(inventory, shelf).sends else []
+            plan = self._plan(inventory, replace(shelf, packs=(*shelf.packs, *spare)))
+            told = self.told.setdefault(key, Pushed(toolchain=key, there=plan.there))
+            self.told[key] = replace(told, incomplete=inventory.incomplete, gone=max(told.gone, plan.gone))
+            if not plan.sends and not spare:
+                return None
+            try:
+                return (*plan.kept, *self._send(inventory, plan.bundles))
+            except Changed as changed:
+                inventory.drop(changed.entry)
+
+    def _plan(self, inventory: Inventory, shelf: Shelf) -> cache_push.Plan:
+        contents = {pack.contents.digest: self.stored.contents(pack) for pack in shelf.packs}
+        return cache_push.plan(shelf, contents, inventory.actions, inventory.blobs)
+
+    def _send(self, inventory: Inventory, bundles: tuple[tuple[Entry, ...], ...]) -> list[Pack]:
+        """Send new packs: each while the next one is made. What was sent counts, even where a later one fails."""
+        key = inventory.disk.key
+        sending: list[Future[Pack]] = []
+        with ThreadPoolExecutor(1, "tfdock-push") as sender:
+            for number, bundle in enumerate(bundles, start=1):
+                size = sum(entry.size for entry in bundle)
+                self.say(f"{key}: pack {number} of {len(bundles)}, {len(bundle)} entries, {megabytes(size)}")
+                parcel = self.stored.packed(key, bundle, inventory.read, self.stage)
+                try:
+                    for earlier in sending[-1:]:  # no more than two of them on the disk
+                        earlier.result()
+                except BaseException:
+                    parcel.file.close()
+                    raise
+                sending.append(sender.submit(self._sent, parcel))
+        return [one.result() for one in sending]
+
+    def _sent(self, parcel: Parcel) -> Pack:
+        pack, sent = self.stored.send(parcel)
+        key = parcel.contents.toolchain
+        self.sent.setdefault(key, []).append(pack)
+        told = self.told[key]
+        self.told[key] = replace(
+            told,
+            entries=told.entries + len(parcel.contents.entries),
+            size=told.size + parcel.contents.size,
+            packs=told.packs + 1,
+            sent=told.sent + sent,
+        )
+        return pack
+
+    def results(self) -> list[Pushed]:
+        return list(self.told.values())
+
+
+def name_of(disk: DiskCache, entry: cache.Entry) -> str:
+    """Where an entry lies in its disk cache."""
+    return str(entry.path)[len(str(disk.folder)) + 1 :]
+
+
+def megabytes(size: int) -> str:
+    """For people."""
+    return f"{size / 1e6:.1f} MB"

@@ -1,0 +1,153 @@
+"""Taking Bazel's disk caches out of a registry: only what is missing, and nothing to be seen before it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from tfdock.do.cache import DiskCache
+from tfdock.do.cache_layers import StoredCache
+from tfdock.do.cache_sending import Say, megabytes, name_of
+from tfdock.do.machine import free_disk
+from tfdock.errors import DiskFull, Problem
+from tfdock.inspect import action_cache
+from tfdock.inspect.action_cache import EMPTY
+from tfdock.inspect.cache_layers import Pack, Shelf
+from tfdock.inspect.packs import Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    """What became of a toolchain's cache in a pull: `entries` of `size` bytes from `packs` of `received` bytes.
+
+    `there` were here before; of `incomplete` actions something that they need is nowhere.
+    """
+
+    toolchain: str
+    entries: int = 0
+    size: int = 0
+    packs: int = 0
+    received: int = 0
+    there: int = 0
+    incomplete: int = 0
+
+
+@dataclass
+class Taking:
+    """The pull of one toolchain: what is here, what was restored, and the actions that wait for what they need."""
+
+    stored: StoredCache
+    say: Say
+    disk: DiskCache
+    stage: Path
+    here: set[str] = field(default_factory=set)
+    blobs: dict[str, str] = field(default_factory=dict)
+    waiting: dict[str, Path] = field(default_factory=dict)
+    """Actions that have arrived, and are not to be seen yet."""
+    folders: dict[str, Path] = field(default_factory=dict)
+
+    def restored(self, shelf: Shelf) -> Pulled:
+        """Restore what is missing of a shelf, pack by pack."""
+        for one in self.disk.entries():
+            if one.kind in ("action", "blob"):
+                self._has(name_of(self.disk, one))
+        tables = [self.stored.contents(pack) for pack in shelf.packs]
+        sizes = {entry.name: entry.size for table in tables for entry in table.entries}
+        before = sizes.keys() & self.here
+        result = Pulled(toolchain=self.disk.key, there=len(before))
+        self._check_room(sum(size for name, size in sizes.items() if name not in self.here))
+        for number, (pack, table) in enumerate(zip(shelf.packs, tables, strict=True), start=1):
+            missing = {entry.name for entry in table.entries} - self.here - self.waiting.keys()
+            if not missing:
+                continue
+            said = f"pack {number} of {len(shelf.packs)}, {len(missing)} entries, {megabytes(pack.layer.size)}"
+            self.say(f"{self.disk.key}: {said}")
+            self._take(pack, missing)
+            result = replace(result, packs=result.packs + 1, received=result.received + pack.layer.size)
+        arrived = (sizes.keys() & self.here) - before
+        return replace(
+            result,
+            entries=len(arrived),
+            size=sum(sizes[name] for name in arrived),
+            incomplete=len(self.waiting),
+        )
+
+    def _check_room(self, needed: int) -> None:
+        free = free_disk(self.disk.cache)
+        if free is not None and needed > free:
+            raise DiskFull(
+                Problem(
+                    code="disk-full",
+                    message=f"the cache {self.disk.cache} has room for {megabytes(free)}, "
+                    f"not for {megabytes(needed)} of the toolchain {self.disk.key}",
+                    fix="make room: `tfdock cache prune`; or another folder: `--cache-dir`",
+                )
+            )
+
+    def _has(self, name: str) -> None:
+        self.here.add(name)
+        if not name.startswith("ac"):
+            self.blobs[name[-64:]] = name
+
+    def _take(self, pack: Pack, missing: set[str]) -> None:
+        """Take what is missing from a pack, and show it when the whole pack is found to be what it should be."""
+        arrived = list(self._staged(pack, missing))
+        for entry, file in arrived:
+            if entry.is_action:
+                self.waiting[entry.name] = file
+            else:
+                self._show(entry.name, file)
+        for name, file in list(self.waiting.items()):
+            if self._is_complete(file):
+                del self.waiting[name]
+                self._show(name, file)
+
+    def _staged(self, pack: Pack, missing: set[str]) -> Iterator[tuple[Entry, Path]]:
+        """What is missing from a pack, each in a file of the stage that is whole."""
+        with ExitStack() as open_ones:
+            file: BinaryIO | None = None
+            for entry, piece, last in self.stored.entries(pack, self.disk.key):
+                if entry.name not in missing:
+                    continue
+                path = self.stage / entry.name.replace("/", "-")
+                file = file or open_ones.enter_context(path.open("wb"))
+                file.write(piece)
+                if last:
+                    open_ones.close()
+                    file = None
+                    yield entry, path
+
+    def _show(self, name: str, file: Path) -> None:
+        inside, _, last = name.rpartition("/")
+        target = self._folder(inside) / last
+        # What a build here has found out meanwhile about an action is as good.
+        if name.startswith("ac") and target.exists():
+            file.unlink()
+        else:
+            file.replace(target)
+        self._has(name)
+
+    def _folder(self, inside: str) -> Path:
+        """A folder of the disk cache, which is there afterwards."""
+        if inside not in self.folders:
+            self.folders[inside] = self.disk.folder / inside
+            self.folders[inside].mkdir(parents=True, exist_ok=True)
+        return self.folders[inside]
+
+    def _is_complete(self, file: Path) -> bool:
+        """Whether all that an action needs is here."""
+        try:
+            result = action_cache.action_result(file.read_bytes())
+            needed = [*result.files, *result.trees]
+            if not self._has_all(needed):
+                return False
+            trees = [self.disk.folder / self.blobs[one.hash] for one in result.trees if one.hash != EMPTY]
+            return self._has_all(one for tree in trees for one in action_cache.tree_files(tree.read_bytes()))
+        except (action_cache.Malformed, FileNotFoundError):
+            return False
+
+    def _has_all(self, needed: Iterable[action_cache.Digest]) -> bool:
+        return all(one.hash in self.blobs or one.hash == EMPTY for one in needed)

@@ -1,0 +1,147 @@
+"""When which entry of a disk cache was used last, and what the last build of a configuration used.
+
+Bazel before 7.4 notes nothing, and `relatime`, with which most file systems are mounted, shows only the first of many
+reads. So the time of the last read becomes the time of last change before and after every build: nothing is lost,
+and the kernel notes the next read again, because it is not later than the change.
+
+    <toolchain key>.about/builds/<build id>    one line of JSON, then 32 bytes for each action that it used
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdock.decide.pruning import Configuration
+from tfdock.do.cache import DiskCache
+from tfdock.do.failures import make_folder
+from tfdock.do.workspace import write_atomically
+
+UNSEEN = "what builds take from it cannot be seen, so that `tfdock cache prune` keeps all of it but what is old"
+_DIGEST = 32
+_LONG_AGO = 1_000_000_000_000_000_000
+"""2001, in nanoseconds: before anything a probe could be read at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a build used of a disk cache. `when` in Unix seconds; `actions` is None where reads leave no trace."""
+
+    build_id: str
+    run: str
+    when: float
+    actions: frozenset[str] | None
+
+    @property
+    def configuration(self) -> Configuration:
+        """The same, to decide with."""
+        return Configuration(build_id=self.build_id, used=self.when, actions=self.actions)
+
+
+@dataclass
+class Watch:
+    """A build while it uses a disk cache. `ok` is to be set when it has ended well."""
+
+    ok: bool = False
+    seen: bool = True
+    """Whether the file system tells of reads."""
+
+
+@contextmanager
+def watched(disk: DiskCache, build_id: str, run: str) -> Iterator[Watch]:
+    """Note what a build uses while the context lasts.
+
+    A build that ended well is known by what it used; one that did not adds to what is known of the one before it.
+    """
+    make_folder(disk.about / "builds")
+    watch = Watch(seen=reads_are_seen(disk.about))
+    began = _now(disk.about)
+    fold(disk)
+    try:
+        yield watch
+    finally:
+        # What could not be noted costs a later `cache prune` its aim, never a build its end.
+        with suppress(OSError):
+            used = fold(disk, since=began)
+            _note(
+                disk, Use(build_id=build_id, run=run, when=time.time(), actions=used if watch.seen else None), watch
+            )
+
+
+def reads_are_seen(folder: Path) -> bool:
+    """Whether reading a file there changes its time of access: not so on a file system mounted `noatime`."""
+    probe = folder / f"probe.{os.getpid()}-{threading.get_native_id()}"
+    try:
+        probe.write_bytes(b"?")
+        os.utime(probe, ns=(_LONG_AGO, _LONG_AGO))
+        probe.read_bytes()
+        return probe.stat().st_atime_ns > _LONG_AGO
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _now(folder: Path) -> int:
+    """The time by the file system's own clock, in nanoseconds: the kernel stamps files by ticks, which lag behind."""
+    stamp = folder / f"stamp.{os.getpid()}-{threading.get_native_id()}"
+    try:
+        stamp.touch()
+        return stamp.stat().st_mtime_ns
+    finally:
+        stamp.unlink(missing_ok=True)
+
+
+def fold(disk: DiskCache, since: int | None = None) -> frozenset[str]:
+    """Make the time of each entry's last read its time of last change; the actions used since then (nanoseconds)."""
+    used = set()
+    for entry in disk.entries():
+        if entry.read > entry.written:
+            with suppress(OSError):  # gone meanwhile, or another user's
+                os.utime(entry.path, ns=(entry.read, entry.read), follow_symlinks=False)
+        if entry.kind == "action" and since is not None and entry.used >= since:
+            used.add(entry.digest)
+    return frozenset(used)
+
+
+def _note(disk: DiskCache, use: Use, watch: Watch) -> None:
+    before = None if watch.ok else read_use(disk.about / "builds" / use.build_id)
+    actions = use.actions
+    if before is not None:
+        actions = None if actions is None or before.actions is None else actions | before.actions
+    head = {"build_id": use.build_id, "run": use.run, "when": use.when, "seen": actions is not None}
+    data = json.dumps(head).encode() + b"\n" + b"".join(bytes.fromhex(key) for key in sorted(actions or ()))
+    write_atomically(disk.about / "builds" / use.build_id, data)
+
+
+def read_use(path: Path) -> Use | None:
+    """What a file says that a build left; None where there is none, or it is not whole."""
+    try:
+        head, _, digests = path.read_bytes().partition(b"\n")
+        said = json.loads(head)
+        build_id, run, when, seen = said["build_id"], said["run"], float(said["when"]), bool(said["seen"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    if len(digests) % _DIGEST or path.name != build_id:
+        return None
+    text = digests.hex()
+    keys = (text[start : start + 2 * _DIGEST] for start in range(0, len(text), 2 * _DIGEST))
+    return Use(build_id=build_id, run=str(run), when=when, actions=frozenset(keys) if seen else None)
+
+
+def uses(disk: DiskCache) -> list[Use]:
+    """What is known of the builds with a toolchain, the newest first."""
+    folder = disk.about / "builds"
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = [use for file in files if file.is_file() and not file.is_symlink() if (use := read_use(file))]
+    return sorted(found, key=lambda use: -use.when)
+
+
+def forget(disk: DiskCache, build_id: str) -> None:
+    """Forget what is known of a configuration."""
+    if "/" not in build_id:
+        (disk.about / "builds" / build_id).unlink(missing_ok=True)

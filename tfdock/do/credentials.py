@@ -1,0 +1,57 @@
+"""What `docker login` keeps, by Docker's own configuration and its credential helpers. Never printed or written."""
+
+from __future__ import annotations
+
+import base64
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tfdock.errors import NetworkError, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """A user's name and password for a registry, or a token that stands for both."""
+
+    user: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+
+    @property
+    def basic(self) -> str:
+        """Name and password as a header says them."""
+        return f"Basic {base64.b64encode(f'{self.user}:{self.password}'.encode()).decode()}"
+
+
+def login_for(registry: str) -> Login | None:
+    """The login for a registry (`docker.io`, `host:port`), if there is one; raises NetworkError."""
+    # Here, not above: the SDK takes a while, and most registries ask for nothing.
+    from docker import auth
+    from docker.errors import DockerException
+
+    try:
+        found = auth.load_config().resolve_authconfig(registry)
+    except (DockerException, OSError, ValueError) as error:
+        raise NetworkError(
+            Problem(
+                code="credentials-unreadable",
+                message=f"what `docker login` keeps for the registry {registry} cannot be read",
+                why=f"{type(error).__name__}: its words are left out, they may hold a secret",
+                fix="check Docker's `config.json` and the credential helper that it names; "
+                f"then log in again: `docker login {registry}`",
+            )
+        ) from None
+    entry = {str(key).lower(): str(value) for key, value in (found or {}).items() if value}
+    token, password = entry.get("identitytoken", ""), entry.get("password", "")
+    return Login(user=entry.get("username", ""), password=password, token=token) if token or password else None
+
+
+def token_request(realm: str, query: Mapping[str, str], login: Login | None) -> urllib.request.Request:
+    """How a token is asked for: as anybody, by name and password, or by a token that stands for both (OAuth 2)."""
+    if login and login.token:
+        form = {**query, "grant_type": "refresh_token", "client_id": "tfdock", "refresh_token": login.token}
+        return urllib.request.Request(realm, urllib.parse.urlencode(form).encode())
+    headers = {"Authorization": login.basic} if login else {}
+    return urllib.request.Request(f"{realm}?{urllib.parse.urlencode(query)}", headers=headers)

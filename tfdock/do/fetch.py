@@ -1,0 +1,292 @@
+"""Making bundles: images, downloads and pins of profiles gathered, tried without a network, and written as one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement
+
+from tfdock.decide import lock as locks
+from tfdock.decide.lock import LockFile
+from tfdock.decide.plan import EXTERNAL, OUTPUT, SOURCE, STAGING, BuildPlan, packing, unpacking
+from tfdock.decide.trial import limits_for, limits_of
+from tfdock.do import assets, events, journal, verify
+from tfdock.do.bundling import NAME, Made, Pack, Packed, Work
+from tfdock.do.engine import ContainerSpec
+from tfdock.do.failures import file_error, make_folder
+from tfdock.do.lock import gathered, prepare_locked
+from tfdock.do.prepare import Prepared, Preparer, Written
+from tfdock.do.room import Room
+from tfdock.do.steps import Steps
+from tfdock.do.wheels import inspected
+from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
+from tfdock.inspect import bundle
+
+if TYPE_CHECKING:
+    from tfdock.do.build import Builder, _Run
+
+_PIP_PACKAGE = f"{SOURCE}/tensorflow/tools/pip_package"
+_REQUIREMENTS = "requirements.json"
+
+
+# --- caches only ----------------------------------------------------------------------------------------------------
+
+
+def warm(prepared: Prepared, builder: Builder) -> None:
+    """Have a profile's image, and all that its build downloads, in the caches of this machine."""
+    builder.fetch(prepared.plan, prepared.tree, lambda *_: None, lock=prepared.lock)
+
+
+# --- a bundle -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Bundler:
+    """Makes one bundle. `locked`: by the locks beside the profiles, instead of pins that are asked for now."""
+
+    target: Path
+    preparer: Preparer
+    builder: Builder
+    locked: bool = False
+    _packed: list[Packed] = field(default_factory=list)
+
+    def make(self, names: Sequence[str]) -> Made:
+        """Gather what the profiles need and write it; the file of that name is replaced in one step, or stays."""
+        _check_target(self.target)
+        try:
+            with self._workshop() as work:
+                for name in dict.fromkeys(names):
+                    self._packed.append(self._gathered(name, work))
+                    self._check_twice()
+                return Pack(self.target, work, self._packed, self.preparer.knowledge.version).write()
+        except OSError as error:
+            raise file_error(error, {"the bundle's folder": self.target.absolute().parent}) from error
+
+    @contextmanager
+    def _workshop(self) -> Iterator[Work]:
+        """Folders of this bundle, known to the journal: one in the cache, one beside the target."""
+        run = journal.new_run_id()
+        target, settings = self.target.absolute(), self.builder.settings
+        beside = target.parent / f".{target.name}.{run}"
+        folder = self.builder.cache.output(run)
+        engine = self.builder.engine_info.id
+        entry = journal.RunEntry(run=run, build_id=NAME, staging=str(beside), output=str(folder), engine=engine)
+        with self.builder.cache.in_use(), journal.running(settings.state_dir, entry):
+            try:
+                for one in (beside, folder / "repository"):
+                    make_folder(one)
+                with (folder / "log").open("wb", buffering=0) as log:
+                    steps = Steps(
+                        engine=self.builder.engine,
+                        run=run,
+                        log=log,
+                        listen=self.builder.listen,
+                        stop=self.builder.stop,
+                        local=self.builder.engine_info.local,
+                        room=Room(places={"the bundle": target.parent}),
+                    )
+                    yield Work(steps, folder, beside / target.name)
+            finally:
+                # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
+                with suppress(TfdockError, OSError):
+                    journal.clean(settings.state_dir, entry, self.builder.engine)
+
+    def _check_twice(self) -> None:
+        """Refuse two profiles of one build id: who builds from the bundle could not say which he means."""
+        ids: dict[str, str] = {}
+        for one in self._packed:
+            other = ids.setdefault(one.prepared.plan.build_id, one.prepared.file)
+            if other != one.prepared.file:
+                raise ProfileError(
+                    Problem(
+                        code="build-id-twice",
+                        message=f"{other} and {one.prepared.file} have the same build id, "
+                        f"{one.prepared.plan.build_id}",
+                        fix="put them into two bundles",
+                        file=one.prepared.file,
+                    )
+                )
+
+    # --- one build ---
+
+    def _gathered(self, name: str, work: Work) -> Packed:
+        prepared, lock = self._pinned(name)
+        written = self.preparer.read(name)
+        pack = partial(self._pack, prepared, written, lock, work)
+        return self.builder.fetch(
+            prepared.plan, prepared.tree, pack, lock=prepared.lock, repository=work.folder / "repository"
+        )
+
+    def _pinned(self, name: str) -> tuple[Prepared, str | None]:
+        """The profile planned by a lock, and that lock's text; without one where no lock could hold."""
+        if self.locked:
+            prepared = prepare_locked(name, self.preparer, self.builder.settings)
+            assert prepared.lock is not None
+            return prepared, locks.to_text(prepared.lock.lock)
+        prepared = self.preparer.prepare(name)
+        problem = locks.native(prepared.plan.resolution, prepared.file)
+        if problem:
+            self._notice(f"{prepared.file}: the bundle has no lock for it: {problem.message}")
+            return prepared, None
+        lock = gathered(name, self.preparer, self.builder, self._notice)
+        text = locks.to_text(lock)
+        file = LockFile(path="the lock", sha256=hashlib.sha256(text.encode()).hexdigest(), lock=lock)
+        return replace(self.preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file), text
+
+    def _pack(
+        self, prepared: Prepared, written: Written, lock: str | None, work: Work, plan: BuildPlan, run: _Run
+    ) -> Packed:
+        """What a run that has fetched leaves for the bundle: tried without a network before it counts."""
+        engine, resolution = self.builder.engine, plan.resolution
+        external = self._tried_offline(plan, run, work)
+        image = engine.image(run.image)
+        assert image is not None, "it has just run"
+        wanted = resolution.runtime if resolution.verify.run else None
+        runtime = None
+        if wanted:
+            mirrored = str(self.builder.settings.mirrored(wanted))
+            runtime = run.steps.image(mirrored, "pack", f"runtime image {wanted}")
+        found = Packed(
+            prepared=prepared,
+            written=written,
+            lock=lock,
+            image=image,
+            base_digest=run.base_digest,
+            source_ref=run.source_ref,
+            runtime=runtime,
+            requirements=None,
+            external=external,
+        )
+        return self._with_wheels(found, plan, run) if runtime else found
+
+    def _tried_offline(self, plan: BuildPlan, run: _Run, work: Work) -> Path | None:
+        """Fetch once more, into an empty output base and without a network, from what the bundle will have.
+
+        Repository rules may run pip or git, which no cache of Bazel's knows: then all that they made goes in too, and
+        is tried in its turn. Returns that archive.
+        """
+        fetch = self.builder.container_spec(plan, plan.phases[0], run)
+        compiling = self.builder.container_spec(plan, plan.phases[1], run)
+        if self._runs(run, _elsewhere(fetch, run.output / "tried"), "fetch without a network"):
+            return None
+        packed = replace(compiling, name=f"{compiling.name}-pack", command=packing())
+        unpacked = replace(compiling, name=f"{compiling.name}-unpack", command=unpacking())
+        again = run.output / "again"
+        if not (
+            self._runs(run, packed, "what repository rules fetched")
+            and self._runs(run, _elsewhere(unpacked, again), "the same unpacked")
+            and self._runs(run, _elsewhere(fetch, again), "fetch without a network, from what rules fetched")
+        ):
+            said = next((line for line in reversed(run.steps.errors or run.steps.tail) if line.strip()), "")
+            raise BuildFailed(
+                Problem(
+                    code="bundle-incomplete",
+                    message=f"{plan.build_id} cannot be fetched without a network, from all that it had fetched "
+                    f"with one: {said[:300]}",
+                    fix="its source downloads anew whenever it is fetched; give the downloads a sha256 there, or "
+                    "build it where there is a network",
+                )
+            )
+        target = work.folder / f"{plan.build_id}.external"
+        (run.staging / EXTERNAL).rename(target)
+        return target
+
+    def _runs(self, run: _Run, spec: ContainerSpec, title: str) -> bool:
+        """Whether a container without network ends well."""
+        state, memory = run.steps.container(replace(spec, network="none"), "pack", title)
+        self.builder.engine.remove(state.id)
+        return state.exit_code == 0 and not memory
+
+    # --- what finished wheels require ---
+
+    def _with_wheels(self, found: Packed, plan: BuildPlan, run: _Run) -> Packed:
+        known = self._requirements(plan, run)
+        if known is None:
+            self._notice(
+                f"{plan.build_id}: what its wheel requires is known when it is built; so that it can be tried "
+                "without a network, build it once and make the bundle anew with the same `--wheelhouse`"
+            )
+            return found
+        wanted, limits = known
+        assert found.runtime is not None
+        folder = None
+        if wanted:
+            bench = verify.Bench(
+                steps=run.steps,
+                info=self.builder.engine_info,
+                settings=self.builder.settings,
+                folder=run.output / "verify",
+            )
+            tag = f"cp{plan.resolution.python.replace('.', '')}"
+            folder = verify.fetched_dependencies(bench, tag, found.runtime, wanted, limits)
+        return replace(found, requirements=wanted, limits=limits, wheels=folder)
+
+    def _requirements(self, plan: BuildPlan, run: _Run) -> tuple[list[str], tuple[str, ...]] | None:
+        """By the finished wheel, if it is in the wheelhouse; else as the source's own setup.py says, if it does."""
+        knowledge = self.preparer.knowledge
+        record = self.builder.wheelhouse.finished(plan.build_id, plan.fingerprint)
+        try:
+            if record:
+                inspection = inspected(self.builder.wheelhouse.root / record["wheels"][0]["file"], traces=())
+                return verify.requirements(inspection.metadata.requires_dist), limits_of(knowledge, inspection)
+            lines = self._said_by_source(plan, run)
+            if lines is not None:
+                return verify.requirements(lines), limits_for(knowledge, str(plan.resolution.version.minor))
+        except InvalidRequirement:
+            return None
+        return None
+
+    def _said_by_source(self, plan: BuildPlan, run: _Run) -> list[str] | None:
+        spec = self.builder.container_spec(plan, plan.phases[1], run)
+        python = plan.resolution.paths.get("python", "python3")
+        script = assets.templates()["run/requirements.py"]
+        command = (python, "-c", script, _PIP_PACKAGE, f"{STAGING}/{_REQUIREMENTS}")
+        if not self._runs(run, replace(spec, name=f"{spec.name}-setup", command=command), "what setup.py requires"):
+            return None
+        with suppress(OSError, ValueError):
+            lines = json.loads((run.staging / _REQUIREMENTS).read_bytes())
+            if isinstance(lines, list) and all(isinstance(line, str) for line in lines):
+                return lines
+        return None
+
+    def _notice(self, text: str) -> None:
+        self.builder.listen(events.Notice(text=text))
+
+
+# --- small parts ----------------------------------------------------------------------------------------------------
+
+
+def _check_target(target: Path) -> None:
+    """Refuse early what could not be written at the end, or would replace what is no bundle."""
+    folder = target.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        why, fix = f"{folder} is no folder that can be written to", "make the folder, or give another"
+    elif target.exists() and not _is_bundle(target):
+        why, fix = "something else has that name, and is not replaced", "remove it, or give another name"
+    else:
+        return
+    raise ProfileError(Problem(code="bundle-name-taken", message=f"{target} cannot be written: {why}", fix=fix))
+
+
+def _is_bundle(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            bundle.index_size(file.read(bundle.BLOCK))
+    except (OSError, bundle.BundleError):
+        return False
+    return True
+
+
+def _elsewhere(spec: ContainerSpec, output: Path) -> ContainerSpec:
+    """The same container with another output base."""
+    make_folder(output)
+    mounts = (replace(mount, source=str(output)) if mount.target == OUTPUT else mount for mount in spec.mounts)
+    return replace(spec, name=f"{spec.name}-{output.name}", mounts=tuple(mounts))

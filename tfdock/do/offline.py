@@ -1,0 +1,254 @@
+"""Building from a bundle, without a network: its profiles planned, and what it has put where a build looks for it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from tfdock import __version__
+from tfdock.decide import lock as locks
+from tfdock.decide.lock import LockFile
+from tfdock.decide.question import LocalSource
+from tfdock.do.bundle import Bundle, opened
+from tfdock.do.engine import Cancel, Engine
+from tfdock.do.failures import make_folder
+from tfdock.do.machine import engine_data, free_disk
+from tfdock.do.prepare import Prepared, Preparer, Written
+from tfdock.do.settings import Settings
+from tfdock.do.steps import Steps
+from tfdock.do.verify import dependencies
+from tfdock.do.workspace import remove_folder
+from tfdock.errors import DiskFull, EngineError, Incompatible, Problem, ProfileError
+from tfdock.inspect.bundle import Build, Image
+
+_GIB = 1 << 30
+
+
+@dataclass
+class Supply:
+    """What several builds take out of one bundle: all of it once, when the first of them needs it."""
+
+    bundle: Bundle
+    builds: tuple[Build, ...]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _done: bool = False
+
+    def provide(self, steps: Steps, settings: Settings) -> None:
+        """Load the images, and fill the repository cache and the wheels' folders. What is there already stays.
+
+        Raises VerificationFailed (`bundle-damaged`), DiskFull, and the engine's errors.
+        """
+        with self._lock:
+            if not self._done:
+                self._load(steps)
+                self._fill(settings, steps)
+                self._unpack_wheels(settings, steps)
+                self._done = True
+
+    # --- images ---
+
+    @property
+    def _images(self) -> tuple[Image, ...]:
+        """Those that are needed."""
+        runtimes = [build.runtime.image for build in self.builds if build.runtime]
+        return tuple({image.name: image for image in (*(build.image for build in self.builds), *runtimes)}.values())
+
+    def _load(self, steps: Steps) -> None:
+        missing = [image for image in self._images if steps.engine.image(image.name) is None]
+        if not missing:
+            return
+        self._check_room(steps, sum(image.size for image in missing))
+        cancel = Cancel()
+        stopper = steps.stopper(gently=cancel.set, by_force=lambda: steps.give_up("image"))
+        size = self.bundle.index.blob(self.bundle.index.images).size
+        steps.watch(
+            f"images of {self.bundle.path.name}, {size:,} bytes",
+            lambda _: steps.engine.load(self.bundle.chunks(self.bundle.index.images), cancel),
+            stopper,
+        )
+        for image in missing:
+            if steps.engine.image(image.name) is None:
+                raise EngineError(
+                    Problem(
+                        code="image-archive-refused",
+                        message=f"the engine took the bundle's images, but {image.name} is not there",
+                        fix="make the bundle anew with an engine like the one that is to build from it",
+                    )
+                )
+
+    def _check_room(self, steps: Steps, size: int) -> None:
+        """Images are unpacked twice: as the archive's files, and as layers."""
+        root = engine_data(steps.engine.info())
+        free = free_disk(root) if root else None
+        if free is not None and free < 2 * size:
+            raise DiskFull(
+                Problem(
+                    code="disk-full",
+                    message=f"the engine's data ({root}) has {free / _GIB:.1f} GiB left, and loading the bundle's "
+                    f"images takes {2 * size / _GIB:.1f} GiB",
+                    fix="make room there, such as by `docker system prune`",
+                )
+            )
+
+    # --- files ---
+
+    def _fill(self, settings: Settings, steps: Steps) -> None:
+        """Bazel's repository cache. What its name says that it holds is written under another name first."""
+        folder = settings.cache_dir.absolute() / "repository"
+        for path, blob in self.bundle.index.repository.items():
+            target = folder / path
+            if not target.exists():
+                steps.check("image")
+                self._write(blob, target)
+
+    def _unpack_wheels(self, settings: Settings, steps: Steps) -> None:
+        """What finished wheels require, for the image that they are tried in."""
+        for build in self.builds:
+            image = steps.engine.image(build.runtime.image.name) if build.runtime else None
+            if image is None or build.wheels is None or not build.wheels.requirements:
+                continue
+            folder = dependencies(settings, image, build.wheels.requirements, build.wheels.limits)
+            if folder.is_dir():
+                continue
+            part = folder.with_name(f"{folder.name}.{steps.run}")
+            make_folder(part)
+            try:
+                for name, blob in build.wheels.files.items():
+                    steps.check("image")
+                    self._write(blob, part / name)
+                part.rename(folder)
+            finally:
+                remove_folder(part)
+
+    def _write(self, blob: str, target: Path) -> None:
+        make_folder(target.parent)
+        part = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            with part.open("wb") as file:
+                for chunk in self.bundle.chunks(blob):
+                    file.write(chunk)
+            part.replace(target)
+        finally:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a bundle has for one build."""
+
+    supply: Supply
+    build: Build
+
+    @property
+    def path(self) -> Path:
+        """The bundle."""
+        return self.supply.bundle.path
+
+    @property
+    def images(self) -> Mapping[str, str]:
+        """The images' names on the engine, by what they are asked for as."""
+        runtime = self.build.runtime
+        return {runtime.reference: runtime.image.name} if runtime else {}
+
+    def image(self, engine: Engine) -> str:
+        """The id of the image that builds."""
+        found = engine.image(self.build.image.name)
+        assert found is not None, "it was provided"
+        return found.id
+
+    def external(self) -> Iterator[bytes] | None:
+        """The archive of what repository rules fetched past Bazel's cache, if there is one."""
+        return self.supply.bundle.chunks(self.build.external) if self.build.external else None
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def prepare(path: Path, names: Sequence[str], preparer: Preparer) -> list[Prepared]:
+    """Plan what a bundle has: all of its builds, or those that the names mean, which are build ids or profiles.
+
+    Raises Incompatible (`bundle-outdated`) for a profile that is no longer the one that was put into it.
+    """
+    found = opened(path)
+    asked = [_asked(found, name, preparer) for name in dict.fromkeys(names)]
+    written: Sequence[tuple[Build, Written | None]] = asked or [(build, None) for build in found.index.builds]
+    supply = Supply(found, tuple(build for build, _ in written))
+    return [_prepared(found, build, mine, supply, preparer) for build, mine in written]
+
+
+def _asked(found: Bundle, name: str, preparer: Preparer) -> tuple[Build, Written | None]:
+    """The build that a name means, with the caller's own profile if it is one."""
+    builds = {build.build_id: build for build in found.index.builds}
+    if name in builds:
+        return builds[name], None
+    prepared = preparer.prepare(name)
+    if prepared.plan.build_id not in builds:
+        raise ProfileError(
+            Problem(
+                code="bundle-lacks-build",
+                message=f"{found.path} has no {prepared.plan.build_id}; it has {', '.join(builds) or 'nothing'}",
+                fix="leave the profile out to build all that it has, name one of these, or make another bundle: "
+                f"`tfdock fetch {name} -o bundle.tar`",
+                file=prepared.file,
+            )
+        )
+    return builds[prepared.plan.build_id], preparer.read(name)
+
+
+def _prepared(found: Bundle, build: Build, mine: Written | None, supply: Supply, preparer: Preparer) -> Prepared:
+    lock = _lock(found, build)
+    written = mine or _written(found, build)
+    prepared = preparer.prepare_written(written, partial(locks.pinned, pins=lock.lock.pins if lock else ()))
+    if prepared.plan.fingerprint != build.fingerprint:
+        raise _outdated(found, build, prepared, preparer.knowledge.version)
+    return replace(prepared, lock=lock, given=Given(supply, build))
+
+
+def _lock(found: Bundle, build: Build) -> LockFile | None:
+    if build.lock is None:
+        return None
+    text = found.read(build.lock)
+    path = f"{found.path}: the lock of {build.build_id}"
+    lock = locks.from_text(text.decode("utf-8", "replace"), path)
+    return LockFile(path=path, sha256=hashlib.sha256(text).hexdigest(), lock=lock)
+
+
+def _written(found: Bundle, build: Build) -> Written:
+    """The profile as it was when the bundle was made."""
+    profile = build.profile
+    return Written(
+        file=f"{found.path}: {profile.file}",
+        text=found.read(profile.text).decode("utf-8", "replace"),
+        extended={name: found.read(blob).decode("utf-8", "replace") for name, blob in profile.extended.items()},
+        local=LocalSource(
+            tree=profile.tree, patches={name: found.read(blob) for name, blob in profile.patches.items()}
+        ),
+        tree=None,
+    )
+
+
+def _outdated(found: Bundle, build: Build, prepared: Prepared, knowledge: str) -> Incompatible:
+    """Whose fault it is that the plan is another one: the tool's, the knowledge's, or the profile's."""
+    index = found.index
+    if index.tfdock != __version__:
+        why = f"it was made by tfdock {index.tfdock}, and this is {__version__}"
+    elif index.knowledge != knowledge:
+        why = f"it was made with the knowledge {index.knowledge}, and here is {knowledge}"
+    else:
+        why = "the profile, its source or its patches have changed since it was made"
+    return Incompatible(
+        Problem(
+            code="bundle-outdated",
+            message=f"{found.path} has another {build.build_id} than is asked for: {why}",
+            fix="make the bundle anew where there is a network; or build what is in it: `tfdock build --from "
+            f"{found.path} {build.build_id}` with the tfdock and the knowledge that made it",
+            file=prepared.file,
+        )
+    )

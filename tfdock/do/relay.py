@@ -1,0 +1,166 @@
+"""The relay: the one way out of a compile container, from a Unix socket to one endpoint and nowhere else.
+
+It runs in this process, so that what it adds never enters the container: TLS with this machine's certificates, and
+credentials. When the endpoint is gone it answers every question with "not cached", so that Bazel goes on at once with
+what it has, whichever version it is, instead of asking again 25,000 times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfdock.model import Endpoint
+
+CONNECT_TIMEOUT = 10.0
+SILENCE = 30.0
+"""Seconds without a word from an endpoint that owes one, after which it is taken to be gone. Bazel waits for 60."""
+_PAUSES = (0.0, 0.3, 1.0, 2.0)
+"""Seconds before each try to connect; after the last the endpoint is taken to be gone for the rest of the run."""
+
+Reader = asyncio.StreamReader
+Writer = asyncio.StreamWriter
+TROUBLE = (OSError, EOFError, asyncio.LimitOverrunError, ValueError)
+"""What a connection that breaks, or speaks in riddles, raises."""
+
+
+@dataclass(eq=False)
+class Line:
+    """One endpoint and what went over it: hits, and bytes each way. `lost` says why it is no longer used.
+
+    `headers` are credentials: they are in no message and no repr.
+    """
+
+    endpoint: Endpoint
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    upload: bool = True
+    hits: int = 0
+    sent: int = 0
+    received: int = 0
+    lost: str | None = None
+    no_uploads: bool = False
+    """The endpoint took a question but no upload."""
+
+    async def connect(self) -> tuple[Reader, Writer]:
+        """A new connection to the endpoint; raises OSError, and then the endpoint is lost."""
+        error: Exception | None = None
+        for pause in _PAUSES:
+            await asyncio.sleep(pause)
+            if self.lost:
+                break
+            try:
+                return await asyncio.wait_for(self._open(), CONNECT_TIMEOUT)
+            except ssl.SSLCertVerificationError as cause:
+                error = cause
+                break
+            except OSError as cause:
+                error = cause
+        self.lost = self.lost or reason(error)
+        raise ConnectionError(self.lost)
+
+    async def _open(self) -> tuple[Reader, Writer]:
+        context = tls(self.endpoint)
+        return await asyncio.open_connection(
+            self.endpoint.host.strip("[]"),
+            self.endpoint.port,
+            ssl=context,
+            server_hostname=self.endpoint.host.strip("[]") if context else None,
+            limit=1 << 20,
+        )
+
+
+def tls(endpoint: Endpoint) -> ssl.SSLContext | None:
+    """How this machine checks the endpoint's certificate (`SSL_CERT_FILE`, else the system's); None without TLS."""
+    if not endpoint.tls:
+        return None
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"] if endpoint.http else ["h2"])
+    return context
+
+
+def reason(error: Exception | None) -> str:
+    """Why a connection failed, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return "it does not speak TLS as it should"
+    if isinstance(error, socket.gaierror):
+        return "its name is not known"
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
+    number = getattr(error, "errno", None)
+    return os.strerror(number).lower() if number else "the connection broke"
+
+
+async def closed(writer: Writer) -> None:
+    """Close one side, whatever state it is in."""
+    writer.close()
+    try:
+        with suppress(*TROUBLE):
+            await asyncio.wait_for(writer.wait_closed(), 1)
+    finally:
+        writer.transport.abort()
+
+
+Serve = Callable[[Line, Reader, Writer], Awaitable[None]]
+
+
+@contextmanager
+def running(lines: dict[str, Line], folder: Path) -> Iterator[None]:
+    """Relay while the context lasts: `<folder>/<name>` is the socket of each line."""
+    from tfdock.do import relay_grpc, relay_http
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="tfdock-relay", daemon=True)
+    thread.start()
+    servers: list[asyncio.Server] = []
+    try:
+        for name, line in lines.items():
+            serve: Serve = relay_http.serve if line.endpoint.http else relay_grpc.serve
+            servers.append(asyncio.run_coroutine_threadsafe(_listen(line, serve, folder, name), loop).result())
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(_end(servers), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+        for name in lines:
+            (folder / name).unlink(missing_ok=True)
+
+
+async def _listen(line: Line, serve: Serve, folder: Path, name: str) -> asyncio.Server:
+    async def connected(reader: Reader, writer: Writer) -> None:
+        try:
+            await serve(line, reader, writer)
+        except TROUBLE:
+            pass  # the client sees its connection end, and asks again or does without
+        finally:
+            await closed(writer)
+
+    listener = socket.socket(socket.AF_UNIX)
+    # A socket's path ends at 107 characters, and a cache folder may lie deeper: by way of its folder it does not.
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        listener.bind(f"/proc/self/fd/{descriptor}/{name}")
+    finally:
+        os.close(descriptor)
+    return await asyncio.start_unix_server(connected, sock=listener, limit=1 << 20)
+
+
+async def _end(servers: list[asyncio.Server]) -> None:
+    """Stop listening, and cancel every connection of the loop."""
+    for server in servers:
+        server.close()
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for _ in range(2):  # what is being closed closes its socket in the loop's next turns
+        await asyncio.sleep(0)

@@ -1,0 +1,335 @@
+"""gRPC through the relay: HTTP/2 frames as they are, but requests with the endpoint's own name and credentials.
+
+Only header blocks are opened; data passes by, and so do the two sides' settings and windows, which stay theirs. What
+is sent to the endpoint is encoded without a table of headers, so that no agreement about its size is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.exceptions
+import hpack
+
+from tfdock.do import relay
+from tfdock.do.relay import Line, Reader, Writer, closed
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _PING, _WINDOW, _CONTINUATION = 0, 1, 6, 8, 9
+_END_STREAM, _END_HEADERS, _PADDED, _PRIORITY = 1, 4, 8, 32
+_ACK = 1
+_ARE_YOU_THERE = b"tfdock ?"
+"""What the relay's own pings carry."""
+_LARGEST = 1 << 14
+"""Bytes of a frame that everybody takes."""
+_TABLE = 1 << 20
+"""More bytes than any of the two sides wants for its table of headers."""
+
+_API = b"/build.bazel.remote.execution.v2."
+_LOOKUP = _API + b"ActionCache/GetActionResult"
+_UPLOADS = (
+    _API + b"ActionCache/UpdateActionResult",
+    _API + b"ContentAddressableStorage/BatchUpdateBlobs",
+    b"/google.bytestream.ByteStream/Write",
+)
+_CAPABILITIES = _API + b"Capabilities/GetCapabilities"
+_NOT_FOUND = "5"
+_PERMISSION_DENIED = b"7"
+_DENIED = (b"7", b"16")
+"""PERMISSION_DENIED and UNAUTHENTICATED."""
+
+ABILITIES = bytes.fromhex("0a070a010112020801120408011001220208022a020802")
+"""A `ServerCapabilities` message: SHA256, uploads, execution, version 2 of the API."""
+_WITHOUT = {
+    _CAPABILITIES: ABILITIES,
+    _API + b"ContentAddressableStorage/FindMissingBlobs": b"",
+    _API + b"ContentAddressableStorage/BatchUpdateBlobs": b"",
+    _API + b"ActionCache/UpdateActionResult": b"",
+}
+"""What is answered in place of an endpoint that is gone; to all else: NOT_FOUND. No blob is missing, so that none is
+sent; Bazel 0.26.1 crashes where that question fails."""
+
+
+_Pair = tuple[bytes, bytes]
+
+
+@dataclass(slots=True)
+class Frame:
+    """One frame of HTTP/2, whole."""
+
+    head: bytes
+    body: bytes
+
+    @property
+    def kind(self) -> int:
+        """Its type's number."""
+        return self.head[3]
+
+    @property
+    def flags(self) -> int:
+        """What they mean depends on the type."""
+        return self.head[4]
+
+    @property
+    def stream(self) -> int:
+        """Which stream it belongs to."""
+        return int.from_bytes(self.head[5:], "big") & 0x7FFFFFFF
+
+    @property
+    def block(self) -> bytes:
+        """The part of a header block that it carries."""
+        if self.kind == _CONTINUATION:
+            return self.body
+        padding = self.body[0] if self.flags & _PADDED else 0
+        start = bool(self.flags & _PADDED) + 5 * bool(self.flags & _PRIORITY)
+        return self.body[start : len(self.body) - padding]
+
+    @classmethod
+    async def read(cls, reader: Reader) -> Frame:
+        """The next one; raises EOFError at the end."""
+        head = await reader.readexactly(9)
+        return cls(head, await reader.readexactly(int.from_bytes(head[:3], "big")))
+
+
+async def serve(line: Line, reader: Reader, writer: Writer) -> None:
+    """Serve one client until it or the endpoint goes."""
+    try:
+        server = None if line.lost else await line.connect()
+    except OSError:
+        server = None
+    if server is None:
+        await _without(reader, writer)
+        return
+    both = _Both(line, writer)
+    ways = [
+        asyncio.ensure_future(both.requests(reader, server[1])),
+        asyncio.ensure_future(both.answers(server[0])),
+        asyncio.ensure_future(both.alive(server[1])),
+    ]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        await closed(server[1])
+
+
+@dataclass
+class _Both:
+    """Both ways of one connection. Whole frames are written at once, so that each way may add some of its own."""
+
+    line: Line
+    client: Writer
+    lookups: set[int] = field(default_factory=set)
+    """Streams that ask whether an action is cached."""
+    refused: set[int] = field(default_factory=set)
+    """Streams that the endpoint does not hear of."""
+    heard: float = field(default_factory=monotonic)
+    """When the endpoint last said something."""
+
+    async def requests(self, client: Reader, server: Writer) -> None:
+        decoder, encoder = hpack.Decoder(), hpack.Encoder()
+        decoder.max_allowed_table_size = _TABLE
+        encoder.header_table_size = 0
+        server.write(await client.readexactly(len(PREFACE)))
+        block, first = b"", None
+        while True:
+            frame = await Frame.read(client)
+            if frame.stream in self.refused:
+                self._forget(frame)
+            elif frame.kind not in (_HEADERS, _CONTINUATION):
+                server.write(frame.head + frame.body)
+                self.line.sent += len(frame.body)
+            else:
+                first, block = (frame, b"") if frame.kind == _HEADERS else (first, block)
+                block += frame.block
+                if frame.flags & _END_HEADERS and first:
+                    headers = _decoded(decoder, block)
+                    if not self.line.upload and any((b":path", one) in headers for one in _UPLOADS):
+                        self._refuse(first.stream)
+                    else:
+                        encoded = encoder.encode(self._asked(first.stream, headers), huffman=False)
+                        server.write(_frames(first.stream, first.flags & _END_STREAM, encoded))
+            await server.drain()
+
+    def _asked(self, stream: int, headers: list[_Pair]) -> list[_Pair]:
+        """The headers of a request as the endpoint gets them."""
+        own = {
+            b":authority": self.line.endpoint.authority.encode(),
+            b":scheme": b"https" if self.line.endpoint.tls else b"http",
+        }
+        if any(name == b":path" and value == _LOOKUP for name, value in headers):
+            self.lookups.add(stream)
+        ours = [(name.lower().encode(), value.encode("latin-1")) for name, value in self.line.headers]
+        named = {name for name, _ in ours} | {b"authorization"}
+        kept = [(name, own.get(name, value)) for name, value in headers if name not in named]
+        return [*kept, *(hpack.NeverIndexedHeaderTuple(*pair) for pair in ours)]
+
+    def _refuse(self, stream: int) -> None:
+        """Answer a call in the endpoint's place."""
+        self.refused.add(stream)
+        # In words that neither use nor change the table of headers, which is the endpoint's and the client's.
+        block = (
+            b"\x88" + _literal(b"content-type", b"application/grpc") + _literal(b"grpc-status", _PERMISSION_DENIED)
+        )
+        self.client.write(_frames(stream, _END_STREAM, block))
+
+    def _forget(self, frame: Frame) -> None:
+        """What belongs to a refused call goes nowhere; what it took of the connection's window is given back."""
+        if frame.kind == _DATA and frame.body:
+            self.client.write(_frame(_WINDOW, 0, 0, len(frame.body).to_bytes(4, "big")))
+
+    async def alive(self, server: Writer) -> None:
+        """Ask an endpoint that is silent whether it is there: an action may take long, a ping does not."""
+        while True:
+            await asyncio.sleep(relay.SILENCE / 3)
+            silent = monotonic() - self.heard
+            if silent > relay.SILENCE:
+                self.line.lost = relay.reason(TimeoutError())
+                return
+            if silent > relay.SILENCE / 3:
+                server.write(_frame(_PING, 0, 0, _ARE_YOU_THERE))
+
+    async def answers(self, server: Reader) -> None:
+        decoder = hpack.Decoder()
+        decoder.max_allowed_table_size = _TABLE
+        block, ends = b"", False
+        while True:
+            frame = await Frame.read(server)
+            self.heard = monotonic()
+            if frame.kind == _PING and frame.body == _ARE_YOU_THERE:
+                continue
+            self.client.write(frame.head + frame.body)
+            self.line.received += len(frame.body)
+            if frame.kind in (_HEADERS, _CONTINUATION):
+                if frame.kind == _HEADERS:
+                    block, ends = b"", bool(frame.flags & _END_STREAM)
+                block += frame.block
+                if frame.flags & _END_HEADERS:
+                    self._answered(frame.stream, _decoded(decoder, block), ends=ends)
+            await self.client.drain()
+            if self.line.lost:
+                return
+
+    def _answered(self, stream: int, headers: list[_Pair], *, ends: bool) -> None:
+        if not ends or stream not in self.lookups:
+            return
+        self.lookups.discard(stream)
+        status = next((value for name, value in headers if name == b"grpc-status"), b"")
+        self.line.hits += status == b"0"
+        if status in _DENIED:
+            self.line.lost = "it no longer takes the credentials"
+
+
+def _decoded(decoder: hpack.Decoder, block: bytes) -> list[_Pair]:
+    return [(bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True)]
+
+
+def _frames(stream: int, end: int, block: bytes) -> bytes:
+    """A header block in as many frames as it needs."""
+    parts = [block[at : at + _LARGEST] for at in range(0, len(block), _LARGEST)]
+    made = b""
+    for number, part in enumerate(parts):
+        kind, flags = (_CONTINUATION, 0) if number else (_HEADERS, end)
+        flags |= _END_HEADERS if number == len(parts) - 1 else 0
+        made += _frame(kind, flags, stream, part)
+    return made
+
+
+def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+    return len(body).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + body
+
+
+def _literal(name: bytes, value: bytes) -> bytes:
+    """A header in HPACK that stands for itself alone; both parts are shorter than 127 bytes."""
+    return b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
+
+
+async def _without(reader: Reader, writer: Writer) -> None:
+    """In place of an endpoint that is gone: it can do everything, and has nothing."""
+    connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
+    connection.initiate_connection()
+    try:
+        while True:
+            writer.write(connection.data_to_send())
+            await writer.drain()
+            data = await reader.read(1 << 16)
+            if not data:
+                return
+            for event in connection.receive_data(data):
+                _answer(connection, event)
+    except h2.exceptions.ProtocolError:
+        writer.write(connection.data_to_send())
+
+
+def _answer(connection: h2.connection.H2Connection, event: h2.events.Event) -> None:
+    if isinstance(event, h2.events.DataReceived):
+        connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+    if not isinstance(event, h2.events.RequestReceived):
+        return
+    head = [(":status", "200"), ("content-type", "application/grpc")]
+    message = next((_WITHOUT.get(value) for name, value in event.headers or () if name == b":path"), None)
+    if message is None:
+        connection.send_headers(event.stream_id, [*head, ("grpc-status", _NOT_FOUND)], end_stream=True)
+    else:
+        connection.send_headers(event.stream_id, head)
+        connection.send_data(event.stream_id, _prefixed(message))
+        connection.send_headers(event.stream_id, [("grpc-status", "0")], end_stream=True)
+
+
+def _prefixed(message: bytes) -> bytes:
+    """A message as gRPC sends it: not packed, and its size."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def capabilities(
+    line: Line, instance: str, send: Callable[[bytes], None], receive: Callable[[], bytes]
+) -> tuple[str, str]:
+    """Ask an endpoint what it can do, over a connection of its own: gRPC's status and message.
+
+    Raises OSError where the connection breaks, and h2's ProtocolError turned into one where it is not HTTP/2.
+    """
+    connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+    connection.initiate_connection()
+    name = instance.encode()
+    message = b"\x0a" + bytes((len(name),)) + name if name else b""
+    head = [
+        (":method", "POST"),
+        (":scheme", "https" if line.endpoint.tls else "http"),
+        (":path", _CAPABILITIES.decode()),
+        (":authority", line.endpoint.authority),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        *((name.lower(), value) for name, value in line.headers),
+    ]
+    connection.send_headers(1, head)
+    connection.send_data(1, _prefixed(message), end_stream=True)
+    told: dict[str, str] = {}
+    while True:
+        send(connection.data_to_send())
+        data = receive()
+        if not data:
+            raise ConnectionResetError(0, "the connection was closed")
+        try:
+            for event in connection.receive_data(data):
+                if isinstance(event, h2.events.DataReceived):
+                    connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                if isinstance(event, h2.events.ResponseReceived | h2.events.TrailersReceived):
+                    told |= {str(key): str(value) for key, value in event.headers}
+                if isinstance(event, h2.events.StreamEnded | h2.events.StreamReset | h2.events.ConnectionTerminated):
+                    return _status(told), told.get("grpc-message", "")
+        except h2.exceptions.ProtocolError:
+            raise ConnectionError(0, "what it speaks is not HTTP/2") from None
+
+
+def _status(told: dict[str, str]) -> str:
+    """gRPC's status; what a proxy before the server refuses with HTTP's, as gRPC maps it."""
+    by_http = {"401": "16", "403": "7", "404": "12"}
+    return told.get("grpc-status") or by_http.get(told.get(":status", ""), "2")

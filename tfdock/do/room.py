@@ -1,0 +1,90 @@
+"""Free disk while a build runs: looked at twice a second, so that the build is stopped before anything is full."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfdock.decide.sizing import least_free
+from tfdock.do.machine import nearest
+from tfdock.errors import DiskFull, Problem
+
+_GIB = 1 << 30
+_TOLD = 4
+"""How many of the largest folders of a cache are named."""
+
+
+@dataclass
+class Room:
+    """The disks that a build writes to, by what lies there. `usage` gives total, used and free bytes of a path."""
+
+    places: Mapping[str, Path]
+    usage: Callable[[Path], tuple[int, int, int]] = field(default=lambda path: shutil.disk_usage(nearest(path)))
+    short: str | None = None
+    """Which of the places is nearly full, once one is."""
+
+    def is_short(self) -> bool:
+        """Whether one of them has less left than is safe. Once it is so, it stays so."""
+        if self.short is None:
+            self.short = next((name for name, path in self.places.items() if self._nearly_full(path)), None)
+        return self.short is not None
+
+    def _nearly_full(self, path: Path) -> bool:
+        try:
+            total, _, free = self.usage(path)
+        except OSError:  # what cannot be looked at is no reason to stop
+            return False
+        return free < least_free(total)
+
+    def error(self, phase: str, came: str, kept: str) -> DiskFull:
+        """Why the build was stopped: what is left of every disk, what takes room in the cache, and what to delete.
+
+        `came` says how far the build had come, `kept` what is left of its work.
+        """
+        assert self.short is not None
+        path = self.places[self.short]
+        total, _, free = self.usage(path)
+        return DiskFull(
+            Problem(
+                code="disk-full",
+                message=f"phase {phase} was stopped{came}, before the disk of {self.short} ({path}) was full: "
+                f"{_size(free)} of {_size(total)} left; {kept}",
+                why=f"it shall not go below {_size(least_free(total))}; {self._what_is_there()}",
+                fix="delete what is not needed: `tfdock cache prune` in the cache, `docker system prune` in the "
+                "engine; then run the same command again, it goes on from the cache",
+            )
+        )
+
+    def _what_is_there(self) -> str:
+        told = [
+            f"{name} ({path}) has {_size(free)} of {_size(total)} left"
+            for name, path in self.places.items()
+            for total, _, free in [self.usage(path)]
+        ]
+        cache = self.places.get("the cache")
+        parts = sorted(folder_sizes(cache).items(), key=lambda part: -part[1]) if cache else []
+        taken = ", ".join(f"{name} {_size(size)}" for name, size in parts[:_TOLD] if size)
+        return "; ".join([*told, *([f"in the cache: {taken}"] if taken else [])])
+
+
+def folder_sizes(folder: Path) -> dict[str, int]:
+    """Bytes that each folder in there takes, by its name; what vanishes meanwhile counts for nothing."""
+    return {one.name: _taken(one) for one in sorted(folder.glob("*/"))}
+
+
+def _taken(folder: Path) -> int:
+    taken = 0
+    for root, _, files in os.walk(folder):
+        for name in files:
+            with suppress(OSError):
+                taken += Path(root, name).lstat().st_blocks * 512
+    return taken
+
+
+def _size(count: int) -> str:
+    """Bytes for people, of small disks too."""
+    return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / (1 << 20):.1f} MiB"

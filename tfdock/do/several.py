@@ -1,0 +1,80 @@
+"""Builds side by side: a few threads, each with one build at a time, that share a machine among themselves."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tfdock.decide.plan import BuildPlan
+from tfdock.decide.schedule import Share, next_share, within
+from tfdock.decide.sizing import Resources
+from tfdock.model import BuildId, Machine
+
+_T = TypeVar("_T")
+_LOOK = 0.2
+"""Seconds after which the main thread, which alone hears signals, looks up from its waiting."""
+
+
+@dataclass
+class Ledger:
+    """Who has how much of the machine. `count` builds run at a time; `unserved` are those that have no share yet."""
+
+    count: int
+    unserved: set[BuildId]
+    _taken: dict[BuildId, Share] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def allot(self, plan: BuildPlan, machine: Machine) -> Resources:
+        """A share for a build; asked again, it may grow by what others left, as long as nobody waits for that."""
+        with self._lock:
+            own = self._taken.pop(plan.build_id, None)
+            self.unserved.discard(plan.build_id)
+            others = list(self._taken.values())
+            share = next_share(machine, others, min(self.count - len(others), len(self.unserved) + 1))
+            self._taken[plan.build_id] = share if own is None or share.memory >= own.memory else own
+            return within(plan, machine, self._taken[plan.build_id])
+
+    def end(self, plan: BuildPlan) -> None:
+        """A build is over: its share is free."""
+        with self._lock:
+            self.unserved.discard(plan.build_id)
+            self._taken.pop(plan.build_id, None)
+
+
+def side_by_side(plans: Sequence[BuildPlan], ledger: Ledger, build: Callable[[int], _T]) -> list[_T]:
+    """Call `build` for the place of each plan, at most `ledger.count` at a time; their results, in the plans' order.
+
+    `build` returns what became of it, and raises only what is a mistake of ours: that is raised here, at the end.
+    """
+    places: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for place in range(len(plans)):
+        places.put(place)
+    results: dict[int, _T] = {}
+    mistakes: list[BaseException] = []
+
+    def work() -> None:
+        while True:
+            try:
+                place = places.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                results[place] = build(place)
+            except BaseException as mistake:
+                mistakes.append(mistake)
+            finally:
+                ledger.end(plans[place])
+
+    # Daemons: the third Ctrl-C ends the program whatever they wait for.
+    threads = [threading.Thread(target=work, name=f"tfdock-build-{n}", daemon=True) for n in range(ledger.count)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        for thread in threads:
+            thread.join(_LOOK)
+    if mistakes:
+        raise mistakes[0]
+    return [results[place] for place in range(len(plans))]

@@ -1,0 +1,142 @@
+"""What Bazel's action cache says in its own format (Remote Execution API v2, protocol buffers): digests alone. Pure.
+
+The few messages that name digests are read field by field: a generated reader would be a compiler, a runtime and
+thousands of lines for six messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+"""sha256 of nothing: Bazel knows it without a file."""
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT = 10
+
+# Field numbers of build.bazel.remote.execution.v2.
+_DIGEST_HASH, _DIGEST_SIZE = 1, 2
+_RESULT_FILES, _RESULT_FOLDERS, _RESULT_STDOUT, _RESULT_STDERR = 2, 3, 6, 8
+_RESULT_SYMLINKS = (10, 11, 12)
+_FILE_DIGEST, _FOLDER_TREE = 2, 3
+_TREE_ROOT, _TREE_CHILDREN, _DIRECTORY_FILES, _NODE_DIGEST = 1, 2, 1, 2
+_ACTION_COMMAND = 1
+
+
+class Malformed(ValueError):
+    """Bytes that are not the message they should be."""
+
+
+class Digest(NamedTuple):
+    """A blob's name, sha256 in 64 hexadecimal digits, and its size in bytes."""
+
+    hash: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionResult:
+    """What an action left: files, standard output and error among them, and folders by the digest of their tree."""
+
+    files: tuple[Digest, ...] = ()
+    trees: tuple[Digest, ...] = ()
+    symlinks: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """It left nothing at all: what a file cut to nothing looks like."""
+        return not (self.files or self.trees or self.symlinks)
+
+
+def action_result(data: bytes) -> ActionResult:
+    """Read an entry of the action cache; raises Malformed."""
+    files, trees, symlinks = [], [], 0
+    for field, value in _messages(data):
+        if field == _RESULT_FILES:
+            files += _digests(value, _FILE_DIGEST)
+        elif field == _RESULT_FOLDERS:
+            trees += _digests(value, _FOLDER_TREE)
+        elif field in (_RESULT_STDOUT, _RESULT_STDERR):
+            files.append(_digest(value))
+        elif field in _RESULT_SYMLINKS:
+            symlinks += 1
+    return ActionResult(files=tuple(files), trees=tuple(trees), symlinks=symlinks)
+
+
+def tree_files(data: bytes) -> tuple[Digest, ...]:
+    """The files of a folder that an action left, from its tree; raises Malformed."""
+    return tuple(
+        digest
+        for field, directory in _messages(data)
+        if field in (_TREE_ROOT, _TREE_CHILDREN)
+        for inner, node in _messages(directory)
+        if inner == _DIRECTORY_FILES
+        for digest in _digests(node, _NODE_DIGEST)
+    )
+
+
+def command_of(data: bytes) -> Digest | None:
+    """The command of an action, which is kept under the name of its result; None where it names none."""
+    return next((_digest(value) for field, value in _messages(data) if field == _ACTION_COMMAND), None)
+
+
+# --- the wire -----------------------------------------------------------------------------------------------------
+
+
+def _digests(message: bytes, wanted: int) -> list[Digest]:
+    return [_digest(value) for field, value in _messages(message) if field == wanted]
+
+
+def _digest(message: bytes) -> Digest:
+    name, size = "", 0
+    for field, value in _fields(message):
+        if field == _DIGEST_HASH and isinstance(value, bytes):
+            name = value.decode("ascii", "replace")
+        elif field == _DIGEST_SIZE and isinstance(value, int):
+            size = value
+    if not _HASH.fullmatch(name):
+        raise Malformed("it names a digest that is none")
+    return Digest(name, size)
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields that hold bytes: messages and texts."""
+    for field, value in _fields(data):
+        if isinstance(value, bytes):
+            yield field, value
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | None]]:
+    """Number and value of each field; None for numbers of fixed length, of which none is looked at."""
+    place = 0
+    while place < len(data):
+        key, place = _varint(data, place)
+        field, kind = key >> 3, key & 7
+        if field == 0:
+            raise Malformed("a field has the number 0")
+        value: bytes | int | None = None
+        if kind == _VARINT:
+            value, place = _varint(data, place)
+        elif kind == _BYTES:
+            length, place = _varint(data, place)
+            value, place = data[place : place + length], place + length
+        elif kind in (_FIXED64, _FIXED32):
+            place += 8 if kind == _FIXED64 else 4
+        else:
+            raise Malformed(f"a field is of the kind {kind}")
+        if place > len(data):
+            raise Malformed("it ends in the middle of a field")
+        yield field, value
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for count, byte in enumerate(data[place : place + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << (7 * count)
+        if byte < 0x80:
+            return value, place + count + 1
+    raise Malformed("it ends in the middle of a number")

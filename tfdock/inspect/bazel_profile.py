@@ -1,0 +1,135 @@
+"""Bazel's JSON profile (`--profile`, in Chrome's trace format): which action ran when, where, and whether. Pure.
+
+Both shapes that Bazel has written, a list and an object with `traceEvents`, have one event a line, and are read line
+by line: a profile of TensorFlow is larger than what one wants in memory, and one that was cut off says what it can.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tfdock.inspect.bazel_events import Step
+
+How = Literal["executed", "cached", "own"]
+"""How an action came to its end: a process ran; a cache had it; Bazel did it by itself, such as writing a file."""
+
+_ACTION = "action processing"
+_CRITICAL = "critical path component"
+_EXECUTIONS = {"local action execution", "remote action execution", "worker execution", "subprocess.run"}
+_HITS = {"remote output download", "remote action cache check"}
+_PATH_NAME = re.compile(r"action '(.*)'$")
+_MERGED = re.compile(r"merged \d+ events")
+_MICRO = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """An action: seconds since Bazel began, seconds it took, and the lane (counted from 0) it took them in.
+
+    `mnemonic` is empty where this Bazel does not say it: it is known of all that were executed.
+    """
+
+    name: str
+    start: float
+    seconds: float
+    lane: int
+    how: How
+    mnemonic: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a profile says: actions by their start, the critical path, whether Bazel merged events to save room."""
+
+    actions: tuple[Action, ...] = ()
+    critical: tuple[Step, ...] = ()
+    merged: bool = False
+
+    @property
+    def by_mnemonic(self) -> dict[str, int]:
+        """How many actions of each kind were executed, most first."""
+        return dict(Counter(one.mnemonic for one in self.actions if one.how == "executed").most_common())
+
+    def slowest(self, most: int) -> tuple[Action, ...]:
+        """Those that took longest, of those that are not Bazel's own."""
+        ours = (one for one in self.actions if one.how != "own")
+        return tuple(sorted(ours, key=lambda one: (-one.seconds, one.start, one.name))[:most])
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """An event within an action."""
+
+    start: int
+    kind: str
+    name: str
+
+
+def read_profile(lines: Iterable[str]) -> Profile:
+    """Read a profile; one that is no JSON, or of another shape, is empty."""
+    actions: list[tuple[int, int, int, str, str]] = []
+    marks: dict[int, list[_Mark]] = {}
+    critical: list[Step] = []
+    merged = False
+    for event in _events(lines):
+        kind, name = str(event.get("cat", "")), str(event.get("name", ""))
+        start, took, thread = (_whole(event.get(key)) for key in ("ts", "dur", "tid"))
+        if start is None or took is None or thread is None:
+            continue
+        merged = merged or _MERGED.fullmatch(name) is not None
+        if kind == _ACTION:
+            actions.append((thread, start, took, name, _mnemonic(event)))
+        elif kind in _EXECUTIONS or kind in _HITS:
+            marks.setdefault(thread, []).append(_Mark(start, kind, name))
+        elif kind == _CRITICAL and (path := _PATH_NAME.match(name)):
+            critical.append(Step(name=path[1], seconds=took / _MICRO))
+    return Profile(actions=tuple(_actions(actions, marks)), critical=tuple(critical), merged=merged)
+
+
+def _actions(found: list[tuple[int, int, int, str, str]], marks: Mapping[int, list[_Mark]]) -> Iterator[Action]:
+    """Each action with what happened in its thread while it ran."""
+    lanes: dict[int, int] = {}
+    starts = {}
+    for thread, those in marks.items():
+        those.sort(key=lambda one: one.start)
+        starts[thread] = [one.start for one in those]
+    for thread, start, took, name, mnemonic in sorted(found, key=lambda one: (one[1], one[0])):
+        begin, end = (bisect_left(starts.get(thread, ()), at) for at in (start, start + took + 1))
+        inner = marks.get(thread, [])[begin:end]
+        ran = [one.name for one in inner if one.kind in _EXECUTIONS]
+        yield Action(
+            name=name,
+            start=start / _MICRO,
+            seconds=took / _MICRO,
+            lane=lanes.setdefault(thread, len(lanes)),
+            how="executed" if ran else "cached" if inner else "own",
+            mnemonic=mnemonic or (ran[0] if ran else ""),
+        )
+
+
+def _events(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    for line in lines:
+        text = line.strip().rstrip(",")
+        if not text.startswith("{") or not text.endswith("}"):
+            continue
+        try:
+            event = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+def _mnemonic(event: Mapping[str, Any]) -> str:
+    arguments = event.get("args")
+    return str(arguments.get("mnemonic") or "") if isinstance(arguments, dict) else ""
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else None

@@ -1,0 +1,296 @@
+"""Bundles: everything that builds need, in one file that every tar reads and of which we trust no byte unseen.
+
+    index.json          what is in it, and for which builds; padded with spaces
+    blobs/<sha256> …    in the index's order: regular files, each named by its contents
+    index.sha256        of the index, its padding included
+
+The index says where every byte lies, so a header is never interpreted: it is what we would have written, or the file
+is damaged. Pure: who reads and writes the file is `tfdock.do.bundle`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+SCHEMA = "tfdock.bundle/1"
+INDEX, SUM = "index.json", "index.sha256"
+BLOCK = 512
+SUM_SIZE = 65
+"""64 hexadecimal digits and a line's end."""
+LONGEST_INDEX = 64 << 20
+_EPOCH = 315532800
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_CACHED = re.compile(r"content_addressable/sha256/([0-9a-f]{64})/(file|id-[0-9a-f]{64})")
+_WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl")
+_BUILD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_IMAGE = re.compile(r"tfdock/bundle:[0-9a-f]{24}")
+
+
+class BundleError(Exception):
+    """A file that is no bundle, or not one that can be trusted; says what is wrong with it. `kind` is a code."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code, self.message = code, message
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """Some contents: sha256 (64 hexadecimal digits) and size in bytes."""
+
+    sha256: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        """What the archive calls it."""
+        return f"blobs/{self.sha256}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image of the archive of images: its name in there, its id on the engine that saved it, its size in bytes."""
+
+    name: str
+    id: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """The image in which a wheel is tried, and what it is asked for as."""
+
+    reference: str
+    image: Image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheels:
+    """What a finished wheel will require, with the limits that were set, and the wheels: file name -> blob."""
+
+    requirements: tuple[str, ...]
+    limits: tuple[str, ...]
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """A profile as it was read: its file's name, blobs of its text, of those it extends and of its patches, and the
+    tree hash of a local checkout."""
+
+    file: str
+    text: str
+    extended: Mapping[str, str]
+    patches: Mapping[str, str]
+    tree: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """One build: who it is, its image, and what it fetched. What is a `str` of 64 digits names a blob.
+
+    `external` is what its repository rules fetched past Bazel's own cache; None where that is nothing.
+    """
+
+    build_id: str
+    fingerprint: str
+    profile: Texts
+    lock: str | None
+    image: Image
+    base_digest: str | None
+    source_ref: str | None
+    runtime: Runtime | None
+    wheels: Wheels | None
+    external: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """All of a bundle. `images` is the blob of an archive as `docker save` makes it; `repository` maps paths in
+    Bazel's repository cache to blobs."""
+
+    tfdock: str
+    knowledge: str
+    builds: tuple[Build, ...]
+    images: str
+    repository: Mapping[str, str]
+    blobs: tuple[Blob, ...] = field(default=())
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Where each blob's bytes begin, counted from the end of the index; `SUM` is among them."""
+        found, place = {}, 0
+        for blob in self.blobs:
+            found[blob.sha256] = place + BLOCK
+            place += BLOCK + padded(blob.size)
+        return found | {SUM: place + BLOCK}
+
+    @property
+    def length(self) -> int:
+        """Bytes from the end of the index to the end of the file."""
+        return self.offsets[SUM] + padded(SUM_SIZE) + 2 * BLOCK
+
+    def blob(self, sha256: str) -> Blob:
+        """The blob of that name."""
+        return next(blob for blob in self.blobs if blob.sha256 == sha256)
+
+
+def header(name: str, size: int) -> bytes:
+    """A member's header: the same for the same name and size, always one block."""
+    info = tarfile.TarInfo(name)
+    info.size, info.mode, info.mtime = size, 0o644, _EPOCH
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def padded(size: int) -> int:
+    """Bytes that contents take in the archive."""
+    return size + -size % BLOCK
+
+
+def cached_sha256(path: str) -> str | None:
+    """The sum that a file of Bazel's repository cache must have, by its path; None for the marks beside it."""
+    found = _CACHED.fullmatch(path)
+    return found[1] if found and found[2] == "file" else None
+
+
+def is_cached(path: str) -> bool:
+    """Whether that is the path of something in Bazel's repository cache."""
+    return _CACHED.fullmatch(path) is not None
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+def to_text(index: Index) -> bytes:
+    """The index as JSON, the same for the same index."""
+    return json.dumps({"schema": SCHEMA, **asdict(index)}, indent=1, sort_keys=False).encode() + b"\n"
+
+
+def index_size(block: bytes) -> int:
+    """The size of the index, by the first block of a file; raises BundleError (`bundle-malformed`)."""
+    try:
+        size = tarfile.TarInfo.frombuf(block, "utf-8", "strict").size
+    except (tarfile.TarError, UnicodeError):
+        raise _malformed("it is no tar archive") from None
+    if not 0 < size <= LONGEST_INDEX or header(INDEX, size) != block:
+        raise _malformed(f"it does not begin with {INDEX}")
+    return size
+
+
+def from_text(text: bytes) -> Index:
+    """Read an index; raises BundleError (`bundle-malformed`, `bundle-schema`)."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _malformed("its index is not JSON") from None
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != SCHEMA:
+        found = schema if isinstance(schema, str) and schema.isprintable() else "none"
+        raise BundleError("bundle-schema", f"its schema is {found[:40]}, and this tfdock reads {SCHEMA}")
+    try:
+        return _index(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _malformed(f"its index does not hold what it should: {error}") from None
+
+
+def _malformed(message: str) -> BundleError:
+    return BundleError("bundle-malformed", message)
+
+
+def _index(document: Mapping[str, Any]) -> Index:
+    index = Index(
+        tfdock=_line(document["tfdock"]),
+        knowledge=_line(document["knowledge"]),
+        builds=tuple(_build(one) for one in document["builds"]),
+        images=_sha256(document["images"]),
+        repository={_path(path): _sha256(blob) for path, blob in document["repository"].items()},
+        blobs=tuple(Blob(sha256=_sha256(one["sha256"]), size=_size(one["size"])) for one in document["blobs"]),
+    )
+    known = {blob.sha256 for blob in index.blobs}
+    if len(known) != len(index.blobs):
+        raise ValueError("a blob stands in it twice")
+    missing = [name for name in _named(index) if name not in known]
+    if missing:
+        raise ValueError(f"{missing[0][:12]} is no blob of it")
+    for path, blob in index.repository.items():
+        if cached_sha256(path) not in (None, blob):
+            raise ValueError(f"{path} names other contents")
+    return index
+
+
+def _named(index: Index) -> Iterator[str]:
+    """Every blob that something stands for."""
+    yield index.images
+    yield from index.repository.values()
+    for build in index.builds:
+        profile, wheels = build.profile, build.wheels
+        yield from (profile.text, *profile.extended.values(), *profile.patches.values())
+        yield from (name for name in (build.lock, build.external) if name)
+        yield from wheels.files.values() if wheels else ()
+
+
+def _build(row: Mapping[str, Any]) -> Build:
+    profile, runtime, wheels = row["profile"], row["runtime"], row["wheels"]
+    return Build(
+        build_id=_matching(_BUILD_ID, row["build_id"]),
+        fingerprint=_sha256(row["fingerprint"]),
+        profile=Texts(
+            file=_line(profile["file"]),
+            text=_sha256(profile["text"]),
+            extended={_line(name): _sha256(blob) for name, blob in profile["extended"].items()},
+            patches={_line(name): _sha256(blob) for name, blob in profile["patches"].items()},
+            tree=_sha256(profile["tree"]) if profile["tree"] is not None else None,
+        ),
+        lock=_sha256(row["lock"]) if row["lock"] is not None else None,
+        image=_image(row["image"]),
+        base_digest=_optional(row["base_digest"]),
+        source_ref=_optional(row["source_ref"]),
+        runtime=Runtime(reference=_line(runtime["reference"]), image=_image(runtime["image"])) if runtime else None,
+        wheels=Wheels(
+            requirements=tuple(_line(one) for one in wheels["requirements"]),
+            limits=tuple(_line(one) for one in wheels["limits"]),
+            files={_matching(_WHEEL, name): _sha256(blob) for name, blob in wheels["files"].items()},
+        )
+        if wheels
+        else None,
+        external=_sha256(row["external"]) if row["external"] is not None else None,
+    )
+
+
+def _image(row: Mapping[str, Any]) -> Image:
+    return Image(name=_matching(_IMAGE, row["name"]), id=_line(row["id"]), size=_size(row["size"]))
+
+
+def _path(text: object) -> str:
+    return _matching(_CACHED, text)
+
+
+def _sha256(text: object) -> str:
+    return _matching(_SHA256, text)
+
+
+def _matching(expression: re.Pattern[str], text: object) -> str:
+    if not isinstance(text, str) or not expression.fullmatch(text):
+        raise ValueError(f"{str(text)[:60]!a} is not what should stand there")
+    return text
+
+
+def _line(text: object) -> str:
+    if not isinstance(text, str) or not text.isprintable() or len(text) > 4096:
+        raise ValueError(f"{str(text)[:60]!a} is not a line of text")
+    return text
+
+
+def _optional(text: object) -> str | None:
+    return None if text is None else _line(text)
+
+
+def _size(number: object) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 50:
+        raise ValueError(f"{str(number)[:60]!a} is not a size")
+    return number

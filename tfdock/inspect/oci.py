@@ -1,0 +1,131 @@
+"""What a registry keeps: descriptors, manifests, their canonical bytes and digests (OCI image specification 1.1)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfdock.model import Digest
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+MANIFESTS = (INDEX, DOCKER_LIST, MANIFEST, DOCKER_MANIFEST)
+"""What a tag may stand for."""
+MOST = 4 << 20
+"""Bytes of a manifest; registries take no larger ones."""
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
+_MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}\Z")
+_LARGEST = 1 << 53
+"""Bytes; what stands in JSON is exact up to here."""
+
+
+class Malformed(ValueError):
+    """Bytes that are not what they should be, in words for people."""
+
+
+def digest(data: bytes) -> Digest:
+    """`sha256:…` of some bytes."""
+    return Digest(f"sha256:{hashlib.sha256(data).hexdigest()}")
+
+
+def is_digest(text: object) -> bool:
+    """Whether it is a digest of the one kind that is used here."""
+    return isinstance(text, str) and _DIGEST.match(text) is not None
+
+
+def canonical(document: object) -> bytes:
+    """The one way in which a document is written: keys sorted, no spaces, UTF-8."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def parsed(data: bytes) -> Any:
+    """Any JSON document; raises Malformed."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Malformed("it is no JSON document") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """What a manifest says of a blob: media type, digest, size in bytes, annotations."""
+
+    media_type: str
+    digest: Digest
+    size: int
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, media_type: str, data: bytes, annotations: Mapping[str, str] | None = None) -> Descriptor:
+        """The descriptor of some bytes."""
+        return cls(media_type=media_type, digest=digest(data), size=len(data), annotations=annotations or {})
+
+    @classmethod
+    def read(cls, node: object) -> Descriptor:
+        """A descriptor as it stands in a manifest; raises Malformed."""
+        if not isinstance(node, dict):
+            raise Malformed("a descriptor is no map")
+        media_type, found, size = node.get("mediaType"), node.get("digest"), node.get("size")
+        if not isinstance(media_type, str) or not _MEDIA_TYPE.match(media_type):
+            raise Malformed("a descriptor has no media type")
+        if not isinstance(found, str) or not is_digest(found):
+            raise Malformed("a descriptor has no sha256 digest")
+        if type(size) is not int or not 0 <= size < _LARGEST:
+            raise Malformed(f"the descriptor of {found} has no size")
+        return cls(media_type=media_type, digest=Digest(found), size=size, annotations=_annotations(node))
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in a manifest."""
+        node: dict[str, Any] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+        return node | ({"annotations": dict(self.annotations)} if self.annotations else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """An image manifest; with an `artifact_type` it is one of something else than an image."""
+
+    config: Descriptor
+    layers: tuple[Descriptor, ...]
+    artifact_type: str | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, data: bytes) -> Manifest:
+        """A manifest from its bytes; raises Malformed."""
+        node = parsed(data)
+        if not isinstance(node, dict) or node.get("schemaVersion") != 2:
+            raise Malformed("it is no image manifest")
+        layers, artifact_type = node.get("layers"), node.get("artifactType")
+        if node.get("mediaType", MANIFEST) not in (MANIFEST, DOCKER_MANIFEST) or not isinstance(layers, list):
+            raise Malformed("it is no image manifest")
+        return cls(
+            config=Descriptor.read(node.get("config")),
+            layers=tuple(Descriptor.read(layer) for layer in layers),
+            artifact_type=artifact_type if isinstance(artifact_type, str) else None,
+            annotations=_annotations(node),
+        )
+
+    def encoded(self) -> bytes:
+        """Its bytes, the same every time; the digest of an image is that of these."""
+        node: dict[str, Any] = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": self.config.document(),
+            "layers": [layer.document() for layer in self.layers],
+        }
+        node |= {"artifactType": self.artifact_type} if self.artifact_type else {}
+        return canonical(node | ({"annotations": dict(self.annotations)} if self.annotations else {}))
+
+
+def _annotations(node: Mapping[str, object]) -> dict[str, str]:
+    found = node.get("annotations") or {}
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise Malformed("annotations are no map of texts")
+    return found

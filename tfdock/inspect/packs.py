@@ -1,0 +1,240 @@
+"""Packs of cache entries, as layers of an image: how they are written, and how a stranger's are read. Pure.
+
+A pack is a tar of files named as in Bazel's disk cache, zstd-compressed; its table of contents is a blob of its own,
+so that what a pack holds is known without it. The table fixes every byte of the tar but the files' own. So the reader
+makes the headers itself and compares: a path, a link, another size or order is not recognised, it is different.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, cast
+
+import zstandard
+
+from tfdock.inspect.action_cache import EMPTY
+from tfdock.inspect.oci import Malformed, canonical, parsed
+
+CONTENTS_SCHEMA = "tfdock.cache.contents/1"
+CONTENTS_TYPE = "application/vnd.tfdock.cache.contents.v1+json+zstd"
+PACK_TYPE = "application/vnd.tfdock.cache.layer.v1.tar+zstd"
+PACK_SIZE = 64 << 20
+"""Bytes of entries in a pack; a larger entry has a pack of its own."""
+PACK_ENTRIES = 50_000
+"""Entries in a pack, at most."""
+LARGEST = (1 << 33) - 1
+"""Bytes of an entry: what a tar's header can say."""
+MOST_CONTENTS = 4 << 20
+"""Bytes of a table of contents, packed."""
+_MOST_UNPACKED = 10 << 20
+_WINDOW = 8 << 20
+"""Bytes of memory that unpacking may ask for."""
+_BLOCK = 512
+_END = bytes(2 * _BLOCK)
+_READ = 1 << 18
+_LEVEL, _THREADS = 3, 2  # any number of threads gives the same bytes, none gives others
+_CONTENTS_LEVEL = 12
+
+_NAME = re.compile(r"(?:(?:ac|cas)/([0-9a-f]{2})/(?=\1)|(?:ac_)?)([0-9a-f]{64})\Z")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Entry:
+    """A file of a disk cache: its name there (`cas/0f/0fac…`, in old Bazels `0fac…`), size in bytes, sha256."""
+
+    name: str
+    size: int
+    sha256: str
+
+    @property
+    def is_action(self) -> bool:
+        """Whether it says what an action left; the others are what was left, named by their sha256."""
+        return self.name.startswith("ac")
+
+
+def in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """As they stand in a pack: actions after what they need."""
+    return tuple(sorted(entries, key=lambda entry: (entry.is_action, entry.name)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What a pack holds, in order, and for which toolchain."""
+
+    toolchain: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the entries."""
+        return sum(entry.size for entry in self.entries)
+
+    def encoded(self) -> bytes:
+        """Its bytes, the same every time. Of blobs the name says the sha256."""
+        rows = [[one.name, one.size, *([one.sha256] if one.is_action else [])] for one in self.entries]
+        text = canonical({"schema": CONTENTS_SCHEMA, "toolchain": self.toolchain, "entries": rows})
+        return zstandard.ZstdCompressor(level=_CONTENTS_LEVEL).compress(text)
+
+    @classmethod
+    def read(cls, data: bytes) -> Contents:
+        """A table of contents from its bytes; raises Malformed."""
+        try:
+            unpacker = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(data)
+            text = unpacker.read(_MOST_UNPACKED + 1)
+        except zstandard.ZstdError as error:
+            raise Malformed("a table of contents cannot be unpacked") from error
+        if len(text) > _MOST_UNPACKED:
+            raise Malformed("a table of contents is too long")
+        node = parsed(text)
+        if not isinstance(node, dict) or node.get("schema") != CONTENTS_SCHEMA:
+            raise Malformed(f"a table of contents is not `{CONTENTS_SCHEMA}`")
+        rows, toolchain = node.get("entries"), node.get("toolchain")
+        if not isinstance(rows, list) or not isinstance(toolchain, str):
+            raise Malformed("a table of contents lists nothing")
+        entries = tuple(map(_entry, rows))
+        if entries != in_order(entries) or len({entry.name for entry in entries}) < len(entries):
+            raise Malformed("a table of contents is out of order")
+        return cls(toolchain=toolchain, entries=entries)
+
+
+def _entry(row: object) -> Entry:
+    """A row of a table of contents; whatever could be a path, or has no sensible size, raises Malformed."""
+    name, size, *rest = row if isinstance(row, list) and len(row) in (2, 3) else (None, None)
+    match = _NAME.match(name) if isinstance(name, str) else None
+    if not match or not isinstance(name, str):
+        raise Malformed(f"`{str(name)[:80]!a}` is no name of a cache entry")
+    if type(size) is not int or not 0 <= size <= LARGEST:
+        raise Malformed(f"the entry {name} has no size")
+    is_action = name.startswith("ac")
+    sha256 = rest[0] if is_action and rest else match[2]
+    if bool(rest) is not is_action or not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise Malformed(f"the entry {name} has no sha256")
+    if (sha256 == EMPTY) is not (size == 0):
+        raise Malformed(f"the entry {name} cannot have {size} bytes")
+    return Entry(name, size, sha256)
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+class Changed(Exception):
+    """A file that is packed has not the size or sha256 that it should have; `entry` is what it should be."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry.name)
+        self.entry = entry
+
+
+def packed(entries: Iterable[Entry], read: Callable[[Entry], Iterable[bytes]]) -> Iterator[bytes]:
+    """The bytes of a pack; `read` gives those of a file. Raises Changed for a file that is not what it should be."""
+    entries = tuple(entries)
+    size = len(_END) + sum(_BLOCK + entry.size + _padding(entry) for entry in entries)
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=_THREADS).compressobj(size=size)
+    for entry in entries:
+        yield compressor.compress(_header(entry))
+        for piece in _checked(entry, read(entry)):
+            yield compressor.compress(piece)
+        yield compressor.compress(bytes(_padding(entry)))
+    yield compressor.compress(_END)
+    yield compressor.flush()
+
+
+def _checked(entry: Entry, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    sha256, size = hashlib.sha256(), 0
+    for piece in pieces:
+        size += len(piece)
+        if size > entry.size:
+            break
+        sha256.update(piece)
+        yield piece
+    if size != entry.size or sha256.hexdigest() != entry.sha256:
+        raise Changed(entry)
+
+
+def _header(entry: Entry) -> bytes:
+    """What a tar has before a file (POSIX ustar): name, mode 644, root's, 1970, plain file."""
+    before = entry.name.encode().ljust(100, b"\0") + b"0000644\0" + 2 * b"0000000\0"
+    before += b"%011o\0%011o\0" % (entry.size, 0)
+    after = b"0".ljust(101, b"\0") + b"ustar\x0000".ljust(255, b"\0")
+    return before + b"%06o\0 " % (sum(before) + 8 * ord(" ") + sum(after)) + after
+
+
+def _padding(entry: Entry) -> int:
+    return -entry.size % _BLOCK
+
+
+def most_packed(contents: Contents) -> int:
+    """Bytes that a pack has at most: what does not get smaller gets larger by a little."""
+    return contents.size + (contents.size >> 7) + 2 * _BLOCK * len(contents.entries) + (1 << 16)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def unpacked(contents: Contents, read: Callable[[int], bytes]) -> Iterator[tuple[Entry, bytes, bool]]:
+    """The entries of a pack as they come: which one, a piece of it, and whether that is its last.
+
+    `read(size)` gives the bytes of the pack, none at its end. Memory is bounded, and so is what is unpacked: by what
+    the table of contents says. Raises Malformed where the pack is another, at the latest after its last entry; an
+    entry that is whole has the sha256 that it should have.
+    """
+    stream = _Stream(read)
+    for entry in contents.entries:
+        if stream.exactly(_BLOCK) != _header(entry):
+            raise Malformed(f"the pack holds something else where {entry.name} should be")
+        sha256, left = hashlib.sha256(), entry.size
+        while left:
+            piece = stream.some(left)
+            left -= len(piece)
+            sha256.update(piece)
+            if not left:
+                break
+            yield entry, piece, False
+        if sha256.hexdigest() != entry.sha256:
+            raise Malformed(f"the entry {entry.name} is not what its name says")
+        if any(stream.exactly(_padding(entry))):
+            raise Malformed(f"there is something behind the entry {entry.name}")
+        yield entry, piece if entry.size else b"", True
+    if stream.exactly(len(_END)) != _END or not stream.is_at_end(read):
+        raise Malformed("the pack does not end where it should")
+
+
+class _Stream:
+    """What is unpacked, in pieces that are asked for."""
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        source = cast("IO[bytes]", _Source(read))
+        self._reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(source, read_size=_READ)
+
+    def some(self, most: int) -> bytes:
+        """At least one byte."""
+        try:
+            data = self._reader.read(min(most, _READ))
+        except zstandard.ZstdError as error:
+            raise Malformed("the pack cannot be unpacked") from error
+        if not data:
+            raise Malformed("the pack ends too early")
+        return data
+
+    def exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += self.some(size - len(data))
+        return data
+
+    def is_at_end(self, read: Callable[[int], bytes]) -> bool:
+        """Whether nothing follows, packed or not."""
+        try:
+            return not self._reader.read(1) and not read(1)
+        except zstandard.ZstdError as error:
+            raise Malformed("the pack cannot be unpacked") from error
+
+
+class _Source:
+    """What zstandard takes for a file."""
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self.read = read

@@ -1,0 +1,33 @@
+"""Addresses of remote caches and executors, as profiles and settings write them -> `Endpoint`."""
+
+from __future__ import annotations
+
+import re
+
+from tfdock.model import Endpoint
+
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
+_PORT = r"[1-9]\d{0,4}"
+_PATH = r"(?:/[A-Za-z0-9._~-]+)*/?"
+CACHE = rf"https?://{_HOST}(:{_PORT})?{_PATH}|grpcs://{_HOST}(:{_PORT})?/?|grpc://{_HOST}:{_PORT}/?"
+"""What a cache's address looks like: a cache speaks HTTP or gRPC. Plain gRPC has no port of its own."""
+EXECUTOR = rf"grpcs://{_HOST}(:{_PORT})?/?|grpc://{_HOST}:{_PORT}/?"
+"""An executor speaks gRPC only."""
+
+_PARTS = re.compile(rf"(https?|grpcs?)://({_HOST})(?::({_PORT}))?({_PATH})", re.ASCII)
+_PORTS = {"http": 80, "https": 443, "grpcs": 443}
+_LOGIN = re.compile(r"[a-z]+://[^/]*@")
+
+
+def has_login(text: str) -> bool:
+    """Whether a user or a password stands in an address."""
+    return _LOGIN.match(text) is not None
+
+
+def parse(text: str) -> Endpoint:
+    """The endpoint of an address that matches `CACHE` or `EXECUTOR`; raises ValueError for any other."""
+    match = _PARTS.fullmatch(text)
+    if match is None or int(match[3] or _PORTS.get(match[1], 0)) not in range(1, 65536):
+        raise ValueError("not the address of a cache or executor")
+    scheme, host, port, path = match.groups()
+    return Endpoint(scheme, host.lower(), int(port or _PORTS[scheme]), path.rstrip("/"))

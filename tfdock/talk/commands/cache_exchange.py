@@ -1,0 +1,198 @@
+"""`cache push` and `cache pull`: Bazel's disk caches between this machine and a registry."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from tfdock.errors import Problem, ProfileError
+from tfdock.model import ImageRef
+from tfdock.talk import console
+from tfdock.talk.app import AsJson, CacheDir, Knowledge, command, preparer_for, print_json, settings_for
+from tfdock.talk.commands.build import stoppable
+from tfdock.talk.commands.cache import group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tfdock.do.cache import CacheFolder, DiskCache
+    from tfdock.do.cache_exchange import Exchange
+    from tfdock.do.cache_sending import Pushed
+    from tfdock.do.cache_taking import Pulled
+    from tfdock.do.settings import Settings
+    from tfdock.do.watch import Stop
+
+_T = TypeVar("_T")
+
+Reference = Annotated[
+    str,
+    typer.Argument(
+        help="The cache's name in a registry, such as ghcr.io/me/project/cache:main.",
+        metavar="REF",
+        show_default=False,
+    ),
+]
+Toolchains = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--toolchain", help="Only this toolchain key; may be given again.", metavar="KEY", show_default=False
+    ),
+]
+
+
+@group.command(epilog="Example: `tfdock cache push ghcr.io/me/project/cache:main`, at the end of a CI job.")
+@command("tfdock.cache-push/1")
+def push(
+    reference: Reference,
+    profiles: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Only the toolchains that these were built with.", metavar="PROFILE…", show_default=False
+        ),
+    ] = None,
+    toolchains: Toolchains = None,
+    cache_dir: CacheDir = None,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send Bazel's disk cache to a registry: what is there already is not sent again. Needs `docker login`."""
+    image = _named(reference, writing=True)
+    settings = settings_for(cache_dir=cache_dir, knowledge=knowledge)
+    cache, keys = _chosen(settings, profiles or [], toolchains or [])
+    with _exchange(cache, image) as (exchange, stop):
+        pushed, digest = _watched(lambda: exchange.push(keys), stop)
+    for one in pushed:
+        _tell_pushed(one)
+    if as_json:
+        document = {"reference": str(image), "digest": digest, "toolchains": [asdict(one) for one in pushed]}
+        print_json("tfdock.cache-push/1", True, document)
+    elif digest:
+        console.say(f"{image}@{digest}", stream=sys.stdout)
+
+
+@group.command(epilog="Example: `tfdock cache pull ghcr.io/me/project/cache:main`, at the start of a CI job.")
+@command("tfdock.cache-pull/1")
+def pull(
+    reference: Reference,
+    toolchains: Toolchains = None,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take Bazel's disk cache from a registry: only what is missing here, and only what is what it should be."""
+    from tfdock.do.cache import CacheFolder
+
+    image = _named(reference, writing=False)
+    cache = CacheFolder.opened(settings_for(cache_dir=cache_dir).cache_dir)
+    with _exchange(cache, image) as (exchange, stop):
+        pulled = _watched(lambda: exchange.pull(toolchains or []), stop)
+    for one in pulled:
+        _tell_pulled(one)
+    if as_json:
+        document = {"reference": str(image), "toolchains": [asdict(one) for one in pulled]}
+        print_json("tfdock.cache-pull/1", True, document)
+
+
+def _named(text: str, *, writing: bool) -> ImageRef:
+    """The reference of a cache; one by digest cannot be pushed to."""
+    try:
+        image = ImageRef.parse(text)
+    except ValueError as error:
+        raise ProfileError(
+            Problem(
+                code="reference-malformed",
+                message=f"`{text}` is no name in a registry",
+                fix="write `host/name:tag`, such as `ghcr.io/me/project/cache:main`: no `https://`, no capitals",
+            )
+        ) from error
+    if writing and image.digest:
+        raise ProfileError(
+            Problem(
+                code="reference-malformed",
+                message=f"`{text}` names a cache by its digest, which stands for what is there now",
+                fix="name a tag: `host/name:tag`",
+            )
+        )
+    return image
+
+
+def _chosen(settings: Settings, profiles: list[str], toolchains: list[str]) -> tuple[CacheFolder, list[str]]:
+    """The toolchain keys to push: those that are named, or all that are here."""
+    from tfdock.do.cache import CacheFolder
+
+    cache = CacheFolder.existing(settings.cache_dir)
+    disks = cache.disks() if cache else []
+    here = [disk.key for disk in disks]
+    wanted = [*toolchains, *(_built_with(disks, settings, profile) for profile in profiles)] or here
+    unknown = [key for key in wanted if key not in here]
+    if cache is None or unknown or not wanted:
+        what = f"nothing of the toolchain {', '.join(unknown)}" if unknown else "nothing that could be pushed"
+        raise ProfileError(
+            Problem(
+                code="cache-toolchain-unknown",
+                message=f"the cache {settings.cache_dir} holds {what}",
+                fix=f"it holds: {', '.join(here) or 'nothing yet, so build first'}; see `tfdock cache list`",
+            )
+        )
+    return cache, list(dict.fromkeys(wanted))
+
+
+def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str:
+    """The key of the toolchain with which a profile was built last."""
+    from tfdock.do.cache_use import uses
+
+    build_id = preparer_for(settings).prepare(profile).plan.build_id
+    found = [(use.when, disk.key) for disk in disks for use in uses(disk) if use.build_id == build_id]
+    if not found:
+        raise ProfileError(
+            Problem(
+                code="cache-toolchain-unknown",
+                message=f"the cache {settings.cache_dir} knows of no build of {build_id}",
+                fix=f"build it first: `tfdock build {profile}`; or name a toolchain: `--toolchain KEY`",
+                file=profile,
+            )
+        )
+    return max(found)[1]
+
+
+@contextmanager
+def _exchange(cache: CacheFolder, image: ImageRef) -> Iterator[tuple[Exchange, Stop]]:
+    from tfdock.do.cache_exchange import Exchange
+    from tfdock.do.cache_layers import StoredCache
+
+    with stoppable("what has arrived is kept") as stop:
+        stored = StoredCache(image, stop.check)
+        yield Exchange(cache, stored, lambda text: console.say(text, stream=sys.stderr), stop), stop
+
+
+def _watched(do: Callable[[], _T], stop: Stop) -> _T:
+    """Do it in a thread, which ends at the first Ctrl-C when it next can, and is left behind at the second."""
+    from tfdock.do.watch import Stopper, watched
+
+    stopper = Stopper(stop, gently=lambda: None, by_force=stop.check)
+
+    def tick(_: float) -> None:
+        stopper.tick()
+
+    return watched(lambda _: do(), lambda _: None, tick, None)
+
+
+def _tell_pushed(one: Pushed) -> None:
+    style = console.Style(sys.stderr)
+    packs = "1 pack" if one.packs == 1 else f"{one.packs} packs"
+    text = f"pushed {one.entries} entries, {console.size(one.sent)} in {packs}; {one.there} were there"
+    more = f"; {one.gone} packs replaced" if one.gone else ""
+    more += f"; {one.incomplete} actions left out, whose outputs are not here" if one.incomplete else ""
+    console.say(f"{style.good(one.toolchain)}: {text}{more}", stream=sys.stderr)
+
+
+def _tell_pulled(one: Pulled) -> None:
+    style = console.Style(sys.stderr)
+    packs = "1 pack" if one.packs == 1 else f"{one.packs} packs"
+    text = f"pulled {one.entries} entries, {console.size(one.received)} in {packs}; {one.there} were there"
+    more = f"; {one.incomplete} actions left out, whose outputs are nowhere" if one.incomplete else ""
+    console.say(f"{style.good(one.toolchain)}: {text}{more}", stream=sys.stderr)

@@ -1,0 +1,124 @@
+"""`report`: what happened in a build, from its record."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tfdock.errors import Problem, ProfileError
+from tfdock.talk import console
+from tfdock.talk.app import AsJson, Wheelhouse, app, command, print_json, settings_for
+
+
+@app.command(
+    epilog="Example: `tfdock report tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64 -o page.html`. Exit status: 0, "
+    "or 2 where there is no such record."
+)
+@command("tfdock.report/1")
+def report(
+    record: Annotated[
+        str,
+        typer.Argument(
+            help="A record.json, the folder it lies in, or the build id of a build in the wheelhouse.",
+            metavar="RECORD",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write a page with pictures.", metavar="FILE", show_default=False),
+    ] = None,
+    wheelhouse: Wheelhouse = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what happened in a build: phases, cache, actions executed, what took long, and why it was not warm."""
+    path = _found(record, settings_for(wheelhouse=wheelhouse).wheelhouse.absolute())
+    document = _read(path)
+    try:
+        lines, page = list(_lines(document)), _page(document, path.parent) if output else ""
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _unreadable(path) from error
+    if as_json:
+        shown = {key: value for key, value in document.items() if key not in ("schema", "verification")}
+        print_json("tfdock.report/1", True, {"record": str(path), **shown})
+    else:
+        for line in lines:
+            console.say(line, stream=sys.stdout)
+    if output:  # told first: a page that cannot be written loses nothing
+        output.write_text(page, "utf-8")
+
+
+def _found(name: str, wheelhouse: Path) -> Path:
+    """The record's file."""
+    from tfdock.do.workspace import Wheelhouse as House
+
+    path = Path(name)
+    if path.is_file():
+        return path
+    if (path / "record.json").is_file():
+        return path / "record.json"
+    house = House(wheelhouse)
+    records = list(house.records())
+    mine = [one for one in records if one.get("build_id") == name]
+    if mine:
+        newest = max(mine, key=lambda one: str(one.get("finished")))
+        return house.record_folder(newest["build_id"], newest["fingerprint"]) / "record.json"
+    known = sorted({str(one.get("build_id")) for one in records})
+    near = difflib.get_close_matches(name, known, n=1)
+    ways = f"did you mean `{near[0]}`? " if near else f"there are: {', '.join(known)}. " if known else ""
+    raise ProfileError(
+        Problem(
+            code="record-not-found",
+            message=f"`{name}` is neither a record nor a build id of {wheelhouse}",
+            fix=f"{ways}Give a record.json, its folder, or a build id with the `--wheelhouse` it is in",
+        )
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from tfdock.do.workspace import RECORD_SCHEMA
+
+    try:
+        document = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        document = None
+    if isinstance(document, dict) and document.get("schema") == RECORD_SCHEMA:
+        return document
+    raise _unreadable(path)
+
+
+def _unreadable(path: Path) -> ProfileError:
+    return ProfileError(
+        Problem(
+            code="record-unreadable",
+            message=f"{path} is not the record of a build",
+            fix="give the record.json that a build wrote; it lies in `.tfdock/` of the wheelhouse",
+            file=str(path),
+        )
+    )
+
+
+def _lines(document: dict[str, Any]) -> Iterator[str]:
+    from tfdock.talk.happened import tables
+
+    style = console.Style(sys.stdout)
+    for index, (title, rows) in enumerate((title, rows) for title, rows in tables(document) if rows):
+        yield from [""] if index else []
+        yield style.strong(title)
+        yield from console.table([tuple(map(console.clean, row)) for row in rows])
+
+
+def _page(document: dict[str, Any], folder: Path) -> str:
+    from tfdock.do.happened import kept_profile
+    from tfdock.do.workspace import kept_files
+    from tfdock.inspect.bazel_profile import Profile
+    from tfdock.talk.build_page import build_page
+
+    name = kept_files(document).get("profile")
+    return build_page(document, kept_profile(folder / name) if name else Profile())
