@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from tfdock.decide.trial import (
 )
 from tfdock.do import assets, events, journal
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo
-from tfdock.do.failures import make_folder
+from tfdock.do.failures import file_error, make_folder
 from tfdock.do.machine import free_disk, gives_gpus
 from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps, ready
@@ -46,6 +46,7 @@ from tfdock.do.workspace import remove_folder
 from tfdock.errors import (
     DiskFull,
     EngineError,
+    EngineHung,
     EngineLost,
     EngineUnavailable,
     NetworkError,
@@ -61,6 +62,7 @@ from tfdock.inspect.defects import WheelError
 from tfdock.inspect.facts import GpuCode, merged
 from tfdock.inspect.identity import runs_on_python
 from tfdock.inspect.inspection import Inspection
+from tfdock.inspect.wheel import WheelFacts
 from tfdock.model import BuildId, ImageRef, Mount
 from tfdock.read.knowledge import Accelerator, KnowledgeBase
 
@@ -71,6 +73,8 @@ _HERE = "/tfdock"
 MEMORY = 8 * GIB
 """More than importing and compiling takes; a machine with less gives what it has."""
 _PIDS = 16384
+_NO_PROGRAM, _KILLED = 127, 137
+"""Exit statuses: a shell found no such program; a container was killed."""
 _FULL = 32 * MIB
 _LONGEST = 1 << 20
 """Characters of a line with a result."""
@@ -256,7 +260,7 @@ def combined(found: Sequence[Verification]) -> dict[str, Any]:
 def _told(check: Check) -> str:
     """A failed check in one line."""
     parts = [f"expected {check.expected}" if check.expected else "", f"found {check.found}" if check.found else ""]
-    return ": ".join([f"`{check.name}`", "; ".join([*(part for part in parts if part), check.reason][:3])])
+    return f"`{check.name}`: {'; '.join(part for part in (*parts, check.reason) if part)}"
 
 
 # --- a run of its own -----------------------------------------------------------------------------------------------
@@ -280,6 +284,8 @@ def bench_for(
         try:
             yield Bench(steps=steps, info=info, settings=settings, folder=folder)
             ok = True
+        except OSError as error:
+            raise file_error(error, {"the cache": settings.cache_dir.absolute()}) from error
         finally:
             seconds = steps.clock() - began
             listen(events.PhaseEnded(build_id=BuildId(wheel), phase="verify", seconds=seconds, ok=ok))
@@ -309,7 +315,7 @@ class _Run:
         if not access.missing:
             try:
                 return self._tried(runtime, dependencies, access)
-            except (EngineLost, EngineUnavailable):
+            except (EngineHung, EngineLost, EngineUnavailable):
                 raise
             except EngineError as error:  # its GPU runtime is there, and has no GPU to give
                 access = _Access(missing=error.problems[0].message)
@@ -353,7 +359,9 @@ class _Run:
         if not wanted:
             return self._folder("nothing")
         limits = limits_of(self._knowledge, self._inspection)
-        key = hashlib.sha256("\n".join(["1", image.id, *sorted(wanted), "", *limits]).encode()).hexdigest()[:16]
+        python = self._inspection.wheel.python_tag  # an image may have several
+        text = "\n".join(["2", image.id, python, *sorted(wanted), "", *limits])
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
         folder = self._bench.settings.cache_dir.absolute() / "dependencies" / key
         if not folder.is_dir():
             self._fetch(image, wanted, limits, folder)
@@ -369,7 +377,7 @@ class _Run:
 
     def _fetch(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], folder: Path) -> None:
         """Fetch into a folder of the run's own, and move it when it is whole."""
-        given, made = self._folder("requirements"), self._folder("fetched")
+        given, made = self._folder("requirements"), self._emptied("fetched")
         for name, lines in (("requirements.txt", wanted), ("constraints.txt", limits)):
             (given / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
         mounts = [
@@ -379,7 +387,8 @@ class _Run:
         environment = {name: os.environ[name] for name in (*_PIP, *_PROXIES) if os.environ.get(name)}
         certificates = os.environ.get("PIP_CERT")
         if certificates and Path(certificates).is_file():
-            mounts.append(Mount(source=certificates, target=f"{_HERE}/certificates.pem", read_only=True))
+            source = str(Path(certificates).absolute())
+            mounts.append(Mount(source=source, target=f"{_HERE}/certificates.pem", read_only=True))
             environment["PIP_CERT"] = f"{_HERE}/certificates.pem"
         # `wheel` and not `download`: what has only a source archive is made a wheel while there is a network.
         words = ["-m", "pip", "wheel", "--no-cache-dir", "--wheel-dir", f"{_HERE}/made/wheels"]
@@ -387,7 +396,7 @@ class _Run:
         spec = self._spec(
             "dependencies",
             image,
-            _python(self._inspection.wheel.python_tag, *words),
+            _python(self._inspection.wheel, *words),
             mounts,
             {**_PIP_MANNERS, "HOME": f"{_HERE}/made", "TMPDIR": f"{_HERE}/made", **environment},
             network=self._bench.settings.network,
@@ -396,6 +405,8 @@ class _Run:
         if state.exit_code:
             self._check_room()
             said = [line for line in self._bench.steps.tail if line.strip()]
+            if state.exit_code == _NO_PROGRAM or "No module named pip" in " ".join(said[-1:]):
+                raise self._unfit(_ended(state, said))
             errors = [line for line in said if line.startswith("ERROR")] or said
             raise _Impossible(
                 NetworkError(
@@ -435,22 +446,33 @@ class _Run:
             Mount(source=str(work), target=f"{_HERE}/work"),
         ]
         words = (f"{_HERE}/verify/run.py", f"{_HERE}/verify/request.json")
-        command = _python(self._inspection.wheel.python_tag, *words)
+        command = _python(self._inspection.wheel, *words)
         spec = self._spec("verify", image, command, mounts, {}, network="none", access=access)
         marked = MarkedLines(mark, lambda count: self._progress(count, len(tried.tasks)))
         state = self._ran(spec, f"trial of {self._wheel.name}", marked)
         results = results_of(tried.tasks, marked.documents)
-        ended = f"the container ended with exit status {state.exit_code}"
-        if not results:
-            said = next((line for line in reversed(self._bench.steps.tail) if line.strip()), "")
-            raise self._impossible(
-                "runtime-unfit",
-                f"the runtime image cannot run the checks: {ended}: {said[:300]}",
-                "name an image that has the wheel's Python with pip: `runtime: …` in the profile",
-            )
-        if any(result.outcome == "failed" for result in results.values()):
+        if not results or any(result.outcome == "failed" for result in results.values()):
             self._check_room()
-        return judged(self._knowledge, self._inspection, tried, results, ended)
+        if state.exit_code == _KILLED and len(results) < len(tried.tasks):
+            raise EngineLost(
+                Problem(
+                    code="container-killed",
+                    message="the container in which the wheel was tried was killed from outside, and not for memory",
+                    fix="was the engine restarted? Run the same command again",
+                )
+            )
+        if not results:
+            raise self._unfit(_ended(state, self._bench.steps.tail))
+        if "install" in results and results["install"].outcome == "skipped":
+            raise self._unfit(results["install"].reason)
+        return judged(self._knowledge, self._inspection, tried, results, _ended(state))
+
+    def _unfit(self, reason: str) -> _Impossible:
+        return self._impossible(
+            "runtime-unfit",
+            f"the runtime image cannot run the checks: {reason}",
+            "name an image that has the wheel's Python with pip: `runtime: …` in the profile",
+        )
 
     def _request(self, tried: Trial, mark: str) -> Path:
         """The folder with the scripts and what they are told."""
@@ -568,7 +590,7 @@ def _access(accelerator: Accelerator | None, info: EngineInfo) -> _Access:
     runtime, devices = accelerator.engine_runtime, accelerator.device_files
     if gives_gpus(info, accelerator):
         return _Access(gpus=True)
-    if devices and Path(devices[0]).exists():
+    if devices and all(Path(device).exists() for device in devices):
         return _Access(devices=devices, groups=tuple(sorted(_groups(devices))))
     wants = f"the runtime `{runtime}`" if runtime else " and ".join(devices)
     have = ", ".join(name for name in info.runtimes if "." not in name) or "none"
@@ -606,12 +628,21 @@ def requirements(inspection: Inspection, extras: Sequence[str] = ()) -> list[str
     return found
 
 
-def _python(tag: str, *words: str) -> tuple[str, ...]:
-    """A command for the wheel's own Python (`cp311`), else whichever the image has."""
-    number = tag.removeprefix("cp").partition(".")[0]
-    own = f"python{number[0]}.{number[1:]}" if number.isdigit() and len(number) > 1 else "python"
-    find = f"for one in {own} python python3; do command -v $one && break; done"
-    return ("/bin/sh", "-c", f'exec "$({find} | head -n 1)" "$@"', "python", *words)
+def _ended(state: ContainerState, said: Iterable[str] = ()) -> str:
+    """How a container ended, with the last line that it said."""
+    words = [line for line in said if line.strip()][-1:]
+    return ": ".join([f"the container ended with exit status {state.exit_code}", *(word[:300] for word in words)])
+
+
+def _python(wheel: WheelFacts, *words: str) -> tuple[str, ...]:
+    """A command for the wheel's own Python (`cp311-cp311`), else whichever the image has."""
+    number = wheel.python_tag.removeprefix("cp")
+    own, test = "python", ""
+    if number.isdigit() and wheel.abi_tag.startswith(wheel.python_tag):
+        own = f"python{number[0]}.{number[1:]}"
+        test = f"import sys; sys.exit(sys.version_info[:2] != ({number[0]}, {number[1:]}))"
+    find = f'for one in {own} python python3; do "$one" -c "{test}" 2> /dev/null && exec "$one" "$@"; done'
+    return ("/bin/sh", "-c", f"{find}; echo there is no {own}; exit {_NO_PROGRAM}", "python", *words)
 
 
 @dataclass
