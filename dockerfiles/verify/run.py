@@ -21,6 +21,7 @@ Runs on whichever Python the image has, 2.7 and 3.4 among them, with nothing but
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,8 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TAIL = 8000
+# Bytes of a program's output that go to the log: one that never stops printing shall fill no disk.
+MOST = 4 << 20
 # What a signal most often means here.
 SIGNALS = {
     "SIGILL": "it uses instructions that this CPU does not have",
@@ -92,8 +95,11 @@ class Trial(object):
         self.environment = self._environment()
 
     def _environment(self):
-        """What every process gets: the image's own variables, and no settings of a user's pip."""
-        kept = dict((name, value) for name, value in os.environ.items() if not name.startswith("PIP_"))
+        """What every process gets: the image's own variables, but none of pip's and Python's.
+
+        PYTHONPATH would put another TensorFlow, which the image may have, before the one that is tried.
+        """
+        kept = dict((name, value) for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON")))
         kept.update(
             HOME=self._folder("home"),
             TMPDIR=self._folder("tmp"),
@@ -154,14 +160,14 @@ class Trial(object):
         timer = threading.Timer(seconds, give_up)
         timer.daemon = True
         timer.start()
-        tail = b""
-        while True:
-            data = os.read(process.stdout.fileno(), 65536)
-            if not data:
-                break
-            self.output.write(data)
+        tail, room = b"", MOST
+        for data in said_by(process):
+            self.output.write(data[:room])
+            room = max(0, room - len(data))
             tail = (tail + data)[-TAIL:]
         status = process.wait()
+        if not room:
+            self.output.line("--- more was said than is shown ---")
         timer.cancel()
         kill_group(process.pid)  # what it left running would be in the way of the next one
         process.stdout.close()
@@ -189,7 +195,7 @@ class Trial(object):
             self.python = os.path.join(place, "bin", "python")
         else:
             self.environment["PYTHONUSERBASE"] = self._folder("environment")
-            target = ["--user"]
+            target = ["--user", "--ignore-installed"]  # the image may have the same version
         words = ["-m", "pip", "install", "--no-index", "--find-links", self.request["dependencies"], "--no-cache-dir"]
         words += ["--no-compile"] + target + [self.request["wheel"]]
         ended = self.run([self.python] + words, seconds, self.pip)
@@ -249,6 +255,18 @@ def complaint(ended, seconds):
     errors = [line.strip() for line in ended.tail.splitlines() if re.match(r"\s*(ERROR|error):", line)]
     said = "; ".join(errors)[:1000] or ended.last_words()
     return said if ended.status > 0 and not ended.late else ": ".join([ended.trouble(seconds), said])
+
+
+def said_by(process):
+    """What a program says until it ends: a daemon of its own may hold on to the pipe for longer."""
+    stream, ended = process.stdout.fileno(), False
+    while not ended:
+        ended = process.poll() is not None
+        if select.select([stream], [], [], 0.0 if ended else 0.1)[0]:
+            data = os.read(stream, 65536)  # as much as a pipe holds: after the end there is no more of the program's
+            if not data:
+                return
+            yield data
 
 
 def kill_group(pid):

@@ -199,7 +199,14 @@ def buildgrid(folder: Path, configuration: str, **values: object) -> Iterator[tu
     python, address = from_bed("buildgrid"), closed_port()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bgd.yml").write_text(configuration.format(address=address, **values))
-    command = [python, "-c", "from buildgrid.server.app import cli; cli()", "server", "start", folder / "bgd.yml"]
+    command: list[str | Path] = [
+        python,
+        "-c",
+        "from buildgrid.server.app import cli; cli()",
+        "server",
+        "start",
+        folder / "bgd.yml",
+    ]
     with served(command, address, folder / "bgd.log") as process:
         yield address, process
 
@@ -210,10 +217,10 @@ def postgres(folder: Path) -> Iterator[str]:
     programs, address = from_bed("postgres"), closed_port()
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("PostgreSQL runs as a user of its own: that needs root and setpriv")
-    as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
+    as_postgres: list[str | Path] = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
     folder.mkdir(parents=True)
     shutil.chown(folder, "postgres")
-    made = [
+    made: list[str | Path] = [
         *as_postgres,
         programs / "initdb",
         "--pgdata",
@@ -224,10 +231,16 @@ def postgres(folder: Path) -> Iterator[str]:
     ]
     subprocess.run(made, cwd="/", check=True, capture_output=True)
     port = address.partition(":")[2]
-    options = ["-k", folder, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-p", port]
+    options: list[str | Path] = ["-k", folder, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-p", port]
     log = folder.parent / "postgres.log"
     with served([*as_postgres, programs / "postgres", "-D", folder / "data", *options], address, log):
-        answers = [programs / "createdb", "--host=127.0.0.1", f"--port={port}", "--username=bgd", "bgd"]
+        answers: list[str | Path] = [
+            programs / "createdb",
+            "--host=127.0.0.1",
+            f"--port={port}",
+            "--username=bgd",
+            "bgd",
+        ]
         wait_until(lambda: subprocess.run(answers, cwd="/", capture_output=True, check=False).returncode == 0)
         migrate = "from buildgrid.server.app import cli; cli()"
         url = f"postgresql+psycopg2://bgd@{address}/bgd"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import itertools
 import json
 import os
 import stat
@@ -488,6 +489,14 @@ def different_containers() -> Hostile:
     return Hostile(members={f"{at}.so": [(data, 1)] for at in range(100)}, silent=True)
 
 
+def full_libraries() -> Hostile:
+    """Each holds nearly as much as one may; before them a file whose turn comes last, since it is the smallest."""
+    pairs = itertools.islice(itertools.combinations(range(100, 400), 2), 16_000)
+    codes = [elf.container(*(elf.Image(kind=2, number=one) for one in pair)) for pair in pairs]
+    data = elf.library((".nv_fatbin", b"".join(codes)), alignment=8)
+    return Hostile(members={"first.py": [(b"", 1)], **{f"{at}.so": [(data, 1), (bytes(MIB), 8)] for at in range(30)}})
+
+
 GFX = "hipv4-amdgcn-amd-amdhsa--gfx90a"
 
 
@@ -583,6 +592,7 @@ HOSTILE: dict[str, Callable[[], Hostile]] = {
     "5000 libraries of broken containers": broken_containers,
     "60 libraries that are read twice": read_twice,
     "100 libraries of containers that differ": different_containers,
+    "30 libraries that hold all they may": full_libraries,
     "20,000 libraries": lambda: Hostile(
         members={
             f"{at}.so": [(elf.library((".nv_fatbin", elf.container(elf.Image(kind=2, number=80)))), 1)]

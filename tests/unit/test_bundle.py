@@ -40,7 +40,12 @@ def index_of(names: dict[str, str]) -> Index:
         base_digest=None,
         source_ref="v99",
         runtime=Runtime(reference="docker.io/library/python:3.11", image=replace(image, id=f"sha256:{'b' * 64}")),
-        wheels=Wheels(requirements=("numpy<2",), limits=(), files={"numpy-1-py3-none-any.whl": names["wheel"]}),
+        wheels=Wheels(
+            python_tag="cp311",
+            requirements=("numpy<2",),
+            limits=(),
+            files={"numpy-1-py3-none-any.whl": names["wheel"]},
+        ),
         external=None,
     )
     return Index(

@@ -441,6 +441,7 @@ def test_rocm_of_which_no_build_info_tells_is_skipped_with_that_reason() -> None
         ("", ("-Wno-sign-compare", "-O3"), "portable", "portable"),
         ("", ("-march=x86-64", "-mtune=generic"), "portable", "portable"),
         ("", ("-mavx2",), "portable", "-mavx2"),
+        ("", ("-mavx10.2",), "portable", "-mavx10.2"),
         ("", ("-march=x86-64-v3",), "portable", "-march=x86-64-v3"),
         ("", ("-march=native",), "portable", "the CPU of the machine that builds (`-march=native`)"),
         ("", ("-mtune=native",), "portable", "the CPU of the machine that builds (`-mtune=native`)"),
@@ -520,9 +521,9 @@ def test_what_could_not_be_judged_is_skipped_with_the_reason() -> None:
     [
         (99 * MIB, "passed", "99.0 MiB"),
         (100 * MIB, "passed", "100.0 MiB"),
-        (100 * MIB + 1, "passed", "100.0 MiB, more than PyPI, unless more was asked for (100 MiB)"),
-        (587 * MIB, "passed", "TensorFlow's own wheels for the CPU (260 MiB)"),
-        (2048 * MIB + 1, "failed", "a file of a GitHub release (2048 MiB)"),
+        (100 * MIB + 1, "passed", "100.0 MiB, more than PyPI takes before more is asked for (100 MiB)"),
+        (587 * MIB, "passed", "TensorFlow allows its own wheels for the CPU (260 MiB)"),
+        (2048 * MIB + 1, "failed", "GitHub takes as a file of a release (2048 MiB)"),
     ],
 )
 def test_limits_that_a_wheel_exceeds_are_named_and_the_largest_is_one_too_many(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_a_file_that_is_no_wheel_is_refused_with_its_name(tmp_path: Path, as_jso
     path.write_bytes(b"PK\3\4 and no more")
     result = run(path, *as_json)
     assert result.exit_code == 4
-    assert f"{path}: error: The file has no zip end record. [wheel-not-a-zip]" in result.stderr
+    assert f"{path}: error: The file begins like a zip archive and ends without" in result.stderr
     if as_json:
         assert document(result)["problems"][0]["code"] == "wheel-not-a-zip"
 
@@ -117,6 +118,22 @@ def test_what_a_wheel_says_cannot_write_on_the_terminal(tmp_path: Path) -> None:
     assert "[31mred.py` is listed but not in the wheel" in result.stdout
     assert "\x1b" not in result.stdout + result.stderr
     assert document(run(path, "--json"))["record"]["problems"]
+
+
+def test_an_extra_is_listed_with_what_it_installs_however_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    path.write_bytes(wheel_of({}, requires="b>=1; os_name == 'posix' and (extra=='more' or extra  ==  \"and-cuda\")"))
+    extras = document(run(path, "--json"))["extras"]
+    assert extras == {"and-cuda": ["nvidia-cudnn-cu12==9.3.0.75", "b>=1"], "more": ["b>=1"]}
+
+
+def test_many_extras_and_an_endless_marker_take_no_time(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    extras = "\n".join(f"Provides-Extra: e{number}" for number in range(4000))
+    path.write_bytes(wheel_of({}, requires=f"p; {'extra == ' * 50_000}\n{extras}"))
+    began = time.monotonic()
+    assert len(document(run(path, "--json"))["extras"]) == 4002
+    assert time.monotonic() - began < 5
 
 
 def test_a_file_that_is_not_there_and_a_folder_are_usage_errors(tmp_path: Path) -> None:

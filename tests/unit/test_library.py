@@ -58,3 +58,13 @@ def test_code_for_no_gfx_target_is_counted_and_not_passed_over() -> None:
     assert [(image.kind, image.target) for image in found.loadable.images] == [
         ("unknown", "hipv4-spirv64-amd-amdhsa--amdgcnspirv")
     ]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["raw", "compressed"])
+@pytest.mark.parametrize("name", ["gfx90a\x1b[2J", "gfx90a:\n", "gfx90a\N{BELL SYMBOL}", "gfx 90a"])
+def test_a_target_that_is_no_plain_text_is_damage(name: str, packed: bool) -> None:
+    bundle = elf.bundle({f"hipv4-amdgcn-amd-amdhsa--{name}": b"code"}, 16)
+    found = read(elf.library((".hip_fatbin", elf.hip_section(elf.compressed(bundle, 3) if packed else bundle))))
+    assert "an entry's name is no text" in found.problems[0]
+    assert found.problems[0].isprintable()
+    assert found.loadable.images == ()

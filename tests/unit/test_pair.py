@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -70,6 +72,93 @@ def test_after_an_error_the_others_stop_at_their_next_step_or_never_begin() -> N
         run_both([Job(3, failing()), Job(2, endless()), Job(1, never())])
     assert steps
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("pair")]
+
+
+def test_jobs_behind_one_that_failed_are_not_waited_for_and_those_before_it_are() -> None:
+    begun: list[str] = []
+    running = threading.Event()
+
+    def job(name: str, *, fails: bool = False, endless: bool = False) -> Iterator[None]:
+        begun.append(name)
+        if fails:
+            assert running.wait(LONG)
+            raise ValueError(name)
+        running.set()
+        yield
+        while endless:
+            yield
+
+    with pytest.raises(ValueError, match="damaged"):
+        run_both(
+            [
+                Job(1, job("before")),
+                Job(4, job("damaged", fails=True)),
+                Job(3, job("behind", endless=True)),
+                Job(2, job("never")),
+            ]
+        )
+    assert sorted(begun[:2]) == ["behind", "damaged"]
+    assert begun[2:] == ["before"]
+
+
+def test_of_several_errors_one_alone_is_kept_with_all_that_its_job_held() -> None:
+    class Held:
+        """What a job has in memory."""
+
+    held: list[weakref.ref[Held]] = []
+
+    def failing(name: str) -> Iterator[None]:
+        mine = Held()
+        held.append(weakref.ref(mine))
+        raise ValueError(name)
+        yield
+
+    with pytest.raises(ValueError, match="first"):
+        run_both([Job(size, failing("first" if size == 1 else "later")) for size in range(1, 9)])
+    assert len([one for one in held if one()]) <= 1
+
+
+def test_an_abandoned_job_keeps_nothing_of_what_it_held() -> None:
+    class Held:
+        """What a job has in memory."""
+
+    running = threading.Event()
+    held: list[weakref.ref[Held]] = []
+
+    def failing() -> Iterator[None]:
+        assert running.wait(LONG)
+        raise ValueError("damaged")
+        yield
+
+    def endless() -> Iterator[None]:
+        mine = Held()
+        held.append(weakref.ref(mine))
+        running.set()
+        while True:
+            yield
+
+    with pytest.raises(ValueError, match="damaged"):
+        run_both(iter([Job(1, failing()), Job(2, endless())]))
+    assert [one() for one in held] == [None]
+
+
+def test_an_interruption_abandons_all_of_it() -> None:
+    steps = 0
+
+    def endless() -> Iterator[None]:
+        nonlocal steps
+        while True:
+            steps += 1
+            if steps == 10:
+                _thread.interrupt_main()
+            yield
+
+    with pytest.raises(KeyboardInterrupt):
+        run_both([Job(2, endless()), Job(1, endless())])
+    for thread in threading.enumerate():
+        if thread.name.startswith("pair"):  # it may have been started just then
+            thread.join(LONG)
+            assert not thread.is_alive()
 
 
 def test_nothing_to_do_is_done() -> None:

@@ -104,6 +104,7 @@ DOCUMENT: dict[str, Any] = {
     "platform_tag": "linux_x86_64",
     "profile": "rtx3080",
     "build_id": "tf9.9.0-py3.11-cuda12.5.1-x86_64",
+    "problems": [{"code": "engine-lost", "severity": "error", "message": "no engine answers"}],
     "checks": [
         {"name": "file-integrity", "status": "passed", "expected": "as in RECORD", "found": "18 files", "reason": ""},
         {"name": "gpu-code", "status": "failed", "expected": "sm_86", "found": "sm_80", "reason": "no `sm_86` in it"},
@@ -163,14 +164,25 @@ def test_the_page_begins_with_the_wheel_the_verdict_and_what_failed() -> None:
     assert found.text("h1") == "tensorflow 9.9.0"
     assert found.text("p", class_="verdict") == "✗ failed"
     assert "3 checks: 1 passed, 1 failed, 1 skipped." in [text for _, text in found.elements("p")]
-    assert found.text("ul", class_="failures") == "gpu-code: no sm_86 in it"
+    assert found.text("ul", class_="failures") == "no engine answers gpu-code: no sm_86 in it"
     ((link, _),) = found.elements("a")
     assert found.elements("tr", id=link["href"].removeprefix("#"))[0][1].startswith("✗ failed gpu-code")
 
 
-@pytest.mark.parametrize(("ok", "told"), [(True, "✓ passed"), (False, "✗ failed"), (None, "– no verdict")])
-def test_the_verdict_is_the_documents_own(ok: bool | None, told: str) -> None:
-    assert page(ok=ok, checks=[]).text("p", class_="verdict") == told
+FAILED_CHECK = {"name": "import", "status": "failed"}
+
+
+@pytest.mark.parametrize(
+    ("ok", "checks", "told"),
+    [
+        (True, [], "✓ passed"),
+        (False, [FAILED_CHECK], "✗ failed"),
+        (False, [], "– not tried"),
+        (None, [FAILED_CHECK], "– no verdict"),
+    ],
+)
+def test_the_verdict_is_the_documents_own(ok: bool | None, checks: list[dict[str, str]], told: str) -> None:
+    assert page(ok=ok, checks=checks).text("p", class_="verdict") == told
 
 
 def test_every_check_is_a_row_with_all_that_is_known_of_it() -> None:
@@ -184,8 +196,13 @@ def test_every_check_is_a_row_with_all_that_is_known_of_it() -> None:
 
 def test_of_many_failures_the_first_stand_at_the_top() -> None:
     checks = [{"name": f"check-{number}", "status": "failed"} for number in range(12)]
-    told = page(checks=checks).text("ul", class_="failures")
+    told = page(checks=checks, problems=[]).text("ul", class_="failures")
     assert told.split() == [*(f"check-{number}" for number in range(8)), "and", "4", "more"]
+
+
+def test_why_nothing_could_be_tried_stands_at_the_top() -> None:
+    document = {"ok": False, "checks": [], "problems": [{"code": "engine-lost", "message": "no `docker` answers"}]}
+    assert Page(verify_page(document)).text("ul", class_="failures") == "no docker answers"
 
 
 def test_values_of_any_kind_are_written_for_people() -> None:
@@ -228,8 +245,9 @@ def test_libraries_are_listed_with_their_images() -> None:
 @pytest.mark.parametrize(
     ("document", "told"),
     [
-        pytest.param({}, "The wheel has no GPU code: it runs on the CPU alone.", id="empty"),
-        pytest.param({"gpu_code": {"sass": [], "ptx": []}}, "The wheel has no GPU code", id="cpu"),
+        pytest.param({}, "What GPU code the wheel has is not known.", id="empty"),
+        pytest.param({"gpu_code": None}, "What GPU code the wheel has is not known.", id="not read"),
+        pytest.param({"gpu_code": {"sass": [], "ptx": []}}, "the wheel runs on the CPU alone", id="cpu"),
         pytest.param({"gpu_code": {"sass": ["sm_86"]}}, "Which GPUs run it was not asked.", id="not asked"),
         pytest.param({"gpu_code": {"sass": ["sm_86"]}, "coverage": []}, "No GPU that is known runs it.", id="none"),
         pytest.param({"checks": []}, "No check was made.", id="no checks"),
@@ -443,7 +461,8 @@ def test_only_the_pages_own_style_is_allowed() -> None:
     text = verify_page(DOCUMENT)
     style = text[text.index("<style>") + len("<style>") : text.index("</style>")]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:"
+    nothing_else = "base-uri 'none'; form-action 'none'"  # the two that `default-src` does not stand for
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; {nothing_else}"
     assert not any("style" in held or any(key.startswith("on") for key in held) for _, held in found.found)
 
 

@@ -887,7 +887,7 @@ def test_people_read_the_answer_then_why_then_the_limits() -> None:
     )
     assert [line for line, _ in reasons(found, style)] == [
         "  why: it has sm_80: code for 8.0 runs on 8.6, of the same major version",
-        "  limit: driver 525.60.13 or newer",
+        "  needs: driver 525.60.13 or newer",
     ]
 
 

@@ -298,6 +298,7 @@ def test_what_a_script_calls_a_failure_is_one_with_its_reason(name: str) -> None
         ("2.18.0", "2.18.0-rc1", False),
         ("2.18.0rc1", "2.18.0", False),
         ("2.18.0", "2.1", False),
+        ("2.18.0", "2", False),
         ("2.18.10", "2.18.1", False),
     ],
 )
@@ -343,6 +344,30 @@ def test_machine_code_is_expected_only_of_a_wheel_that_has_it_for_the_gpu() -> N
         found = checks({"gpu-devices": devices, "gpu-native": bad("no kernel image")}, gpu=True)["gpu-native"]
         assert found.status == status, capability
     assert found.reason == "the wheel has no machine code for 7.5"
+
+
+def test_machine_code_is_expected_for_the_gpu_that_ran_and_not_for_others_beside_it() -> None:
+    devices = [{"name": "one", "capability": "8.6"}, {"name": "other", "capability": "9.0"}]
+    found = checks({"gpu-devices": devices, "gpu-native": bad("wrong")}, gpu=True)["gpu-native"]
+    assert (found.status, found.reason) == ("failed", "wrong")
+
+
+def test_what_was_not_tried_because_no_gpu_is_used_has_not_failed_too() -> None:
+    skipped = Result(outcome="skipped", expected="", found="", reason="`gpu-devices` has not passed")
+    changes = {"gpu-devices": bad("none", found=[]), "gpu-first-op": skipped, "gpu-native": skipped}
+    found = checks(changes, gpu=True)
+    assert statuses(found, "failed") == ["gpu-devices"]
+    assert found["gpu-native"].reason == skipped.reason
+
+
+def test_of_a_wheel_that_does_not_say_what_it_is_for_nobody_says_that_it_is_for_the_cpu() -> None:
+    reasons = {tried(wheel(info=None), without_gpu="").skipped[name] for name in GPU}
+    (reason,) = reasons
+    assert reason.endswith("whether it is for GPUs is not known")
+
+
+def test_a_number_beyond_all_bounds_is_a_failed_check() -> None:
+    assert checks({"gpu-first-op": {"seconds": 10**400}}, gpu=True)["gpu-first-op"].status == "failed"
 
 
 def test_a_driver_older_than_the_toolkits_floor_fails() -> None:

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import errno
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from packaging.requirements import InvalidRequirement
 
+from tfdock.decide.trial import GPU, RUN
 from tfdock.do import assets, events
-from tfdock.do.engine import ImageInfo
+from tfdock.do.engine import ContainerSpec, ImageInfo
 from tfdock.do.fake_engine import FakeEngine, FakeRun
 from tfdock.do.settings import Settings
-from tfdock.do.verify import Bench, MarkedLines, Verification, Wanted, bench_for, requirements, verified
+from tfdock.do.verify import (
+    Bench,
+    MarkedLines,
+    Verification,
+    Wanted,
+    _access,
+    _python,
+    bench_for,
+    requirements,
+    verified,
+)
 from tfdock.do.watch import Stop
 from tfdock.do.wheels import inspected
-from tfdock.errors import TfdockError
+from tfdock.errors import DiskFull, EngineError, EngineHung, EngineLost, Problem, TfdockError
 from tfdock.inspect.facts import Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.read.knowledge import KnowledgeBase
@@ -101,6 +116,132 @@ def test_an_image_in_which_no_check_has_a_result_is_unfit(bench: Bench, engine: 
     assert message.endswith("the container ended with exit status 127: sh: 1: exec: : not found")
 
 
+def reporting(*results: Mapping[str, object]) -> Callable[[ContainerSpec], FakeRun]:
+    """A container that prints these results, and is killed then."""
+
+    def run(spec: ContainerSpec) -> FakeRun:
+        (folder,) = [mount.source for mount in spec.mounts if mount.target == "/tfdock/verify"]
+        mark = json.loads((Path(folder) / "request.json").read_bytes())["mark"]
+        return FakeRun(output=[f"{mark} {json.dumps(one)}\n".encode() for one in results], exit_code=137)
+
+    return run
+
+
+def test_an_image_whose_python_has_no_pip_is_unfit_and_nothing_has_passed(
+    bench: Bench, engine: FakeEngine, wheel: Path
+) -> None:
+    reasons = [{"check": name, "outcome": "skipped", "reason": "no pip"} for name in RUN if name not in GPU]
+    engine.on_run = reporting(*reasons)
+    assert is_impossible(found(bench, wheel), "runtime-unfit").endswith(": no pip")
+
+
+def test_a_container_that_is_killed_from_outside_says_nothing_of_the_wheel(
+    bench: Bench, engine: FakeEngine, wheel: Path
+) -> None:
+    engine.on_run = reporting({"check": "install", "outcome": "passed"})
+    with pytest.raises(EngineLost) as caught:
+        found(bench, wheel)
+    assert caught.value.problems[0].code == "container-killed"
+
+
+def test_a_disk_that_is_full_before_the_first_result_is_told_as_that(
+    bench: Bench, engine: FakeEngine, wheel: Path
+) -> None:
+    engine.on_run = lambda _: FakeRun(output=[b"OSError: [Errno 28] No space left on device: '/x'\n"], exit_code=1)
+    with pytest.raises(DiskFull):
+        found(bench, wheel)
+
+
+@pytest.mark.parametrize(
+    ("line", "status"), [(b"there is no python3.11\n", 127), (b"/usr/bin/python: No module named pip\n", 1)]
+)
+def test_an_image_in_which_pip_cannot_run_is_unfit_and_the_network_is_not_blamed(
+    bench: Bench, engine: FakeEngine, wheel: Path, line: bytes, status: int
+) -> None:
+    engine.on_run = lambda _: FakeRun(output=[line], exit_code=status)
+    result = verified(bench, KNOWLEDGE, wheel, inspected(wheel), Wanted())
+    assert is_impossible(result, "runtime-unfit").endswith(line.decode().strip())
+
+
+def test_what_one_wheel_could_not_fetch_whole_is_not_left_for_the_next(
+    bench: Bench, engine: FakeEngine, wheel: Path
+) -> None:
+    codes = iter((1, 0, 0))
+
+    def some(spec: ContainerSpec) -> FakeRun:
+        code = next(codes)
+        for mount in spec.mounts:
+            if mount.target == "/tfdock/made":
+                (Path(mount.source) / "wheels").mkdir(exist_ok=True)
+                (Path(mount.source) / f"wheels/{code}.whl").touch()
+        return FakeRun(exit_code=code)
+
+    engine.on_run = some
+    for _ in range(2):
+        verified(bench, KNOWLEDGE, wheel, inspected(wheel), Wanted())
+    (folder,) = bench.settings.cache_dir.glob("dependencies/*")
+    assert [path.name for path in folder.iterdir()] == ["0.whl"]
+
+
+def test_what_was_fetched_for_another_python_of_the_same_image_is_not_used(
+    bench: Bench, engine: FakeEngine, wheel: Path
+) -> None:
+    engine.registry["python:3.12-slim-bookworm"] = engine.registry[IMAGE]
+    for tag in ("cp311", "cp312"):
+        inspection = inspected(wheel)
+        other = replace(inspection.wheel, python_tag=tag, abi_tag=tag)
+        verified(bench, KNOWLEDGE, wheel, replace(inspection, wheel=other), Wanted())
+    assert len([*bench.settings.cache_dir.glob("dependencies/*")]) == 2
+
+
+def test_certificates_of_pip_may_be_named_from_the_current_folder(
+    bench: Bench, engine: FakeEngine, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ca.pem").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_CERT", "ca.pem")
+    verified(bench, KNOWLEDGE, wheel, inspected(wheel), Wanted())
+    (spec, *_) = [spec for (spec,) in engine.called("create")]
+    assert str(tmp_path / "ca.pem") in [mount.source for mount in spec.mounts]  # type: ignore[attr-defined]
+
+
+# --- with a GPU runtime ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def for_gpus(engine: FakeEngine, wheel: Path) -> Inspection:
+    """A wheel for GPUs, on an engine that says it gives containers some."""
+    engine.engine_info = replace(engine.engine_info, runtimes=("nvidia", "runc"))
+    return replace(inspected(wheel), build_info={"is_cuda_build": True})
+
+
+def test_an_engine_that_has_no_gpu_to_give_tries_the_wheel_without(
+    engine: FakeEngine, wheel: Path, for_gpus: Inspection, bench: Bench
+) -> None:
+    engine.fail_next("start", EngineError(Problem(code="engine-refused", message="no device")))
+    engine.on_run = lambda _: FakeRun(exit_code=127)
+    is_impossible(found(bench, wheel, for_gpus), "runtime-unfit")
+    assert [spec.gpus for (spec,) in engine.called("create")] == [True, False]  # type: ignore[attr-defined]
+
+
+def test_an_engine_that_hangs_is_not_taken_for_one_without_gpus(
+    engine: FakeEngine, wheel: Path, for_gpus: Inspection, bench: Bench
+) -> None:
+    engine.fail_next("start", EngineHung(Problem(code="engine-hung", message="it answers nothing")))
+    with pytest.raises(EngineHung):
+        found(bench, wheel, for_gpus)
+
+
+def test_gpus_by_device_files_want_all_of_them(engine: FakeEngine, tmp_path: Path) -> None:
+    files = str(tmp_path / "kfd"), str(tmp_path / "dri")
+    rocm = KNOWLEDGE.accelerators["rocm"].model_copy(update={"device_files": files})
+    Path(files[0]).touch()
+    assert f"{files[0]} and {files[1]}" in _access(rocm, engine.info()).missing
+    Path(files[1]).mkdir()
+    access = _access(rocm, engine.info())
+    assert (access.missing, access.devices) == ("", files)
+
+
 def test_requirements_that_cannot_be_had_are_told_with_pips_own_words(
     bench: Bench, engine: FakeEngine, wheel: Path
 ) -> None:
@@ -114,6 +255,12 @@ def test_a_folder_of_wheels_is_used_as_it_is(bench: Bench, engine: FakeEngine, w
     verified(bench, KNOWLEDGE, wheel, inspected(wheel), Wanted(dependencies=tmp_path))
     (spec,) = [spec for (spec,) in engine.called("create")]
     assert tmp_path in [Path(mount.source) for mount in spec.mounts if mount.read_only]  # type: ignore[attr-defined]
+
+
+def test_a_disk_that_is_full_under_our_own_files_is_told_like_any_other(engine: FakeEngine, tmp_path: Path) -> None:
+    settings = Settings(cache_dir=tmp_path, state_dir=tmp_path)
+    with pytest.raises(DiskFull), bench_for(engine, settings, lambda _: None, Stop(), tmp_path / "log", NAME):
+        raise OSError(errno.ENOSPC, "no room")
 
 
 def test_a_trial_is_a_phase_of_its_own_that_is_announced_and_ends(bench: Bench, heard: list[events.Event]) -> None:
@@ -153,6 +300,33 @@ def test_requirements_are_those_without_extras_in_words_that_pip_reads() -> None
 def test_a_wheel_cannot_give_pip_options_or_addresses(line: str) -> None:
     with pytest.raises(InvalidRequirement):
         requirements(["numpy", line])
+
+
+# --- the Python -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("python_tag", "abi_tag", "ok"),
+    [
+        (
+            f"cp{sys.version_info.major}{sys.version_info.minor}",
+            f"cp{sys.version_info.major}{sys.version_info.minor}",
+            True,
+        ),
+        ("cp38", "cp38", False),
+        ("cp38", "abi3", True),
+        ("py3", "none", True),
+    ],
+)
+def test_a_wheel_is_tried_with_its_own_python_and_no_other(
+    tmp_path: Path, wheel: Path, python_tag: str, abi_tag: str, ok: bool
+) -> None:
+    (tmp_path / "python3").symlink_to(sys.executable)
+    facts = replace(inspected(wheel).wheel, python_tag=python_tag, abi_tag=abi_tag)
+    command = _python((facts.python_tag, facts.abi_tag), "-c", "import sys; print('ran', *sys.argv[1:])", "a b")
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert done.stdout == ("ran a b\n" if ok else "there is no python3.8\n")
+    assert done.returncode == (0 if ok else 127)
 
 
 # --- lines ----------------------------------------------------------------------------------------------------------

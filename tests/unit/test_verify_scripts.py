@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
+import runpy
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,6 +129,20 @@ def test_a_script_that_hangs_is_given_up_with_all_that_it_started(trial: Trial) 
     assert result["seconds"] < 10
 
 
+def test_a_daemon_that_a_script_leaves_is_not_waited_for(trial: Trial) -> None:
+    script = "import os, time\nif not os.fork():\n    os.setsid()\n    time.sleep(20)\n    os._exit(0)\n"
+    result = trial.one(script + PASSES)
+    assert result["outcome"] == "passed"
+    assert result["seconds"] < 10
+
+
+def test_of_a_script_that_never_stops_printing_only_so_much_is_logged(trial: Trial) -> None:
+    result = trial.one("line = 'x' * 99 + '\\n'\nfor _ in range(10):\n    print(line * 10000)\nprint('the end')\n")
+    assert result["reason"].endswith("KeyError: 'probe'")
+    assert 1 << 20 < len(trial.output) < 5 << 20
+    assert "--- more was said than is shown ---\n" + MARK in trial.output
+
+
 def test_a_check_that_needs_another_is_skipped_where_that_one_has_not_passed(trial: Trial) -> None:
     scripts = {"a": "import os\nos.abort()\n", "b": PASSES, "c": PASSES, "d": PASSES}
     found = trial.run(scripts, {"b": ["a"], "c": ["b"]})
@@ -188,6 +205,19 @@ def test_a_wheel_is_installed_with_what_it_requires_into_an_environment_of_its_o
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the wheel is for Python 3.11")
+def test_another_tensorflow_that_the_image_has_is_not_the_one_that_is_tried(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (trial.folder / "image/tensorflow").mkdir(parents=True)
+    (trial.folder / "image/tensorflow/__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(trial.folder / "image"))
+    (trial.folder / "wheels" / WHEEL).write_bytes(wheel_of(FILES))
+    distribution(trial.folder / "wheels", "numpy", "1.26.4")
+    found = trial.run(BY_PIP, NEEDS)
+    assert found[2]["found"].startswith(str(trial.folder / "work" / "environment"))
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the wheel is for Python 3.11")
 def test_a_wheel_whose_requirement_is_not_in_the_folder_is_not_installed(trial: Trial) -> None:
     (trial.folder / "wheels" / WHEEL).write_bytes(wheel_of(FILES))
     distribution(trial.folder / "wheels", "numpy", "2.2")
@@ -208,6 +238,52 @@ def test_requirements_that_contradict_one_another_are_found_by_pip_check(trial: 
     found = trial.run({"install": "", "spoil": broken, "dependencies": ""}, {"spoil": ["install"]})
     assert [one["outcome"] for one in found] == ["passed", "passed", "failed"]
     assert "nothing-of-that-name" in found[2]["reason"]
+
+
+# --- what is computed -----------------------------------------------------------------------------------------------
+
+
+class Tensor:
+    """Of a tensor of TensorFlow 1 the one thing that counts here: whether it is made of constants alone."""
+
+    def __init__(self, *of: object, constant: bool = True) -> None:
+        self.constant: bool = constant and all(one.constant for one in of if isinstance(one, Tensor))
+
+    def __add__(self, other: object) -> Tensor:
+        return Tensor(self, other)
+
+    __mul__ = __add__
+
+
+def test_what_the_gpu_computes_in_a_session_is_fed_since_constants_are_worked_out_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No TensorFlow 1 runs here: of its newest by `compat.v1` the timeline showed a constant, and no op at all."""
+    ran: list[Tensor] = []
+
+    class Session(nullcontext[Any]):
+        def __enter__(self) -> Session:
+            return self
+
+        def run(self, tensor: Tensor, feed: Mapping[Tensor, object]) -> float:
+            assert all(not one.constant for one in feed)
+            ran.append(tensor)
+            return 64.0**3
+
+    ops = dict.fromkeys(("ones", "constant", "matmul", "tanh", "reduce_sum"), Tensor)
+    tf = SimpleNamespace(
+        **ops,
+        placeholder=lambda *_: Tensor(constant=False),
+        float32=None,
+        device=lambda _: nullcontext(),
+        ConfigProto=lambda **_: None,
+        Session=lambda **_: Session(),
+    )
+    monkeypatch.setitem(sys.modules, "tensorflow", tf)
+    monkeypatch.syspath_prepend(SCRIPTS)
+    names = runpy.run_path(str(SCRIPTS / "tf1/gpu_op.py"))
+    assert names["probe"]({})["outcome"] == "passed"
+    assert [one.constant for one in ran] == [False]
 
 
 # --- old Pythons ----------------------------------------------------------------------------------------------------

@@ -461,6 +461,20 @@ def test_what_is_not_a_sound_wheel_is_refused_with_its_own_code(build: Callable[
 
 
 @pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "The file is empty"),
+        (b"\x1f\x8b\x08\0", "packed with gzip"),
+        (b"schema: 1\ntensorflow: x\n", r"begins with b'schema: 1\\ntensor'"),
+        (make_wheel()[:-30], "it is cut short"),
+    ],
+)
+def test_what_is_no_zip_archive_is_told_by_what_it_seems_to_be(data: bytes, told: str) -> None:
+    with pytest.raises(WheelError, match=told):
+        read(data)
+
+
+@pytest.mark.parametrize(
     "filename",
     ["demo.zip", "demo_pkg-1.0.whl", "demo_pkg-one-cp311-cp311-linux_x86_64.whl", f"wheelhouse/{FILENAME}", ""],
 )

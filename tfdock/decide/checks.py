@@ -367,7 +367,9 @@ def _cpus(knowledge: KnowledgeBase, options: Sequence[str]) -> str:
         return f"the CPU of the machine that builds (`{' '.join(native)}`)"
     features = {f"-m{row.feature}" for row in knowledge.cpu_features.values()}
     baselines = {f"-march={row.machine.replace('_', '-')}" for row in knowledge.images}
-    marked = {option for option in options if option in features or re.match(r"-m(arch|cpu)=", option)}
+    # Families too: compilers learn of new sets before the rows do.
+    telling = re.compile(r"-m(arch=|cpu=|amx|apx|avx|sse)")
+    marked = {option for option in options if option in features or telling.match(option)}
     return " ".join(sorted(marked - baselines)) or "portable"
 
 

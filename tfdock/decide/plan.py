@@ -219,9 +219,7 @@ def _told(plan: BuildPlan, knowledge: KnowledgeBase) -> tuple[str, ...]:
     return tuple(
         option
         for purpose in purposes
-        for option in bazel_options(
-            knowledge, plan.resolution.bazel, purpose, {"path": f"{STAGING}/{TOLD[purpose]}"}
-        )
+        for option in bazel_options(knowledge, plan.resolution.bazel, purpose, {"path": f"{STAGING}/{TOLD[purpose]}"})
     )
 
 

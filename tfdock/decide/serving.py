@@ -55,6 +55,8 @@ class Service:
     limits: tuple[str, ...] = ()
     driver: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
+    refused: bool = False
+    """It is not the code that is lacking."""
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -88,11 +90,12 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | N
     found = _together(knowledge, gpu, evidence.own)
     limits = Limits(knowledge, gpu, evidence, found, host)
     against = limits.machine()
+    refused = bool(against or limits.ignored() or limits.driver())
     if not against and (found is None or found.verdict.runs == "no"):
         against = _why_not(knowledge, gpu, evidence, found, limits.ignored())
     against = against or limits.ignored() or limits.driver()
     if against or found is None:
-        return Service(gpu=gpu, runs="no", by="", reason=against)
+        return Service(gpu=gpu, runs="no", by="", reason=against, refused=refused)
     told = tuple(limits.of())
     return Service(
         gpu=gpu,

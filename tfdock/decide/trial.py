@@ -38,6 +38,7 @@ _NEEDS = {
 _PIP_SECONDS = 1800
 _DRIVER = "driver"
 """The component of libraries that are the driver's: no image has them."""
+_UNTOLD = "the wheel has no `build_info.py` that could be read without running it"
 _MOST = 1000
 """Characters of what a script found that are told."""
 
@@ -89,11 +90,12 @@ def trial(
     `xla` is what the profile says, None without one; `without_gpu` why containers here have no GPU, empty if they do.
     """
     accelerator = accelerator_of(knowledge, inspection)
+    without_gpu = without_gpu if accelerator else _not_for_gpus(inspection)
     skipped: dict[str, str] = {}
     tasks = []
     for check in RUN:
         probe = None if check in _BY_PIP else _probe(knowledge, inspection, accelerator, check)
-        reason = _why_not(check, probe, accelerator, xla=xla, without_gpu=without_gpu)
+        reason = _why_not(check, probe, xla=xla, without_gpu=without_gpu)
         if reason:
             skipped[check] = reason
         else:
@@ -108,14 +110,15 @@ def none_of_it(reason: str) -> tuple[Check, ...]:
     return tuple(Check(name=name, status="skipped", reason=reason) for name in RUN)
 
 
-def _why_not(
-    check: str, probe: Probe | None, accelerator: Accelerator | None, *, xla: bool | None, without_gpu: str
-) -> str:
+def _not_for_gpus(inspection: Inspection) -> str:
+    known = inspection.build_info is not None
+    return "the wheel is for the CPU" if known else f"{_UNTOLD}: whether it is for GPUs is not known"
+
+
+def _why_not(check: str, probe: Probe | None, *, xla: bool | None, without_gpu: str) -> str:
     """Why a check is not made; empty where it is."""
     if check == "xla" and xla is False:
         return "the profile says `xla: false`"
-    if check in GPU and accelerator is None:
-        return "the wheel is for the CPU"
     if check in GPU and without_gpu:
         return without_gpu
     if probe is None and check not in _BY_PIP:
@@ -269,7 +272,7 @@ def _judged(
     result = results[name]
     case = _Case(knowledge=knowledge, inspection=inspection, tried=tried, results=results, result=result, name=name)
     judge = _JUDGES.get(name)
-    reads = name in _READS_FAILURES or result.outcome == "passed"
+    reads = result.outcome == "passed" or (name in _READS_FAILURES and result.outcome == "failed")
     if judge is None or not reads:
         return Check(
             name=name,
@@ -280,7 +283,7 @@ def _judged(
         )
     try:
         return judge(case)
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         return case.check(False, result.expected, result.found, "its script reported what makes no sense")
 
 
@@ -303,7 +306,7 @@ def _import(case: _Case) -> Check:
     found: Any = case.result.found
     version, git = str(found["version"]), str(found["git"])
     wanted, said = normal_version(case.inspection.metadata.version), normal_version(version)
-    ok = wanted == said or wanted.startswith((f"{said}.", f"{said}+"))
+    ok = wanted == said or (said.count(".") > 1 and wanted.startswith((f"{said}.", f"{said}+")))
     return case.check(ok, wanted, f"{version} ({git})", "" if ok else "the package says another version")
 
 
@@ -311,7 +314,7 @@ def _build_info(case: _Case) -> Check:
     """What the function says against what the file says."""
     found: Any = dict(case.result.found)  # type: ignore[call-overload]
     if case.inspection.build_info is None:
-        return case.skipped(_listed(found), "the wheel has no `build_info.py` that could be read without running it")
+        return case.skipped(_listed(found), _UNTOLD)
     expected = dict(case.inspection.build_info)
     names = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
     differ = ", ".join(f"`{name}`" for name in names)
@@ -388,12 +391,10 @@ def _gpu_native(case: _Case) -> Check:
     wants = "a result of the GPU without the driver's compiler"
     if case.result.outcome == "passed":
         return case.check(True, wants, "machine code")
-    capabilities = {capability for _, capability in _gpus(case.results["gpu-devices"]) if capability}
+    (_, capability), *_ = _gpus(case.results["gpu-devices"])  # the script runs on the first
     code = merged(library.loadable for library in own_libraries(case.knowledge, case.inspection.libraries))
-    verdicts = {one: runs(Capability.of_gpu(one), code.sass, code.ptx) for one in capabilities}
-    lacking = sorted(one for one, verdict in verdicts.items() if not verdict.starts_at_once)
-    if lacking:
-        return case.skipped(case.result.found, f"the wheel has no machine code for {', '.join(lacking)}")
+    if capability and not runs(Capability.of_gpu(capability), code.sass, code.ptx).starts_at_once:
+        return case.skipped(case.result.found, f"the wheel has no machine code for {capability}")
     return case.check(False, wants, case.result.found, case.result.reason)
 
 

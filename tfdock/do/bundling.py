@@ -222,6 +222,7 @@ def _build(one: Packed, number: int, names: Mapping[str, str]) -> Build:
         source_ref=one.source_ref,
         runtime=Runtime(reference=str(runtime), image=_image(one.runtime)) if one.runtime and runtime else None,
         wheels=Wheels(
+            python_tag=f"cp{plan.resolution.python.replace('.', '')}",
             requirements=tuple(one.requirements),
             limits=tuple(one.limits),
             files={path.name: names[f"{number}/wheels/{path.name}"] for path in _wheels(one)},

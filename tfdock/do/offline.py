@@ -113,7 +113,8 @@ class Supply:
             image = steps.engine.image(build.runtime.image.name) if build.runtime else None
             if image is None or build.wheels is None or not build.wheels.requirements:
                 continue
-            folder = dependencies(settings, image, build.wheels.requirements, build.wheels.limits)
+            wanted = build.wheels
+            folder = dependencies(settings, image, wanted.python_tag, wanted.requirements, wanted.limits)
             if folder.is_dir():
                 continue
             part = folder.with_name(f"{folder.name}.{steps.run}")

@@ -38,7 +38,7 @@ from tfdock.decide.trial import (
 from tfdock.do import assets, events, journal
 from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo
-from tfdock.do.failures import make_folder
+from tfdock.do.failures import file_error, make_folder
 from tfdock.do.machine import free_disk, gives_gpus
 from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps, ready
@@ -48,6 +48,7 @@ from tfdock.do.workspace import remove_folder
 from tfdock.errors import (
     DiskFull,
     EngineError,
+    EngineHung,
     EngineLost,
     EngineUnavailable,
     NetworkError,
@@ -73,6 +74,8 @@ _HERE = "/tfdock"
 MEMORY = 8 * GIB
 """More than importing and compiling takes; a machine with less gives what it has."""
 _PIDS = 16384
+_NO_PROGRAM, _KILLED = 127, 137
+"""Exit statuses: a shell found no such program; a container was killed."""
 _FULL = 32 * MIB
 _LONGEST = 1 << 20
 """Characters of a line with a result."""
@@ -159,6 +162,18 @@ class _Impossible(Exception):
     def __init__(self, error: TfdockError) -> None:
         self.error = error
         super().__init__(str(error))
+
+
+def _impossible(code: str, message: str, fix: str) -> _Impossible:
+    return _Impossible(ProfileError(Problem(code=code, message=message, fix=fix)))
+
+
+def _unfit(reason: str) -> _Impossible:
+    return _impossible(
+        "runtime-unfit",
+        f"the runtime image cannot run the checks: {reason}",
+        "name an image that has the wheel's Python with pip: `runtime: …` in the profile",
+    )
 
 
 # --- the whole ------------------------------------------------------------------------------------------------------
@@ -260,7 +275,7 @@ def combined(found: Sequence[Verification]) -> dict[str, Any]:
 def _told(check: Check) -> str:
     """A failed check in one line."""
     parts = [f"expected {check.expected}" if check.expected else "", f"found {check.found}" if check.found else ""]
-    return ": ".join([f"`{check.name}`", "; ".join([*(part for part in parts if part), check.reason][:3])])
+    return f"`{check.name}`: {'; '.join(part for part in (*parts, check.reason) if part)}"
 
 
 # --- a run of its own -----------------------------------------------------------------------------------------------
@@ -287,6 +302,8 @@ def bench_for(
         try:
             yield Bench(steps=steps, info=info, settings=settings, folder=folder)
             ok = True
+        except OSError as error:
+            raise file_error(error, {"the cache": settings.cache_dir.absolute()}) from error
         finally:
             seconds = steps.clock() - began
             listen(events.PhaseEnded(build_id=BuildId(wheel), phase="verify", seconds=seconds, ok=ok))
@@ -299,14 +316,14 @@ def bench_for(
 
 
 class _Lab:
-    """Containers on a bench, for wheels with that Python tag."""
+    """Containers on a bench, for wheels with those tags of Python and ABI (`cp311`, `cp311`)."""
 
-    def __init__(self, bench: Bench, python_tag: str) -> None:
-        self._bench, self._python_tag = bench, python_tag
+    def __init__(self, bench: Bench, python_tag: str, abi_tag: str) -> None:
+        self._bench, self._tags = bench, (python_tag, abi_tag)
 
     def fetched(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> Path:
         """The folder with the wheels that these lines mean; raises _Impossible where they cannot be had."""
-        folder = dependencies(self._bench.settings, image, wanted, limits)
+        folder = dependencies(self._bench.settings, image, self._tags[0], wanted, limits)
         if not folder.is_dir():
             self._fetch(image, wanted, limits, folder)
         os.utime(folder)
@@ -314,7 +331,7 @@ class _Lab:
 
     def _fetch(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], folder: Path) -> None:
         """Fetch into a folder of the run's own, and move it when it is whole."""
-        given, made = self._folder("requirements"), self._folder("fetched")
+        given, made = self._folder("requirements"), self._emptied("fetched")
         for name, lines in (("requirements.txt", wanted), ("constraints.txt", limits)):
             (given / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
         mounts = [
@@ -324,7 +341,7 @@ class _Lab:
         environment = {name: os.environ[name] for name in (*_PIP, *_PROXIES) if os.environ.get(name)}
         certificates = os.environ.get("PIP_CERT")
         if certificates and Path(certificates).is_file():
-            mounts.append(_given(Path(certificates), "certificates/ca.pem"))
+            mounts.append(_given(Path(certificates).absolute(), "certificates/ca.pem"))
             environment["PIP_CERT"] = f"{_HERE}/certificates/ca.pem"
         # `wheel` and not `download`: what has only a source archive is made a wheel while there is a network.
         words = ["-m", "pip", "wheel", "--no-cache-dir", "--wheel-dir", f"{_HERE}/made/wheels"]
@@ -332,7 +349,7 @@ class _Lab:
         spec = self._spec(
             "dependencies",
             image,
-            _python(self._python_tag, *words),
+            _python(self._tags, *words),
             mounts,
             {**_PIP_MANNERS, "HOME": f"{_HERE}/made", "TMPDIR": f"{_HERE}/made", **environment},
             network=self._bench.settings.network,
@@ -341,6 +358,8 @@ class _Lab:
         if state.exit_code:
             self._check_room()
             said = [line for line in self._bench.steps.tail if line.strip()]
+            if state.exit_code == _NO_PROGRAM or "No module named pip" in " ".join(said[-1:]):
+                raise _unfit(_ended(state, said))
             errors = [line for line in said if line.startswith("ERROR")] or said
             raise _Impossible(
                 NetworkError(
@@ -437,7 +456,7 @@ def fetched_dependencies(
 ) -> Path:
     """The folder with the wheels that these lines mean in that image; raises NetworkError if they cannot be had."""
     try:
-        return _Lab(bench, python_tag).fetched(image, wanted, limits)
+        return _Lab(bench, python_tag, python_tag).fetched(image, wanted, limits)
     except _Impossible as reason:
         raise reason.error from reason
 
@@ -448,7 +467,7 @@ class _Run(_Lab):
     def __init__(
         self, bench: Bench, knowledge: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: Wanted
     ) -> None:
-        super().__init__(bench, inspection.wheel.python_tag)
+        super().__init__(bench, inspection.wheel.python_tag, inspection.wheel.abi_tag)
         self._knowledge, self._wanted = knowledge, wanted
         self._wheel, self._inspection = wheel.absolute(), inspection
         self._accelerator = accelerator_of(knowledge, inspection)
@@ -467,7 +486,7 @@ class _Run(_Lab):
         if not access.missing:
             try:
                 return self._tried(runtime, dependencies, access)
-            except (EngineLost, EngineUnavailable):
+            except (EngineHung, EngineLost, EngineUnavailable):
                 raise
             except EngineError as error:  # its GPU runtime is there, and has no GPU to give
                 access = _Access(missing=error.problems[0].message)
@@ -475,7 +494,7 @@ class _Run(_Lab):
 
     def _image(self, image: ImageRef | None) -> ImageInfo:
         if image is None:
-            raise self._impossible(
+            raise _impossible(
                 "runtime-unknown",
                 f"no image is known with a Python for {self._inspection.wheel.python_tag}",
                 "name one that has it: `runtime: …` in the profile",
@@ -483,7 +502,7 @@ class _Run(_Lab):
         asked = self._wanted.resolution and self._wanted.resolution.runtime_asked
         linked = linked_to_accelerator(self._knowledge, self._inspection)
         if linked and not asked:
-            raise self._impossible(
+            raise _impossible(
                 "runtime-lacks-libraries",
                 f"the wheel links {', '.join(linked)}, which {image} does not have",
                 "name an image that has them and the wheel's Python: `runtime: …` in the profile",
@@ -501,16 +520,12 @@ class _Run(_Lab):
         name = (self._bench.given or {}).get(reference)
         found = self._bench.engine.image(name) if name else None
         if found is None:
-            raise self._impossible(
+            raise _impossible(
                 "runtime-unknown",
                 f"the bundle does not have {reference}, in which the wheel would be tried",
                 "make the bundle anew with a profile that says `verify: {run: true}`",
             )
         return found
-
-    @staticmethod
-    def _impossible(code: str, message: str, fix: str) -> _Impossible:
-        return _Impossible(ProfileError(Problem(code=code, message=message, fix=fix)))
 
     # --- what it requires ---
 
@@ -522,12 +537,13 @@ class _Run(_Lab):
             texts = self._inspection.metadata.requires_dist
             wanted = requirements(texts, self._extras(with_gpu=with_gpu))
         except InvalidRequirement as error:
-            raise self._impossible("dependencies-unavailable", f"it requires {error}", "") from error
+            raise _impossible("dependencies-unavailable", f"it requires {error}", "") from error
         if not wanted:
             return self._folder("nothing")
         limits = limits_of(self._knowledge, self._inspection)
-        if self._bench.given is not None and not dependencies(self._bench.settings, image, wanted, limits).is_dir():
-            raise self._impossible(
+        folder = dependencies(self._bench.settings, image, self._tags[0], wanted, limits)
+        if self._bench.given is not None and not folder.is_dir():
+            raise _impossible(
                 "dependencies-unavailable",
                 f"the bundle does not have what the wheel requires: {', '.join(wanted)[:300]}",
                 "build it once with a network, then make the bundle anew with the same `--wheelhouse`",
@@ -561,22 +577,26 @@ class _Run(_Lab):
             Mount(source=str(work), target=f"{_HERE}/work"),
         ]
         words = (f"{_HERE}/verify/run.py", f"{_HERE}/verify/request.json")
-        command = _python(self._inspection.wheel.python_tag, *words)
+        command = _python(self._tags, *words)
         spec = self._spec("verify", image, command, mounts, {}, network="none", access=access)
         marked = MarkedLines(mark, lambda count: self._progress(count, len(tried.tasks)))
         state = self._ran(spec, f"trial of {self._wheel.name}", marked)
         results = results_of(tried.tasks, marked.documents)
-        ended = f"the container ended with exit status {state.exit_code}"
-        if not results:
-            said = next((line for line in reversed(self._bench.steps.tail) if line.strip()), "")
-            raise self._impossible(
-                "runtime-unfit",
-                f"the runtime image cannot run the checks: {ended}: {said[:300]}",
-                "name an image that has the wheel's Python with pip: `runtime: …` in the profile",
-            )
-        if any(result.outcome == "failed" for result in results.values()):
+        if not results or any(result.outcome == "failed" for result in results.values()):
             self._check_room()
-        return judged(self._knowledge, self._inspection, tried, results, ended)
+        if state.exit_code == _KILLED and len(results) < len(tried.tasks):
+            raise EngineLost(
+                Problem(
+                    code="container-killed",
+                    message="the container in which the wheel was tried was killed from outside, and not for memory",
+                    fix="was the engine restarted? Run the same command again",
+                )
+            )
+        if not results:
+            raise _unfit(_ended(state, self._bench.steps.tail))
+        if "install" in results and results["install"].outcome == "skipped":
+            raise _unfit(results["install"].reason)
+        return judged(self._knowledge, self._inspection, tried, results, _ended(state))
 
     def _request(self, tried: Trial, mark: str) -> Path:
         """The folder with the scripts and what they are told."""
@@ -621,7 +641,7 @@ def _access(accelerator: Accelerator | None, info: EngineInfo) -> _Access:
     runtime, devices = accelerator.engine_runtime, accelerator.device_files
     if gives_gpus(info, accelerator):
         return _Access(gpus=True)
-    if devices and info.local and Path(devices[0]).exists():
+    if devices and info.local and all(Path(device).exists() for device in devices):
         return _Access(devices=devices, groups=tuple(sorted(_groups(devices))))
     wants = f"the runtime `{runtime}`" if runtime else " and ".join(devices)
     have = ", ".join(name for name in info.runtimes if "." not in name) or "none"
@@ -637,9 +657,12 @@ def _groups(devices: Sequence[str]) -> set[int]:
 # --- small parts ----------------------------------------------------------------------------------------------------
 
 
-def dependencies(settings: Settings, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> Path:
-    """The folder of the wheels that these lines, within these limits, mean in that image."""
-    key = hashlib.sha256("\n".join(["1", image.id, *sorted(wanted), "", *limits]).encode()).hexdigest()[:16]
+def dependencies(
+    settings: Settings, image: ImageInfo, python_tag: str, wanted: Sequence[str], limits: Sequence[str]
+) -> Path:
+    """The folder of the wheels that these lines, within these limits, mean for that Python of an image."""
+    text = "\n".join(["2", image.id, python_tag, *sorted(wanted), "", *limits])
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
     return settings.cache_dir.absolute() / "dependencies" / key
 
 
@@ -672,12 +695,22 @@ def _given(source: Path, name: str) -> Mount:
     return Mount(source=str(source), target=f"{_HERE}/{name}", read_only=True, given=True)
 
 
-def _python(tag: str, *words: str) -> tuple[str, ...]:
-    """A command for the wheel's own Python (`cp311`), else whichever the image has."""
-    number = tag.removeprefix("cp").partition(".")[0]
-    own = f"python{number[0]}.{number[1:]}" if number.isdigit() and len(number) > 1 else "python"
-    find = f"for one in {own} python python3; do command -v $one && break; done"
-    return ("/bin/sh", "-c", f'exec "$({find} | head -n 1)" "$@"', "python", *words)
+def _ended(state: ContainerState, said: Iterable[str] = ()) -> str:
+    """How a container ended, with the last line that it said."""
+    words = [line for line in said if line.strip()][-1:]
+    return ": ".join([f"the container ended with exit status {state.exit_code}", *(word[:300] for word in words)])
+
+
+def _python(tags: tuple[str, str], *words: str) -> tuple[str, ...]:
+    """A command for the Python of a wheel's own tags (`cp311`, `cp311`), else whichever the image has."""
+    python_tag, abi_tag = tags
+    number = python_tag.removeprefix("cp")
+    own, test = "python", ""
+    if number.isdigit() and abi_tag.startswith(python_tag):
+        own = f"python{number[0]}.{number[1:]}"
+        test = f"import sys; sys.exit(sys.version_info[:2] != ({number[0]}, {number[1:]}))"
+    find = f'for one in {own} python python3; do "$one" -c "{test}" 2> /dev/null && exec "$one" "$@"; done'
+    return ("/bin/sh", "-c", f"{find}; echo there is no {own}; exit {_NO_PROGRAM}", "python", *words)
 
 
 @dataclass

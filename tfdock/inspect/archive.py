@@ -189,7 +189,7 @@ def _find_directory(source: Source) -> _Directory:
     tail = source.read(tail_start, source.size - tail_start)
     at = tail.rfind(_END_MAGIC)
     if at < 0 or at + _END.size > len(tail):
-        fail("wheel-not-a-zip", "The file has no zip end record.")
+        fail("wheel-not-a-zip", _other_kind(source.read(0, min(source.size, 16))))
     _, disk, first_disk, count_here, count, length, start, comment = _END.unpack_from(tail, at)
     extra = len(tail) - at - _END.size - comment
     if extra > 0:
@@ -200,6 +200,17 @@ def _find_directory(source: Source) -> _Directory:
     directory, end = _zip64_directory(source, tail_start + at, directory)
     _check_directory(directory, end)
     return directory
+
+
+def _other_kind(head: bytes) -> str:
+    """What a file that ends unlike a zip archive seems to be, by its first bytes."""
+    if not head:
+        return "The file is empty."
+    if head.startswith(_LOCAL_MAGIC):
+        return "The file begins like a zip archive and ends without its directory: it is cut short."
+    if head.startswith(b"\x1f\x8b"):
+        return "The file is packed with gzip, as an sdist is; a wheel is a zip archive."
+    return f"The file begins with {head!r}; a wheel is a zip archive."
 
 
 def _zip64_directory(source: Source, end: int, short: _Directory) -> tuple[_Directory, int]:

@@ -50,7 +50,7 @@ def _pairs(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     else:
         return
     for key, value in items:
-        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and key.value.isprintable():
             yield key.value, value
 
 

@@ -71,8 +71,10 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheels:
-    """What a finished wheel will require, with the limits that were set, and the wheels: file name -> blob."""
+    """What a finished wheel will require of that Python (`cp311`), with the limits that were set, and the wheels:
+    file name -> blob."""
 
+    python_tag: str
     requirements: tuple[str, ...]
     limits: tuple[str, ...]
     files: Mapping[str, str]
@@ -252,6 +254,7 @@ def _build(row: Mapping[str, Any]) -> Build:
         source_ref=_optional(row["source_ref"]),
         runtime=Runtime(reference=_line(runtime["reference"]), image=_image(runtime["image"])) if runtime else None,
         wheels=Wheels(
+            python_tag=_line(wheels["python_tag"]),
             requirements=tuple(_line(one) for one in wheels["requirements"]),
             limits=tuple(_line(one) for one in wheels["limits"]),
             files={_matching(_WHEEL, name): _sha256(blob) for name, blob in wheels["files"].items()},

@@ -20,16 +20,16 @@ FIXES: Mapping[str, str] = {
     "wheel-missing-dist-info": "Build the wheel again: it needs exactly one NAME-VERSION.dist-info folder.",
     "wheel-missing-metadata": "Build the wheel again: its .dist-info folder needs WHEEL and METADATA.",
     "wheel-missing-record": "Build the wheel again: its .dist-info folder needs RECORD.",
-    "wheel-name-mismatch": "Rename the wheel with `normalize`: it changes folder and METADATA too.",
-    "wheel-not-a-zip": "Fetch or build the wheel again: the file is cut short, or it is something else.",
+    "wheel-name-mismatch": "Give the file back the name that it was built with.",
+    "wheel-not-a-zip": "Name a wheel; if it was one, fetch or build it again.",
     "wheel-overlapping-members": "Do not unpack this file: its members share bytes, as in a zip bomb.",
     "wheel-record-mismatch": "Find out what changed the wheel after it was built; then build it again.",
     "wheel-special-file": "Build the wheel with regular files: wheels cannot carry links or devices.",
-    "wheel-tag-mismatch": "Retag the wheel with `normalize` or `wheel tags`, not by renaming the file.",
+    "wheel-tag-mismatch": "Give the file back the name that it was built with, or retag it with `wheel tags`.",
     "wheel-too-large": "Strip debug information; if the file is not yours, do not unpack it.",
     "wheel-trailing-data": "Remove what follows the archive, or fetch the wheel again.",
     "wheel-unsafe-path": "Do not install this file. If it is yours, pack members under plain relative paths.",
-    "wheel-version-mismatch": "Change the version with `normalize`: it changes folder and METADATA too.",
+    "wheel-version-mismatch": "Give the file back the name that it was built with.",
 }
 """Every code a `WheelError` can have, with what to do about it."""
 

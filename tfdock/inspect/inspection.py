@@ -86,10 +86,10 @@ class _Gathering:
     def add(self, library: Library, read: int) -> None:
         """A library; `read` is how many containers, and targets in them, were looked at for it."""
         with self._lock:
-            self.libraries.append(library)
             self._facts += 100 + read
-        if self._facts > _MOST_FACTS:
-            fail("wheel-too-large", "The wheel's libraries, or the GPU code in them, are too many to list.")
+            if self._facts > _MOST_FACTS:  # and it is not kept: others may still be looked at
+                fail("wheel-too-large", "The wheel's libraries, or the GPU code in them, are too many to list.")
+            self.libraries.append(library)
 
 
 class _Look:

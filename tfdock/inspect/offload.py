@@ -9,6 +9,7 @@ and the id (`hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+`). A compressed one has the 
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ ALIGNMENT = 4096
 
 _MOST_ENTRIES = 1024
 _MOST_ID = 512
+_NAME = re.compile(rb"[!-~]+")
 # Enough of a compressed bundle for its table of entries, which stands in zstd's first block.
 _BLOCK = 128 << 10  # what a block unpacks to at the most, and so what it takes, but for its header
 _HEAD = _BLOCK + 64
@@ -119,8 +121,10 @@ class _Table:
             if 0 < name <= _MOST_ID:
                 return at + length, name
             self.problem = f"an entry's name has {name} bytes"
+        elif not _NAME.fullmatch(data):
+            self.problem = f"an entry's name is no text: {data[:40]!r}"
         else:
-            self._add(data.decode("ascii", "replace"))
+            self._add(data.decode())
             self._left -= 1
             if self._left:
                 return at + length, 24

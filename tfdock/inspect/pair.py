@@ -5,10 +5,11 @@ No other module here knows of threads, but for the lock around what both of them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Event, Lock
+from threading import Lock
 
 __all__ = ["Job", "Lock", "run_both"]
 
@@ -21,25 +22,56 @@ class Job:
     steps: Iterable[object]
 
 
-def run_both(jobs: Sequence[Job]) -> None:
-    """Do every job, the largest first, two at a time.
+def run_both(jobs: Iterable[Job]) -> None:
+    """Do every job, the largest first, two at a time; handed in by an iterator, none is kept once it is done.
 
-    The error that is raised is that of the first job that has one, in the order given, whichever came first. The
-    others are then abandoned after their next step.
+    The error that is raised is that of the first job that has one, in the order given, whichever came first. Jobs
+    behind one that failed are not begun any more, or abandoned after their next step; so are all when this is
+    interrupted.
     """
-    abandoned = Event()
-
-    def run(job: Job) -> None:
-        for _ in job.steps:
-            if abandoned.is_set():
-                return
-
+    work = _Work(jobs)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="pair") as pool:
-        largest_first = sorted(jobs, key=lambda job: job.size, reverse=True)
-        futures = {id(job): pool.submit(run, job) for job in largest_first}
         try:
-            for job in jobs:
-                futures[id(job)].result()
+            for done in (pool.submit(work.do), pool.submit(work.do)):
+                done.result()
         finally:
-            abandoned.set()
-            pool.shutdown(wait=False, cancel_futures=True)
+            work.wanted = 0
+    if work.error:
+        raise work.error
+
+
+class _Work:
+    """The jobs that are left, of which those before `wanted` in the order given are still of interest.
+
+    `error` is that of the first job that has one. The others' are dropped at once: each keeps all that its job held.
+    """
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._left = deque(sorted(enumerate(jobs), key=lambda one: one[1].size, reverse=True))
+        self.wanted = len(self._left)
+        self.error: BaseException | None = None
+        self._lock = Lock()
+
+    def do(self) -> None:
+        """Job after job, until none is left."""
+        while taken := self._next():
+            index, job = taken
+            try:
+                for _ in job.steps:
+                    if index >= self.wanted:
+                        break
+            except BaseException as error:
+                self._failed(index, error)
+
+    def _next(self) -> tuple[int, Job] | None:
+        with self._lock:
+            while self._left:
+                index, job = self._left.popleft()
+                if index < self.wanted:
+                    return index, job
+        return None
+
+    def _failed(self, index: int, error: BaseException) -> None:
+        with self._lock:
+            if index < self.wanted:
+                self.wanted, self.error = index, error

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from email import message_from_string
 from email.message import Message
+from itertools import chain
 from typing import BinaryIO, Protocol
 
 from packaging.metadata import RawMetadata, parse_email
@@ -137,7 +138,7 @@ def facts_of(archive: Archive, filename: str, watch: Watch | None = None, *, ren
     rows, problems = _record_rows(archive)
     problems += _listing_problems(archive, rows)
     reading = _Reading(archive, rows, watch)
-    run_both([*reading.jobs(), Job(archive.source.size, map(whole.update, archive.source.blocks()))])
+    run_both(chain(reading.jobs(), [Job(archive.source.size, map(whole.update, archive.source.blocks()))]))
     problems += reading.problems
     return WheelFacts(
         name=name.canonical,

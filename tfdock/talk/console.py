@@ -292,7 +292,7 @@ class Reading:
         self._count += count
         if self._shown and time.monotonic() - self._drawn > 0.1:
             self._drawn = time.monotonic()
-            self._draw(f"reading {self._what}: {size(self._count)}")
+            self._draw(f"reading, {size(self._count)} unpacked: {self._what}")
 
     def _draw(self, text: str) -> None:
         if self._shown:

@@ -108,7 +108,9 @@ def answer(
 
 
 def reasons(service: Service, style: Style) -> Iterator[tuple[str, str]]:
-    """(line, indentation of what is wrapped): why, and every limit."""
+    """(line, indentation of what is wrapped): why, every limit, and the driver."""
     yield f"  {style.strong('why:')} {clean(service.reason)}", ASIDE
-    for limit in service.told:
+    for limit in service.limits:
         yield f"  {style.warn('limit:')} {clean(limit)}", " " * 7
+    for driver in service.driver:
+        yield f"  {style.strong('needs:')} {clean(driver)}", " " * 7

@@ -73,17 +73,19 @@ def _finalize(value: object) -> object:
 def _values(document: Mapping[str, Any]) -> dict[str, object]:
     checks = [_check(number, one) for number, one in enumerate(document.get("checks") or (), start=1)]
     rows = [Served.of(one) for one in document.get("coverage") or ()]
-    code: Mapping[str, Any] = document.get("gpu_code") or {}
+    code: Mapping[str, Any] | None = document.get("gpu_code")
     libraries = [_library(one) for one in document.get("libraries") or ()]
     failures = [one for one in checks if one["status"] == "failed"]
     return {
         **style("verify.css"),
+        "generator": GENERATOR,
         "title": " ".join(str(document[key]) for key in ("name", "version") if document.get(key)) or "A wheel",
         "verdict": _verdict(document.get("ok"), checks),
+        "problems": [_text(problem.get("message")) for problem in document.get("problems") or ()],
         "failures": failures[:_AT_THE_TOP],
         "more_failures": len(failures[_AT_THE_TOP:]),
         "checks": checks,
-        "pictures": list(pictures(rows, code)),
+        "pictures": list(pictures(rows, code or {})),
         "no_picture": _no_picture(code, document.get("coverage")),
         "limits": _limits(rows),
         "gpus": rows,
@@ -96,15 +98,17 @@ def _values(document: Mapping[str, Any]) -> dict[str, object]:
 
 # --- the verdict, the checks, the facts ---------------------------------------------------------------------------
 
+GENERATOR = '<meta name="generator" content="tfdock verify">'
+"""Stands in every page: what has it may be replaced by the next one."""
 _AT_THE_TOP = 8
 """Failed checks that are named before all else."""
 _STATUS = {"passed": ("✓", "passed"), "failed": ("✗", "failed"), "skipped": ("–", "skipped")}
 
 
 def _verdict(ok: object, checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    status = "passed" if ok is True else "failed" if ok is False else "skipped"
-    mark, word = _STATUS[status] if status != "skipped" else ("–", "no verdict")
     counted = Counter(one["status"] for one in checks)
+    status = "passed" if ok is True else "failed" if ok is False and counted["failed"] else "skipped"
+    mark, word = _STATUS[status] if status != "skipped" else ("–", "no verdict" if ok is None else "not tried")
     told = [f"{counted[one]} {one}" for one in (*_STATUS, "unknown") if counted[one]]
     total = f"{len(checks)} check{'s' if len(checks) != 1 else ''}"
     counts = f"{total}: {', '.join(told)}." if checks else "No check was made."
@@ -205,13 +209,16 @@ def _told(image: Mapping[str, Any]) -> str:
 
 # --- which GPUs run it --------------------------------------------------------------------------------------------
 
-_NO_GPU_CODE = "The wheel has no GPU code: it runs on the CPU alone."
+_NOT_READ = "What GPU code the wheel has is not known."
+_NO_GPU_CODE = "TensorFlow's own libraries hold no GPU code: the wheel runs on the CPU alone."
 _NO_GPU = "No GPU that is known runs it."
 _NOT_ASKED = "Which GPUs run it was not asked."
 
 
-def _no_picture(code: Mapping[str, Any], coverage: object) -> str:
+def _no_picture(code: Mapping[str, Any] | None, coverage: object) -> str:
     """Why there is none."""
+    if code is None:
+        return _NOT_READ
     if not _images(code):
         return _NO_GPU_CODE
     return _NOT_ASKED if coverage is None else _NO_GPU

@@ -7,5 +7,5 @@ def probe(facts):
     from tensorflow.python.platform import build_info
 
     values = vars(build_info)
-    plain = (bool, int, float, list, type(""), type(""))
+    plain = (bool, int, float, list, str)
     return passed("", {name: values[name] for name in values if name[0] != "_" and isinstance(values[name], plain)})

@@ -223,9 +223,7 @@ def _side_by_side(
     return side_by_side(plans, ledger, build_one)
 
 
-def _planner(
-    settings: Settings, *, locked: bool, allow_untested: bool, explain: bool
-) -> Callable[[str], Prepared]:
+def _planner(settings: Settings, *, locked: bool, allow_untested: bool, explain: bool) -> Callable[[str], Prepared]:
     """Plans a profile, by its lock where that is asked for."""
     preparer = preparer_for(settings, allow_untested=allow_untested)
 

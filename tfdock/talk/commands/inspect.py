@@ -101,11 +101,9 @@ def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> 
     wheel = found.wheel
     own = own_libraries(base, found.libraries)
     names = {library.path for library in own}
-    evidence = evidence_of(base, found) if gpus else None
+    evidence = evidence_of(base, found)
     answers = [
-        gpu_json(serve(base, one.gpu, evidence, one.host), library_verdicts(base, one.gpu, found))
-        for one in gpus
-        if evidence
+        gpu_json(serve(base, one.gpu, evidence, one.host), library_verdicts(base, one.gpu, found)) for one in gpus
     ]
     return {
         "name": wheel.name,
@@ -124,17 +122,24 @@ def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> 
         "tag_problem": wheel.tag_problem or None,
         "requires_python": found.metadata.requires_python,
         "requires_dist": list(found.metadata.requires_dist),
-        "extras": {extra: _pins(found, extra) for extra in found.metadata.provides_extra},
+        "extras": _extras(found),
         "manylinux": _manylinux(found),
         **({"gpu": answers[0]} if len(answers) == 1 else {}),
         **({"gpus": answers} if answers else {}),
     }
 
 
-def _pins(found: Inspection, extra: str) -> list[str]:
-    """What an extra installs besides, as METADATA has it."""
-    mark = re.compile(rf"extra\s*==\s*[\"']{re.escape(extra)}[\"']")
-    return [one.partition(";")[0].strip() for one in found.metadata.requires_dist if mark.search(one)]
+_EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']*)["']""")
+
+
+def _extras(found: Inspection) -> dict[str, list[str]]:
+    """What each extra installs besides, as METADATA has it."""
+    extras: dict[str, list[str]] = {extra: [] for extra in found.metadata.provides_extra}
+    for line in found.metadata.requires_dist:
+        installed, _, marker = map(str.strip, line.partition(";"))
+        for extra in extras.keys() & set(_EXTRA.findall(marker)):
+            extras[extra].append(installed)
+    return extras
 
 
 def _manylinux(found: Inspection) -> dict[str, Any]:
@@ -194,7 +199,7 @@ def _answers(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> I
         yield answer(base, service, style, wheel=what), "  "
         yield from reasons(service, style)
         for library in library_verdicts(base, one.gpu, found):
-            if library.runs != service.runs:
+            if library.runs != service.runs and not (library.own and service.refused):
                 whose = "" if library.own else " (bundled)"
                 yield f"  {style.strong('but')} {library.path}{whose}: {library.reason}", " " * 6
 
@@ -216,12 +221,16 @@ def _lines(base: KnowledgeBase, found: Inspection, *, every: bool) -> Iterator[t
     apart = merged(library.embedded for library in own if library.embedded)
     if apart.images:
         held, count = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu)), sum(one.count for one in apart.containers)
-        yield f"  {style.warn('note:')} {count} containers more stand among other data, with {held}", " " * 8
+        yield (
+            f"  {style.warn('note:')} {count} containers more among constants, as MLIR's kernels are, with {held}",
+            " " * 8,
+        )
     covered = coverage(base, evidence_of(base, found))
     if covered:
         yield "", ""
         head = tuple(map(style.strong, ("runs on", "", "how")))
         yield from _table([head, *coverage_rows(covered)])
+        yield "  `--gpu NAME` says why, and what the limits are.", "  "
     listed = [one for one in found.libraries if every or _has_code(one)]
     if listed:
         yield "", ""
@@ -246,13 +255,16 @@ def _facts(found: Inspection, style: console.Style) -> Iterator[tuple[str, str]]
         yield "build", ", ".join(f"{key} {_plain(value)}" for key, value in sorted(found.build_info.items()))
     newest = {name: _newest(getattr(one, name) for one in found.libraries) for name in ("glibc", "libstdcxx")}
     titles = (("glibc", "glibc"), ("libstdcxx", "GLIBCXX"))
-    yield "needs", ", ".join(f"{title} {newest[name]}" for name, title in titles if newest[name]) or "no library"
+    yield (
+        "needs",
+        ", ".join(f"{title} {newest[name]}" for name, title in titles if newest[name]) or "neither glibc nor GLIBCXX",
+    )
     fact = _manylinux(found)
     yield "fits", fact["fits"] or console.clean(fact["reason"])
     for tag, obstacles in fact.get("obstacles", {}).items():
-        yield "", style.warn(f"not {tag}, which its name promises: {_shown(obstacles)}")
-    for extra in found.metadata.provides_extra:
-        yield f"[{console.clean(extra)}]", _shown(_pins(found, extra)) or "installs nothing more"
+        yield "", style.warn(f"not {tag}, which its name promises: {_shown(_some(list(obstacles), 3))}")
+    for extra, installed in _extras(found).items():
+        yield f"[{console.clean(extra)}]", _shown(dict.fromkeys(installed)) or "installs nothing more"
 
 
 def _plain(value: object) -> str:

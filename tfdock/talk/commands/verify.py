@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tfdock.errors import EngineError, ExitCode, Interrupted, WheelRefused, combined_exit_code
+from tfdock.errors import EngineError, ExitCode, Problem, ProfileError, WheelRefused, combined_exit_code
 from tfdock.talk import console
 from tfdock.talk.app import (
     AllowUntested,
@@ -71,7 +72,14 @@ def verify(
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", help="Write a page with the result.", metavar="FILE", show_default=False),
+        typer.Option(
+            "--html",
+            help="Write a page with the result.",
+            metavar="FILE",
+            show_default=False,
+            dir_okay=False,
+            writable=True,
+        ),
     ] = None,
     cache_dir: CacheDir = None,
     allow_untested: AllowUntested = False,
@@ -83,6 +91,8 @@ def verify(
     from tfdock.do.verify import Wanted, unsound
     from tfdock.do.wheels import inspected
 
+    if html:
+        _may_be_written(html)  # told before anybody waits
     settings = settings_for(cache_dir=cache_dir, knowledge=knowledge)
     base = knowledge_for(settings)
     asked = preparer_for(settings, allow_untested=allow_untested).resolve(profile) if profile else None
@@ -106,9 +116,40 @@ def verify(
     if html:  # told first: a page that cannot be written loses nothing
         from tfdock.talk.report import verify_page
 
-        html.write_text(verify_page(document), "utf-8")
+        _write(html, verify_page(document))
     failed = () if found.ok else (ExitCode.VERIFICATION,)
     raise typer.Exit(combined_exit_code([*failed, *([found.impossible.exit_code] if found.impossible else [])]))
+
+
+def _may_be_written(page: Path) -> None:
+    """Refuse a page in a folder that is not there, and one that would replace a file which is no page of ours."""
+    from tfdock.talk.report import GENERATOR
+
+    if not page.absolute().parent.is_dir():
+        message, fix = f"{page}: there is no folder {page.parent}", "make it, or write the page elsewhere"
+    elif page.exists() and GENERATOR.encode() not in _beginning(page):
+        message, fix = f"{page} is there already, and no page of tfdock's", "give the page another name"
+    else:
+        return
+    raise ProfileError(Problem(code="file-error", message=message, fix=fix))
+
+
+def _beginning(path: Path) -> bytes:
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(4096)
+
+
+def _write(path: Path, page: str) -> None:
+    """Write the page, whole or not at all."""
+    from tfdock.do.workspace import write_atomically
+
+    try:
+        write_atomically(path.resolve(), page.encode())
+    except OSError as error:
+        message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner, its mode and its room"
+        raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
 
 
 def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] | None:
@@ -137,8 +178,6 @@ def _verified(
             engine = local_engine()
             with bench_for(engine, settings, listen, stop, log, wheel.name) as bench:
                 return verified(bench, base, wheel, inspection, wanted)
-    except Interrupted:
-        raise
     except EngineError as error:
         found = verified(None, base, wheel, inspection, replace(wanted, run=error.problems[0].message))
         return replace(found, impossible=error)
@@ -165,9 +204,9 @@ def _document(
         "build_id": asked.resolution.build_id if asked else None,
         "checks": [asdict(check) for check in found.checks],
         "runtime": found.runtime,
-        "problems": list(problems),
+        "problems": [asdict(problem) for problem in problems],
         **(_facts(base, inspection) if inspection else {}),
-        "gpu_code": found.document["gpu_code"],
+        "gpu_code": found.document["gpu_code"] if inspection else None,
     }
 
 
@@ -197,6 +236,7 @@ def _tell(document: dict[str, Any], found: Verification, *, as_json: bool) -> No
     else:
         for line in _lines(found):
             console.say(line, stream=sys.stdout)
+        console.say(_ending(document), stream=sys.stdout)
     for check in found.failed:
         console.tell(f"{console.Style(sys.stderr).bad('failed:')} {_sentence(check)}")
     if found.impossible:
@@ -206,8 +246,22 @@ def _tell(document: dict[str, Any], found: Verification, *, as_json: bool) -> No
 def _lines(found: Verification) -> Iterator[str]:
     style = console.Style(sys.stdout)
     paint = {"passed": style.good, "failed": style.bad, "skipped": style.faint}
-    rows = [(one.name, paint[one.status](one.status), _shown(one)) for one in found.checks]
+    rows, above = [], ""
+    for one in found.checks:
+        shown = _shown(one)
+        rows.append((one.name, paint[one.status](one.status), "as above" if shown and shown == above else shown))
+        above = shown
     yield from console.table([tuple(map(style.strong, ("check", "status", "found"))), *rows])
+
+
+def _ending(document: Mapping[str, Any]) -> str:
+    """`17 passed, 7 skipped: tensorflow_cpu-2.18.0-….whl, tried in python:3.11-slim-bookworm`."""
+    counted = Counter(check["status"] for check in document["checks"])
+    counts = ", ".join(f"{counted[one]} {one}" for one in ("passed", "failed", "skipped") if counted[one])
+    against = f", against {document['profile']}" if document["profile"] else ""
+    installed = any(check["name"] == "install" and check["status"] != "skipped" for check in document["checks"])
+    tried = f", tried in {document['runtime']}" if installed else ""
+    return f"{counts}: {console.clean(document['wheel'])}{against}{tried}"
 
 
 def _shown(check: Check) -> str:
