@@ -36,7 +36,10 @@ def empty_engine() -> Iterator[str]:
             [*command, "--ip6tables=false", "--ip-masq=false"], stdout=log, stderr=log, start_new_session=True
         )
     try:
-        wait_until(lambda: DockerEngine(host).ping() or process.poll() is not None, 60)
+        # Not asked before it listens: the SDK leaves the socket open of a connection that is refused.
+        wait_until(lambda: (folder / "docker.sock").exists() or process.poll() is not None, 60)
+        engine = DockerEngine(host)
+        wait_until(lambda: engine.ping(30) or process.poll() is not None, 60)
         if process.poll() is not None:
             pytest.skip(f"no private dockerd: {(folder / 'log').read_text()[-500:]}")
         yield host

@@ -69,6 +69,9 @@ FIELDS = {
     "resources.cpus": (HEAD + "resources: {cpus: …}\n", "auto"),
     "resources.disk": (HEAD + "resources: {disk: …}\n", "8GiB"),
     "resources.time_limit": (HEAD + "resources: {time_limit: …}\n", "5h"),
+    "cache.remote": (HEAD + "cache: {remote: …}\n", "https://cache.example:8443"),
+    "cache.executor": (HEAD + "cache: {executor: …}\n", "grpc://executor.example:443"),
+    "cache.instance": (HEAD + "cache: {executor: 'grpc://executor.example:443', instance: …}\n", "main"),
     "wheel.name": (HEAD + "wheel: {name: …}\n", "tensorflow-me"),
     "wheel.local_version": (HEAD + "wheel: {local_version: …}\n", "mine.1"),
 }

@@ -258,7 +258,7 @@ def test_a_folder_of_wheels_is_used_as_it_is(bench: Bench, engine: FakeEngine, w
 
 
 def test_a_disk_that_is_full_under_our_own_files_is_told_like_any_other(engine: FakeEngine, tmp_path: Path) -> None:
-    settings = Settings(cache_dir=tmp_path, state_dir=tmp_path)
+    settings = Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
     with pytest.raises(DiskFull), bench_for(engine, settings, lambda _: None, Stop(), tmp_path / "log", NAME):
         raise OSError(errno.ENOSPC, "no room")
 
