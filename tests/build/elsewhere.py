@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.docker_engine import DockerEngine
+from tfdock.do.engine.docker import DockerEngine
 
 from .harness import closed_port, wait_until
 

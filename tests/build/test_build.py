@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.docker_engine import DockerEngine
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
+from tfdock.do.engine.docker import DockerEngine
 from tfdock.do.settings import load
 from tfdock.inspect import wheel as wheels
 from tfdock.model import ImageRef, Mount

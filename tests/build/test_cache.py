@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from tfdock.decide.plan import toolchain_key
-from tfdock.do import cache_use
 from tfdock.do.cache import TAG, CacheFolder, DiskCache
+from tfdock.do.cache import use as cache_use
 from tfdock.do.engine import ContainerSpec
+from tfdock.do.engine.fake import FakeRun
 from tfdock.do.events import Notice
-from tfdock.do.fake_engine import FakeRun
 from tfdock.do.settings import load
 from tfdock.errors import BuildFailed, Interrupted, Locked, ProfileError
 from tfdock.inspect.action_cache import action_result

@@ -23,9 +23,9 @@ import pytest
 from tfdock.decide import cache_push
 from tfdock.do import registry as pins
 from tfdock.do.cache import CacheFolder
-from tfdock.do.cache_exchange import Exchange
-from tfdock.do.cache_layers import StoredCache
-from tfdock.do.oci import CHUNK, TRIES, Repository
+from tfdock.do.cache.exchange import Exchange
+from tfdock.do.cache.layers import StoredCache
+from tfdock.do.registry.oci import CHUNK, TRIES, Repository
 from tfdock.do.watch import Stop
 from tfdock.errors import Problem, TfdockError
 from tfdock.inspect import oci, packs
@@ -64,7 +64,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, nobody waits long after a broken connection."""
-    monkeypatch.setattr("tfdock.do.web.random.uniform", lambda *_: 0.005)
+    monkeypatch.setattr("tfdock.do.registry.web.random.uniform", lambda *_: 0.005)
 
 
 @pytest.fixture

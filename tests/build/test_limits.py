@@ -15,7 +15,7 @@ from tfdock.decide.schedule import Share
 from tfdock.decide.sizing import usable
 from tfdock.do import events
 from tfdock.do.engine import ContainerSpec
-from tfdock.do.fake_engine import FakeRun
+from tfdock.do.engine.fake import FakeRun
 from tfdock.do.room import Room
 from tfdock.do.several import Ledger, side_by_side
 from tfdock.do.watch import Limit

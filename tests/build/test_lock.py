@@ -24,9 +24,10 @@ import docker
 import pytest
 import yaml
 
-from tfdock.do import registry, web
-from tfdock.do.docker_engine import DockerEngine
+from tfdock.do import registry
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
+from tfdock.do.engine.docker import DockerEngine
+from tfdock.do.registry import web
 from tfdock.do.settings import load
 from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.model import ImageRef

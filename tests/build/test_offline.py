@@ -12,11 +12,11 @@ import pytest
 
 from tfdock.do import events
 from tfdock.do.build import Builder, BuildResult
-from tfdock.do.bundling import Made
 from tfdock.do.engine import ContainerSpec
-from tfdock.do.fake_engine import FakeRun
-from tfdock.do.fetch import Bundler, warm
+from tfdock.do.engine.fake import FakeRun
 from tfdock.do.offline import prepare
+from tfdock.do.offline.fetch import Bundler, warm
+from tfdock.do.offline.packing import Made
 from tfdock.do.prepare import Preparer
 from tfdock.do.settings import Settings
 from tfdock.do.watch import Stop

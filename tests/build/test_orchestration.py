@@ -20,9 +20,9 @@ import pytest
 from tfdock.decide.plan import BuildPlan
 from tfdock.do import events, journal
 from tfdock.do.build import Builder, BuildResult
-from tfdock.do.carrier import keep
 from tfdock.do.engine import ContainerSpec, EngineInfo, ImageBuild, ImageInfo
-from tfdock.do.fake_engine import FakeBuild, FakeEngine, FakeRun
+from tfdock.do.engine.carrier import keep
+from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
 from tfdock.do.prepare import Preparer
 from tfdock.do.settings import Settings
 from tfdock.do.watch import Stop

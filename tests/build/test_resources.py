@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.docker_engine import DockerEngine
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
+from tfdock.do.engine.docker import DockerEngine
 from tfdock.model import Mount
 
 from .conftest import EditedTree, Workshop

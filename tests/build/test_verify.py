@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.decide.trial import GPU, RUN
-from tfdock.do.docker_engine import DockerEngine
+from tfdock.do.engine.docker import DockerEngine
 from tfdock.do.settings import load
 from tfdock.errors import NetworkError
 from tfdock.model import ImageRef

@@ -20,7 +20,6 @@ from typing import Any
 import docker
 import pytest
 
-from tfdock.do.docker_engine import DockerEngine
 from tfdock.do.engine import (
     IMAGE_LABEL,
     RUN_LABEL,
@@ -31,7 +30,8 @@ from tfdock.do.engine import (
     ImageBuild,
     ImageInfo,
 )
-from tfdock.do.fake_engine import FakeBuild, FakeEngine, FakeRun
+from tfdock.do.engine.docker import DockerEngine
+from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
 from tfdock.errors import TfdockError
 from tfdock.model import Mount
 

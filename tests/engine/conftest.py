@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.docker_engine import DockerEngine
 from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL
+from tfdock.do.engine.docker import DockerEngine
 
 from .bench import RUN, Bench, PrivateEngine, fake_bench, import_busybox, private_engine
 

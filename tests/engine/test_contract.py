@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL, Cancel, ContainerSpec
-from tfdock.do.fake_engine import FakeBuild, FakeRun
+from tfdock.do.engine.fake import FakeBuild, FakeRun
 from tfdock.errors import BuildFailed, EngineError, Interrupted, OutOfMemory, Problem, TfdockError
 from tfdock.model import Mount
 

@@ -23,8 +23,8 @@ from typing import Any
 import docker
 import pytest
 
-from tfdock.do.docker_engine import DockerEngine
 from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL, Cancel, Engine
+from tfdock.do.engine.docker import DockerEngine
 from tfdock.errors import (
     BuildFailed,
     DiskFull,
@@ -229,7 +229,7 @@ def test_forbidden_socket_leads_to_the_docker_group(short_folder: Path) -> None:
     path.chmod(0o600)
     script = f"""
 import os
-from tfdock.do.docker_engine import DockerEngine
+from tfdock.do.engine.docker import DockerEngine
 os.setgid(65534), os.setuid(65534)
 DockerEngine("unix://{path}").info()
 """

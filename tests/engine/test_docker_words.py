@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tfdock.do import docker_engine, engine_words
+from tfdock.do.engine import docker as docker_engine
+from tfdock.do.engine import words as engine_words
 from tfdock.errors import DiskFull, EngineError, NetworkError, TfdockError
 
 from .bench import tar

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tfdock.do import assets
-from tfdock.do.bundle import Bundle, Writer, opened
+from tfdock.do.offline.bundle import Bundle, Writer, opened
 from tfdock.errors import TfdockError
 from tfdock.inspect import bundle
 from tfdock.inspect.bundle import BLOCK, Build, BundleError, Image, Index, Runtime, Texts, Wheels

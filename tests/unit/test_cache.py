@@ -16,11 +16,13 @@ import pytest
 from typer.testing import CliRunner
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import cache_care, cache_use, journal
+from tfdock.do import journal
 from tfdock.do.cache import TAG, CacheFolder, DiskCache, folder_size
-from tfdock.do.cache_care import alone, listing, verified
+from tfdock.do.cache import care as cache_care
+from tfdock.do.cache import use as cache_use
+from tfdock.do.cache.care import alone, listing, verified
 from tfdock.do.engine import IMAGE_LABEL, ImageInfo
-from tfdock.do.fake_engine import FakeEngine
+from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.journal import RunEntry
 from tfdock.do.locking import held
 from tfdock.errors import EngineError, Locked, Problem, ProfileError

@@ -17,7 +17,7 @@ from tfdock.decide.plan import BuildPlan
 from tfdock.decide.preflight import Check
 from tfdock.do import doctor, journal
 from tfdock.do.engine import ImageInfo
-from tfdock.do.fake_engine import FakeEngine
+from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.journal import RunEntry
 from tfdock.do.settings import Settings
 from tfdock.errors import (

@@ -22,8 +22,9 @@ import h2.events
 import pytest
 
 from tfdock.decide import remote as decided
-from tfdock.do import assets, relay, remote
-from tfdock.do.relay_grpc import capabilities
+from tfdock.do import assets, remote
+from tfdock.do.remote import relay
+from tfdock.do.remote.relay_grpc import capabilities
 from tfdock.do.settings import Settings, load
 from tfdock.errors import ProfileError, TfdockError
 from tfdock.model import Endpoint, Remote

@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement
 from tfdock.decide.trial import GPU, RUN
 from tfdock.do import assets, events
 from tfdock.do.engine import ContainerSpec, ImageInfo
-from tfdock.do.fake_engine import FakeEngine, FakeRun
+from tfdock.do.engine.fake import FakeEngine, FakeRun
 from tfdock.do.settings import Settings
 from tfdock.do.verify import (
     Bench,

@@ -31,8 +31,9 @@ from tfdock.decide.plan import (
     with_resources,
 )
 from tfdock.decide.sizing import Resources, after_memory, size
-from tfdock.do import cache_use, events, journal
+from tfdock.do import events, journal
 from tfdock.do.cache import CacheFolder, DiskCache
+from tfdock.do.cache import use as cache_use
 from tfdock.do.engine import BASE_LABEL, RUN_LABEL, Cancel, ContainerSpec, Engine, EngineInfo, ImageBuild, ImageInfo
 from tfdock.do.failures import Failures, file_error, gib, make_folder
 from tfdock.do.locking import held

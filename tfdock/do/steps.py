@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
 from tfdock.do import events, journal
-from tfdock.do.carrier import Carrier
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo, Output
+from tfdock.do.engine.carrier import Carrier
 from tfdock.do.room import Room
 from tfdock.do.watch import Lines, Stop, Stopper, watched
 from tfdock.errors import EngineLost, Problem, TimeLimit

@@ -108,6 +108,6 @@ def knowledge_for(settings: Settings) -> KnowledgeBase:
 
 
 def local_engine() -> Engine:
-    from tfdock.do.docker_engine import DockerEngine
+    from tfdock.do.engine.docker import DockerEngine
 
     return DockerEngine()

@@ -19,7 +19,7 @@ from tfdock.talk.commands.build import stoppable
 
 if TYPE_CHECKING:
     from tfdock.do.cache import CacheFolder, DiskCache
-    from tfdock.do.cache_care import Listing, Output, Pruned, Verified
+    from tfdock.do.cache.care import Listing, Output, Pruned, Verified
     from tfdock.do.engine import Engine, ImageInfo
     from tfdock.do.settings import Settings
 
@@ -41,7 +41,7 @@ Toolchain = Annotated[
 @group.callback()
 def _of_this_machine() -> None:
     """Say what these commands do not reach: an engine elsewhere keeps its caches itself."""
-    from tfdock.do.docker_engine import elsewhere
+    from tfdock.do.engine.docker import elsewhere
 
     where = elsewhere()
     if where:
@@ -58,7 +58,7 @@ def _of_this_machine() -> None:
 @command("tfdock.cache-list/1")
 def list_(cache_dir: CacheDir = None, as_json: AsJson = False) -> None:
     """Say what is in the cache: sizes by toolchain and build id, and when they were used last."""
-    from tfdock.do import cache_care
+    from tfdock.do.cache import care as cache_care
 
     settings = settings_for(cache_dir=cache_dir)
     cache = _existing(settings)
@@ -83,7 +83,7 @@ def _existing(settings: Settings) -> CacheFolder | None:
 
 
 def _toolchain(found: Listing) -> dict[str, Any]:
-    from tfdock.do.cache_use import uses
+    from tfdock.do.cache.use import uses
 
     contents = found.contents()
     return {
@@ -180,7 +180,7 @@ def verify(
 ) -> None:
     """Hash every entry of Bazel's disk caches again, and name what is poisoned or truncated (exit status 4)."""
     from tfdock.do.cache import folder_size
-    from tfdock.do.cache_care import verified
+    from tfdock.do.cache.care import verified
 
     cache = _existing(settings_for(cache_dir=cache_dir))
     results = []
@@ -255,7 +255,7 @@ def prune(
 ) -> None:
     """Remove what nobody needs, then what was used least recently; never what the last build of a profile used."""
     from tfdock.decide.pruning import read_age, read_size
-    from tfdock.do import cache_care
+    from tfdock.do.cache import care as cache_care
 
     limit = None if max_size is None else read_size(max_size)
     before = None if older_than is None else time.time() - read_age(older_than)
@@ -354,7 +354,7 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """Remove the whole cache, or one toolchain's: the next build compiles everything again."""
-    from tfdock.do import cache_care
+    from tfdock.do.cache import care as cache_care
     from tfdock.do.cache import folder_size
 
     cache = _existing(settings_for(cache_dir=cache_dir))

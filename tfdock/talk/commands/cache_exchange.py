@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tfdock.do.cache import CacheFolder, DiskCache
-    from tfdock.do.cache_exchange import Exchange
-    from tfdock.do.cache_sending import Pushed
-    from tfdock.do.cache_taking import Pulled
+    from tfdock.do.cache.exchange import Exchange
+    from tfdock.do.cache.sending import Pushed
+    from tfdock.do.cache.taking import Pulled
     from tfdock.do.settings import Settings
     from tfdock.do.watch import Stop
 
@@ -143,7 +143,7 @@ def _chosen(settings: Settings, profiles: list[str], toolchains: list[str]) -> t
 
 def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str:
     """The key of the toolchain with which a profile was built last."""
-    from tfdock.do.cache_use import uses
+    from tfdock.do.cache.use import uses
 
     build_id = preparer_for(settings).prepare(profile).plan.build_id
     found = [(use.when, disk.key) for disk in disks for use in uses(disk) if use.build_id == build_id]
@@ -161,8 +161,8 @@ def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str
 
 @contextmanager
 def _exchange(cache: CacheFolder, image: ImageRef) -> Iterator[tuple[Exchange, Stop]]:
-    from tfdock.do.cache_exchange import Exchange
-    from tfdock.do.cache_layers import StoredCache
+    from tfdock.do.cache.exchange import Exchange
+    from tfdock.do.cache.layers import StoredCache
 
     with stoppable("what has arrived is kept") as stop:
         stored = StoredCache(image, stop.check)

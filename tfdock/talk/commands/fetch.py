@@ -28,7 +28,7 @@ from tfdock.talk.commands.build import builder_for, shown_progress, stoppable
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
-    from tfdock.do.bundling import Made
+    from tfdock.do.offline.packing import Made
     from tfdock.do.prepare import Preparer
 
 
@@ -56,7 +56,7 @@ def fetch(
         builder = builder_for(settings, listen, stop)
         if output is None:
             _warm(profiles, preparer, builder, locked=locked, as_json=as_json)
-        from tfdock.do.fetch import Bundler
+        from tfdock.do.offline.fetch import Bundler
 
         made = Bundler(output, preparer, builder, locked=locked).make(profiles)
     _tell(made)
@@ -86,8 +86,8 @@ def _warm(profiles: list[str], preparer: Preparer, builder: Builder, *, locked: 
 
 
 def _warmed(name: str, preparer: Preparer, builder: Builder, *, locked: bool) -> dict[str, Any]:
-    from tfdock.do.fetch import warm
     from tfdock.do.lock import prepare_locked
+    from tfdock.do.offline.fetch import warm
 
     prepared = prepare_locked(name, preparer, builder.settings) if locked else preparer.prepare(name)
     warm(prepared, builder)

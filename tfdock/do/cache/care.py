@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tfdock.decide import pruning
 from tfdock.do.cache import CacheFolder, DiskCache, Entry, folder_size, folders, open_unnoticed
-from tfdock.do.cache_use import forget, uses
+from tfdock.do.cache.use import forget, uses
 from tfdock.do.workspace import remove_folder
 from tfdock.inspect import action_cache
 from tfdock.inspect.action_cache import EMPTY, ActionResult, Malformed

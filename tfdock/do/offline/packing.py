@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 from tfdock import __version__
 from tfdock.do import events
-from tfdock.do.bundle import Writer, file_chunks
 from tfdock.do.engine import Cancel, ImageInfo, Output
 from tfdock.do.machine import free_disk
+from tfdock.do.offline.bundle import Writer, file_chunks
 from tfdock.do.prepare import Prepared, Written
 from tfdock.do.steps import Steps
 from tfdock.do.workspace import file_sha256

@@ -15,10 +15,10 @@ from tfdock import __version__
 from tfdock.decide import lock as locks
 from tfdock.decide.lock import LockFile
 from tfdock.decide.question import LocalSource
-from tfdock.do.bundle import Bundle, opened
 from tfdock.do.engine import Cancel, Engine
 from tfdock.do.failures import make_folder
 from tfdock.do.machine import engine_data, free_disk
+from tfdock.do.offline.bundle import Bundle, opened
 from tfdock.do.prepare import Prepared, Preparer, Written
 from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps

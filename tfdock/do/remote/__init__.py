@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfdock.do import assets, events, relay
+from tfdock.do import assets, events
+from tfdock.do.remote import relay
 from tfdock.do.settings import Settings
 from tfdock.errors import EngineError, NetworkError, Problem, TfdockError
 from tfdock.model import Endpoint, Remote
@@ -192,7 +193,7 @@ def _ask_http(line: relay.Line) -> None:
 
 def _ask_grpc(line: relay.Line, instance: str) -> None:
     """Ask an endpoint that speaks gRPC what it can do."""
-    from tfdock.do import relay_grpc
+    from tfdock.do.remote import relay_grpc
 
     with _connected(line.endpoint) as connection:
         if isinstance(connection, ssl.SSLSocket) and connection.selected_alpn_protocol() != "h2":

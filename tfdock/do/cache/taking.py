@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock.do.cache import DiskCache
-from tfdock.do.cache_layers import StoredCache
-from tfdock.do.cache_sending import Say, megabytes, name_of
+from tfdock.do.cache.layers import StoredCache
+from tfdock.do.cache.sending import Say, megabytes, name_of
 from tfdock.do.machine import free_disk
 from tfdock.errors import DiskFull, Problem
 from tfdock.inspect import action_cache

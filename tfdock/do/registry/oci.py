@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, TypeVar
 
-from tfdock.do import web
-from tfdock.do.credentials import Login, login_for, token_request
-from tfdock.do.web import TROUBLE, Broken, Strange
+from tfdock.do.registry import web
+from tfdock.do.registry.credentials import Login, login_for, token_request
+from tfdock.do.registry.web import TROUBLE, Broken, Strange
 from tfdock.errors import NetworkError, Problem, VerificationFailed
 from tfdock.inspect import oci
 from tfdock.inspect.oci import Descriptor

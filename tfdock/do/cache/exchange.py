@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.decide import cache_push
-from tfdock.do import web
 from tfdock.do.cache import CacheFolder
-from tfdock.do.cache_layers import StoredCache
-from tfdock.do.cache_sending import Inventory, Pushed, Say, Sending, inventory
-from tfdock.do.cache_taking import Pulled, Taking
+from tfdock.do.cache.layers import StoredCache
+from tfdock.do.cache.sending import Inventory, Pushed, Say, Sending, inventory
+from tfdock.do.cache.taking import Pulled, Taking
 from tfdock.do.failures import file_error
 from tfdock.do.locking import held
+from tfdock.do.registry import web
 from tfdock.do.watch import Stop
 from tfdock.do.workspace import remove_folder
 from tfdock.errors import Locked, NetworkError, Problem

@@ -59,7 +59,7 @@ from tfdock.do.engine import (
     ImageInfo,
     Output,
 )
-from tfdock.do.engine_words import archive_refusal, refusal, registry_refusal, speaks_of_full_disk, step_refusal
+from tfdock.do.engine.words import archive_refusal, refusal, registry_refusal, speaks_of_full_disk, step_refusal
 from tfdock.errors import (
     BuildFailed,
     EngineError,

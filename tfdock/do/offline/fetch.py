@@ -19,10 +19,10 @@ from tfdock.decide.lock import LockFile
 from tfdock.decide.plan import EXTERNAL, OUTPUT, SOURCE, STAGING, BuildPlan, packing, unpacking
 from tfdock.decide.trial import limits_for, limits_of
 from tfdock.do import assets, events, journal, verify
-from tfdock.do.bundling import NAME, Made, Pack, Packed, Work
 from tfdock.do.engine import ContainerSpec
 from tfdock.do.failures import file_error, make_folder
 from tfdock.do.lock import gathered, prepare_locked
+from tfdock.do.offline.packing import NAME, Made, Pack, Packed, Work
 from tfdock.do.prepare import Prepared, Preparer, Written
 from tfdock.do.room import Room
 from tfdock.do.steps import Steps

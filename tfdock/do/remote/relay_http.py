@@ -9,8 +9,8 @@ import asyncio
 from dataclasses import dataclass
 from time import monotonic
 
-from tfdock.do import relay
-from tfdock.do.relay import TROUBLE, Line, Reader, Writer, closed
+from tfdock.do.remote import relay
+from tfdock.do.remote.relay import TROUBLE, Line, Reader, Writer, closed
 
 _PIECE = 1 << 18
 _IDLE = 4.0

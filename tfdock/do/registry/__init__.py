@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfdock.decide.lock import COMMIT
-from tfdock.do import web
-from tfdock.do.oci import Repository
-from tfdock.do.web import TROUBLE, Strange
+from tfdock.do.registry import web
+from tfdock.do.registry.oci import Repository
+from tfdock.do.registry.web import TROUBLE, Strange
 from tfdock.errors import NetworkError, Problem
 from tfdock.model import ImageRef
 

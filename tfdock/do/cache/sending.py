@@ -11,9 +11,10 @@ from pathlib import Path
 
 from tfdock.decide import cache_push
 from tfdock.decide.cache_push import Action
-from tfdock.do import cache, cache_care
+from tfdock.do import cache
 from tfdock.do.cache import DiskCache, open_unnoticed
-from tfdock.do.cache_layers import Parcel, StoredCache
+from tfdock.do.cache import care as cache_care
+from tfdock.do.cache.layers import Parcel, StoredCache
 from tfdock.inspect import action_cache
 from tfdock.inspect.action_cache import EMPTY
 from tfdock.inspect.cache_layers import Layers, Pack, Shelf

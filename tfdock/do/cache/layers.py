@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from tfdock.do.oci import Repository
+from tfdock.do.registry.oci import Repository
 from tfdock.errors import Problem, ProfileError, VerificationFailed
 from tfdock.inspect import oci, packs
 from tfdock.inspect.cache_layers import CONFIG_TYPE, MOST_CONFIG, Layers, Pack, is_cache

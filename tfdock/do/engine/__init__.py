@@ -1,6 +1,6 @@
 """The narrow engine protocol: all that a build asks of a container engine, in our own records.
 
-Two implementations exist: `tfdock.do.docker_engine` on the Docker SDK, and `tfdock.do.fake_engine` in memory.
+Two implementations exist: `tfdock.do.engine.docker` on the Docker SDK, and `tfdock.do.engine.fake` in memory.
 Both pass the same contract tests. Every method raises only `TfdockError`s: `EngineUnavailable`, `EngineLost`,
 `NetworkError` (registry), `BuildFailed`, `DiskFull`, or plain `EngineError`.
 """
