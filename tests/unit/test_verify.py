@@ -18,17 +18,10 @@ from tfdock.do import assets, events
 from tfdock.do.engine import ContainerSpec, ImageInfo
 from tfdock.do.engine.fake import FakeEngine, FakeRun
 from tfdock.do.settings import Settings
-from tfdock.do.verify import (
-    Bench,
-    MarkedLines,
-    Verification,
-    Wanted,
-    _access,
-    _python,
-    bench_for,
-    requirements,
-    verified,
-)
+from tfdock.do.verify import Verification, verified
+from tfdock.do.verify.bench import Bench, Wanted, bench_for
+from tfdock.do.verify.lab import own_python, requirements
+from tfdock.do.verify.trial import MarkedLines, access_to
 from tfdock.do.watch import Stop
 from tfdock.do.wheels import inspected
 from tfdock.errors import DiskFull, EngineError, EngineHung, EngineLost, Problem, TfdockError
@@ -236,9 +229,9 @@ def test_gpus_by_device_files_want_all_of_them(engine: FakeEngine, tmp_path: Pat
     files = str(tmp_path / "kfd"), str(tmp_path / "dri")
     rocm = KNOWLEDGE.accelerators["rocm"].model_copy(update={"device_files": files})
     Path(files[0]).touch()
-    assert f"{files[0]} and {files[1]}" in _access(rocm, engine.info()).missing
+    assert f"{files[0]} and {files[1]}" in access_to(rocm, engine.info()).missing
     Path(files[1]).mkdir()
-    access = _access(rocm, engine.info())
+    access = access_to(rocm, engine.info())
     assert (access.missing, access.devices) == ("", files)
 
 
@@ -323,7 +316,7 @@ def test_a_wheel_is_tried_with_its_own_python_and_no_other(
 ) -> None:
     (tmp_path / "python3").symlink_to(sys.executable)
     facts = replace(inspected(wheel).wheel, python_tag=python_tag, abi_tag=abi_tag)
-    command = _python((facts.python_tag, facts.abi_tag), "-c", "import sys; print('ran', *sys.argv[1:])", "a b")
+    command = own_python((facts.python_tag, facts.abi_tag), "-c", "import sys; print('ran', *sys.argv[1:])", "a b")
     done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert done.stdout == ("ran a b\n" if ok else "there is no python3.8\n")
     assert done.returncode == (0 if ok else 127)

@@ -85,7 +85,7 @@ def alone(plan: BuildPlan, machine: Machine) -> Resources:
 
 
 @dataclass
-class _Run:
+class Run:
     """What one run accumulates."""
 
     steps: Steps
@@ -241,7 +241,7 @@ class Builder:
         self,
         plan: BuildPlan,
         tree: Path | None,
-        then: Callable[[BuildPlan, _Run], _T],
+        then: Callable[[BuildPlan, Run], _T],
         *,
         lock: LockFile | None = None,
         repository: Path | None = None,
@@ -269,7 +269,7 @@ class Builder:
             raise file_error(error, self._folders) from error
 
     @contextmanager
-    def _run(self, plan: BuildPlan) -> Iterator[_Run]:
+    def _run(self, plan: BuildPlan) -> Iterator[Run]:
         """A run: known to the journal while it lives, cleaned up when it ends, well or not."""
         ready(self.engine, self.engine_info, self.settings.state_dir, self.listen)
         name = journal.new_run_id()
@@ -293,7 +293,7 @@ class Builder:
             self.log = log_path
             try:
                 locks.enter_context(self.cache.in_use(waiting=self._waiting("the cache")))
-                yield _Run(steps=self._steps(plan, name, log), staging=staging, output=output, locks=locks)
+                yield Run(steps=self._steps(plan, name, log), staging=staging, output=output, locks=locks)
             except BaseException as error:
                 kept = self._keeps(error, output)
                 # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
@@ -402,7 +402,7 @@ class Builder:
 
     # --- image and fetch ----------------------------------------------------------------------------------------
 
-    def _image_and_fetch(self, plan: BuildPlan, run: _Run, tree: Path | None, *, fresh: bool) -> None:
+    def _image_and_fetch(self, plan: BuildPlan, run: Run, tree: Path | None, *, fresh: bool) -> None:
         """Build the image and fetch for the first source ref that can be had, configured and analysed."""
         refs = (run.given.build.source_ref,) if run.given else plan.source_refs
         for number, ref in enumerate(refs, start=1):
@@ -417,7 +417,7 @@ class Builder:
                 said = error.problems[0].message.partition("\n")[0]
                 self.listen(events.Notice(text=f"source {ref} does not work ({said}); trying {refs[number]}"))
 
-    def _fetched(self, plan: BuildPlan, run: _Run) -> None:
+    def _fetched(self, plan: BuildPlan, run: Run) -> None:
         """Fetch, one build after the other: Bazels that fill one repository cache get in each other's way."""
         waiting = run.steps.waiting("fetch", "fetches into the same cache")
         lock = self.cache.root / "locks" / "repository"
@@ -426,7 +426,7 @@ class Builder:
                 self._external(plan, run, run.given)
             self._container(plan, run, plan.phases[0])
 
-    def _external(self, plan: BuildPlan, run: _Run, given: Given) -> None:
+    def _external(self, plan: BuildPlan, run: Run, given: Given) -> None:
         """Put what repository rules fetched past Bazel's cache where they put it: a container unpacks it."""
         archive = given.external()
         if archive is None:
@@ -444,7 +444,7 @@ class Builder:
         self.engine.remove(state.id)
         file.unlink()
 
-    def _image(self, plan: BuildPlan, run: _Run, tree: Path | None, *, fresh: bool) -> None:
+    def _image(self, plan: BuildPlan, run: Run, tree: Path | None, *, fresh: bool) -> None:
         """Have the image. Who builds on the same base waits: layers that both need are made once."""
         base = hashlib.sha256(str(plan.resolution.base).encode()).hexdigest()[:16]
         lock = self.settings.state_dir.absolute() / "locks" / f"image-{base}"
@@ -452,20 +452,20 @@ class Builder:
         with held(lock, "the image", alone=True, waiting=waiting):
             self._image_here(plan, run, tree, fresh=fresh)
 
-    def _image_here(self, plan: BuildPlan, run: _Run, tree: Path | None, *, fresh: bool) -> None:
+    def _image_here(self, plan: BuildPlan, run: Run, tree: Path | None, *, fresh: bool) -> None:
         name = self._image_given(run, run.given) if run.given else self._image_made(plan, run, tree, fresh=fresh)
         self._read_image(plan, run, name)
         problem = locks.moved(run.lock.lock.of(*locks.INSTALLED), run.installed, run.lock.path) if run.lock else None
         if problem:
             raise Incompatible(problem)
 
-    def _image_given(self, run: _Run, given: Given) -> str:
+    def _image_given(self, run: Run, given: Given) -> str:
         """The image out of a bundle, with all else that the bundle has; its name."""
         given.supply.provide(run.steps, self.settings)
         run.image, run.base_digest = given.image(self.engine), given.build.base_digest
         return given.build.image.name
 
-    def _image_made(self, plan: BuildPlan, run: _Run, tree: Path | None, *, fresh: bool) -> str:
+    def _image_made(self, plan: BuildPlan, run: Run, tree: Path | None, *, fresh: bool) -> str:
         """The image built, unless it is there; its name."""
         base = self._base(plan, run)
         # The name is for people. What is looked into and what compiles is the id: another run may move the name.
@@ -487,14 +487,14 @@ class Builder:
             run.image = built.id
         return name
 
-    def _base(self, plan: BuildPlan, run: _Run) -> ImageInfo:
+    def _base(self, plan: BuildPlan, run: Run) -> ImageInfo:
         """The base image, pulled if it is not here."""
         base = self.settings.mirrored(plan.resolution.base)
         info = run.steps.image(str(base), "image", _title(plan, "image"))
         run.base_digest = base.digest or next((digest.rpartition("@")[2] for digest in info.digests), None)
         return info
 
-    def _image_built(self, plan: BuildPlan, run: _Run, request: ImageBuild) -> str:
+    def _image_built(self, plan: BuildPlan, run: Run, request: ImageBuild) -> str:
         """Build the image; its id."""
         cancel = Cancel()
         stopper = run.steps.stopper(gently=cancel.set, by_force=lambda: run.steps.give_up("image"))
@@ -507,7 +507,7 @@ class Builder:
                 run.steps.give_up("image")
             raise
 
-    def _read_image(self, plan: BuildPlan, run: _Run, image: str) -> None:
+    def _read_image(self, plan: BuildPlan, run: Run, image: str) -> None:
         """The toolchain's identity and all else that the image wrote down; the container is never started."""
         container = self.engine.create(
             ContainerSpec(
@@ -537,13 +537,13 @@ class Builder:
 
     # --- containers ---------------------------------------------------------------------------------------------
 
-    def _take_disk_cache(self, plan: BuildPlan, run: _Run) -> None:
+    def _take_disk_cache(self, plan: BuildPlan, run: Run) -> None:
         """Hold the toolchain's disk cache with others, until the run ends, so that nobody takes things out of it."""
         disk = self.cache.disk(run.toolchain)
         run.locks.enter_context(disk.held(alone=False, waiting=self._waiting(f"the disk cache {disk.key}")))
         disk.describe({**described_toolchain(run.toolchain_file), "base": str(plan.resolution.base)})
 
-    def _in_cache(self, plan: BuildPlan, run: _Run) -> None:
+    def _in_cache(self, plan: BuildPlan, run: Run) -> None:
         """Compile, and note what of the disk cache that used, where it lies on this machine."""
         if not self.engine_info.local:
             self._compiled(plan, run)
@@ -554,7 +554,7 @@ class Builder:
             self._compiled(plan, run)
             watch.ok = True
 
-    def container_spec(self, plan: BuildPlan, phase: Phase, run: _Run) -> ContainerSpec:
+    def container_spec(self, plan: BuildPlan, phase: Phase, run: Run) -> ContainerSpec:
         """The container of a phase, with its folders made and filled in."""
         folders = {
             **({"{cache}/repository": str(run.repository)} if run.repository else {}),
@@ -583,7 +583,7 @@ class Builder:
             pids=plan.resources.pids,
         )
 
-    def _compiled(self, plan: BuildPlan, run: _Run) -> None:
+    def _compiled(self, plan: BuildPlan, run: Run) -> None:
         """Compile; once more, with half the jobs and from the cache, if something was killed for memory."""
         from tfdock.do import happened
 
@@ -602,7 +602,7 @@ class Builder:
             run.steps.forget()
             self._attempt(with_resources(plan, less, self._knowledge), run)
 
-    def _attempt(self, plan: BuildPlan, run: _Run) -> None:
+    def _attempt(self, plan: BuildPlan, run: Run) -> None:
         limits = plan.resources
         tried: dict[str, Any] = {"jobs": limits.jobs, "cpus": limits.cpus, "memory": limits.memory}
         run.compiled_with.append(tried | {"heap": limits.heap, "ended": "well"})
@@ -612,7 +612,7 @@ class Builder:
             run.compiled_with[-1]["ended"] = error.problems[0].message
             raise
 
-    def _container(self, plan: BuildPlan, run: _Run, phase: Phase) -> None:
+    def _container(self, plan: BuildPlan, run: Run, phase: Phase) -> None:
         """Run one phase to its end; return only if it ended well."""
         with self._linked(plan, run, phase) as link:
             spec = self.container_spec(plan, phase, run)
@@ -622,7 +622,7 @@ class Builder:
         self.engine.remove(state.id)
 
     @contextmanager
-    def _linked(self, plan: BuildPlan, run: _Run, phase: Phase) -> Iterator[Link | None]:
+    def _linked(self, plan: BuildPlan, run: Run, phase: Phase) -> Iterator[Link | None]:
         """The way out to a remote cache and executor, while the phase that has no network runs."""
         if phase.network or not plan.remote.endpoints:
             yield None
@@ -635,7 +635,7 @@ class Builder:
             finally:
                 run.remote = link.facts
 
-    def _timed(self, plan: BuildPlan, run: _Run, phase: str, do: Callable[[], _T]) -> _T:
+    def _timed(self, plan: BuildPlan, run: Run, phase: str, do: Callable[[], _T]) -> _T:
         """One phase: announced, measured, and its errors completed with phase, log and next command."""
         self.stop.check()
         run.steps.forget()
@@ -657,7 +657,7 @@ class Builder:
             self.listen(events.PhaseEnded(build_id=plan.build_id, phase=phase, seconds=run.seconds[phase], ok=ok))
         return result
 
-    def _failures(self, plan: BuildPlan, run: _Run, phase: str) -> Failures:
+    def _failures(self, plan: BuildPlan, run: Run, phase: str) -> Failures:
         return Failures(
             phase=phase,
             resources=plan.resources,
@@ -680,7 +680,7 @@ class Builder:
 
     # --- seal ---------------------------------------------------------------------------------------------------
 
-    def _sealed(self, plan: BuildPlan, run: _Run) -> Mapping[Path, WheelFile]:
+    def _sealed(self, plan: BuildPlan, run: Run) -> Mapping[Path, WheelFile]:
         """From what the container left to wheels that could be published, still in the staging folder."""
         # Here, not above: what is up to date is told without the modules that know wheels.
         from tfdock.do import seal
@@ -698,17 +698,18 @@ class Builder:
 
     # --- verify -------------------------------------------------------------------------------------------------
 
-    def _published(self, plan: BuildPlan, run: _Run, sealed: Mapping[Path, WheelFile]) -> dict[str, Any]:
+    def _published(self, plan: BuildPlan, run: Run, sealed: Mapping[Path, WheelFile]) -> dict[str, Any]:
         """Verify the wheels and make them visible. A stop is obeyed until they are."""
         from tfdock.do import verify
+        from tfdock.do.verify.bench import MEMORY, Bench
 
         began = self.clock()
-        bench = verify.Bench(
+        bench = Bench(
             steps=run.steps,
             info=self.engine_info,
             settings=self.settings,
             folder=run.output / "verify",
-            memory=min(verify.MEMORY, plan.resources.memory),
+            memory=min(MEMORY, plan.resources.memory),
             given=run.given.images if run.given else None,
         )
         found = [verify.verified_build(bench, self._knowledge, plan, path) for path in sealed]
@@ -725,7 +726,7 @@ class Builder:
         self.wheelhouse.publish(plan.build_id, record, sealed, account.files)
         return record
 
-    def _account(self, plan: BuildPlan, run: _Run, record: Mapping[str, Any]) -> Account:
+    def _account(self, plan: BuildPlan, run: Run, record: Mapping[str, Any]) -> Account:
         """What happened in the build; an execution log takes its time to be read."""
         from tfdock.do import happened
 
@@ -766,7 +767,7 @@ class Builder:
     def _record(
         self,
         plan: BuildPlan,
-        run: _Run,
+        run: Run,
         sealed: Mapping[Path, WheelFile],
         verification: Mapping[str, Any],
     ) -> dict[str, Any]:
@@ -808,7 +809,7 @@ def _title(plan: BuildPlan, phase: str) -> str:
     return f"{phase} of {plan.build_id}"
 
 
-def _estimated(plan: BuildPlan, run: _Run, knowledge: KnowledgeBase) -> dict[str, Any]:
+def _estimated(plan: BuildPlan, run: Run, knowledge: KnowledgeBase) -> dict[str, Any]:
     """What the build was expected to take when it began, and how much there was to compile beside a CPU build."""
     known = run.expected
     return {

@@ -22,7 +22,7 @@ from tfdock.do.offline.bundle import Bundle, opened
 from tfdock.do.prepare import Prepared, Preparer, Written
 from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps
-from tfdock.do.verify import dependencies
+from tfdock.do.verify.lab import dependencies
 from tfdock.do.workspace import remove_folder
 from tfdock.errors import DiskFull, EngineError, Incompatible, Problem, ProfileError
 from tfdock.inspect.bundle import Build, Image

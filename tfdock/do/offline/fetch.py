@@ -18,7 +18,7 @@ from tfdock.decide import lock as locks
 from tfdock.decide.lock import LockFile
 from tfdock.decide.plan import EXTERNAL, OUTPUT, SOURCE, STAGING, BuildPlan, packing, unpacking
 from tfdock.decide.trial import limits_for, limits_of
-from tfdock.do import assets, events, journal, verify
+from tfdock.do import assets, events, journal
 from tfdock.do.engine import ContainerSpec
 from tfdock.do.failures import file_error, make_folder
 from tfdock.do.lock import gathered, prepare_locked
@@ -26,12 +26,14 @@ from tfdock.do.offline.packing import NAME, Made, Pack, Packed, Work
 from tfdock.do.prepare import Prepared, Preparer, Written
 from tfdock.do.room import Room
 from tfdock.do.steps import Steps
+from tfdock.do.verify.bench import Bench
+from tfdock.do.verify.lab import fetched_dependencies, requirements
 from tfdock.do.wheels import inspected
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.inspect import bundle
 
 if TYPE_CHECKING:
-    from tfdock.do.build import Builder, _Run
+    from tfdock.do.build import Builder, Run
 
 _PIP_PACKAGE = f"{SOURCE}/tensorflow/tools/pip_package"
 _REQUIREMENTS = "requirements.json"
@@ -142,7 +144,7 @@ class Bundler:
         return replace(self.preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file), text
 
     def _pack(
-        self, prepared: Prepared, written: Written, lock: str | None, work: Work, plan: BuildPlan, run: _Run
+        self, prepared: Prepared, written: Written, lock: str | None, work: Work, plan: BuildPlan, run: Run
     ) -> Packed:
         """What a run that has fetched leaves for the bundle: tried without a network before it counts."""
         engine, resolution = self.builder.engine, plan.resolution
@@ -167,7 +169,7 @@ class Bundler:
         )
         return self._with_wheels(found, plan, run) if runtime else found
 
-    def _tried_offline(self, plan: BuildPlan, run: _Run, work: Work) -> Path | None:
+    def _tried_offline(self, plan: BuildPlan, run: Run, work: Work) -> Path | None:
         """Fetch once more, into an empty output base and without a network, from what the bundle will have.
 
         Repository rules may run pip or git, which no cache of Bazel's knows: then all that they made goes in too, and
@@ -199,7 +201,7 @@ class Bundler:
         (run.staging / EXTERNAL).rename(target)
         return target
 
-    def _runs(self, run: _Run, spec: ContainerSpec, title: str) -> bool:
+    def _runs(self, run: Run, spec: ContainerSpec, title: str) -> bool:
         """Whether a container without network ends well."""
         state, memory = run.steps.container(replace(spec, network="none"), "pack", title)
         self.builder.engine.remove(state.id)
@@ -207,7 +209,7 @@ class Bundler:
 
     # --- what finished wheels require ---
 
-    def _with_wheels(self, found: Packed, plan: BuildPlan, run: _Run) -> Packed:
+    def _with_wheels(self, found: Packed, plan: BuildPlan, run: Run) -> Packed:
         known = self._requirements(plan, run)
         if known is None:
             self._notice(
@@ -219,32 +221,32 @@ class Bundler:
         assert found.runtime is not None
         folder = None
         if wanted:
-            bench = verify.Bench(
+            bench = Bench(
                 steps=run.steps,
                 info=self.builder.engine_info,
                 settings=self.builder.settings,
                 folder=run.output / "verify",
             )
             tag = f"cp{plan.resolution.python.replace('.', '')}"
-            folder = verify.fetched_dependencies(bench, tag, found.runtime, wanted, limits)
+            folder = fetched_dependencies(bench, tag, found.runtime, wanted, limits)
         return replace(found, requirements=wanted, limits=limits, wheels=folder)
 
-    def _requirements(self, plan: BuildPlan, run: _Run) -> tuple[list[str], tuple[str, ...]] | None:
+    def _requirements(self, plan: BuildPlan, run: Run) -> tuple[list[str], tuple[str, ...]] | None:
         """By the finished wheel, if it is in the wheelhouse; else as the source's own setup.py says, if it does."""
         knowledge = self.preparer.knowledge
         record = self.builder.wheelhouse.finished(plan.build_id, plan.fingerprint)
         try:
             if record:
                 inspection = inspected(self.builder.wheelhouse.root / record["wheels"][0]["file"], traces=())
-                return verify.requirements(inspection.metadata.requires_dist), limits_of(knowledge, inspection)
+                return requirements(inspection.metadata.requires_dist), limits_of(knowledge, inspection)
             lines = self._said_by_source(plan, run)
             if lines is not None:
-                return verify.requirements(lines), limits_for(knowledge, str(plan.resolution.version.minor))
+                return requirements(lines), limits_for(knowledge, str(plan.resolution.version.minor))
         except InvalidRequirement:
             return None
         return None
 
-    def _said_by_source(self, plan: BuildPlan, run: _Run) -> list[str] | None:
+    def _said_by_source(self, plan: BuildPlan, run: Run) -> list[str] | None:
         spec = self.builder.container_spec(plan, plan.phases[1], run)
         python = plan.resolution.paths.get("python", "python3")
         script = assets.templates()["run/requirements.py"]

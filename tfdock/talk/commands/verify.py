@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from tfdock.decide.checks import Check
     from tfdock.do.prepare import Resolved
     from tfdock.do.settings import Settings
-    from tfdock.do.verify import Verification, Wanted
+    from tfdock.do.verify import Verification
+    from tfdock.do.verify.bench import Wanted
     from tfdock.inspect.inspection import Inspection
     from tfdock.read.knowledge import KnowledgeBase
 
@@ -88,7 +89,8 @@ def verify(
 ) -> None:
     """Check a wheel against a profile, then install and try it in a clean container without network."""
     from tfdock.decide.checks import build_traces
-    from tfdock.do.verify import Wanted, unsound
+    from tfdock.do.verify import unsound
+    from tfdock.do.verify.bench import Wanted
     from tfdock.do.wheels import inspected
 
     if html:
@@ -168,7 +170,8 @@ def _verified(
     settings: Settings, base: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: Wanted
 ) -> Verification:
     """All checks; without an engine those that need none."""
-    from tfdock.do.verify import bench_for, verified
+    from tfdock.do.verify import verified
+    from tfdock.do.verify.bench import bench_for
 
     if wanted.run:
         return verified(None, base, wheel, inspection, wanted)

@@ -1,0 +1,111 @@
+"""Where a wheel is tried, what it shall be, and why it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdock.decide.resolve import Resolution
+from tfdock.do import events, journal
+from tfdock.do.cache import CacheFolder
+from tfdock.do.engine import Engine, EngineInfo
+from tfdock.do.failures import file_error, make_folder
+from tfdock.do.settings import Settings
+from tfdock.do.steps import Steps, ready
+from tfdock.do.watch import Stop
+from tfdock.errors import (
+    Problem,
+    ProfileError,
+    TfdockError,
+)
+from tfdock.model import BuildId
+
+MIB, GIB = 1 << 20, 1 << 30
+
+MEMORY = 8 * GIB
+"""More than importing and compiling takes; a machine with less gives what it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a wheel shall be. Without a profile there is no `resolution`; `options` are the compiler's, if known.
+
+    `run` is empty, or says why nothing is tried. `dependencies` is a folder of wheels to use as it is.
+    """
+
+    resolution: Resolution | None = None
+    strict: bool = True
+    options: Sequence[str] | None = None
+    run: str = ""
+    dependencies: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where a run takes its steps: `folder` is its own, removed when it ends. `memory` in bytes."""
+
+    steps: Steps
+    info: EngineInfo
+    settings: Settings
+    folder: Path
+    memory: int = MEMORY
+    given: Mapping[str, str] | None = None
+    """Images that a bundle has for this run: their ids, by what they are asked for as. Then nothing is fetched."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine."""
+        return self.steps.engine
+
+
+class Impossible(Exception):
+    """Why nothing can be tried."""
+
+    def __init__(self, error: TfdockError) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+def impossible(code: str, message: str, fix: str) -> Impossible:
+    return Impossible(ProfileError(Problem(code=code, message=message, fix=fix)))
+
+
+def unfit(reason: str) -> Impossible:
+    return impossible(
+        "runtime-unfit",
+        f"the runtime image cannot run the checks: {reason}",
+        "name an image that has the wheel's Python with pip: `runtime: …` in the profile",
+    )
+
+
+@contextmanager
+def bench_for(
+    engine: Engine, settings: Settings, listen: events.Listener, stop: Stop, log: Path, wheel: str
+) -> Iterator[Bench]:
+    """A bench for a wheel that no build has just made: known to the journal while it lives, cleaned up at its end."""
+    info = engine.info()
+    ready(engine, info, settings.state_dir, listen)
+    name = journal.new_run_id()
+    cache = CacheFolder.opened(settings.cache_dir)
+    folder = cache.output(name)
+    entry = journal.RunEntry(
+        run=name, build_id=wheel, staging=str(folder / "staging"), output=str(folder), engine=info.id
+    )
+    make_folder(log.parent)
+    with cache.in_use(), journal.running(settings.state_dir, entry), log.open("wb", buffering=0) as file:
+        steps = Steps(engine=engine, run=name, log=file, listen=listen, stop=stop, local=info.local)
+        began, ok = steps.clock(), False
+        listen(events.PhaseStarted(build_id=BuildId(wheel), phase="verify"))
+        try:
+            yield Bench(steps=steps, info=info, settings=settings, folder=folder)
+            ok = True
+        except OSError as error:
+            raise file_error(error, {"the cache": settings.cache_dir.absolute()}) from error
+        finally:
+            seconds = steps.clock() - began
+            listen(events.PhaseEnded(build_id=BuildId(wheel), phase="verify", seconds=seconds, ok=ok))
+            # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
+            with suppress(TfdockError, OSError):
+                journal.clean(settings.state_dir, entry, engine)

@@ -1,0 +1,258 @@
+"""Containers in which wheels are fetched and tried."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, ImageInfo
+from tfdock.do.failures import make_folder
+from tfdock.do.machine import free_disk
+from tfdock.do.settings import Settings
+from tfdock.do.steps import Tap
+from tfdock.do.verify.bench import Bench, Impossible, unfit
+from tfdock.do.workspace import remove_folder
+from tfdock.errors import (
+    DiskFull,
+    NetworkError,
+    OutOfMemory,
+    Problem,
+)
+from tfdock.inspect import bazel
+from tfdock.model import Mount
+
+HERE = "/tfdock"
+"""Where all that is ours lies in the containers."""
+MIB, GIB = 1 << 20, 1 << 30
+_PIDS = 16384
+NO_PROGRAM = 127
+"""Exit status of a shell that found no such program."""
+_FULL = 32 * MIB
+_PIP = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT")
+_PIP_MANNERS = {
+    "PIP_PREFER_BINARY": "1",
+    # What has a source archive only is built with tools of its own, and not with those that an image may have.
+    "PIP_USE_PEP517": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_PROGRESS_BAR": "off",
+}
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+"""Of the caller's environment: how packages are reached. It goes into one container, and is written nowhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How a container sees GPUs; `missing` says why it does not."""
+
+    gpus: bool = False
+    devices: tuple[str, ...] = ()
+    groups: tuple[int, ...] = ()
+    missing: str = ""
+
+
+class Lab:
+    """Containers on a bench, for wheels with those tags of Python and ABI (`cp311`, `cp311`)."""
+
+    def __init__(self, bench: Bench, python_tag: str, abi_tag: str) -> None:
+        self._bench, self._tags = bench, (python_tag, abi_tag)
+
+    def fetched(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> Path:
+        """The folder with the wheels that these lines mean; raises Impossible where they cannot be had."""
+        folder = dependencies(self._bench.settings, image, self._tags[0], wanted, limits)
+        if not folder.is_dir():
+            self._fetch(image, wanted, limits, folder)
+        os.utime(folder)
+        return folder
+
+    def _fetch(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], folder: Path) -> None:
+        """Fetch into a folder of the run's own, and move it when it is whole."""
+        given, made = self._folder("requirements"), self._emptied("fetched")
+        for name, lines in (("requirements.txt", wanted), ("constraints.txt", limits)):
+            (given / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        mounts = [
+            handed(given, "given"),
+            Mount(source=str(made), target=f"{HERE}/made", given=True, results=("wheels/*.whl",)),
+        ]
+        environment = {name: os.environ[name] for name in (*_PIP, *_PROXIES) if os.environ.get(name)}
+        certificates = os.environ.get("PIP_CERT")
+        if certificates and Path(certificates).is_file():
+            mounts.append(handed(Path(certificates).absolute(), "certificates/ca.pem"))
+            environment["PIP_CERT"] = f"{HERE}/certificates/ca.pem"
+        # `wheel` and not `download`: what has only a source archive is made a wheel while there is a network.
+        words = ["-m", "pip", "wheel", "--no-cache-dir", "--wheel-dir", f"{HERE}/made/wheels"]
+        words += [f"--{name}={HERE}/given/{name}s.txt" for name in ("requirement", "constraint")]
+        spec = self._spec(
+            "dependencies",
+            image,
+            own_python(self._tags, *words),
+            mounts,
+            {**_PIP_MANNERS, "HOME": f"{HERE}/made", "TMPDIR": f"{HERE}/made", **environment},
+            network=self._bench.settings.network,
+        )
+        state = self._ran(spec, "what the wheel requires")
+        if state.exit_code:
+            self._check_room()
+            said = [line for line in self._bench.steps.tail if line.strip()]
+            if state.exit_code == NO_PROGRAM or "No module named pip" in " ".join(said[-1:]):
+                raise unfit(ended(state, said))
+            errors = [line for line in said if line.startswith("ERROR")] or said
+            raise Impossible(
+                NetworkError(
+                    Problem(
+                        code="dependencies-unavailable",
+                        message=f"pip cannot get what the wheel requires: {' '.join(errors[-2:])[:500]}",
+                        fix="check the network, `network:` in the settings and pip's variables (PIP_INDEX_URL, "
+                        "PIP_CERT); or give a folder of wheels: `tfdock verify --dependencies DIR`",
+                    )
+                )
+            )
+        make_folder(folder.parent)
+        (made / "wheels").mkdir(exist_ok=True)  # pip makes none where no line is for this Python
+        try:
+            (made / "wheels").rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another run has put one there meanwhile
+                raise
+
+    def _spec(
+        self,
+        name: str,
+        image: ImageInfo,
+        command: tuple[str, ...],
+        mounts: Sequence[Mount],
+        environment: Mapping[str, str],
+        *,
+        network: str | None,
+        access: Access | None = None,
+    ) -> ContainerSpec:
+        access = access or Access()
+        return ContainerSpec(
+            name=f"tfdock-{self._bench.steps.run}-{name}",
+            image=image.id,
+            command=command,
+            environment={"LC_ALL": "C.UTF-8", "TINI_KILL_PROCESS_GROUP": "1", **environment},
+            mounts=tuple(mounts),
+            labels={RUN_LABEL: self._bench.steps.run},
+            user=f"{os.getuid()}:{os.getgid()}",
+            workdir="/",
+            network=network,
+            memory=min(self._bench.memory, self._bench.info.memory),
+            pids=_PIDS,
+            tmpfs={"/tmp": "rw,exec,mode=1777,size=512m"},
+            read_only=True,
+            gpus=access.gpus,
+            devices=access.devices,
+            groups=access.groups,
+        )
+
+    def _ran(self, spec: ContainerSpec, title: str, marked: Tap | None = None) -> ContainerState:
+        """Run a container to its end, and remove it."""
+        steps = self._bench.steps
+        steps.forget()
+        state, memory = steps.container(spec, "verify", title, marked)
+        if memory:
+            raise OutOfMemory(
+                Problem(
+                    code="out-of-memory",
+                    message=f"the kernel killed a process for memory while the wheel was tried in "
+                    f"{(spec.memory or 0) / GIB:.1f} GiB",
+                    fix="give the machine more memory; `--no-run`, or `verify: {run: false}` in the profile, "
+                    "leaves the trial out",
+                )
+            )
+        self._bench.engine.remove(state.id)
+        return state
+
+    def _check_room(self) -> None:
+        """Raise where it was not the wheel that failed, but the disk."""
+        free = free_disk(self._bench.folder)
+        if bazel.speaks_of_full_disk(self._bench.steps.tail) or (free is not None and free < _FULL):
+            raise DiskFull(
+                Problem(
+                    code="disk-full",
+                    message=f"a disk ran full while the wheel was tried; the cache ({self._bench.folder}) has "
+                    f"{(free or 0) / GIB:.1f} GiB left",
+                    fix="make room there: a wheel takes about four times its size when it is tried",
+                )
+            )
+
+    def _folder(self, name: str) -> Path:
+        folder = self._bench.folder / name
+        make_folder(folder)
+        return folder
+
+    def _emptied(self, name: str) -> Path:
+        remove_folder(self._bench.folder / name)
+        return self._folder(name)
+
+
+def fetched_dependencies(
+    bench: Bench, python_tag: str, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]
+) -> Path:
+    """The folder with the wheels that these lines mean in that image; raises NetworkError if they cannot be had."""
+    try:
+        return Lab(bench, python_tag, python_tag).fetched(image, wanted, limits)
+    except Impossible as reason:
+        raise reason.error from reason
+
+
+def dependencies(
+    settings: Settings, image: ImageInfo, python_tag: str, wanted: Sequence[str], limits: Sequence[str]
+) -> Path:
+    """The folder of the wheels that these lines, within these limits, mean for that Python of an image."""
+    text = "\n".join(["2", image.id, python_tag, *sorted(wanted), "", *limits])
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return settings.cache_dir.absolute() / "dependencies" / key
+
+
+def requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[str]:
+    """What a wheel requires, by its metadata's lines, as lines for pip, with what `extras` add.
+
+    Raises InvalidRequirement for what is not a requirement, and for an address: no wheel's metadata shall say where
+    things are fetched from.
+    """
+    found = []
+    for text in texts:
+        requirement = Requirement(text)
+        if requirement.url:
+            raise InvalidRequirement(f"an address, which is not followed: {requirement.name}")
+        if "extra" in str(requirement.marker or ""):
+            asked = [
+                extra for extra in extras if requirement.marker and requirement.marker.evaluate({"extra": extra})
+            ]
+            if not asked:
+                continue
+            requirement.marker = None  # evaluated: pip would say that nobody asked for the extra
+        # As one is written in setup.py, and as setuptools writes it into a wheel, are two spellings.
+        requirement.name = canonicalize_name(requirement.name)
+        found.append(str(requirement))
+    return found
+
+
+def handed(source: Path, name: str) -> Mount:
+    """A file or folder of this machine that a container reads."""
+    return Mount(source=str(source), target=f"{HERE}/{name}", read_only=True, given=True)
+
+
+def ended(state: ContainerState, said: Iterable[str] = ()) -> str:
+    """How a container ended, with the last line that it said."""
+    words = [line for line in said if line.strip()][-1:]
+    return ": ".join([f"the container ended with exit status {state.exit_code}", *(word[:300] for word in words)])
+
+
+def own_python(tags: tuple[str, str], *words: str) -> tuple[str, ...]:
+    """A command for the Python of a wheel's own tags (`cp311`, `cp311`), else whichever the image has."""
+    python_tag, abi_tag = tags
+    number = python_tag.removeprefix("cp")
+    own, test = "python", ""
+    if number.isdigit() and abi_tag.startswith(python_tag):
+        own = f"python{number[0]}.{number[1:]}"
+        test = f"import sys; sys.exit(sys.version_info[:2] != ({number[0]}, {number[1:]}))"
+    find = f'for one in {own} python python3; do "$one" -c "{test}" 2> /dev/null && exec "$one" "$@"; done'
+    return ("/bin/sh", "-c", f"{find}; echo there is no {own}; exit {NO_PROGRAM}", "python", *words)
