@@ -244,3 +244,12 @@ print(json.dumps(sorted(sys.modules)))
     loaded = {name.partition(".")[0] for name in json.loads(modules)}
     assert "pydantic" in loaded
     assert loaded & {"docker", "filelock", "jinja2", "requests", "rich", "tenacity"} == set()
+
+
+def test_what_python_leaves_beside_a_script_is_no_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, left = tmp_path / "verify" / "run.py", tmp_path / "verify" / "__pycache__" / "run.cpython-311.pyc"
+    left.parent.mkdir(parents=True)
+    script.write_text("print()\n")
+    left.write_bytes(b"\xa7\r\r\n")
+    monkeypatch.setattr(assets, "_shipped", lambda _: tmp_path)
+    assert assets.templates() == {"verify/run.py": "print()\n"}

@@ -31,9 +31,10 @@ def _shipped(folder: str) -> Path:
 
 
 def templates() -> dict[str, str]:
-    """Every file below `dockerfiles/`, by its path there."""
+    """Every file below `dockerfiles/`, by its path there, but for what a Python that ran one has left beside it."""
     root = _shipped("dockerfiles")
-    return {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in sorted(root.rglob("*.*"))}
+    files = (path for path in sorted(root.rglob("*.*")) if path.suffix != ".pyc")
+    return {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in files}
 
 
 def profiles() -> Path:
