@@ -1,4 +1,4 @@
-"""Text files that people write: profiles, locks, settings, knowledge."""
+"""Text files: those that people write (profiles, locks, settings, knowledge), and those written for them."""
 
 from __future__ import annotations
 
@@ -16,3 +16,15 @@ def read_text(path: Path, *, code: str = "file-unreadable") -> str:
     except OSError as error:
         message, fix = f"cannot be read: {error.strerror}", "check the file's owner and mode"
     raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(path)))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all, or raise ProfileError. Through a link, if it is one: its target is replaced."""
+    # Here, not above: who only reads needs no locks.
+    from tfdock.do.workspace import write_atomically
+
+    try:
+        write_atomically(path.resolve(), text.encode())
+    except OSError as error:
+        message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
+        raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error

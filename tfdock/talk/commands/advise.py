@@ -85,7 +85,7 @@ def _check_python(text: str | None) -> None:
 
 def _write(path: Path, text: str, *, force: bool) -> None:
     """Write the profile; what nobody wrote but us, and nobody changed since, is replaced."""
-    from tfdock.do.workspace import write_atomically
+    from tfdock.do.texts import write_text
 
     if path.exists() and not path.is_file():
         message, fix = f"cannot write {path}: it is no regular file", "give the name of a file"
@@ -95,12 +95,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         message = f"`{path}` is there already, and not as `tfdock advise` wrote it"
         fix = "give another name, or replace it with `--force`"
         raise ProfileError(Problem(code="advise-file-exists", message=message, fix=fix, file=str(path)))
-    try:
-        # Through a link, if it is one: what is replaced is the file.
-        write_atomically(path.resolve(), f"{_MARK} ({_digest(text)}).\n{text}".encode())
-    except OSError as error:
-        message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
-        raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
+    write_text(path, f"{_MARK} ({_digest(text)}).\n{text}")
 
 
 def _is_ours(path: Path) -> bool:

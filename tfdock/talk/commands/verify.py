@@ -116,9 +116,10 @@ def verify(
     document = _document(base, wheel, profile, asked, inspection, found)
     _tell(document, found, as_json=as_json)
     if html:  # told first: a page that cannot be written loses nothing
+        from tfdock.do.texts import write_text
         from tfdock.talk.report import verify_page
 
-        _write(html, verify_page(document))
+        write_text(html, verify_page(document))
     failed = () if found.ok else (ExitCode.VERIFICATION,)
     raise typer.Exit(combined_exit_code([*failed, *([found.impossible.exit_code] if found.impossible else [])]))
 
@@ -141,17 +142,6 @@ def _beginning(path: Path) -> bytes:
         return b""
     with path.open("rb") as file:
         return file.read(4096)
-
-
-def _write(path: Path, page: str) -> None:
-    """Write the page, whole or not at all."""
-    from tfdock.do.workspace import write_atomically
-
-    try:
-        write_atomically(path.resolve(), page.encode())
-    except OSError as error:
-        message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner, its mode and its room"
-        raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
 
 
 def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] | None:
