@@ -19,7 +19,7 @@ def read_text(path: Path, *, code: str = "file-unreadable") -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all, or raise ProfileError. Through a link, if it is one: its target is replaced."""
+    """Write a file, whole or not at all; raises ProfileError. Through a link, if it is one, to what it names."""
     # Here, not above: who only reads needs no locks.
     from tfdock.do.workspace import write_atomically
 
