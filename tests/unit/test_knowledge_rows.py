@@ -311,6 +311,12 @@ LEAST_RELEASE = f"release: '9.9', pythons: ['3.11'], bazel: '7.0.0', wheel: {{ta
         ),
         ("bazel_options", "purpose: output, option: '-x={path}'", "{purpose", "{path} is unknown here; known: none"),
         ("bazel_options", "purpose: outputs, option: '-x'", "{purpose", "purpose outputs is none of disk_cache, "),
+        (
+            "variables",
+            "variable: V, releases: '2.18', value: '1', channel: repo_env, repository_rules: true",
+            "{variable",
+            "repo_env does not reach actions",
+        ),
     ],
 )
 def test_a_value_that_nothing_could_use_is_refused_where_it_stands(table: str, row: str, at: str, says: str) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tfdock.decide.contract import bazel_options
 from tfdock.decide.plan import (
     as_json,
-    bazel_options,
     described_toolchain,
     explained,
     fingerprint,

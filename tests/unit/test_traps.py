@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from tfdock.decide.contract import Contract
 from tfdock.model import Version
 from tfdock.read.knowledge import Release, in_range
 
-from .contracts import RELEASES, Build, Written, each_build, written
+from .contracts import KNOWLEDGE, RELEASES, Build, Written, each_build, written
 from .desk import Desk
 
 HEAD = "schema: 1\n"
@@ -279,6 +280,24 @@ def test_no_flag_makes_every_action_of_the_build_depend_on_it(release: Release) 
     # The official images and .bazelrc carry --action_env=CACHEBUSTER…, so that nobody's cache hits.
     for build in (Build(accelerator="cpu", host_compiler="gcc"), Build(accelerator="cuda", host_compiler="gcc")):
         assert not [flag for flag in written(release.release, build).flags if "action_env" in flag]
+
+
+@pytest.mark.parametrize(
+    ("release", "accelerator", "bazel", "options"),
+    [
+        ("2.4", "cuda", "3.1.0", ("--repo_env=TF_CUDA_COMPUTE_CAPABILITIES",)),
+        ("1.15", "cuda", "0.26.1", ("--repo_env=TF_CUDA_COMPUTE_CAPABILITIES",)),
+        ("1.15", "cuda", "0.24.1", ()),
+        ("2.4", "cpu", "3.1.0", ()),
+        ("2.18", "cuda", "6.5.0", ()),
+    ],
+)
+def test_capabilities_enter_the_keys_of_what_they_change_and_no_other(
+    release: str, accelerator: str, bazel: str, options: tuple[str, ...]
+) -> None:
+    # configure writes --action_env up to 2.17, of which an old Bazel has no other kind, and nothing from 2.18 on.
+    contract = Contract(KNOWLEDGE, RELEASES[release], {"accelerator": accelerator})
+    assert contract.of_repositories(bazel) == options
 
 
 # --- Python and the wheel -------------------------------------------------------------------------------------------

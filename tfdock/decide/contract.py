@@ -30,6 +30,15 @@ class Contract:
         """What is exported for ./configure and Bazel."""
         return self._variables("environment")
 
+    def of_repositories(self, bazel: str) -> tuple[str, ...]:
+        """What ./configure gives every action though only repository rules read it, for this Bazel: `--repo_env=NAME`."""
+        return tuple(
+            option
+            for row in self.knowledge.variables
+            if row.repository_rules and self._holds(row.releases, row.when)
+            for option in bazel_options(self.knowledge, bazel, "repository_variable", {"variable": row.variable})
+        )
+
     def flags(self, configs: Sequence[str] = ()) -> tuple[str, ...]:
         """Bazel's flags, configs first, the profile's own among them: what a config sets loses against a later
         --repo_env of the same name."""
@@ -64,6 +73,20 @@ def filled(template: str, facts: Mapping[str, str], row: str) -> str:
         return template.format_map(facts)
     except KeyError as error:
         raise MissingFact(row, str(error)) from error
+
+
+def bazel_options(
+    knowledge: KnowledgeBase, bazel: str, purpose: str, values: Mapping[str, object]
+) -> tuple[str, ...]:
+    """The options of one purpose that this Bazel knows; none where it cannot do it."""
+    version = Version(bazel)
+    return tuple(
+        row.option.format_map(values)
+        for row in knowledge.bazel_options
+        if row.purpose == purpose
+        and (row.since is None or version >= Version(row.since))
+        and (row.until is None or version.minor <= Version(row.until))
+    )
 
 
 def applies(release: Release, span: str) -> bool:

@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from tfdock.decide import remote as remotes
+from tfdock.decide.contract import bazel_options
 from tfdock.decide.naming import source_identity
 from tfdock.decide.render import BuildContext
 from tfdock.decide.resolve import Resolution
 from tfdock.decide.sizing import MIB, Resources, size
-from tfdock.model import NOWHERE, BuildId, Machine, Mount, Remote, Version
+from tfdock.model import NOWHERE, BuildId, Machine, Mount, Remote
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.read.profile import Profile
 from tfdock.read.profile import Resources as Asked
@@ -220,20 +221,6 @@ def _told(plan: BuildPlan, knowledge: KnowledgeBase) -> tuple[str, ...]:
         option
         for purpose in purposes
         for option in bazel_options(knowledge, plan.resolution.bazel, purpose, {"path": f"{STAGING}/{TOLD[purpose]}"})
-    )
-
-
-def bazel_options(
-    knowledge: KnowledgeBase, bazel: str, purpose: str, values: Mapping[str, object]
-) -> tuple[str, ...]:
-    """The options of one purpose that this Bazel knows; none where it cannot do it."""
-    version = Version(bazel)
-    return tuple(
-        row.option.format_map(values)
-        for row in knowledge.bazel_options
-        if row.purpose == purpose
-        and (row.since is None or version >= Version(row.since))
-        and (row.until is None or version.minor <= Version(row.until))
     )
 
 

@@ -89,6 +89,7 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "archives": _archives(resolution),
         "bazel": resolution.bazel,
         "bazel_url": f"{_BAZEL_RELEASES}/{resolution.bazel}/{installer}",
+        "of_repositories": list(resolution.of_repositories),
         "cachebusters": ",".join(resolution.cachebusters),
         "tools": _tools(resolution),
         "paths": dict(resolution.paths),

@@ -63,6 +63,7 @@ class Resolution:
     cachebusters: tuple[str, ...]
     source: Source
     environment: Mapping[str, str]
+    of_repositories: tuple[str, ...]
     flags: tuple[str, ...]
     startup: tuple[str, ...]
     package: tuple[str, ...]
@@ -214,6 +215,7 @@ class _Resolver:
             cachebusters=tuple(row.variable for row in self.knowledge.cachebusters),
             source=source,
             environment=environment,
+            of_repositories=contract.of_repositories(bazel),
             flags=flags,
             startup=tuple(self.profile.bazel.startup),
             package=package,

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdock.decide import remote
+from tfdock.decide.contract import bazel_options
 from tfdock.decide.devices import local_words
-from tfdock.decide.plan import BuildPlan, bazel_options, make_plan
+from tfdock.decide.plan import BuildPlan, make_plan
 from tfdock.decide.question import LocalSource
 from tfdock.decide.render import render
 from tfdock.decide.resolve import Resolution, resolve

@@ -253,7 +253,8 @@ class Variable(Row):
     """A variable the release reads. `channel`: `environment` (exported for configure and Bazel) or `repo_env`.
 
     `when` maps facts (`accelerator`, `gpu_compiler`, `xla`, …) to the value, or values, for which the row holds.
-    `define` is what ./configure makes of it for Bazel (`--define=with_xla_support=…`).
+    `define` is what ./configure makes of it for Bazel (`--define=with_xla_support=…`). `repository_rules`: no action
+    reads it, only rules that make repositories, so the --action_env that ./configure writes can be a --repo_env.
     """
 
     variable: str
@@ -261,7 +262,14 @@ class Variable(Row):
     value: Template
     channel: str = "environment"
     define: str | None = None
+    repository_rules: bool = False
     when: dict[str, str | tuple[str, ...]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _is_written_by_configure(self) -> Self:
+        if self.repository_rules and self.channel != "environment":
+            raise ValueError(f"{self.channel} does not reach actions; repository_rules is for the environment")
+        return self
 
 
 class Flag(Row):
@@ -301,6 +309,7 @@ class BazelOption(Row):
         "resources": ("jobs", "cpus", "memory_mib"),
         "heap": ("heap_mib",),
         "toolchain": ("toolchain",),
+        "repository_variable": ("variable",),
         "remote": ("upload",),
         "remote_cache": ("url",),
         "remote_executor": ("url",),

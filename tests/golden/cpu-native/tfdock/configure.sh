@@ -1,5 +1,6 @@
 #!/bin/bash
-# configure.sh: run TensorFlow's ./configure with the plan's environment and without a terminal.
+# configure.sh [OPTION...]: run TensorFlow's ./configure with the plan's environment and without a terminal.
+# OPTION, such as --repo_env=NAME: how Bazel is to be given a variable that ./configure gives to every action.
 set -euo pipefail
 
 while IFS= read -r line; do
@@ -12,6 +13,10 @@ cd /tf/tensorflow
 ./configure </dev/null
 # Old releases start a Bazel server here; what it leaves does not belong into the image.
 rm -rf "$HOME"
+
+for option; do
+  sed --in-place --regexp-extended "s/^build --action_env[ =](${option#*=}=)/build ${option%%=*}=\1/" .tf_configure.bazelrc
+done
 
 echo "tfdock: .tf_configure.bazelrc says:"
 cat .tf_configure.bazelrc
