@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement
 
 from tfdock.decide import lock as locks
 from tfdock.decide.lock import LockFile
-from tfdock.decide.plan import EXTERNAL, OUTPUT, SOURCE, STAGING, BuildPlan, packing, unpacking
+from tfdock.decide.plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
 from tfdock.decide.trial import limits_for, limits_of
 from tfdock.do import assets, events, journal
 from tfdock.do.engine import ContainerSpec
@@ -33,7 +33,8 @@ from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.inspect import bundle
 
 if TYPE_CHECKING:
-    from tfdock.do.build import Builder, Run
+    from tfdock.do.build import Builder
+    from tfdock.do.build.run import Run
 
 _PIP_PACKAGE = f"{SOURCE}/tensorflow/tools/pip_package"
 _REQUIREMENTS = "requirements.json"
@@ -143,13 +144,11 @@ class Bundler:
         file = LockFile(path="the lock", sha256=hashlib.sha256(text.encode()).hexdigest(), lock=lock)
         return replace(self.preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file), text
 
-    def _pack(
-        self, prepared: Prepared, written: Written, lock: str | None, work: Work, plan: BuildPlan, run: Run
-    ) -> Packed:
+    def _pack(self, prepared: Prepared, written: Written, lock: str | None, work: Work, run: Run) -> Packed:
         """What a run that has fetched leaves for the bundle: tried without a network before it counts."""
-        engine, resolution = self.builder.engine, plan.resolution
-        external = self._tried_offline(plan, run, work)
-        image = engine.image(run.image)
+        resolution = run.plan.resolution
+        external = self._tried_offline(run, work)
+        image = run.engine.image(run.image)
         assert image is not None, "it has just run"
         wanted = resolution.runtime if resolution.verify.run else None
         runtime = None
@@ -167,16 +166,16 @@ class Bundler:
             requirements=None,
             external=external,
         )
-        return self._with_wheels(found, plan, run) if runtime else found
+        return self._with_wheels(found, run) if runtime else found
 
-    def _tried_offline(self, plan: BuildPlan, run: Run, work: Work) -> Path | None:
+    def _tried_offline(self, run: Run, work: Work) -> Path | None:
         """Fetch once more, into an empty output base and without a network, from what the bundle will have.
 
         Repository rules may run pip or git, which no cache of Bazel's knows: then all that they made goes in too, and
         is tried in its turn. Returns that archive.
         """
-        fetch = self.builder.container_spec(plan, plan.phases[0], run)
-        compiling = self.builder.container_spec(plan, plan.phases[1], run)
+        plan = run.plan
+        fetch, compiling = (run.container_spec(phase) for phase in plan.phases[:2])
         if self._runs(run, _elsewhere(fetch, run.output / "tried"), "fetch without a network"):
             return None
         packed = replace(compiling, name=f"{compiling.name}-pack", command=packing())
@@ -204,13 +203,13 @@ class Bundler:
     def _runs(self, run: Run, spec: ContainerSpec, title: str) -> bool:
         """Whether a container without network ends well."""
         state, memory = run.steps.container(replace(spec, network="none"), "pack", title)
-        self.builder.engine.remove(state.id)
+        run.engine.remove(state.id)
         return state.exit_code == 0 and not memory
 
     # --- what finished wheels require ---
 
-    def _with_wheels(self, found: Packed, plan: BuildPlan, run: Run) -> Packed:
-        known = self._requirements(plan, run)
+    def _with_wheels(self, found: Packed, run: Run) -> Packed:
+        plan, known = run.plan, self._requirements(run)
         if known is None:
             self._notice(
                 f"{plan.build_id}: what its wheel requires is known when it is built; so that it can be tried "
@@ -231,24 +230,24 @@ class Bundler:
             folder = fetched_dependencies(bench, tag, found.runtime, wanted, limits)
         return replace(found, requirements=wanted, limits=limits, wheels=folder)
 
-    def _requirements(self, plan: BuildPlan, run: Run) -> tuple[list[str], tuple[str, ...]] | None:
+    def _requirements(self, run: Run) -> tuple[list[str], tuple[str, ...]] | None:
         """By the finished wheel, if it is in the wheelhouse; else as the source's own setup.py says, if it does."""
-        knowledge = self.preparer.knowledge
+        plan, knowledge = run.plan, self.preparer.knowledge
         record = self.builder.wheelhouse.finished(plan.build_id, plan.fingerprint)
         try:
             if record:
                 inspection = inspected(self.builder.wheelhouse.root / record["wheels"][0]["file"], traces=())
                 return requirements(inspection.metadata.requires_dist), limits_of(knowledge, inspection)
-            lines = self._said_by_source(plan, run)
+            lines = self._said_by_source(run)
             if lines is not None:
                 return requirements(lines), limits_for(knowledge, str(plan.resolution.version.minor))
         except InvalidRequirement:
             return None
         return None
 
-    def _said_by_source(self, plan: BuildPlan, run: Run) -> list[str] | None:
-        spec = self.builder.container_spec(plan, plan.phases[1], run)
-        python = plan.resolution.paths.get("python", "python3")
+    def _said_by_source(self, run: Run) -> list[str] | None:
+        spec = run.container_spec(run.plan.phases[1])
+        python = run.plan.resolution.paths.get("python", "python3")
         script = assets.templates()["run/requirements.py"]
         command = (python, "-c", script, _PIP_PACKAGE, f"{STAGING}/{_REQUIREMENTS}")
         if not self._runs(run, replace(spec, name=f"{spec.name}-setup", command=command), "what setup.py requires"):
