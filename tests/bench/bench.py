@@ -13,6 +13,15 @@ libraries once with zlib, and against the way it is done by hand: unpack the whe
 A cache goes into a registry and out of it beside the same folder as the one layer of an image, pushed and pulled by
 the engine: to and from the same registry, each time under a name that nobody has used.
 
+A wheel of 600 MB goes into a registry as an image, beside the image of one layer that holds the same wheel, pushed by
+the engine; the registry is emptied before each. Such a wheel, and the official one of TensorFlow 2.18.0, come out of
+one as well, every file held against RECORD; beside that the engine takes the same image and copies the wheel out of
+it, and pip downloads it from an index of static files. Neither of these looks into the wheel: what ours takes longer
+for the official one, whose files have 1.7 GB unpacked, is for that.
+
+The index of 5,000 wheels of 40 kB is made from nothing, and after one wheel more. Larger wheels take longer to read,
+and only the first has to read them all.
+
 Short commands are held against a peer's. Both are compiled to bytecode, as pip does when it installs a program, and
 `check` has been called once, so that it has its knowledge at hand.
 """
@@ -20,6 +29,8 @@ Short commands are held against a peer's. Both are compiled to bytecode, as pip 
 from __future__ import annotations
 
 import argparse
+import base64
+import hashlib
 import itertools
 import json
 import os
@@ -44,10 +55,10 @@ import platformdirs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where the tests' own packages lie
 
-from build import registries
+from build import harness, registries, wheelhouses
 
 from tfdock.do import settings
-from tfdock.do.workspace import remove_folder
+from tfdock.do.workspace import file_sha256, remove_folder
 from tfdock.model import ImageRef
 
 HERE = Path(__file__).resolve().parent
@@ -381,6 +392,130 @@ class Layers:
         return timed(("docker", "pull", self.theirs), self.work / "log", dict(os.environ))
 
 
+def image_rows(work: Path, runs: int) -> Iterator[Row]:
+    """A wheel of 600 MB into a registry: against the engine's push, and against the limit of memory."""
+    if not shutil.which("docker-registry"):
+        sys.stderr.write("bench: without Debian's docker-registry, no rows of images in a registry\n")
+        return
+    with registries.own_registry(work / "images" / "registry") as registry:
+        images = Images(work / "images", registry)
+        made = "docker push, of one layer with that wheel made by `tar | docker import`"
+        yield Row(name="image push", aim=0.8, reference_command=made).measure(runs, images.push, images.docker_push)
+        row = Row(name="image push, memory", aim=1.0, unit="MB", reference_command="the limit")
+        yield row.measure(1, images.push_memory, lambda: 150.0)
+
+
+class Images:
+    """A wheel of 600 MB that is of no use, and a registry for images of it."""
+
+    def __init__(self, work: Path, registry: registries.OwnRegistry) -> None:
+        self.work, self.registry = work, registry
+        self.made = wheelhouses.made(work / "wheelhouse", size=600_000_000)
+        self.theirs = f"{registry.address}/theirs:1"
+        tar = ("tar", "--create", "--directory", self.made.wheel.parent, self.made.wheel.name)
+        label = ("--change", f"LABEL {LABEL}=images")
+        with subprocess.Popen(tar, stdout=subprocess.PIPE) as archive:
+            subprocess.run(
+                ("docker", "import", *label, "-", self.theirs), stdin=archive.stdout, check=True, capture_output=True
+            )
+
+    def _emptied(self) -> tuple[str | Path, ...]:
+        """The command that pushes, to a registry that has nothing."""
+        remove_folder(self.registry.folder / "docker")
+        where = ("--wheelhouse", self.made.wheel.parent)
+        return (TFDOCK, "image", "push", self.made.build_id, f"{self.registry.address}/ours", *where)
+
+    def push(self) -> float:
+        """Time a push."""
+        return timed(self._emptied(), self.work / "log", dict(os.environ))
+
+    def push_memory(self) -> float:
+        """The memory that a push takes."""
+        return peak_memory(self._emptied(), self.work / "log")
+
+    def docker_push(self) -> float:
+        """Time the engine's."""
+        self._emptied()
+        return timed(("docker", "push", self.theirs), self.work / "log", dict(os.environ))
+
+
+def pull_rows(work: Path, runs: int) -> Iterator[Row]:
+    """Wheels of 600 MB out of a registry: against the engine and `docker cp`, and against pip from a static index."""
+    if not shutil.which("docker-registry"):
+        sys.stderr.write("bench: without Debian's docker-registry, no rows of pulls from a registry\n")
+        return
+    official = Path(output(sys.executable, HERE.parent / "official.py", OFFICIAL, "3.11").strip())
+    for kind, wheel in (("", None), (", official", official)):
+        folder = work / f"pulls{kind[2:]}"
+        with registries.own_registry(folder / "registry") as registry:
+            pulls = Pulls(folder, f"{registry.address}/wheels", wheel)
+            engine = "docker pull, docker create, docker cp, of the same image"
+            row = Row(name=f"pull{kind}", aim=0.5, reference_command=engine)
+            yield row.measure(runs, pulls.pull, pulls.docker_pull)
+            with harness.file_server(pulls.house) as index:
+                pip = "pip download, from the wheelhouse's index on this machine"
+                row = Row(name=f"pull{kind}, beside pip", aim=1.2, reference_command=pip)
+                yield row.measure(runs, pulls.pull, lambda: pulls.pip_download(f"{index}/simple/"))  # noqa: B023
+            row = Row(name=f"pull{kind}, memory", aim=1.0, unit="MB", reference_command="the limit")
+            yield row.measure(1, pulls.pull_memory, lambda: 150.0)
+
+
+class Pulls:
+    """A wheel with a record, in a wheelhouse with an index and as an image in a registry: a given one, or made up."""
+
+    def __init__(self, work: Path, repository: str, wheel: Path | None) -> None:
+        self.work, self.house = work, work / "wheelhouse"
+        made = wheelhouses.made(self.house, local="", size=1 if wheel else 600_000_000)
+        self.wheel = made.wheel
+        if wheel:
+            made.wheel.unlink()
+            self.wheel = Path(shutil.copy(wheel, self.house))
+            row = {"file": wheel.name, "sha256": file_sha256(wheel), "size": wheel.stat().st_size}
+            record = json.loads(made.record.read_bytes())
+            made.record.write_text(json.dumps(record | {"wheels": [row]}))
+        self.image = f"{repository}:{made.build_id}"
+        output(TFDOCK, "image", "push", made.build_id, repository, "--wheelhouse", self.house)
+        output(TFDOCK, "wheelhouse", "index", "--wheelhouse", self.house)
+
+    @property
+    def _command(self) -> tuple[str | Path, ...]:
+        """A pull into an empty wheelhouse."""
+        return (TFDOCK, "pull", self.image, "--wheelhouse", self._empty())
+
+    def _empty(self) -> Path:
+        """A folder with nothing in it."""
+        folder = self.work / "pulled"
+        remove_folder(folder)
+        folder.mkdir()
+        return folder
+
+    def pull(self) -> float:
+        """Time a pull."""
+        return timed(self._command, self.work / "log", dict(os.environ))
+
+    def pull_memory(self) -> float:
+        """The memory that it takes."""
+        return peak_memory(self._command, self.work / "log")
+
+    def docker_pull(self) -> float:
+        """Time what takes the wheel out of the image without tfdock, by an engine that does not have it."""
+        lines = ('docker pull --quiet "$1"', 'id=$(docker create "$1")', 'docker cp "$id:/wheels/$2" "$3"')
+        script = "\n".join((*lines, 'docker rm "$id"'))
+        subprocess.run(("docker", "rmi", self.image), capture_output=True)
+        words = ("sh", "-euc", script, "sh", self.image, self.wheel.name, self._empty())
+        seconds = timed(words, self.work / "log", dict(os.environ))
+        output("docker", "rmi", self.image)
+        return seconds
+
+    def pip_download(self, index: str) -> float:
+        """Time pip, which checks the sha256 that the index names."""
+        options = ("--isolated", "--no-deps", "--no-cache-dir", "--quiet", "--disable-pip-version-check")
+        python = ("--python-version", "3.11", "--only-binary", ":all:")
+        where = ("--index-url", index, "--dest", self._empty())
+        pip = (sys.executable, "-m", "pip", "download", *options, *python, *where, OFFICIAL)
+        return timed(pip, self.work / "log", dict(os.environ))
+
+
 def command_rows(work: Path, peer: Path, runs: int) -> Iterator[Row]:
     """The commands that people wait for: what the program can do, and whether one profile, or many, can be built."""
     environment = {**os.environ, "TFDOCK_CACHE_DIR": str(work / "check-cache")}
@@ -419,6 +554,47 @@ def wheel_rows(work: Path, runs: int) -> Iterator[Row]:
     yield row.measure(1, lambda: peak_memory(ours, work / "log"), lambda: 300.0)
     row = Row(name="inspect, the usual way", aim=0.3, reference_command="tests/bench/unpack_and_list.sh")
     yield row.measure(max(1, runs // 2), clock(*ours), clock(*by_hand))
+
+
+def index_rows(work: Path, runs: int) -> Iterator[Row]:
+    """The index of 5,000 small wheels after one new wheel: against making it from nothing."""
+    house = work / "indexed"
+    house.mkdir()
+    numbers = itertools.count()
+    for _ in range(5000):
+        add_wheel(house, next(numbers))
+    command = (TFDOCK, "wheelhouse", "index", "--wheelhouse", house)
+
+    def one_more() -> float:
+        add_wheel(house, next(numbers))
+        return timed(command, work / "log", dict(os.environ))
+
+    def anew() -> float:
+        for path in (house / "simple", house / ".tfdock"):
+            remove_folder(path)
+        for path in house.glob("*.metadata"):
+            path.unlink()
+        return timed(command, work / "log", dict(os.environ))
+
+    anew()
+    row = Row(name="index, one new of 5000", aim=0.1, reference_command="tfdock wheelhouse index, from nothing")
+    yield row.measure(runs, one_more, anew)
+
+
+def add_wheel(house: Path, number: int) -> None:
+    """A sound wheel of 40 kB."""
+    name, info = f"bench-{number}", f"bench-{number}.dist-info"
+    members = {
+        "bench/data": random.Random(number).randbytes(40_000),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: bench\nVersion: {number}\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    digests = {path: base64.urlsafe_b64encode(hashlib.sha256(data).digest()) for path, data in members.items()}
+    rows = [f"{path},sha256={one.decode().rstrip('=')},{len(members[path])}\n" for path, one in digests.items()]
+    with zipfile.ZipFile(house / f"{name}-py3-none-any.whl", "w") as archive:
+        for path, data in members.items():
+            archive.writestr(path, data)
+        archive.writestr(f"{info}/RECORD", "".join([*rows, f"{info}/RECORD,,\n"]))
 
 
 def peak_memory(command: Sequence[str | Path], log: Path) -> float:
@@ -503,11 +679,14 @@ def main() -> None:
     here, peer = machine(), cibuildwheel()
     plan = json.loads(output(TFDOCK, "plan", *PROFILE, "--json"))
     with workplace() as work:
+        index = list(index_rows(work, 1 if quick else 5))
         commands = list(command_rows(work, peer, 1 if quick else 21))
         wheels = list(wheel_rows(work, 1 if quick else 5))
         several = list(side_by_side_rows(work, plan, 1 if quick else 3))
         layers = list(layer_rows(work, 1 if quick else 5))
-        rows = [*build_rows(work, plan, 1 if quick else 5), *several, *layers, *wheels, *commands]
+        images = list(image_rows(work, 1 if quick else 3))
+        images += pull_rows(work, 1 if quick else 5)
+        rows = [*build_rows(work, plan, 1 if quick else 5), *several, *layers, *images, *index, *wheels, *commands]
     target = ROOT / "build" / "bench.json"
     target.parent.mkdir(exist_ok=True)
     document = {"schema": "tfdock.bench/1", "machine": here, "rows": [row.as_json() for row in rows]}

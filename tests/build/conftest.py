@@ -8,7 +8,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,27 @@ def tfdock(workshop: Workshop) -> Iterator[Tfdock]:
 def profile(workshop: Workshop, tmp_path: Path) -> Path:
     """The hermetic miniature for one GPU."""
     return write_profile(tmp_path / "profile.yaml", workshop.tree())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The miniature's wheel in a wheelhouse, built once: for tests that read it, by the command that has it."""
+
+    tfdock: Tfdock
+    profile: Path
+    wheel: Path
+    record: Path
+
+
+@pytest.fixture(scope="session")
+def finished(workshop: Workshop) -> Finished:
+    """The hermetic miniature for one GPU, built."""
+    command = workshop.tfdock()
+    profile = write_profile(command.home / "profile.yaml", workshop.tree())
+    outcome = command.build(profile)
+    assert outcome.code == 0, outcome.told
+    (wheel,) = outcome.build["wheels"]
+    return Finished(tfdock=command, profile=profile, wheel=Path(wheel["path"]), record=Path(outcome.build["record"]))
 
 
 EditedTree = Callable[..., Path]

@@ -132,12 +132,12 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def proxy(upstream: str) -> Iterator[Proxy]:
-    """A proxy before a registry."""
+def proxy(upstream: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
+    """A proxy before a registry, at an address of this machine."""
     state = Proxy()
     handler = type("Handler", (_Forwarder,), {"state": state, "upstream": upstream})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        state.address = f"127.0.0.1:{server.server_port}"
+    with http.server.ThreadingHTTPServer((host, 0), handler) as server:
+        state.address = f"{host}:{server.server_port}"
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield state
         server.shutdown()

@@ -340,6 +340,7 @@ def test_a_wheelhouse_that_is_a_file_is_named(tfdock: Tfdock) -> None:
         ("wheelhouse: [x]\n", ("settings-bad-value",)),
         (": : :", ()),
         ("mirrors: nonsense\n", ("settings-bad-value",)),
+        ("plain_http: [registry.lan:5000, 'http://registry.lan']\n", ("settings-bad-value",)),
     ],
 )
 def test_a_settings_file_with_a_mistake_is_named_with_its_line(

@@ -149,6 +149,12 @@ def test_tagging_what_is_not_there_is_refused(bench: Bench) -> None:
     assert code(error) == "image-missing"
 
 
+def test_sending_what_is_not_there_is_refused(bench: Bench) -> None:
+    with pytest.raises(EngineError) as error:
+        bench.engine.push("127.0.0.1:1/tfdock-test/absent:1", lambda _: None)
+    assert code(error) == "image-missing"
+
+
 def test_an_image_that_lost_its_name_is_dangling_until_it_is_removed(bench: Bench) -> None:
     label, name = f"tfdock-test-{RUN}-lost", f"tfdock-test/lost:{RUN}"
     older, _ = bench.build(f'LABEL {label}="1"', FakeBuild(labels={label: "1"}))

@@ -355,6 +355,17 @@ def test_image_is_pulled_by_tag_and_by_digest(real: Bench, registry: str) -> Non
     real.engine.remove_image(digest)
 
 
+def test_image_is_pushed_and_its_digest_is_the_one_it_is_pulled_by(real: Bench, registry: str) -> None:
+    name, seen = f"{registry}/sent:1", list[bytes]()
+    real.engine.tag(IMAGE, name)
+    digest = real.engine.push(name, seen.append)
+    assert real.engine.push(name, seen.append) == digest, "another time it is there"
+    assert any(b"Pushed" in line for line in seen)
+    real.engine.remove_image(name)
+    assert f"{registry}/sent@{digest}" in real.engine.pull(f"{registry}/sent@{digest}").digests
+    real.engine.remove_image(f"{registry}/sent@{digest}")
+
+
 def test_image_that_the_registry_lacks_is_named_with_its_registry(real: Bench, registry: str) -> None:
     engine, waits = impatient(real)
     push(real, f"{registry}/base:1")

@@ -42,6 +42,27 @@ def test_failed_pull_is_understood_from_the_words_of_the_engine(
     assert words in found.problems[0].message
 
 
+@pytest.mark.parametrize(
+    ("words", "error", "code"),
+    [
+        ("An image does not exist locally with the tag: r:5000/x/y", EngineError, "image-missing"),
+        ("denied: requested access to the resource is denied", NetworkError, "registry-denied"),
+        ("unauthorized: authentication required", NetworkError, "registry-denied"),
+        ("received unexpected HTTP status: 503 Service Unavailable", NetworkError, "registry-unreachable"),
+        ("toomanyrequests: too many", NetworkError, "registry-rate-limited"),
+        ("invalid reference format", EngineError, "engine-refused"),
+    ],
+)
+def test_failed_push_is_understood_from_the_words_of_the_engine(
+    words: str, error: type[TfdockError], code: str
+) -> None:
+    found = engine_words.push_refusal("r:5000/x/y:z", words)
+    assert type(found) is error
+    assert found.problems[0].code == code
+    assert "read" not in found.problems[0].fix, "who pushes writes"
+    assert words in found.problems[0].message
+
+
 def test_words_with_braces_are_only_words() -> None:
     found = engine_words.refusal("start {x}", "bind source path does not exist: /a{b}{0}")
     assert "the folder /a{b}{0} does not exist" in found.problems[0].message

@@ -47,6 +47,7 @@ HOMES = {
     "isal": ("inspect/archive.py",),
     "lz4": ("inspect/fatbin.py",),
     "stringzilla": ("inspect/",),
+    "tornado": ("do/wheelhouse/serving.py",),
     "zstandard": ("inspect/fatbin.py", "inspect/offload.py", "inspect/packs.py"),
     "typer": ("talk/",),
     "rich": ("talk/",),

@@ -98,14 +98,18 @@ def test_hadolint_has_nothing_to_say(shipped: Desk, name: str, tmp_path: Path) -
     assert (result.returncode, result.stdout) == (0, "")
 
 
-def test_what_hadolint_is_told_to_ignore_stands_in_the_header_with_its_reason(desk: Desk) -> None:
-    header, _, rest = desk.templates["Dockerfile.j2"].partition("\nARG ")
+@pytest.mark.parametrize("template", ["Dockerfile.j2", "runtime/Dockerfile.j2"])
+def test_what_hadolint_is_told_to_ignore_stands_in_the_header_with_its_reason(desk: Desk, template: str) -> None:
+    header, _, rest = desk.templates[template].partition("\nARG ")
     ignored = re.findall(r"DL\d+|SC\d+", re.findall(r"hadolint global ignore=(.*)", header)[0])
     explained = set(re.findall(r"(DL\d+|SC\d+):", header))
     assert set(ignored) == explained
     templates = {name: text for name, text in desk.templates.items() if name.endswith(".j2")}
     assert "hadolint" not in rest
-    assert [name for name, text in templates.items() if "hadolint" in text] == ["Dockerfile.j2"]
+    assert [name for name, text in templates.items() if "hadolint" in text] == [
+        "Dockerfile.j2",
+        "runtime/Dockerfile.j2",
+    ]
 
 
 @pytest.mark.parametrize("name", PROFILES)

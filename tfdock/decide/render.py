@@ -42,10 +42,8 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
     Raises ProfileError where a knowledge row names a template that is not among them.
     """
     _check_templates(resolution, templates)
-    environment = _environment(templates)
-    dockerfile = environment.get_template("Dockerfile.j2").render(_values(resolution))
     files = {
-        "Dockerfile": _tidy(dockerfile).encode(),
+        "Dockerfile": from_template(templates, "Dockerfile.j2", _values(resolution)),
         "tfdock/environment": _environment_file(resolution.environment),
     }
     needed = ["toolchain.sh", "pins.py", "phase.sh", "configure.sh"]
@@ -62,6 +60,11 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
         files[f"tfdock/patches/{number:03}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"] = patch
     tree = resolution.source.location if resolution.source.kind == "path" else None
     return BuildContext(files=dict(sorted(files.items())), source_tree=tree)
+
+
+def from_template(templates: Mapping[str, str], name: str, values: Mapping[str, object]) -> bytes:
+    """A Dockerfile of the template of that name, with these values."""
+    return _tidy(_environment(templates).get_template(name).render(values)).encode()
 
 
 def _check_templates(resolution: Resolution, templates: Mapping[str, str]) -> None:
@@ -148,6 +151,7 @@ def _environment(templates: Mapping[str, str]) -> ImmutableSandboxedEnvironment:
     environment.filters |= {
         "json_words": _json_words,
         "shell_word": lambda text: shlex.quote(_one_line(str(text))),
+        "quoted": _quoted,
         "package_words": lambda words: _words(words, PACKAGE),
         "requirement_words": lambda words: _words(words, REQUIREMENT),
     }
@@ -170,6 +174,11 @@ def _one_line(text: str) -> str:
 def _json_words(words: Sequence[str]) -> str:
     """Words of an exec-form instruction, without the brackets: no shell reads them."""
     return ", ".join(json.dumps(_one_line(word)) for word in words)
+
+
+def _quoted(text: str) -> str:
+    """A value of ENV or LABEL, in quotes, in which the builder expands nothing."""
+    return '"' + re.sub(r'([\\"$])', r"\\\1", _one_line(text)) + '"'
 
 
 def _words(words: Sequence[str], pattern: re.Pattern[str]) -> str:

@@ -19,8 +19,8 @@ TABLES = (
     "accelerators", "architectures", "archives", "bazel", "cachebusters", "codes", "companions", "compilers",
     "configs", "cpu_features", "drivers", "estimates", "flags", "generated_kernels", "gpus", "host_compilers",
     "images", "interpreters", "libraries", "probes", "redistributables", "releases", "requirement_limits",
-    "runtime_compilers", "runtime_libraries", "runtimes", "size_limits", "toolkits", "variables",
-    "wheel_libraries",
+    "runtime_compilers", "runtime_libraries", "runtime_toolkits", "runtimes", "size_limits", "toolkits",
+    "variables", "wheel_libraries",
 )  # fmt: skip
 
 
@@ -80,6 +80,13 @@ def knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> Knowl
             )
         folders.append(folder)
     return KnowledgeBase(_LazyTables(folders), partial(_remembered, cache / "knowledge") if cache else plain)
+
+
+def knowledge_digest(overlays: Iterable[Path] = ()) -> str:
+    """A hash of all rows that `knowledge` would read: what was judged by others may be judged otherwise."""
+    tables = _LazyTables([_PACKAGE / "knowledge", *overlays])
+    texts = [text for table in TABLES for _, text in tables[table]]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
 # --- tables that were read before ---------------------------------------------------------------------------------

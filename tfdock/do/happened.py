@@ -136,7 +136,9 @@ def _why(
     traces: Traces,
     wheelhouse: Wheelhouse,
 ) -> changes.Why:
-    last = changes.last_build(wheelhouse.records(), record["build_id"])
+    # What was pulled has left nothing in the cache here.
+    own = (one for one in wheelhouse.records() if not wheelhouse.pulled_from(one))
+    last = changes.last_build(own, record["build_id"])
     before = None
     theirs: Spawns | None = None
     if last is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -29,6 +29,10 @@ class Settings:
     state_dir: Path = field(default_factory=lambda: Path(platformdirs.user_state_dir("tfdock")))
     knowledge: tuple[Path, ...] = ()
     mirrors: Mapping[str, str] = field(default_factory=dict)
+    registries: tuple[str, ...] = ()
+    """Repositories (`ghcr.io/me/wheels`) of wheel images: looked in, in this order, before anything is built."""
+    plain_http: tuple[str, ...] = ()
+    """Registries elsewhere with which plain HTTP is spoken: what passes can be read and changed on its way."""
     network: str | None = None
     """The engine's network for image builds and the fetch phase; None is the engine's default."""
     memory: int | None = None
@@ -72,6 +76,8 @@ _VARIABLES = {
     "state_dir": "TFDOCK_STATE_DIR",
     "knowledge": "TFDOCK_KNOWLEDGE",
     "mirrors": "TFDOCK_REGISTRY_MIRROR",
+    "registries": "TFDOCK_REGISTRIES",
+    "plain_http": "TFDOCK_PLAIN_HTTP",
     "network": "TFDOCK_NETWORK",
     "memory": "TFDOCK_MEMORY",
     "cpus": "TFDOCK_CPUS",
@@ -99,6 +105,8 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = No
         if text:
             values[name] = _parsed(name, text, variable)
     values |= {name: value for name, value in flags.items() if value is not None and value != ()}
+    if flags.get("registries"):
+        values["registries"] = _repositories(flags["registries"], "--registry")  # type: ignore[arg-type]
     return Settings(**values)  # type: ignore[arg-type]
 
 
@@ -128,6 +136,8 @@ def _from_node(name: str, node: yamldoc.Node, file: str) -> object:
         return {registry: child.raw for registry, child in node.entries.items()}
     if name == "knowledge" and node.kind == "list":
         return tuple(Path(item.raw).expanduser() for item in node.items)
+    if name in _NAMES and node.kind == "list":
+        return _NAMES[name]([item.raw for item in node.items], file)
     if node.kind in ("map", "list"):
         raise ProfileError(
             Problem(
@@ -147,6 +157,8 @@ def _parsed(name: str, text: str, where: str) -> object:
         return Path(text).expanduser()
     if name == "knowledge":
         return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
+    if name in _NAMES:
+        return _NAMES[name]([part.strip() for part in text.split(",") if part.strip()], where)
     if name == "mirrors":
         pairs = [part.partition("=") for part in text.split(",") if part]
         if not all(registry and mirror for registry, _, mirror in pairs):
@@ -167,6 +179,40 @@ def _parsed(name: str, text: str, where: str) -> object:
     if name in _REMOTE:
         return _remote(name, text, where)
     return text
+
+
+def _repositories(names: Iterable[str], where: str) -> tuple[str, ...]:
+    """Repositories as they are asked for; a name with a tag is that of one image, and no place to look in."""
+    found = tuple(dict.fromkeys(names))
+    for name in found:
+        try:
+            image = ImageRef.parse(name)
+        except ValueError:
+            image = None
+        if image is None or image.tag or image.digest:
+            message = f"`{yamldoc.shown(name)}` is no repository of a registry"
+            fix = "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no tag, no capitals"
+            raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
+    return found
+
+
+def _hosts(names: Iterable[str], where: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(names))
+    for name in found:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?", name):
+            message = f"`{yamldoc.shown(name)}` is no registry"
+            fix = "write `registry.lan:5000`: no `http://`, no path"
+            raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
+    return found
+
+
+_NAMES = {"registries": _repositories, "plain_http": _hosts}
+"""Lists of names in registries, and how they are read."""
+
+
+def plain_http(registry: str) -> bool:
+    """Whether this machine's settings want plain HTTP to be spoken with a registry (`registry.lan:5000`)."""
+    return registry in load({}).plain_http
 
 
 _KEEP_OUTPUT = ("never", "failed")

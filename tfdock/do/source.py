@@ -98,8 +98,13 @@ def _identity(path: Path) -> tuple[str, str]:
     return ("program" if mode & stat.S_IXUSR else "file"), digest
 
 
-def context_archive(context: BuildContext, tree: Path | None) -> Iterator[bytes]:
-    """The context as a tar stream: sorted, owned by root, with one time, so that equal contexts are equal bytes."""
+def context_archive(
+    context: BuildContext, tree: Path | None, beside: Mapping[str, Path] | None = None
+) -> Iterator[bytes]:
+    """The context as a tar stream: sorted, owned by root, with one time, so that equal contexts are equal bytes.
+
+    `beside` are further files, by their paths in it.
+    """
     for path, data in context.files.items():
         info = _entry(path, 0o755 if context.executable(path) else 0o644)
         info.size = len(data)
@@ -107,6 +112,8 @@ def context_archive(context: BuildContext, tree: Path | None) -> Iterator[bytes]
     for file in sorted(tree_files(tree)) if tree else ():
         assert tree is not None
         yield from _tree_entry(f"source/{file.relative_to(tree).as_posix()}", file)
+    for path, file in sorted((beside or {}).items()):
+        yield from _tree_entry(path, file)
     yield b"\0" * 1024
 
 

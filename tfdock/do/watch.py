@@ -156,6 +156,17 @@ class Stopper:
         return False
 
 
+def until_stopped(do: Callable[[], _T], stop: Stop, on_tick: Callable[[float], object] = lambda _: None) -> _T:
+    """Do something in a thread, which ends at the first stop when it next can, and is left behind at the second."""
+    stopper = Stopper(stop, gently=lambda: None, by_force=stop.check)
+
+    def tick(silent: float) -> None:
+        stopper.tick()
+        on_tick(silent)
+
+    return watched(lambda _: do(), lambda _: None, tick, None)
+
+
 # --- output -------------------------------------------------------------------------------------------------------
 
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")

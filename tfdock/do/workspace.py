@@ -4,8 +4,10 @@ wheelhouse/
   tensorflow-2.18.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl
   <build id>.constraints.txt                                    for `pip install -c`: keeps that wheel installed
   .tfdock/<build id>/<fingerprint 12>/{record.json, <run id>.log}
-                                          and what the record names under `kept`
+                                          and what the record names under `kept`; pulled.json where it was not built
+                                          here, and pull-*.part while a pull is under way or broke off
   .tfdock/staging/<run id>/                                     what a container may write to
+  simple/, <wheel>.metadata, .tfdock/index.json                 the index, where one was asked for: see do/wheelhouse
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ import filelock
 from tfdock.errors import Locked, Problem, WheelRefused
 from tfdock.model import BuildId
 
-RECORD_SCHEMA = "tfdock.record/1"
+PULLED = "pulled.json"
+"""Beside the record of a build that came from a registry: from which, as which image."""
+_PATIENCE = 1.0
+"""Seconds that a run waits for a build id: who prunes the wheelhouse has it for a moment, another run for hours."""
 _KEPT = re.compile(r"[0-9A-Za-z-]+\.(?:profile|inputs|spawns)\.gz")
 """Files of ours: a record cannot name any other, whoever wrote it."""
 
@@ -64,13 +69,13 @@ class Wheelhouse:
         return self._private / "staging" / run
 
     @contextmanager
-    def locked(self, build_id: BuildId) -> Iterator[None]:
-        """Hold a build id; raises Locked at once when another run has it. The kernel frees it if we die."""
+    def locked(self, build_id: BuildId, patience: float = _PATIENCE) -> Iterator[None]:
+        """Hold a build id; raises Locked when another run has it. The kernel frees it if we die."""
         folder = self._private / build_id
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / "lock")
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=patience)
         except filelock.Timeout as error:
             raise Locked(
                 Problem(
@@ -84,6 +89,16 @@ class Wheelhouse:
         finally:
             lock.release()
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold what others see of the wheelhouse: who adds, replaces or removes a wheel does it alone, and briefly.
+
+        Who holds a build id may take this; who holds this waits for no build id.
+        """
+        self._private.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(self._private / "lock"):
+            yield
+
     def finished(self, build_id: BuildId, fingerprint: str) -> dict[str, Any] | None:
         """The record of that very build if its wheels are all here, byte for byte; None otherwise."""
         record = _read_json(self.record_folder(build_id, fingerprint) / "record.json")
@@ -95,9 +110,18 @@ class Wheelhouse:
                 return None
         return record
 
+    def record_files(self, build_id: BuildId | None = None) -> list[Path]:
+        """The files of all records, or of those of a build id."""
+        return sorted(self._private.glob(f"{build_id or '*'}/*/record.json"))
+
+    def pulled_from(self, record: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Where a build came from that was not built here: `reference` and `digest` of an image; None if it was."""
+        folder = self.record_folder(BuildId(str(record.get("build_id"))), str(record.get("fingerprint")))
+        return _read_json(folder / PULLED)
+
     def records(self) -> Iterator[dict[str, Any]]:
         """Every record of the wheelhouse."""
-        for file in sorted(self._private.glob("*/*/record.json")):
+        for file in self.record_files():
             record = _read_json(file)
             if record is not None:
                 yield record
@@ -134,29 +158,40 @@ class Wheelhouse:
     ) -> None:
         """Make wheels visible: the record first, then pip's constraints, then each wheel, each in one atomic move.
 
-        `beside` are the files that the record names under `kept`. A run killed in between leaves a record whose wheel
-        is missing: not finished, and built again.
+        `beside` are the files that the record names under `kept`, and `PULLED` of a build that was not made here. A
+        run killed in between leaves a record whose wheel is missing: not finished, and built again.
         """
         # Here, not above: what is up to date is told without the modules that know wheels.
+        from tfdock.do.wheelhouse.index import WheelIndex
         from tfdock.inspect.identity import constraints
 
-        for wheel in sealed.values():
-            self.check_free(build_id, wheel)
+        for path in sealed:
+            _sync(path)
+        pins = constraints(build_id, [wheel.file for wheel in sealed.values()])
+        index = WheelIndex(self)
+        with self.changing():
+            for wheel in sealed.values():
+                self.check_free(build_id, wheel)
+            self._write_record(build_id, record, beside or {})
+            write_atomically(self.constraints(build_id), pins.encode())
+            # Never does an index name bytes that are no longer there.
+            index.leave_out(wheel.file for wheel in sealed.values())
+            for path, wheel in sealed.items():
+                path.replace(self.root / wheel.file)
+            _sync(self.root)
+            with suppress(OSError):  # the wheels count all the same; `wheelhouse index` takes them in
+                index.take_in({wheel.file: wheel.sha256 for wheel in sealed.values()})
+
+    def _write_record(self, build_id: BuildId, record: Mapping[str, Any], beside: Mapping[str, bytes]) -> None:
         folder = self.record_folder(build_id, record["fingerprint"])
         folder.mkdir(parents=True, exist_ok=True)
-        for name, data in (beside or {}).items():
+        for name, data in beside.items():
             write_atomically(folder / name, data)
         replaced = _read_json(folder / "record.json") or {}
         write_atomically(folder / "record.json", json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
-        for name in kept_files(replaced).values():
-            if name not in kept_files(record).values():
+        for name in (PULLED, *kept_files(replaced).values()):
+            if name not in beside and name not in kept_files(record).values():
                 (folder / name).unlink(missing_ok=True)
-        pins = constraints(build_id, [wheel.file for wheel in sealed.values()])
-        write_atomically(self.constraints(build_id), pins.encode())
-        for path, wheel in sealed.items():
-            _sync(path)
-            path.replace(self.root / wheel.file)
-        _sync(self.root)
 
 
 def kept_files(record: Mapping[str, Any]) -> dict[str, str]:

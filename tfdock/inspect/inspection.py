@@ -55,12 +55,13 @@ def inspect_wheel(
         wheel=facts,
         metadata=metadata_of(archive),
         libraries=tuple(sorted(gathering.libraries, key=lambda library: library.path)),
-        build_info=_build_info(archive),
+        build_info=build_info_of(archive),
         traces={trace.decode(): tuple(sorted(found)) for trace, found in gathering.traces.items()},
     )
 
 
-def _build_info(archive: Archive) -> Mapping[str, object] | None:
+def build_info_of(archive: Archive) -> Mapping[str, object] | None:
+    """TensorFlow's own account of its build in an open wheel; None where there is none."""
     for member in filter(None, map(archive.member, build_info.PATHS)):
         if member.size <= build_info.MOST_BYTES:
             return build_info.build_info(b"".join(pieces(archive.source, member)))

@@ -51,6 +51,7 @@ __all__ = [
     "WheelFacts",
     "WheelMetadata",
     "content_digest",
+    "core_metadata",
     "deflate_backend",
     "metadata",
     "normalize",
@@ -227,6 +228,17 @@ def content_digest(file: BinaryIO) -> str:
 def metadata(file: BinaryIO) -> WheelMetadata:
     """Read METADATA. Raises `WheelError` for an unsound archive and for METADATA missing or not parsing."""
     return metadata_of(open_archive(file))
+
+
+def core_metadata(file: BinaryIO, filename: str) -> tuple[WheelMetadata, bytes]:
+    """Return METADATA, read and as its bytes, of a wheel of that name. Raises `WheelError` as `read_wheel` does.
+
+    The other members are not unpacked: whether they are as RECORD says is not seen.
+    """
+    name = _parse_filename(filename)
+    archive = open_archive(file)
+    _check_identity(archive, name)
+    return metadata_of(archive), document(archive, "METADATA")
 
 
 def requires_dist(file: BinaryIO) -> tuple[str, ...]:

@@ -547,6 +547,23 @@ class RuntimeLibrary(Row):
     use: str | None = None
 
 
+class RuntimeToolkit(Row):
+    """The programs of a toolkit that releases call at run time, as Python packages have them.
+
+    `packages` are lines for pip by the toolkit's major version. The folder they make has the file `marker` in it;
+    releases find it in the folders `searched` beside their own package, and else where `setting` says (`{folder}`).
+    """
+
+    KEY = ("accelerator", "releases")
+
+    accelerator: str
+    releases: ReleaseRange
+    packages: dict[str, tuple[str, ...]]
+    marker: str
+    searched: tuple[str, ...] = ()
+    setting: dict[str, Annotated[str, _with("folder")]] = Field(default_factory=dict)
+
+
 class Estimate(Row):
     """A figure that plans are made with: `value` in `unit`, for what its name says.
 
@@ -764,6 +781,7 @@ class Accelerator(Row):
 
     Containers see its GPUs where the engine has the runtime `engine_runtime`, or its machine one of the
     `engine_programs` that do the same; or by `device_files`, the first of which is there where such a GPU is.
+    `container` are the variables by which an image asks for them.
 
     `installed` matches the folders that its own packages install it to: a library may look for it there. `packages`
     matches for each component the names of the Python packages that bring it.
@@ -787,6 +805,7 @@ class Accelerator(Row):
     engine_runtime: str | None = None
     engine_programs: tuple[str, ...] = ()
     device_files: tuple[str, ...] = ()
+    container: dict[str, str] = Field(default_factory=dict)
     installed: Expression | None = None
     packages: dict[str, Expression] = Field(default_factory=dict)
     compilers: tuple[str, ...] = ()
@@ -952,6 +971,11 @@ class KnowledgeBase:
     def runtime_libraries(self) -> tuple[RuntimeLibrary, ...]:
         """Libraries that are opened at run time."""
         return tuple(self._keyed("runtime_libraries", RuntimeLibrary).values())
+
+    @cached_property
+    def runtime_toolkits(self) -> tuple[RuntimeToolkit, ...]:
+        """What releases call of a toolkit at run time."""
+        return tuple(self._keyed("runtime_toolkits", RuntimeToolkit).values())
 
     @cached_property
     def estimates(self) -> tuple[Estimate, ...]:

@@ -58,6 +58,15 @@ Wheelhouse = Annotated[
     Path | None,
     typer.Option("--wheelhouse", help="Where wheels go; ./wheelhouse by default.", metavar="DIR", show_default=False),
 ]
+Registry = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--registry",
+        help="A repository with wheel images, such as ghcr.io/me/wheels; may be given again.",
+        metavar="REPOSITORY",
+        show_default=False,
+    ),
+]
 CacheDir = Annotated[
     Path | None, typer.Option("--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", show_default=False)
 ]

@@ -23,19 +23,41 @@ from tfdock.talk.commands import (
     check,
     doctor,
     fetch,
+    image,
+    image_runtime,
     init,
     inspect,
     know,
     lock,
+    pull,
     report,
     verify,
+    wheelhouse,
 )
 
 # Importing a module registers its commands; `--help` lists them in the order in which one meets them.
-COMMANDS = (advise, build, cache, cache_exchange, check, doctor, fetch, init, inspect, know, lock, report, verify)
+COMMANDS = (
+    advise,
+    build,
+    cache,
+    cache_exchange,
+    check,
+    doctor,
+    fetch,
+    image,
+    image_runtime,
+    init,
+    inspect,
+    know,
+    lock,
+    pull,
+    report,
+    verify,
+    wheelhouse,
+)
 _ORDER = (
-    "advise", "init", "check", "plan", "render", "lock", "fetch", "build", "inspect", "verify", "report", "shell",
-    "doctor", "gpus", "releases", "explain", "schema",
+    "advise", "init", "check", "plan", "render", "lock", "fetch", "build", "pull", "inspect", "verify", "report",
+    "shell", "doctor", "gpus", "releases", "explain", "schema",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: _ORDER.index(getattr(command.callback, "__name__", "").rstrip("_")))
 

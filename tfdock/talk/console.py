@@ -276,8 +276,8 @@ def _filled(cell: str, width: int) -> str:
 class Reading:
     """A line that counts bytes while a file is read: on a terminal alone, and gone at the end."""
 
-    def __init__(self, stream: TextIO, what: str) -> None:
-        self._stream, self._what = stream, clean(what)
+    def __init__(self, stream: TextIO, what: str, verb: str = "unpacked") -> None:
+        self._stream, self._what, self._verb = stream, clean(what), verb
         self._shown = redraws(stream)
         self._count, self._drawn = 0, 0.0
 
@@ -292,7 +292,7 @@ class Reading:
         self._count += count
         if self._shown and time.monotonic() - self._drawn > 0.1:
             self._drawn = time.monotonic()
-            self._draw(f"reading, {size(self._count)} unpacked: {self._what}")
+            self._draw(f"reading, {size(self._count)} {self._verb}: {self._what}")
 
     def _draw(self, text: str) -> None:
         if self._shown:

@@ -87,7 +87,7 @@ def _values(document: Mapping[str, Any]) -> dict[str, object]:
         "checks": checks,
         "pictures": list(pictures(rows, code or {})),
         "no_picture": _no_picture(code, document.get("coverage")),
-        "limits": _limits(rows),
+        "limits": limits_of(rows),
         "gpus": rows,
         "libraries": [one for one in libraries if one["kinds"]],
         "other_libraries": [one for one in libraries if not one["kinds"]],
@@ -224,7 +224,7 @@ def _no_picture(code: Mapping[str, Any] | None, coverage: object) -> str:
     return _NOT_ASKED if coverage is None else _NO_GPU
 
 
-def _limits(rows: Sequence[Served]) -> list[dict[str, str]]:
+def limits_of(rows: Sequence[Served]) -> list[dict[str, str]]:
     """Each limit once, with the targets that have it; those of most first.
 
     Limits that differ in nothing but the target they name are one.

@@ -38,13 +38,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
-    """A wheel that is in the wheelhouse, and how it came there. `status` is `built` or `up-to-date`."""
+    """A wheel that is in the wheelhouse, and how it came there. `status` is `built`, `up-to-date` or `pulled`.
+
+    `origin` is the image that a pulled one came from.
+    """
 
     status: str
     record: Mapping[str, Any]
     record_path: Path
     log_path: Path
     wheels: tuple[Path, ...]
+    origin: str = ""
 
 
 def alone(plan: BuildPlan, machine: Machine) -> Resources:
@@ -70,6 +74,8 @@ class Builder:
     """How many builds share the machine, this one included."""
     limit: Limit | None = None
     """When all has to end, whatever the profiles say."""
+    pulls: bool = True
+    """Whether the registries of the settings are asked before anything is built."""
     log: Path | None = None
     """The log of the last build, once it has one."""
 
@@ -127,7 +133,19 @@ class Builder:
         make_folder(self.wheelhouse.root)
         with self._own_files(), self.wheelhouse.locked(plan.build_id):
             done = None if force else self.up_to_date(plan, lock)
+            if done is None and not (force or given):
+                done = self._pulled(plan, lock)
             return done or self._build(plan, tree, fresh=force, lock=lock, given=given)
+
+    def _pulled(self, plan: BuildPlan, lock: LockFile | None) -> BuildResult | None:
+        """The very build of a plan, out of the first registry that has it; asks no engine."""
+        if not (self.pulls and self.settings.registries):
+            return None
+        # Here, not above: what is up to date is told without the modules that know images.
+        from tfdock.do.build import pulling
+
+        found = pulling.pulled(self, plan, lock)
+        return replace(self._result(plan, "pulled", found.build.record), origin=found.origin) if found else None
 
     def _build(
         self, plan: BuildPlan, tree: Path | None, *, fresh: bool, lock: LockFile | None, given: Given | None

@@ -17,7 +17,8 @@ from tfdock.decide.plan import BuildPlan, as_json, described_toolchain
 from tfdock.do.build.run import Run
 from tfdock.do.source import listing_hash, tree_listing
 from tfdock.do.steps import announced
-from tfdock.do.workspace import RECORD_SCHEMA, WheelFile, remove_folder, write_atomically
+from tfdock.do.workspace import WheelFile, remove_folder, write_atomically
+from tfdock.inspect import build_record
 
 if TYPE_CHECKING:
     from tfdock.do.happened import Account
@@ -124,7 +125,7 @@ def _record(run: Run, wheels: Sealed, verification: Mapping[str, Any]) -> dict[s
 
     plan, info = run.plan, run.builder.engine_info
     return {
-        "schema": RECORD_SCHEMA,
+        "schema": build_record.SCHEMA,
         "build_id": plan.build_id,
         "fingerprint": plan.fingerprint,
         "tfdock": __version__,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tfdock.model import Mount
+from tfdock.model import Digest, Mount
 
 RUN_LABEL = "io.tfdock.run"
 """Label of every container of a run; its value is the run id."""
@@ -162,6 +162,12 @@ class Engine(Protocol):
 
     def tag(self, image: str, name: str) -> None:
         """Give an image a name (`repository:tag`), taking it from whichever had it."""
+
+    def push(self, name: str, output: Output) -> Digest:
+        """Send the image of that name to the registry in it; its manifest's digest there.
+
+        Raises NetworkError (`registry-…`), and EngineError (`image-missing`) where there is no such image.
+        """
 
     def remove_image(self, reference: str) -> None:
         """Remove an image's name, and the image if that was the last; silent when it is absent."""

@@ -59,7 +59,14 @@ from tfdock.do.engine import (
     ImageInfo,
     Output,
 )
-from tfdock.do.engine.words import archive_refusal, refusal, registry_refusal, speaks_of_full_disk, step_refusal
+from tfdock.do.engine.words import (
+    archive_refusal,
+    push_refusal,
+    refusal,
+    registry_refusal,
+    speaks_of_full_disk,
+    step_refusal,
+)
 from tfdock.errors import (
     BuildFailed,
     EngineError,
@@ -72,7 +79,7 @@ from tfdock.errors import (
     Problem,
     TfdockError,
 )
-from tfdock.model import Mount
+from tfdock.model import Digest, Mount
 
 T = TypeVar("T")
 
@@ -807,6 +814,25 @@ class DockerEngine:
         repository, tag = parse_repository_tag(name)
         self._query(f"name {image} {name}", lambda client: client.tag(image, repository, tag or "latest", force=True))
 
+    def push(self, name: str, output: Output) -> Digest:
+        # Tried once: the engine itself tries each layer five times, over 75 seconds, whatever the registry says.
+        repository, tag = parse_repository_tag(name)
+        digest = ""
+        try:
+            with self._stream(
+                f"send {name}", lambda client: client.push(repository, tag or "latest", stream=True)
+            ) as chunks:
+                for message in _messages(chunks):
+                    _report_push(name, message, output)
+                    digest = (message.get("aux") or {}).get("Digest") or digest
+        except TfdockError as error:
+            if isinstance(error.__cause__, APIError):
+                raise push_refusal(name, _words(error.__cause__)) from error.__cause__
+            raise
+        if not digest:
+            raise push_refusal(name, "the push ended without a digest")
+        return Digest(digest)
+
     def remove_image(self, reference: str) -> None:
         self._query(f"remove the image {reference}", _unless(_ABSENT, lambda client: client.remove_image(reference)))
 
@@ -1100,6 +1126,14 @@ def _report_pull(reference: str, message: Mapping[str, Any], output: Output | No
         words = (message.get("errorDetail") or {}).get("message") or message.get("error") or ""
         raise registry_refusal(reference, words)
     if output and "status" in message and not message.get("progressDetail"):
+        layer = f"{message['id']}: " if message.get("id") else ""
+        output(f"{layer}{message['status']}\n".encode())
+
+
+def _report_push(name: str, message: Mapping[str, Any], output: Output) -> None:
+    if "error" in message or "errorDetail" in message:
+        raise push_refusal(name, (message.get("errorDetail") or {}).get("message") or message.get("error") or "")
+    if "status" in message and not message.get("progressDetail"):
         layer = f"{message['id']}: " if message.get("id") else ""
         output(f"{layer}{message['status']}\n".encode())
 

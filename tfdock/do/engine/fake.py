@@ -42,6 +42,7 @@ from tfdock.errors import (
     Problem,
     TfdockError,
 )
+from tfdock.model import Digest
 
 _SIGNALS = {"INT": 130, "TERM": 143, "KILL": 137}
 
@@ -233,6 +234,15 @@ class FakeEngine:
         for other, info in self.images.items():
             self.images[other] = replace(info, tags=tuple(tag for tag in info.tags if tag != _tagged(name)))
         self.images[_tagged(name)] = replace(found, tags=(*found.tags, _tagged(name)))
+
+    def push(self, name: str, output: Output) -> Digest:
+        self._called("push", name)
+        found = self._image(name)
+        if found is None:
+            raise _error("image-missing", f"the engine does not have the image {name}")
+        self.registry[name] = replace(found, tags=(), digests=())
+        output(f"{name}: Pushed\n".encode())
+        return Digest(f"sha256:{hashlib.sha256(found.id.encode()).hexdigest()}")
 
     def remove_image(self, reference: str) -> None:
         self._called("remove_image", reference)

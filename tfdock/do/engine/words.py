@@ -105,6 +105,25 @@ _REGISTRY = (
     ),
 )
 
+# What a registry says to who may not write there.
+_SENDING = (
+    _means(
+        r"No such image|does not exist locally|tag does not exist",
+        EngineError,
+        "image-missing",
+        "the engine does not have the image {what}",
+        "build or pull it first",
+    ),
+    _means(
+        r"denied|unauthorized|no basic auth credentials|authentication required|forbidden|HTTP 40[13] response",
+        NetworkError,
+        "registry-denied",
+        "{where} does not take {what} from here",
+        "log in with `docker login` as somebody who may write there",
+    ),
+    *_REGISTRY,
+)
+
 _REFUSALS = (
     _DISK,
     _means(
@@ -196,6 +215,11 @@ def registry_refusal(reference: str, words: str) -> TfdockError:
     return _interpret(_REGISTRY, words, what=f"`{reference}`", where=_registry_of(reference)) or refusal(
         f"fetch `{reference}`", words
     )
+
+
+def push_refusal(name: str, words: str) -> TfdockError:
+    """The error for an image that could not be sent."""
+    return _interpret(_SENDING, words, what=f"`{name}`", where=_registry_of(name)) or refusal(f"send `{name}`", words)
 
 
 def step_refusal(step: str, words: str) -> TfdockError | None:

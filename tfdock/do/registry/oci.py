@@ -12,14 +12,16 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, BinaryIO, TypeVar
 
 from tfdock.do.registry import web
 from tfdock.do.registry.credentials import Login, login_for, token_request
 from tfdock.do.registry.web import TROUBLE, Broken, Strange
+from tfdock.do.settings import plain_http
 from tfdock.errors import NetworkError, Problem, VerificationFailed
 from tfdock.inspect import oci
 from tfdock.inspect.oci import Descriptor
@@ -52,6 +54,8 @@ class Found:
 class Repository:
     """A repository of a registry. `login` is asked for once the registry wants to know who we are.
 
+    `plain` says whether plain HTTP is spoken with it though it is not on this machine.
+
     `check` is called now and then, and raises to stop. Every method raises NetworkError: `image-not-found`,
     `registry-denied`, `registry-rate-limited`, `registry-unreachable`, `credentials-unreadable`; and
     VerificationFailed (`registry-damaged-content`).
@@ -61,6 +65,7 @@ class Repository:
     name: str
     login: Callable[[str], Login | None] = login_for
     check: Callable[[], None] = web.nobody
+    plain: Callable[[str], bool] = plain_http
     _authorization: str | None = field(default=None, repr=False)
 
     @property
@@ -69,7 +74,11 @@ class Repository:
         host, name = self.registry, self.name
         if host == _HUB:
             host, name = "registry-1.docker.io", name if "/" in name else f"library/{name}"
-        return f"{web.scheme(host)}://{host}/v2/{name}"
+        return f"{self._scheme}://{host}/v2/{name}"
+
+    @cached_property
+    def _scheme(self) -> str:
+        return "http" if self.plain(self.registry) else web.scheme(self.registry)
 
     def _named(self, reference: str) -> str:
         name = self.name if self.registry == _HUB else f"{self.registry}/{self.name}"
@@ -88,8 +97,8 @@ class Repository:
                 Problem(
                     code="registry-unreachable",
                     message=f"the registry {self.registry} {verb} {what}: {web.reason(error)}",
-                    fix="check the network and proxies, or set a registry mirror; "
-                    "a registry elsewhere than on this machine must speak HTTPS",
+                    fix="check the network and proxies, or set a registry mirror; a registry elsewhere than on "
+                    "this machine must speak HTTPS, or be named in the setting `plain_http`",
                 )
             ) from error
 
@@ -158,12 +167,17 @@ class Repository:
             raise self._damaged(blob.digest, f"it should have at most {most} bytes, not {blob.size}")
         return b"".join(self.blob(blob))
 
-    def blob(self, blob: Descriptor) -> Iterator[bytes]:
+    def blob(self, blob: Descriptor, begun: Iterable[bytes] = ()) -> Iterator[bytes]:
         """The bytes of a blob as they come, from where they broke off if they did.
 
-        That they are the right ones is known only when the last has been taken: damaged ones raise then.
+        That they are the right ones is known only when the last has been taken: damaged ones raise then. Those
+        that it has `begun` with, and that were taken earlier, are not asked for, and count for that.
         """
         sha256, got, fruitless = hashlib.sha256(), 0, 0
+        for piece in begun:
+            self.check()
+            got += len(piece)
+            sha256.update(piece)
         with self.told(f"the blob {blob.digest}"):
             while got < blob.size:
                 before = got

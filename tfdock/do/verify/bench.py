@@ -82,9 +82,18 @@ def unfit(reason: str) -> Impossible:
 
 @contextmanager
 def bench_for(
-    engine: Engine, settings: Settings, listen: events.Listener, stop: Stop, log: Path, wheel: str
+    engine: Engine,
+    settings: Settings,
+    listen: events.Listener,
+    stop: Stop,
+    log: Path,
+    wheel: str,
+    phase: str = "verify",
 ) -> Iterator[Bench]:
-    """A bench for a wheel that no build has just made: known to the journal while it lives, cleaned up at its end."""
+    """A bench for a wheel that no build has just made: known to the journal while it lives, cleaned up at its end.
+
+    `phase` is what watchers are told.
+    """
     info = engine.info()
     ready(engine, info, settings.state_dir, listen)
     name = journal.new_run_id()
@@ -97,7 +106,7 @@ def bench_for(
     with cache.in_use(), journal.running(settings.state_dir, entry), log.open("wb", buffering=0) as file:
         steps = Steps(engine=engine, run=name, log=file, listen=listen, stop=stop, local=info.local)
         began, ok = steps.clock(), False
-        listen(events.PhaseStarted(build_id=BuildId(wheel), phase="verify"))
+        listen(events.PhaseStarted(build_id=BuildId(wheel), phase=phase))
         try:
             yield Bench(steps=steps, info=info, settings=settings, folder=folder)
             ok = True
@@ -105,7 +114,7 @@ def bench_for(
             raise file_error(error, {"the cache": settings.cache_dir.absolute()}) from error
         finally:
             seconds = steps.clock() - began
-            listen(events.PhaseEnded(build_id=BuildId(wheel), phase="verify", seconds=seconds, ok=ok))
+            listen(events.PhaseEnded(build_id=BuildId(wheel), phase=phase, seconds=seconds, ok=ok))
             # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
             with suppress(TfdockError, OSError):
                 journal.clean(settings.state_dir, entry, engine)

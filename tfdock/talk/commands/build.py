@@ -23,6 +23,7 @@ from tfdock.talk.app import (
     CacheDir,
     Knowledge,
     OneProfile,
+    Registry,
     SomeProfiles,
     Wheelhouse,
     app,
@@ -90,6 +91,10 @@ def build(
     keep_output: Annotated[
         bool, typer.Option("--keep-output", help="Keep Bazel's output base of a build that fails, and say where.")
     ] = False,
+    no_pull: Annotated[
+        bool, typer.Option("--no-pull", help="Build here what a registry of the setting `registries` may have.")
+    ] = False,
+    registry: Registry = None,
     bundle: Annotated[
         Path | None,
         typer.Option(
@@ -101,7 +106,7 @@ def build(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build wheels: check, image, fetch, compile, seal, verify. What is up to date is not built again."""
+    """Build wheels: check, image, fetch, compile, seal, verify. What is here or in a registry is not built again."""
     _check_source(profiles, bundle, locked=locked)
     settings = settings_for(
         wheelhouse=wheelhouse,
@@ -109,6 +114,7 @@ def build(
         knowledge=knowledge,
         remote_upload=False if read_only_cache else None,
         keep_output="failed" if keep_output else None,
+        registries=registry,
     )
     limit = _limit(time_limit)
     names = profiles or []
@@ -121,7 +127,7 @@ def build(
     with stoppable() as stop, shown_progress() as listen:
 
         def one_of(hears: Listener) -> Builder:
-            return replace(builder_for(settings, hears, stop), limit=limit)
+            return replace(builder_for(settings, hears, stop), limit=limit, pulls=not no_pull)
 
         if at_once == "1" or len(prepared) < 2:
             builder = one_of(listen)
@@ -130,7 +136,7 @@ def build(
             count = None if at_once == "auto" else int(at_once)
             results += _side_by_side(prepared, one_of, listen, count=count, force=force)
     results.sort(key=lambda result: order[result["profile"]])
-    ok = all(result["status"] in ("built", "up-to-date") for result in results)
+    ok = all(result["status"] in ("built", "up-to-date", "pulled") for result in results)
     if as_json:
         codes = [result.pop("exit_code") for result in results]
         print_json("tfdock.build/1", ok, {"builds": results})
@@ -306,10 +312,11 @@ def _built(prepared: Prepared, result: BuildResult) -> dict[str, Any]:
         "build_id": prepared.plan.build_id,
         "profile": prepared.file,
         "status": result.status,
+        "origin": result.origin or None,
         "problems": [],
         "wheels": [{"path": str(path), "sha256": one["sha256"], "size": one["size"]} for path, one in wheels],
         "record": str(result.record_path),
-        "log": str(result.log_path),
+        "log": str(result.log_path) if result.log_path.is_file() else None,  # none came with what was pulled
         "seconds": record["seconds"],
         "cache": record["bazel"],
         "attempts": record["attempts"],
@@ -324,6 +331,7 @@ def _failed(
         "build_id": build_id,
         "profile": file,
         "status": status,
+        "origin": None,
         "problems": list(error.problems),
         "wheels": [],
         "record": None,
@@ -356,7 +364,8 @@ def _tell_result(result: dict[str, Any]) -> None:
     took = f" in {console.duration(total)}" if result["status"] == "built" else ""
     cache = result["cache"]
     actions = f", {cache['hits']} actions from the cache, {cache['executed']} executed" if cache and took else ""
-    console.say(f"{style.good(result['status'])}  {name}{took}{actions}")
+    came = f" from {result['origin']}" if result["origin"] else ""
+    console.say(f"{style.good(result['status'])}  {name}{took}{actions}{came}")
     for title, text in happened.lines(cache) if cache and took else ():
         console.tell(f"  {title:<7}  {text}", indent=" " * 9)
     for wheel in result["wheels"]:

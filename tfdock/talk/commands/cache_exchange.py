@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from tfdock.do.cache.taking import Pulled
     from tfdock.do.settings import Settings
     from tfdock.do.watch import Stop
-
-_T = TypeVar("_T")
 
 Reference = Annotated[
     str,
@@ -61,11 +58,13 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Send Bazel's disk cache to a registry: what is there already is not sent again. Needs `docker login`."""
+    from tfdock.do.watch import until_stopped
+
     image = _named(reference, writing=True)
     settings = settings_for(cache_dir=cache_dir, knowledge=knowledge)
     cache, keys = _chosen(settings, profiles or [], toolchains or [])
     with _exchange(cache, image) as (exchange, stop):
-        pushed, digest = _watched(lambda: exchange.push(keys), stop)
+        pushed, digest = until_stopped(lambda: exchange.push(keys), stop)
     for one in pushed:
         _tell_pushed(one)
     if as_json:
@@ -85,11 +84,12 @@ def pull(
 ) -> None:
     """Take Bazel's disk cache from a registry: only what is missing here, and only what is what it should be."""
     from tfdock.do.cache import CacheFolder
+    from tfdock.do.watch import until_stopped
 
     image = _named(reference, writing=False)
     cache = CacheFolder.opened(settings_for(cache_dir=cache_dir).cache_dir)
     with _exchange(cache, image) as (exchange, stop):
-        pulled = _watched(lambda: exchange.pull(toolchains or []), stop)
+        pulled = until_stopped(lambda: exchange.pull(toolchains or []), stop)
     for one in pulled:
         _tell_pulled(one)
     if as_json:
@@ -167,18 +167,6 @@ def _exchange(cache: CacheFolder, image: ImageRef) -> Iterator[tuple[Exchange, S
     with stoppable("what has arrived is kept") as stop:
         stored = StoredCache(image, stop.check)
         yield Exchange(cache, stored, lambda text: console.say(text, stream=sys.stderr), stop), stop
-
-
-def _watched(do: Callable[[], _T], stop: Stop) -> _T:
-    """Do it in a thread, which ends at the first Ctrl-C when it next can, and is left behind at the second."""
-    from tfdock.do.watch import Stopper, watched
-
-    stopper = Stopper(stop, gently=lambda: None, by_force=stop.check)
-
-    def tick(_: float) -> None:
-        stopper.tick()
-
-    return watched(lambda _: do(), lambda _: None, tick, None)
 
 
 def _tell_pushed(one: Pushed) -> None:

@@ -82,13 +82,13 @@ def _found(name: str, wheelhouse: Path) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from tfdock.do.workspace import RECORD_SCHEMA
+    from tfdock.inspect.build_record import SCHEMA
 
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         document = None
-    if isinstance(document, dict) and document.get("schema") == RECORD_SCHEMA:
+    if isinstance(document, dict) and document.get("schema") == SCHEMA:
         return document
     raise _unreadable(path)
 

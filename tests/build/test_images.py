@@ -1,0 +1,639 @@
+"""`image pack` and `image push`: one image from whoever packs it, sent once, and taken by plain engines and pip."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tfdock.decide.image_push import shipment
+from tfdock.do.images import packing
+from tfdock.do.images.choosing import Choosing
+from tfdock.do.images.layers import WheelLayer
+from tfdock.do.images.pushing import Push, Pushed
+from tfdock.do.registry.oci import CHUNK, Repository
+from tfdock.do.settings import load
+from tfdock.do.workspace import Wheelhouse
+from tfdock.errors import Interrupted, NetworkError
+from tfdock.inspect import oci
+from tfdock.inspect.wheel_image import ARTIFACT_TYPE, LAYER_TYPE, ImageWheel
+from tfdock.model import ImageRef
+
+from .conftest import USER, Finished
+from .harness import Json, Outcome, Tfdock, wait_until
+from .registries import Fault, OwnRegistry, Proxy, own_registry, proxy
+from .wheelhouses import made
+
+REPOSITORY = "team/wheels"
+CUDA, MOVING = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64", "2.18-py3.11-cuda12.5-sm86"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
+    with own_registry(tmp_path_factory.mktemp("registry") / "files") as registry:
+        yield registry
+
+
+@pytest.fixture
+def before(registry: OwnRegistry) -> Iterator[Proxy]:
+    """A proxy before the registry."""
+    with proxy(registry.address) as state:
+        yield state
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Tfdock:
+    """The command on a machine without an engine."""
+    return Tfdock(home=tmp_path / "home", cache=tmp_path / "home" / "cache")
+
+
+@pytest.fixture
+def repository(before: Proxy, request: pytest.FixtureRequest) -> str:
+    """A repository of the test's own, through the proxy."""
+    return f"{before.address}/{REPOSITORY}/{hashlib.sha256(request.node.name.encode()).hexdigest()[:12]}"
+
+
+def push(desk: Tfdock, *words: str | Path) -> Json:
+    outcome = desk.run("image", "push", "--json", *words)
+    assert outcome.code == 0, outcome.told
+    return outcome.document
+
+
+def problem(outcome: Outcome) -> Json:
+    (found,) = outcome.document["problems"]
+    assert isinstance(found, dict)
+    return found
+
+
+def path_of(repository: str) -> str:
+    return repository.partition("/")[2]
+
+
+def manifest(registry: OwnRegistry, repository: str, reference: str, accept: str = oci.MANIFEST) -> Any:
+    """What a tag stands for in the registry."""
+    connection = http.client.HTTPConnection(registry.address, timeout=30)
+    connection.request("GET", f"/v2/{path_of(repository)}/manifests/{reference}", headers={"Accept": accept})
+    response = connection.getresponse()
+    data = response.read()
+    connection.close()
+    return json.loads(data) if response.status == 200 else None
+
+
+# --- pack -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def common_place() -> Iterator[Path]:
+    """A folder that every user may enter."""
+    with tempfile.TemporaryDirectory(prefix="tfdock-tests-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_two_users_at_two_times_pack_the_same_bytes(desk: Tfdock, common_place: Path) -> None:
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("running as another user needs root and setpriv")
+    one = made(desk.wheelhouse)
+    # The venv may lie where another user cannot look.
+    prefix = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups",
+              "--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")  # fmt: skip
+    variables = {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7", "LC_ALL": "C"}
+    home = common_place / "home"
+    other = Tfdock(home=home, cache=home / "cache", prefix=prefix, variables=variables)
+    shutil.copytree(desk.wheelhouse, other.wheelhouse)
+    for path in (home, *home.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o600)
+        os.utime(path, (1, 1))
+        os.chown(path, USER, USER)
+    digests = []
+    for command, name in ((desk, one.build_id), (other, str(other.wheelhouse / one.wheel.name))):
+        outcome = command.run("image", "pack", name, "-o", command.home / "image.tar")
+        assert outcome.code == 0, outcome.told
+        digests.append(outcome.stdout)
+        time.sleep(1.1)
+    assert digests[0] == digests[1] == f"{digests[0].split()[0]}  {CUDA}\n"
+    assert (other.home / "image.tar").stat().st_uid == USER
+    assert (desk.home / "image.tar").read_bytes() == (other.home / "image.tar").read_bytes()
+
+
+def test_the_file_is_a_layout_whose_blobs_have_the_digests_that_they_are_named_by(desk: Tfdock) -> None:
+    one = made(desk.wheelhouse)
+    outcome = desk.run("image", "pack", one.wheel, "-o", desk.home / "image.tar", "--json")
+    assert outcome.code == 0, outcome.told
+    (image,) = outcome.document["images"]
+    assert image["tags"] == [CUDA, f"fp-{one.fingerprint[:32]}", MOVING]
+    assert image["wheels"] == [{"file": one.wheel.name, "sha256": one.sha256, "size": one.wheel.stat().st_size}]
+    with tarfile.open(desk.home / "image.tar") as tar:
+        files = {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}  # type: ignore[union-attr]
+    for name, data in files.items():
+        if name.startswith("blobs/"):
+            assert name == f"blobs/sha256/{hashlib.sha256(data).hexdigest()}"
+    index = json.loads(files["index.json"])
+    assert {one["digest"] for one in index["manifests"]} == {image["digest"]}
+    found = json.loads(files[f"blobs/sha256/{image['digest'][7:]}"])
+    assert [layer["mediaType"] for layer in found["layers"]] == [LAYER_TYPE] * 2
+    assert one.wheel.read_bytes() in files[f"blobs/sha256/{found['layers'][0]['digest'][7:]}"]
+    assert outcome.document["file"]["size"] == (desk.home / "image.tar").stat().st_size
+
+
+def test_a_wheel_is_never_wholly_in_memory_and_is_hashed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = made(tmp_path / "house", size=96 << 20)
+    hashed: list[Path] = []
+    original = WheelLayer.hashed
+
+    def counted(layer: WheelLayer, check: Callable[[], None]) -> ImageWheel:
+        hashed.append(layer.path)
+        return original(layer, check)
+
+    monkeypatch.setattr(WheelLayer, "hashed", counted)
+    tracemalloc.start()
+    try:
+        with Choosing(Wheelhouse(tmp_path / "house"), no_plan, lambda: None) as choosing:
+            shipped = shipment(choosing.builds([one.build_id, str(one.wheel)]), together="nightly")
+            packing.pack(shipped, choosing.stream, tmp_path / "image.tar", lambda: None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert hashed == [one.wheel]
+    assert peak < 24 << 20
+    assert (tmp_path / "image.tar").stat().st_size > 96 << 20
+
+
+def no_plan(name: str) -> NoReturn:
+    raise AssertionError(f"{name} was taken for a profile")
+
+
+def test_a_pack_that_is_stopped_leaves_the_file_that_was_there(tmp_path: Path) -> None:
+    one, target = made(tmp_path / "house", size=8 << 20), tmp_path / "image.tar"
+
+    def stop() -> None:
+        if any(tmp_path.glob(".image.tar.*")) and next(tmp_path.glob(".image.tar.*")).stat().st_size:
+            raise Interrupted
+
+    with Choosing(Wheelhouse(tmp_path / "house"), no_plan, lambda: None) as choosing:
+        shipped = shipment(choosing.builds([one.build_id]))
+        packing.pack(shipped, choosing.stream, target, lambda: None)
+        was = target.read_bytes()
+        with pytest.raises(Interrupted):
+            packing.pack(shipped, choosing.stream, target, stop)
+    assert target.read_bytes() == was
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["house", "image.tar"]
+
+
+def test_what_is_no_file_of_images_is_not_replaced(desk: Tfdock) -> None:
+    one = made(desk.wheelhouse)
+    notes = desk.home / "notes.txt"
+    notes.write_text("mine")
+    for target in (notes, desk.home / "nowhere" / "image.tar"):
+        outcome = desk.run("image", "pack", one.build_id, "-o", target, "--json")
+        assert (outcome.code, problem(outcome)["code"]) == (2, "image-file-taken"), outcome.told
+    assert notes.read_text() == "mine"
+
+
+# --- what can be an image -------------------------------------------------------------------------------------------
+
+
+def test_a_copy_of_a_wheel_elsewhere_is_the_wheel_of_the_wheelhouse(desk: Tfdock, tmp_path: Path) -> None:
+    one = made(desk.wheelhouse)
+    copy = shutil.copy(one.wheel, tmp_path)
+    found = [desk.run("image", "pack", name, "-o", desk.home / "image.tar") for name in (copy, one.wheel)]
+    assert [outcome.code for outcome in found] == [0, 0], found[0].told
+    assert found[0].stdout == found[1].stdout
+
+
+def test_of_two_builds_with_one_name_it_is_the_one_whose_bytes_are_here(desk: Tfdock) -> None:
+    made(desk.wheelhouse, seed="first", finished="2026-02-02T03:04:05+00:00")
+    second = made(desk.wheelhouse, seed="second")  # takes the place of the first one's wheel
+    outcome = desk.run("image", "pack", second.build_id, "-o", desk.home / "image.tar", "--json")
+    assert outcome.code == 0, outcome.told
+    assert outcome.document["images"][0]["tags"][1] == f"fp-{second.fingerprint[:32]}"
+
+
+def test_only_wheels_with_a_record_of_checks_that_passed_can_be_pushed(desk: Tfdock, repository: str) -> None:
+    one = made(desk.wheelhouse)
+    without = made(desk.wheelhouse, release="2.17.0")
+    without.record.unlink()
+    unverified = made(desk.wheelhouse, release="2.16.0", status="failed")
+    damaged = made(desk.wheelhouse, release="2.15.0")
+    damaged.record.write_text(damaged.record.read_text().replace(damaged.fingerprint, "none"))
+    for wheel, why in ((without, ""), (unverified, "no check"), (damaged, "cannot be used")):
+        outcome = desk.run("image", "push", "--json", wheel.wheel, repository)
+        assert (outcome.code, problem(outcome)["code"]) == (4, "wheel-without-record"), outcome.told
+        assert why in problem(outcome)["why"]
+    data = one.wheel.read_bytes()
+    one.wheel.write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
+    outcome = desk.run("image", "push", "--json", one.build_id, repository)
+    assert (outcome.code, problem(outcome)["code"]) == (4, "wheel-changed"), outcome.told
+    one.wheel.unlink()
+    outcome = desk.run("image", "push", "--json", one.build_id, repository)
+    assert (outcome.code, problem(outcome)["code"]) == (2, "build-not-here"), outcome.told
+    outcome = desk.run("image", "push", "--json", one.wheel, repository)
+    assert (outcome.code, problem(outcome)["code"]) == (2, "wheel-not-found"), outcome.told
+
+
+def test_a_profile_that_was_not_built_is_not_pushed_and_one_that_has_changed_says_so(desk: Tfdock) -> None:
+    desk.wheelhouse.mkdir(parents=True)
+    outcome = desk.run("image", "pack", "--json", CUDA, "-o", desk.home / "image.tar")
+    assert (outcome.code, problem(outcome)["code"]) == (2, "build-not-here"), outcome.told
+    outcome = desk.run("image", "pack", "--json", "cpu-native", "-o", desk.home / "image.tar")
+    found = problem(outcome)
+    assert (outcome.code, found["code"]) == (2, "build-not-here"), outcome.told
+    build_id = found["message"].rpartition(" ")[2]
+    release, _, words = build_id.removeprefix("tf").partition("-py3.11-")
+    made(desk.wheelhouse, release=release, local="", words=words.removesuffix("-x86_64"))
+    outcome = desk.run("image", "pack", "--json", "cpu-native", "-o", desk.home / "image.tar")
+    assert (outcome.code, problem(outcome)["code"]) == (2, "build-not-here"), outcome.told
+    assert f"by its build id: `{build_id}`" in problem(outcome)["fix"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ((CUDA,), "registries-unset"),
+        (("ghcr.io/me/wheels",), "image-nothing-named"),
+        ((CUDA, "https://ghcr.io/me/wheels"), "reference-malformed"),
+        ((CUDA, "ghcr.io/Me/wheels"), "reference-malformed"),
+        ((CUDA, "ghcr.io/me/wheels:2.18"), "reference-malformed"),
+        ((CUDA, "ghcr.io/me/wheels", "--as", "a tag"), "reference-malformed"),
+    ],
+)
+def test_names_that_cannot_be_what_they_should_are_refused_at_once(
+    desk: Tfdock, words: tuple[str, ...], code: str
+) -> None:
+    desk.home.mkdir()
+    outcome = desk.run("image", "push", "--json", *words)
+    assert (outcome.code, problem(outcome)["code"]) == (2, code), outcome.told
+
+
+# --- push -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_push_gives_every_name_and_the_same_again_sends_nothing(
+    desk: Tfdock, before: Proxy, registry: OwnRegistry, repository: str
+) -> None:
+    one = made(desk.wheelhouse, size=CHUNK + 1000)
+    document = push(desk, one.wheel, repository)
+    (image,) = document["images"]
+    assert image["tags"] == [CUDA, f"fp-{one.fingerprint[:32]}", MOVING]
+    for tag in (*image["tags"], image["digest"]):
+        found = manifest(registry, repository, tag)
+        assert oci.digest(oci.canonical(found)) == image["digest"]
+    assert found["artifactType"] == ARTIFACT_TYPE
+    layer = registry.blob(found["layers"][0]["digest"]).read_bytes()
+    assert layer[1024 : 1024 + one.wheel.stat().st_size] == one.wheel.read_bytes()
+    assert document["sent"] > one.wheel.stat().st_size > CHUNK
+    before.forget()
+    again = push(desk, one.build_id, repository)
+    assert (again["sent"], again["there"], again["images"]) == (0, document["sent"], document["images"])
+    assert before.count("^(POST|PUT|PATCH)") == 0
+    lines = desk.run("image", "push", one.build_id, repository).stdout.splitlines()
+    assert lines == [f"{repository}:{CUDA}@{image['digest']}"]
+
+
+def test_who_has_pulled_a_wheel_pushes_the_very_same_image(desk: Tfdock, tmp_path: Path, repository: str) -> None:
+    one = made(desk.wheelhouse)
+    (image,) = push(desk, one.build_id, repository)["images"]
+    other = Tfdock(home=tmp_path / "other", cache=tmp_path / "other" / "cache")
+    outcome = other.run("pull", f"{repository}@{image['digest']}")
+    assert outcome.code == 0, outcome.told
+    document = push(other, one.build_id, repository)
+    assert (document["sent"], document["images"]) == (0, [image])
+
+
+def test_the_first_of_the_registries_is_where_a_push_goes_by_default(
+    desk: Tfdock, registry: OwnRegistry, repository: str
+) -> None:
+    one = made(desk.wheelhouse)
+    command = desk.with_variables(TFDOCK_REGISTRIES=f"{repository},ghcr.io/me/wheels")
+    assert push(command, one.build_id, "--no-moving-tags")["repository"] == repository
+    assert manifest(registry, repository, CUDA)
+    assert manifest(registry, repository, MOVING) is None
+
+
+def test_a_new_record_of_the_same_wheel_sends_no_wheel(desk: Tfdock, registry: OwnRegistry, repository: str) -> None:
+    one = made(desk.wheelhouse, size=300_000)
+    (first,) = push(desk, one.build_id, repository)["images"]
+    record = json.loads(one.record.read_text())
+    one.record.write_text(json.dumps(record | {"finished": "2026-03-03T03:03:03+00:00"}))
+    document = push(desk, one.build_id, repository)
+    assert document["sent"] < 30_000 < document["there"]
+    assert document["images"][0]["digest"] != first["digest"]
+    assert oci.digest(oci.canonical(manifest(registry, repository, MOVING))) == document["images"][0]["digest"]
+
+
+def test_two_platforms_are_an_index_under_the_tag_that_moves(
+    desk: Tfdock, registry: OwnRegistry, repository: str
+) -> None:
+    builds = [made(desk.wheelhouse, machine=machine) for machine in ("x86_64", "aarch64")]
+    push(desk, *(build.build_id for build in builds), repository, "--as", "all")
+    for tag in (MOVING, "all"):
+        index = manifest(registry, repository, tag, oci.INDEX)
+        assert [one["platform"]["architecture"] for one in index["manifests"]] == ["amd64", "arm64"]
+        for row, build in zip(index["manifests"], builds, strict=True):
+            assert manifest(registry, repository, row["digest"]) == manifest(registry, repository, build.build_id)
+
+
+def test_several_builds_are_one_image_with_a_layer_each(desk: Tfdock, registry: OwnRegistry, repository: str) -> None:
+    builds = [made(desk.wheelhouse), made(desk.wheelhouse, local="", words="cpu")]
+    document = push(desk, *(build.build_id for build in builds), repository, "--as", "all", "--no-moving-tags")
+    assert [len(image["wheels"]) for image in document["images"]] == [1, 1, 2]
+    both = manifest(registry, repository, "all")
+    layers = {manifest(registry, repository, build.build_id)["layers"][0]["digest"] for build in builds}
+    assert {layer["digest"] for layer in both["layers"][:-1]} == layers
+
+
+def test_a_tag_that_stands_for_something_else_is_left_alone(
+    desk: Tfdock, before: Proxy, registry: OwnRegistry, repository: str
+) -> None:
+    one = made(desk.wheelhouse)
+    push(desk, one.build_id, repository)
+    foreign = manifest(registry, repository, CUDA)
+    del foreign["artifactType"]
+    connection = http.client.HTTPConnection(registry.address, timeout=30)
+    connection.request(
+        "PUT", f"/v2/{path_of(repository)}/manifests/latest", json.dumps(foreign), {"Content-Type": oci.MANIFEST}
+    )
+    assert connection.getresponse().status == 201
+    connection.close()
+    before.forget()
+    outcome = desk.run("image", "push", "--json", one.build_id, repository, "--as", "latest")
+    assert (outcome.code, problem(outcome)["code"]) == (2, "image-tag-taken"), outcome.told
+    assert before.count("^(POST|PUT|PATCH)") == 0
+    assert manifest(registry, repository, "latest") == foreign
+
+
+def test_plain_http_is_spoken_with_a_registry_elsewhere_only_where_that_is_asked_for(
+    desk: Tfdock, registry: OwnRegistry
+) -> None:
+    one = made(desk.wheelhouse)
+    with proxy(registry.address, own_address()) as elsewhere:
+        repository = f"{elsewhere.address}/{REPOSITORY}/elsewhere"
+        outcome = desk.run("image", "push", "--json", one.build_id, repository)
+        assert (outcome.code, problem(outcome)["code"]) == (7, "registry-unreachable"), outcome.told
+        assert elsewhere.asked == []
+        asked_for = desk.with_variables(TFDOCK_PLAIN_HTTP=f"registry.lan,{elsewhere.address}")
+        (image,) = push(asked_for, one.build_id, repository)["images"]
+        assert asked_for.run("pull", f"{repository}@{image['digest']}").code == 0
+    assert manifest(registry, repository, CUDA)
+
+
+def own_address() -> str:
+    """An address of this machine that is not only its own."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one, contextlib.suppress(OSError):
+        one.connect(("192.0.2.1", 9))  # nothing is sent
+        if not one.getsockname()[0].startswith("127."):
+            return str(one.getsockname()[0])
+    pytest.skip("this machine has no address but 127.0.0.1")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, nobody waits long after a broken connection."""
+    monkeypatch.setattr("tfdock.do.registry.web.random.uniform", lambda *_: 0.005)
+
+
+def pushed_here(house: Path, name: str, repository: str, say: Callable[[str], None] = print) -> Pushed:
+    """A push in this process, in which every chunk takes a while."""
+    image, seconds = ImageRef.parse(repository), itertools.count(step=8)
+    with Choosing(Wheelhouse(house), no_plan, lambda: None) as choosing:
+        there = Repository(image.registry, image.repository)
+        sending = Push(there, choosing.stream, say, lambda: None, lambda: float(next(seconds)))
+        return sending.push(shipment(choosing.builds([name])))
+
+
+def test_a_push_that_takes_long_says_how_far_it_is(tmp_path: Path, repository: str) -> None:
+    one, said = made(tmp_path, size=5 * CHUNK), list[str]()
+    pushed_here(tmp_path, one.build_id, repository, said.append)
+    assert said == [
+        f"{one.wheel.name}: {text}" for text in ("8 of 42 MB", "25 of 42 MB", "42 of 42 MB", "sent, 41.9 MB")
+    ]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("status", "PATCH .*uploads", status=503),
+        Fault("reset", "PATCH .*uploads", after=1),
+        Fault("lost", "PATCH .*uploads"),
+        Fault("status", "PUT .*manifests", status=500),
+        Fault("lost", "PUT .*manifests"),
+        Fault("status", "POST .*uploads", status=429, patience="1"),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.request[:5].strip()}",
+)
+def test_a_push_goes_on_after_a_fault(
+    tmp_path: Path, before: Proxy, registry: OwnRegistry, repository: str, fault: Fault
+) -> None:
+    # Other bytes each time: what one test has pushed, the registry has.
+    one = made(tmp_path, size=2 * CHUNK, seed=f"{fault.kind} {fault.request}")
+    fault = replace(fault)
+    before.faults.append(fault)
+    digest = pushed_here(tmp_path, one.build_id, repository).tags[CUDA]
+    assert fault.times == 0, "it has happened"
+    assert oci.digest(oci.canonical(manifest(registry, repository, CUDA))) == digest
+    assert before.count("^PATCH") < 8, "no chunk but the one that broke is sent again"
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("fault", "code", "tries"),
+    [
+        (Fault("status", "PATCH .*uploads", times=99, status=503), "registry-unreachable", 5),
+        (Fault("status", "POST .*uploads", times=99, status=403), "registry-denied", 1),
+        (Fault("status", "PUT .*uploads", times=99, status=400), "registry-unreachable", 1),
+        (Fault("status", "PUT .*manifests", times=99, status=500), "registry-unreachable", 3),
+    ],
+    ids=["down", "forbidden", "wrong-digest", "no-manifests"],
+)
+def test_a_push_that_fails_leaves_no_tag_and_the_next_one_ends_it(
+    tmp_path: Path, before: Proxy, registry: OwnRegistry, repository: str, fault: Fault, code: str, tries: int
+) -> None:
+    one = made(tmp_path, seed=f"{fault.request} {fault.status}")
+    before.faults.append(replace(fault))
+    with pytest.raises(NetworkError) as caught:
+        pushed_here(tmp_path, one.build_id, repository)
+    assert [(problem.code, caught.value.exit_code) for problem in caught.value.problems] == [(code, 7)]
+    assert before.count(fault.request) == tries
+    assert manifest(registry, repository, CUDA) is None
+    before.forget()
+    assert set(pushed_here(tmp_path, one.build_id, repository).tags) == {CUDA, MOVING, f"fp-{one.fingerprint[:32]}"}
+
+
+def test_a_push_that_is_stopped_leaves_no_tag(
+    desk: Tfdock, before: Proxy, registry: OwnRegistry, repository: str
+) -> None:
+    one = made(desk.wheelhouse, size=6 * CHUNK)
+    before.faults.append(Fault("status", "PATCH .*uploads", times=1, status=503, patience="30", after=2))
+    running = desk.start("image", "push", "--json", one.build_id, repository)
+    wait_until(lambda: before.count("^PATCH") >= 3)
+    running.signal(signal.SIGINT)
+    outcome = running.finish(30)
+    assert (outcome.code, problem(outcome)["code"]) == (130, "interrupted"), outcome.told
+    assert manifest(registry, repository, CUDA) is None
+    assert push(desk, one.build_id, repository)["sent"] > 6 * CHUNK
+
+
+# --- without tfdock -------------------------------------------------------------------------------------------------
+
+PYTHON = ImageRef.parse("python:3.11-slim-bookworm")
+
+
+class Published:
+    """The miniature's wheel as an image in a registry, which engines know by `name`."""
+
+    def __init__(self, finished: Finished, registry: OwnRegistry) -> None:
+        self.name = f"{registry.address}/{REPOSITORY}/miniature"
+        self.finished = finished
+        outcome = finished.tfdock.run("image", "push", "--json", finished.profile, self.name)
+        assert outcome.code == 0, outcome.told
+        (image,) = outcome.document["images"]
+        self.digest, self.tags = image["digest"], image["tags"]
+
+    def engine(self, *words: str | Path, text: str | None = None) -> str:
+        """What Docker's own program says."""
+        environment = {**os.environ, "DOCKER_HOST": self.finished.tfdock.engine, "DOCKER_BUILDKIT": "0"}
+        result = subprocess.run(
+            ("docker", *map(str, words)), env=environment, input=text, capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout.strip()
+
+    def copied(self, reference: str, folder: Path) -> Path:
+        """All that is in an image, by `docker create` and `docker cp`."""
+        container = self.engine("create", reference)
+        try:
+            self.engine("cp", f"{container}:/", folder)
+        finally:
+            self.engine("rm", container)
+        return folder
+
+
+@pytest.fixture(scope="module")
+def published(finished: Finished, registry: OwnRegistry) -> Iterator[Published]:
+    one = Published(finished, registry)
+    yield one
+    names = one.engine("images", "--quiet", "--filter", f"reference={one.name}").split()
+    one.engine("rmi", "--force", *dict.fromkeys(names)) if names else None
+
+
+@pytest.fixture(scope="module")
+def unpacked(published: Published, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image that the engine has pulled by its tag, copied out of a container that was never started."""
+    published.engine("pull", "--quiet", f"{published.name}:{published.tags[0]}")
+    return published.copied(f"{published.name}:{published.tags[0]}", tmp_path_factory.mktemp("unpacked") / "image")
+
+
+@pytest.mark.engine
+def test_an_engine_pulls_the_image_and_a_container_of_it_has_the_very_wheel(
+    published: Published, unpacked: Path
+) -> None:
+    wheel = published.finished.wheel
+    assert (unpacked / "wheels" / wheel.name).read_bytes() == wheel.read_bytes()
+    sums = subprocess.run(
+        ["sha256sum", "--check", "SHA256SUMS"], cwd=unpacked / "wheels", capture_output=True, text=True
+    )
+    assert (sums.returncode, sums.stdout) == (0, f"{wheel.name}: OK\n"), sums.stderr
+    (record,) = unpacked.glob("meta/*/record.json")
+    assert record.read_bytes() == published.finished.record.read_bytes()
+    said = json.loads(published.engine("image", "inspect", f"{published.name}:{published.tags[0]}"))[0]
+    assert said["RepoDigests"] == [f"{published.name}@{published.digest}"], "the digest that tfdock said"
+    assert said["Config"]["Labels"]["io.tfdock.build-id"] == published.tags[0]
+
+
+@pytest.mark.engine
+def test_an_engine_takes_from_an_index_what_is_for_its_machine(
+    published: Published, desk: Tfdock, registry: OwnRegistry
+) -> None:
+    name = f"{registry.address}/{REPOSITORY}/platforms"
+    builds = [made(desk.wheelhouse, machine=machine) for machine in ("x86_64", "aarch64")]
+    push(desk, *(build.build_id for build in builds), name)
+    published.engine("pull", "--quiet", f"{name}:{MOVING}")
+    said = json.loads(published.engine("image", "inspect", f"{name}:{MOVING}"))[0]
+    published.engine("rmi", "--force", f"{name}:{MOVING}")
+    assert (said["Architecture"], said["Config"]["Labels"]["io.tfdock.build-id"]) == ("amd64", CUDA)
+
+
+@pytest.mark.engine
+def test_every_name_leads_an_engine_to_the_same_image(published: Published) -> None:
+    ids = set()
+    for name in (*(f":{tag}" for tag in published.tags), f"@{published.digest}"):
+        published.engine("pull", "--quiet", f"{published.name}{name}")
+        ids.add(published.engine("image", "inspect", "--format", "{{.Id}}", f"{published.name}{name}"))
+    assert len(ids) == 1
+
+
+def installed(folder: Path, *words: str | Path) -> str:
+    """Which TensorFlow pip installs with that; nothing is asked for but what is named."""
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--isolated", "install", "--no-deps")
+    project = "tensorflow-miniature"
+    result = subprocess.run(
+        (*pip, "--no-cache-dir", "--target", folder, *words, project), capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    (info,) = folder.glob("tensorflow_miniature-*.dist-info")
+    return info.name.removesuffix(".dist-info").partition("-")[2]
+
+
+@pytest.mark.engine
+def test_pip_installs_from_the_folder_and_from_the_index_in_the_image(
+    published: Published, unpacked: Path, tmp_path: Path
+) -> None:
+    version = published.finished.wheel.name.split("-")[1]
+    assert installed(tmp_path / "one", "--no-index", "--find-links", unpacked / "wheels") == version
+    assert installed(tmp_path / "two", "--index-url", f"file://{unpacked}/simple/") == version
+    constraints = unpacked / "wheels" / f"{published.tags[0]}.constraints.txt"
+    pinned = installed(tmp_path / "three", "--index-url", f"file://{unpacked}/simple/", "-c", constraints)
+    assert pinned == version
+
+
+@pytest.mark.engine
+def test_a_dockerfile_copies_the_wheel_out_of_the_image_and_installs_it(published: Published) -> None:
+    base = load({}, os.environ).mirrored(PYTHON)
+    tag = f"{published.name}:application"
+    lines = (
+        f"FROM {base}",
+        f"COPY --from={published.name}@{published.digest} /wheels /wheels",
+        "RUN pip install --no-index --no-deps --find-links /wheels tensorflow-miniature",
+    )
+    published.engine("build", "--quiet", "--tag", tag, "-", text="\n".join(lines))
+    try:
+        shown = published.engine("run", "--rm", "--network=none", tag, "pip", "show", "tensorflow-miniature")
+    finally:
+        published.engine("rmi", "--force", tag)
+    assert f"Version: {published.finished.wheel.name.split('-')[1]}" in shown.splitlines()
+
+
+@pytest.mark.engine
+def test_an_engine_loads_the_file_of_images(published: Published, tmp_path: Path) -> None:
+    finished, file = published.finished, tmp_path / "image.tar"
+    outcome = finished.tfdock.run("image", "pack", finished.profile, "-o", file)
+    assert outcome.stdout == f"{published.digest}  {published.tags[0]}\n", "as pushed, so packed"
+    said = published.engine("load", "--input", file)
+    names = [line.removeprefix("Loaded image: ") for line in said.splitlines()]
+    try:
+        assert sorted(names) == sorted(f"tfdock/wheels:{published.tags[index]}" for index in (0, 2))
+        found = published.copied(names[0], tmp_path / "image")
+        assert (found / "wheels" / finished.wheel.name).read_bytes() == finished.wheel.read_bytes()
+    finally:
+        published.engine("rmi", "--force", *names)

@@ -1,0 +1,802 @@
+"""`pull`, and `build` that pulls, against a real registry: what arrives, what is refused, and what faults cost."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tfdock.do.images import pulling
+from tfdock.do.images.finding import here
+from tfdock.do.images.pulling import Pulled, Pulling
+from tfdock.do.images.stored import stored
+from tfdock.do.registry.oci import TRIES
+from tfdock.do.registry.web import TRIES as FEW
+from tfdock.do.workspace import WheelFile, Wheelhouse
+from tfdock.errors import NetworkError, Problem, TfdockError
+from tfdock.inspect import oci
+from tfdock.inspect.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
+from tfdock.model import ImageRef
+
+from .harness import Json, Outcome, Tfdock, closed_port, wait_until
+from .registries import Fault, OwnRegistry, Proxy, own_registry, proxy, sha256
+from .wheel_images import END, Forged, files_below, member, push, put, repository
+from .wheelhouses import Made, made
+
+MANIFESTS, BLOBS = "GET .*manifests", "GET .*blobs"
+OTHER = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm90-x86_64"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
+    with own_registry(tmp_path_factory.mktemp("registry") / "files") as registry:
+        yield registry
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, nobody waits long after a broken connection."""
+    monkeypatch.setattr("tfdock.do.registry.web.random.uniform", lambda *_: 0.005)
+
+
+@pytest.fixture
+def before(registry: OwnRegistry) -> Iterator[Proxy]:
+    """A proxy before the registry."""
+    with proxy(registry.address) as state:
+        yield state
+
+
+@pytest.fixture
+def mark(request: pytest.FixtureRequest) -> str:
+    """Other bytes in every test: what one has pushed, the registry has."""
+    name: str = request.node.name
+    return name
+
+
+@pytest.fixture
+def build(tmp_path: Path, mark: str) -> Made:
+    """A finished build on another machine."""
+    return made(tmp_path / "there", size=300_000, seed=mark)
+
+
+class Here:
+    """This machine: an empty wheelhouse, and a registry."""
+
+    def __init__(self, folder: Path, where: str) -> None:
+        folder.mkdir()
+        self.folder, self.where = folder, where
+        self.house = Wheelhouse(folder / "wheelhouse")
+        self.said: list[str] = []
+        self.tfdock = Tfdock(home=folder, cache=folder / "cache").with_variables(
+            TFDOCK_REGISTRIES=where, TFDOCK_REGISTRY_MIRROR=""
+        )
+
+    def reference(self, tag: str) -> str:
+        return f"{self.where}{'@' if oci.is_digest(tag) else ':'}{tag}"
+
+    def pull(self, tag: str, platform: str = "linux/amd64") -> list[Pulled]:
+        """Pull in this process."""
+        image = stored(ImageRef.parse(self.reference(tag)), platform, lambda: None)
+        if image is None:
+            raise NetworkError(Problem(code="image-not-found", message=tag))
+        return Pulling(self.house, lambda: None, self.said.append).all_of(image)
+
+    def told(self, tag: str) -> tuple[int, Problem]:
+        """What somebody is told whose pull fails: exit status and problem. Nothing of it is to be seen."""
+        with pytest.raises(TfdockError) as caught:
+            self.pull(tag)
+        (found,) = caught.value.problems
+        assert self.visible == []
+        assert not list(self.house.record_files())
+        return int(caught.value.exit_code), found
+
+    @property
+    def visible(self) -> list[str]:
+        """What `ls` shows of the wheelhouse."""
+        return sorted(path.name for path in self.house.root.glob("[!.]*"))
+
+    @property
+    def parts(self) -> list[Path]:
+        """What has arrived of wheels that are not whole."""
+        return sorted(self.house.root.rglob("*.part"))
+
+    def has(self, build: Made) -> bool:
+        """Whether a build is here as it was pushed, to the last byte."""
+        record = self.house.record_folder(build.build_id, build.fingerprint) / "record.json"  # type: ignore[arg-type]
+        return (
+            (self.house.root / build.wheel.name).read_bytes() == build.wheel.read_bytes()
+            and json.loads(record.read_bytes()) == json.loads(build.record.read_bytes())
+            and self.house.constraints(build.build_id).is_file()  # type: ignore[arg-type]
+            and self.parts == []
+        )
+
+
+@pytest.fixture
+def site(tmp_path: Path, before: Proxy, mark: str) -> Here:
+    """A machine that talks to the registry through the proxy, with a repository of its own there."""
+    return Here(tmp_path / "here", f"{before.address}/me/{sha256(mark.encode())[:16]}")
+
+
+def layer_of(build: Made) -> str:
+    """The digest of a wheel's layer."""
+    data = build.wheel.read_bytes()
+    head, tail = frame(build.wheel.name, len(data))
+    return oci.digest(head + data + tail)
+
+
+def problem(outcome: Outcome) -> Json:
+    (found,) = [one for pull in outcome.document["pulls"] for one in pull["problems"]]
+    assert isinstance(found, dict)
+    return found
+
+
+# --- what arrives ---------------------------------------------------------------------------------------------------
+
+
+def test_what_was_pushed_arrives_by_build_id_fingerprint_moving_tag_and_digest(
+    tmp_path: Path, site: Here, build: Made
+) -> None:
+    tags = push(site.where, build)
+    digest = tags[build.build_id]
+    names = [build.build_id, fingerprint_tag(build.fingerprint), "2.18-py3.11-cuda12.5-sm86", digest]
+    for number, name in enumerate(names):
+        there = Here(tmp_path / f"machine-{number}", site.where)
+        (pulled,) = there.pull(name)
+        assert (pulled.status, pulled.received, pulled.kept) == ("pulled", build.wheel.stat().st_size, 0)
+        assert pulled.origin.endswith(f"@{digest}")
+        assert there.has(build)
+        assert pulled.record_path.read_bytes() == build.record.read_bytes(), "so that a push of it is the same image"
+        assert there.visible == sorted([build.wheel.name, f"{build.build_id}.constraints.txt"])
+        assert [one.status for one in there.pull(name)] == ["up-to-date"]
+    assert push(site.where, build)[build.build_id] == digest
+    record = json.loads(build.record.read_bytes())
+    assert there.house.pulled_from(record) == {"reference": there.reference(digest), "digest": digest}
+
+
+def test_the_command_prints_the_wheel_and_pip_installs_what_was_pulled(site: Here, build: Made) -> None:
+    push(site.where, build)
+    outcome = site.tfdock.run("pull", site.reference(build.build_id))
+    assert outcome.code == 0, outcome.told
+    wheel = site.house.root / build.wheel.name
+    assert outcome.stdout == f"{wheel}\n"
+    assert "pulled" in outcome.stderr
+    again = site.tfdock.run("pull", build.build_id, "--json")  # by build id, in the registries of the settings
+    (found,) = again.document["pulls"]
+    assert (again.code, again.document["schema"], again.document["ok"]) == (0, "tfdock.pull/1", True)
+    (one,) = found["builds"]
+    assert (one["status"], one["build_id"], one["platform"]) == ("up-to-date", build.build_id, here())
+    assert one["wheels"] == [{"path": str(wheel), "sha256": build.sha256, "size": wheel.stat().st_size}]
+
+
+def test_an_index_gives_the_wheels_of_one_platform(tmp_path: Path, site: Here, mark: str) -> None:
+    amd = made(tmp_path / "there", seed=mark)
+    arm = made(tmp_path / "there", seed=mark, machine="aarch64")
+    push(site.where, amd, together="all", others=(arm,))
+    for platform, build in (("linux/amd64", amd), ("linux/arm64", arm)):
+        there = Here(tmp_path / platform.replace("/", "-"), site.where)
+        there.pull("all", platform)
+        assert there.has(build)
+    machine = Here(tmp_path / "machine", site.where)
+    outcome = machine.tfdock.run("pull", machine.reference("all"), "--platform", "linux/riscv64", "--json")
+    assert (outcome.code, problem(outcome)["code"]) == (3, "wheel-image-platform")
+    assert "linux/amd64, linux/arm64" in problem(outcome)["fix"]
+    outcome = machine.tfdock.run("pull", machine.reference(arm.build_id), "--json")
+    assert (outcome.code, problem(outcome)["code"]) == (3, "wheel-image-platform"), (
+        "an image alone is for one as well"
+    )
+    assert machine.tfdock.run("pull", machine.reference("all"), "--platform", "windows").code == 2
+
+
+def test_an_image_of_several_builds_brings_all_of_them(tmp_path: Path, site: Here, mark: str) -> None:
+    one = made(tmp_path / "there", seed=mark)
+    other = made(tmp_path / "there", seed=mark, words="cuda12.5.1-cudnn9.3.0-sm90", local="cuda12.5.sm90")
+    push(site.where, one, together="both", others=(other,))
+    assert [pulled.status for pulled in site.pull("both")] == ["pulled", "pulled"]
+    assert site.has(one)
+    assert site.has(other)
+
+
+def test_a_wheel_of_that_name_from_elsewhere_is_left_alone(site: Here, build: Made) -> None:
+    push(site.where, build)
+    site.house.root.mkdir()
+    own = site.house.root / build.wheel.name
+    own.write_bytes(b"mine")
+    with pytest.raises(TfdockError) as caught:
+        site.pull(build.build_id)
+    assert [problem.code for problem in caught.value.problems] == ["wheel-name-taken"]
+    assert own.read_bytes() == b"mine"
+    assert site.parts == []
+
+
+def test_another_build_of_the_same_build_id_takes_the_place_of_the_one_before(
+    tmp_path: Path, site: Here, build: Made
+) -> None:
+    push(site.where, build)
+    site.pull(build.build_id)
+    newer = made(tmp_path / "newer", seed="newer")
+    push(site.where, newer)
+    (pulled,) = site.pull(newer.build_id)
+    assert pulled.status == "pulled"
+    assert site.has(newer)
+    assert len(list(site.house.record_files())) == 2, "the record of the one before stays"
+    assert [one.status for one in site.pull(fingerprint_tag(build.fingerprint))] == ["pulled"], "and it can come back"
+
+
+# --- what is not there ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "code"),
+    [
+        (("https://ghcr.io/me/wheels:1",), 2, "reference-malformed"),
+        (("no-such-profile",), 2, "profile-not-found"),
+        (("./no/such/profile.yaml",), 2, "profile-not-found"),
+        (("rtx3080",), 2, "registries-unset"),
+        ((OTHER,), 2, "registries-unset"),
+        (("cpu-native", "--registry", "ghcr.io/me/wheels"), 3, "native-pulled"),
+        (("rtx3080", "--registry", "ghcr.io/me/wheels:1"), 2, "settings-bad-value"),
+    ],
+)
+def test_what_cannot_be_pulled_is_said_before_anything_is_asked(
+    tmp_path: Path, words: tuple[str, ...], status: int, code: str
+) -> None:
+    outcome = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache").run("pull", *words, "--json")
+    assert (outcome.code, [one["code"] for one in outcome.document["problems"]]) == (status, [code])
+
+
+def test_what_no_registry_has_is_told_with_the_ways_out(site: Here) -> None:
+    outcome = site.tfdock.run("pull", "rtx3080", site.reference("nothing"), "--json")
+    assert outcome.code == 7
+    profile, image = (pull["problems"][0] for pull in outcome.document["pulls"])
+    assert (profile["code"], image["code"]) == ("image-not-found", "image-not-found")
+    assert "tfdock build rtx3080" in profile["fix"]
+    assert site.reference("nothing") in image["message"]
+
+
+def test_an_image_of_something_else_is_no_wheel(site: Here, build: Made) -> None:
+    Forged(build, artifact_type="application/vnd.example").push(site.where, "something")
+    status, found = site.told("something")
+    assert (status, found.code) == (2, "reference-no-wheels")
+
+
+# --- moved tags -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["build id", "fingerprint", "something else", "index"])
+def test_a_tag_that_stands_for_a_build_and_was_moved_is_refused(
+    tmp_path: Path, site: Here, build: Made, kind: str, mark: str
+) -> None:
+    push(site.where, build)
+    other = made(tmp_path / "other", seed=f"other {mark}", words="cuda12.5.1-cudnn9.3.0-sm90", local="cuda12.5.sm90")
+    foreign = "application/vnd.example" if kind == "something else" else "application/vnd.tfdock.wheels.v1"
+    tag = fingerprint_tag(build.fingerprint) if kind == "fingerprint" else build.build_id
+    if kind == "index":
+        index = {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": []}
+        digest = put(site.where, tag, oci.canonical(index), {})
+    else:
+        digest = Forged(other, artifact_type=foreign).push(site.where, tag)
+    status, found = site.told(tag)
+    assert (status, found.code) == (4, "wheel-image-moved")
+    assert digest in found.message
+    assert "moved to another image" in found.message
+    if kind == "build id":
+        assert other.build_id in found.message
+        site.pull(digest)  # whoever names it by its digest means it
+        assert site.has(other)
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["status", "reset", "lost", "truncated"])
+@pytest.mark.parametrize("request_", [MANIFESTS, f"{BLOBS}.*config", f"{BLOBS}.*papers", f"{BLOBS}.*wheel"])
+def test_a_pull_survives_whatever_fails_once(
+    site: Here, before: Proxy, build: Made, kind: str, request_: str
+) -> None:
+    digest = push(site.where, build)[build.build_id]
+    before.faults.append(Fault(kind, blob_request(site, digest, request_)))
+    site.pull(build.build_id)
+    assert [fault.times for fault in before.faults] == [0], "it did fail"
+    assert site.has(build)
+
+
+def blob_request(site: Here, digest: str, request: str) -> str:
+    """The expression for the request of one of an image's blobs, by what it is called here."""
+    verb, _, what = request.partition(".*")
+    if what == "manifests":
+        return request
+    node = json.loads(manifest_of(site, digest))
+    blobs = {"config": node["config"], "wheel": node["layers"][0], "papers": node["layers"][-1]}
+    return f"{verb}.*{blobs[what.rpartition('.*')[2]]['digest']}"
+
+
+def manifest_of(site: Here, reference: str) -> bytes:
+    found = repository(site.where).manifest(reference)
+    assert found
+    return found.data
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "attempts"),
+    [
+        (Fault("status", MANIFESTS, times=99), "registry-unreachable", FEW),
+        (Fault("reset", MANIFESTS, times=99), "registry-unreachable", FEW),
+        (Fault("status", MANIFESTS, times=99, status=429), "registry-rate-limited", FEW),
+        (Fault("status", MANIFESTS, times=99, status=429, patience="3600"), "registry-rate-limited", 1),
+        (Fault("status", MANIFESTS, times=99, status=401), "registry-denied", 1),
+        (Fault("status", MANIFESTS, times=99, status=403), "registry-denied", 1),
+        (Fault("status", MANIFESTS, times=99, status=404), "image-not-found", 1),
+        (Fault("status", f"{BLOBS}.*wheel", times=99), "registry-unreachable", TRIES),
+        (Fault("reset", f"{BLOBS}.*wheel", times=99), "registry-unreachable", TRIES),
+        (Fault("lost", f"{BLOBS}.*papers", times=99), "registry-unreachable", TRIES),
+        (Fault("status", f"{BLOBS}.*wheel", times=99, status=429), "registry-rate-limited", TRIES),
+        (Fault("status", f"{BLOBS}.*wheel", times=99, status=403), "registry-denied", 1),
+        (Fault("status", f"{BLOBS}.*wheel", times=99, status=404), "image-not-found", 1),
+        (Fault("status", f"{BLOBS}.*config", times=99, status=404), "image-not-found", 1),
+    ],
+)  # fmt: skip
+def test_what_always_fails_is_tried_so_often_and_told_with_the_registry(
+    site: Here, before: Proxy, build: Made, fault: Fault, code: str, attempts: int
+) -> None:
+    digest = push(site.where, build)[build.build_id]
+    request = blob_request(site, digest, fault.request)
+    before.forget()
+    before.faults.append(Fault(fault.kind, request, fault.times, fault.status, fault.patience))
+    status, found = site.told(build.build_id)
+    assert (status, found.code) == (7, code)
+    assert before.count(request) == attempts
+    if code != "image-not-found" or fault.request != MANIFESTS:
+        assert before.address in found.message
+        assert found.fix
+
+
+def test_a_registry_that_asks_for_patience_is_given_it(site: Here, before: Proxy, build: Made) -> None:
+    push(site.where, build)
+    before.faults.append(Fault("status", f"GET .*{layer_of(build)}", status=429, patience="2"))
+    began = time.monotonic()
+    site.pull(build.build_id)
+    assert time.monotonic() - began >= 2
+    assert site.has(build)
+
+
+def test_nobody_answers(tmp_path: Path) -> None:
+    there = Here(tmp_path / "here", f"{closed_port()}/me/wheels")
+    outcome = there.tfdock.run("pull", there.reference("tag"), "--json")
+    assert (outcome.code, problem(outcome)["code"]) == (7, "registry-unreachable")
+
+
+@pytest.mark.parametrize("part", ["config", "papers", "wheel"])
+@pytest.mark.parametrize("where", ["on the way", "in the store"])
+def test_a_byte_that_flips_is_refused_with_the_digest(
+    site: Here, before: Proxy, registry: OwnRegistry, build: Made, part: str, where: str
+) -> None:
+    digest = push(site.where, build)[build.build_id]
+    request = blob_request(site, digest, f"{BLOBS}.*{part}")
+    blob = request.rpartition(".*")[2]
+    if where == "on the way":
+        before.faults.append(Fault("corrupted", request, times=9))
+    else:
+        data = bytearray(registry.blob(blob).read_bytes())
+        data[len(data) // 2] ^= 1
+        registry.blob(blob).write_bytes(data)
+    before.asked.clear()
+    status, found = site.told(build.build_id)
+    assert (status, found.code) == (4, "registry-damaged-content")
+    assert blob in found.message
+    assert site.parts == []
+    assert before.count(request) == 1, "asking again fetches the same bytes"
+
+
+def test_a_registry_that_serves_another_manifest_for_a_digest_is_refused(
+    site: Here, registry: OwnRegistry, build: Made
+) -> None:
+    digest = push(site.where, build)[build.build_id]
+    file = registry.blob(digest)
+    file.write_bytes(file.read_bytes().replace(b"cp311", b"cp312"))
+    status, found = site.told(digest)
+    assert (status, found.code) == (4, "registry-damaged-content")
+
+
+# --- goes on where it was -------------------------------------------------------------------------------------------
+
+
+def test_a_download_that_breaks_off_goes_on_where_it_was(site: Here, before: Proxy, build: Made) -> None:
+    push(site.where, build)
+    before.forget()
+    before.faults.append(Fault("truncated", f"GET .*{layer_of(build)}"))
+    site.pull(build.build_id)
+    assert site.has(build)
+    assert before.count(f"GET .*{layer_of(build)}") == 2
+    assert before.received < build.wheel.stat().st_size + 30_000, "no byte came twice"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, None], ids=["killed", "control-c", "network"])
+def test_a_pull_that_ends_half_way_is_continued_by_the_next_one(
+    site: Here, before: Proxy, build: Made, how: signal.Signals | None
+) -> None:
+    push(site.where, build)
+    layer = f"GET .*{layer_of(build)}"
+    # The first answer is cut in the middle, and who asks for the rest is told to wait, or to go.
+    before.faults.append(Fault("truncated", layer))
+    if how is None:
+        before.faults.append(Fault("status", layer, times=99, status=403))
+    else:
+        before.faults.append(Fault("status", layer, times=99, patience="30"))
+    running = site.tfdock.start("pull", site.reference(build.build_id), "--json")
+    if how is not None:
+        wait_until(lambda: before.count(layer) == 2)
+        running.signal(how)
+    outcome = running.finish(30)
+    assert outcome.code == {signal.SIGKILL: -9, signal.SIGINT: 130, None: 7}[how], outcome.told
+    assert site.visible == []
+    (part,) = site.parts
+    arrived = part.stat().st_size
+    assert arrived > 100_000
+    assert build.wheel.read_bytes().startswith(part.read_bytes())
+    if how is None:
+        assert "what has arrived is kept" in problem(outcome)["fix"]
+    before.forget()
+    again = site.tfdock.run("pull", site.reference(build.build_id), "--json")
+    assert again.code == 0, again.told
+    ((one,),) = [pull["builds"] for pull in again.document["pulls"]]
+    assert (one["kept"], one["received"]) == (arrived, build.wheel.stat().st_size - arrived)
+    assert site.has(build)
+    assert before.received < build.wheel.stat().st_size - arrived + 30_000, "only what was missing"
+
+
+@pytest.mark.parametrize("left", ["damaged", "too long", "whole", "a link"])
+def test_what_an_earlier_pull_left_is_not_believed(
+    site: Here, before: Proxy, build: Made, tmp_path: Path, left: str
+) -> None:
+    push(site.where, build)
+    folder = site.house.record_folder(build.build_id, build.fingerprint)  # type: ignore[arg-type]
+    folder.mkdir(parents=True)
+    part = folder / f"pull-{layer_of(build)[7:23]}.part"
+    data = build.wheel.read_bytes()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"somebody's file")
+    if left == "a link":
+        part.symlink_to(elsewhere)
+        with pytest.raises(TfdockError) as caught:
+            site.pull(build.build_id)
+        assert [problem.code for problem in caught.value.problems] == ["file-error"]
+        assert elsewhere.read_bytes() == b"somebody's file"
+        return
+    kinds = {"damaged": b"\0" * 50_000, "too long": data + b"more", "whole": data}
+    part.write_bytes(kinds[left])
+    (folder / "pull-0000000000000000.part").write_bytes(b"of another image")
+    before.forget()
+    (pulled,) = site.pull(build.build_id)
+    assert site.has(build)
+    assert pulled.kept == (0 if left == "damaged" else len(data))
+    assert ("is damaged" in "".join(site.said)) is (left == "damaged")
+    if left == "whole":
+        assert before.received < 30_000
+
+
+def test_a_disk_without_room_is_told_before_anything_is_asked_for(
+    site: Here, before: Proxy, build: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(site.where, build)
+    before.forget()
+    monkeypatch.setattr(pulling, "free_disk", lambda _: 1000)
+    status, found = site.told(build.build_id)
+    assert (status, found.code) == (8, "disk-full")
+    assert before.count(f"GET .*{layer_of(build)}") == 0
+
+
+def test_several_who_pull_the_same_at_once_leave_it_whole(site: Here, build: Made) -> None:
+    push(site.where, build)
+    outcomes = [one.finish() for one in [site.tfdock.start("pull", build.build_id, "--json") for _ in range(4)]]
+    assert {outcome.code for outcome in outcomes} <= {0, 9}, [outcome.told for outcome in outcomes]
+    assert 0 in {outcome.code for outcome in outcomes}
+    assert site.has(build)
+
+
+# --- hostile images -------------------------------------------------------------------------------------------------
+
+
+def extra(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> Callable[[bytes, bytes], list[bytes]]:
+    """A member more among the papers."""
+    return lambda wheel, papers: [wheel, papers[: -len(END)] + member(name, b"", kind, link) + END]
+
+
+def in_front(block: bytes) -> Callable[[bytes, bytes], list[bytes]]:
+    """Something before the wheel in its layer, whose size stays what it is."""
+    return lambda wheel, papers: [block + wheel[len(block) :], papers]
+
+
+def many(count: int) -> bytes:
+    return b"".join(member(f"wheels/{number}") for number in range(count)) + END
+
+
+HOSTILE: dict[str, tuple[Callable[[bytes, bytes], list[bytes]], str]] = {
+    "a name that leads out": (extra("../../.bashrc"), "which tfdock does not put there"),
+    "an absolute name": (extra("/etc/cron.d/x"), "which tfdock does not put there"),
+    "a name that leads out of a known folder": (extra("wheels/../../x"), "which tfdock does not put there"),
+    "a symbolic link": (extra("wheels/x", tarfile.SYMTYPE, "/etc"), "is a symbolic link"),
+    "a hard link": (extra("wheels/x", tarfile.LNKTYPE, "/etc/passwd"), "is a link"),
+    "a device": (extra("wheels/x", tarfile.CHRTYPE), "is a device"),
+    "a pipe": (extra("wheels/x", tarfile.FIFOTYPE), "is a pipe"),
+    "a sparse file": (extra("wheels/x", tarfile.GNUTYPE_SPARSE), "is a sparse file"),
+    "a folder of its own": (extra("etc", tarfile.DIRTYPE), "it has a folder"),
+    "another wheel among the papers": (extra("wheels/evil-1-py3-none-any.whl"), "which tfdock does not put there"),
+    "the sums twice": (extra(SUMS), "is in it twice"),
+    "a member larger than its layer": (
+        lambda wheel, _: [wheel, member("simple/index.html", size=1 << 32) + END], "is larger than its layer"),
+    "a hundred thousand members": (lambda wheel, _: [wheel, many(100_000)], "where tfdock writes"),
+    "thousands of members": (lambda wheel, _: [wheel, many(5000)], "too many members"),
+    "no end": (lambda wheel, papers: [wheel, papers[: -len(END)]], "does not end where it should"),
+    "something behind the end": (lambda wheel, papers: [wheel, papers + b"more" * 128], "end where it should"),
+    "no tar": (lambda wheel, _: [wheel, b"something else" * 100], "no header that tfdock writes"),
+    "a member before the wheel": (in_front(member("../../.bashrc")), "stands where"),
+    "a link instead of the wheel": (in_front(member("wheels/x", kind=tarfile.SYMTYPE, link="/etc")), "symbolic link"),
+    "something behind the wheel": (lambda wheel, papers: [wheel[:-512] + b"x" * 512, papers], "something behind"),
+    "a longer layer": (lambda wheel, papers: [wheel + bytes(512), papers], "but with that wheel it would have"),
+    "a huge layer": (lambda wheel, papers: [wheel + bytes(20 << 20), papers], "but with that wheel it would have"),
+    "no papers": (lambda wheel, _: [wheel], "and has 1 layers"),
+    "a layer more": (lambda wheel, papers: [wheel, papers, many(1)], "and has 3 layers"),
+    "a layer twice": (lambda _, papers: [papers, papers], "a layer stands in it twice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_layer_that_holds_something_else_is_refused_and_nothing_is_written(
+    site: Here, build: Made, tmp_path: Path, kind: str
+) -> None:
+    layers, said = HOSTILE[kind]
+    Forged(build, layers=layers).push(site.where, "hostile")
+    everything = files_below(tmp_path)
+    status, found = site.told("hostile")
+    assert (status, found.code) == (4, "wheel-image-malformed")
+    assert said in found.message
+    assert {name for name in files_below(tmp_path) if name not in everything} <= of_a_lock(build)
+
+
+def of_a_lock(build: Made) -> set[str]:
+    """What is left where a build was taken up and nothing came of it."""
+    return {f"here/wheelhouse/.tfdock/{build.build_id}/lock"}
+
+
+def forged(build: Made) -> dict[str, tuple[Forged, str]]:
+    """Images whose parts do not agree."""
+    name, other = build.wheel.name, "0" * 64
+    short = json.dumps([{"file": name, "sha256": build.sha256, "size": 10}])
+    evil = json.dumps([{"file": "../evil-1-py3-none-any.whl", "sha256": build.sha256, "size": 10}])
+    row = {"file": name, "sha256": build.sha256, "size": build.wheel.stat().st_size}
+    papers = Forged(build).papers
+    labels = Forged(build).labels
+    record = f"meta/{build.build_id}/record.json"
+    lying = {**Forged(build).record, "fingerprint": other}
+    return {
+        "no sums": (Forged(build, papers={key: papers[key] for key in papers if key != SUMS}), f"it has no {SUMS}"),
+        "sums that lie": (Forged(build, papers=papers | {SUMS: f"{other}  {name}\n".encode()}), "SHA256SUMS and the"),
+        "sums that are none": (Forged(build, papers=papers | {SUMS: b"\xff\x00"}), "lines that are no sums"),
+        "no record": (Forged(build, papers={key: papers[key] for key in papers if key != record}), "its records"),
+        "a record of another": (Forged(build, papers=papers | {record: json.dumps(lying).encode()}), "other builds"),
+        "a record that is none": (Forged(build, papers=papers | {record: b"{}"}), "a record is not"),
+        "a record that breaks others": (
+            Forged(build, papers=papers | {record: json.dumps(lying | {"seconds": [1]}).encode()}), "`seconds`"),
+        "a record in another's place": (
+            Forged(build, papers={f"meta/{OTHER}/record.json" if key == record else key: data
+                                  for key, data in papers.items()}), "is that of"),
+        "labels of another size": (Forged(build, labels=labels | {"io.tfdock.wheels": short}), "it would have"),
+        "a label that leads out": (Forged(build, labels=labels | {"io.tfdock.wheels": evil}), "no name of a wheel"),
+        "two wheels of one name": (
+            Forged(build, labels=labels | {"io.tfdock.wheels": json.dumps([row, row])}), "two wheels of one name"),
+        "another fingerprint": (Forged(build, labels=labels | {"io.tfdock.fingerprint": other}), "other builds"),
+        "annotations that differ": (Forged(build, annotations=labels | {"io.tfdock.build-id": OTHER}), "different"),
+        "no labels": (Forged(build, config={"config": {}}), "no labels"),
+        "another platform": (Forged(build, config={"architecture": "s390x"}), "its wheels are not"),
+        "other diff_ids": (Forged(build, config={"rootfs": {"diff_ids": []}}), "other layers"),
+        "a packed layer": (Forged(build, layer_type=f"{LAYER_TYPE}+gzip"), "unpacks nothing"),
+        "another sum for all": (Forged(build).claims(sha256=other), "has the sha256"),
+    }  # fmt: skip
+
+
+LIES = [
+    "no sums", "sums that lie", "sums that are none", "no record", "a record of another", "a record that is none",
+    "a record that breaks others", "a record in another's place", "labels of another size", "a label that leads out",
+    "two wheels of one name", "another fingerprint", "annotations that differ", "no labels", "another platform",
+    "other diff_ids", "a packed layer", "another sum for all",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_an_image_whose_parts_do_not_agree_is_refused(site: Here, build: Made, kind: str) -> None:
+    images = forged(build)
+    assert sorted(images) == sorted(LIES)
+    image, said = images[kind]
+    image.push(site.where, "lying")
+    status, found = site.told("lying")
+    assert (status, found.code) == (4, "wheel-image-malformed")
+    assert said in found.message
+    assert site.parts == []
+
+
+@pytest.mark.parametrize(("old", "new", "code"), [("=", "=A", "record-wrong-hash"), ("RECORD,,", "x,,", "record-")])
+def test_a_wheel_whose_own_list_is_wrong_is_refused(site: Here, build: Made, old: str, new: str, code: str) -> None:
+    image = Forged(build, wheel=relisted(build.wheel, lambda text: text.replace(old, new, 1)))
+    image.claims(sha256=oci.digest(image.wheel).removeprefix("sha256:")).push(site.where, "wrong")
+    status, found = site.told("wrong")
+    assert (status, found.code[: len(code)]) == (4, code)
+    assert build.wheel.name in found.message
+    assert site.parts == []
+
+
+def relisted(wheel: Path, edit: Callable[[str], str]) -> bytes:
+    """A wheel with another RECORD."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(file, "w") as new:
+        for item in old.infolist():
+            data = old.read(item)
+            new.writestr(item, edit(data.decode()) if item.filename.endswith("/RECORD") else data)
+    return file.getvalue()
+
+
+def test_what_is_no_wheel_is_refused(site: Here, build: Made) -> None:
+    data = b"no archive at all"
+    image = Forged(build, wheel=data)
+    image.claims(sha256=oci.digest(data).removeprefix("sha256:")).push(site.where, "none")
+    status, _ = site.told("none")
+    assert status == 4
+    assert site.parts == []
+
+
+# --- a build that pulls ---------------------------------------------------------------------------------------------
+
+ENGINE = 6
+"""The exit status of a build that would begin: nobody here has an engine."""
+
+
+@pytest.fixture
+def planned(site: Here, tmp_path: Path, mark: str) -> Made:
+    """A finished build of the profile `cpu.yaml` of this machine, somewhere else."""
+    (site.folder / "cpu.yaml").write_text('schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\naccelerator: cpu\n')
+    plan = site.tfdock.run("plan", "cpu.yaml", "--json").document
+    return identified(made(tmp_path / "there", local="", seed=mark), plan["build_id"], plan["fingerprint"])
+
+
+def identified(build: Made, build_id: str, fingerprint: str) -> Made:
+    """The same build with another identity."""
+    record = json.loads(build.record.read_bytes()) | {"build_id": build_id, "fingerprint": fingerprint}
+    file = build.record.parents[2] / build_id / fingerprint[:12] / "record.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    build.record.unlink()
+    return Made(build_id=build_id, fingerprint=fingerprint, wheel=build.wheel, record=file)
+
+
+def test_a_build_takes_what_a_registry_has_and_asks_no_engine(site: Here, before: Proxy, planned: Made) -> None:
+    push(site.where, planned)
+    outcome = site.tfdock.build("cpu.yaml")
+    assert outcome.code == 0, outcome.told
+    build = outcome.build
+    assert (build["status"], build["build_id"], build["log"]) == ("pulled", planned.build_id, None)
+    assert build["origin"].startswith(f"{site.where}:{fingerprint_tag(planned.fingerprint)}@sha256:")
+    assert build["wheels"][0]["sha256"] == planned.sha256
+    assert site.has(planned)
+    before.forget()
+    again = site.tfdock.build("cpu.yaml")
+    assert (again.code, again.build["status"], again.build["origin"]) == (0, "up-to-date", None)
+    assert before.asked == [], "what is here is not looked for elsewhere"
+    pulled = site.tfdock.run("pull", "cpu.yaml", "--json")
+    assert pulled.document["pulls"][0]["builds"][0]["status"] == "up-to-date"
+
+
+def test_a_profile_is_pulled_as_it_is_planned_and_not_as_another_build_of_its_name(site: Here, planned: Made) -> None:
+    other = identified(
+        made(planned.record.parents[3].with_name("other"), local="", seed="other"), planned.build_id, "0" * 64
+    )
+    push(site.where, other)
+    outcome = site.tfdock.run("pull", "cpu.yaml", "--json")
+    assert (outcome.code, problem(outcome)["code"]) == (7, "image-not-found")
+    assert planned.build_id in problem(outcome)["fix"], "the other one can be had by its name"
+    assert site.tfdock.build("cpu.yaml").code == ENGINE, "so it would be built"
+    assert site.visible == []
+    push(site.where, planned)
+    assert site.tfdock.run("pull", "cpu.yaml").code == 0
+    assert site.has(planned)
+
+
+@pytest.mark.parametrize("words", [("--no-pull",), ("--force",)])
+def test_a_build_that_is_to_build_asks_no_registry(
+    site: Here, before: Proxy, planned: Made, words: tuple[str, ...]
+) -> None:
+    push(site.where, planned)
+    before.forget()
+    assert site.tfdock.build("cpu.yaml", *words).code == ENGINE
+    assert before.asked == []
+    assert site.visible == []
+
+
+@pytest.mark.parametrize("fault", ["nobody", "status", "denied", "breaks off"])
+def test_a_registry_that_is_down_is_a_warning_and_the_next_one_is_asked(
+    site: Here, before: Proxy, registry: OwnRegistry, planned: Made, fault: str
+) -> None:
+    push(site.where, planned)
+    second = f"{registry.address}/{site.where.partition('/')[2]}"
+    first = f"{closed_port()}/me/wheels" if fault == "nobody" else site.where
+    faults = {
+        "status": Fault("status", MANIFESTS, times=99),
+        "denied": Fault("status", MANIFESTS, times=99, status=403),
+        "breaks off": Fault("status", f"GET .*{layer_of(planned)}", times=99, status=403),
+    }
+    before.faults += [faults[fault]] if fault in faults else []
+    alone = site.tfdock.build("cpu.yaml", "--registry", first)
+    assert alone.code == ENGINE, "the build goes on, and is compiled"
+    assert "the build goes on without it" in alone.stderr
+    assert first.partition("/")[0] in alone.stderr
+    assert site.visible == []
+    outcome = site.tfdock.build("cpu.yaml", "--registry", first, "--registry", second)
+    assert (outcome.code, outcome.build["status"]) == (0, "pulled"), outcome.told
+    assert outcome.build["origin"].startswith(second)
+    assert site.has(planned)
+
+
+@pytest.mark.parametrize("kind", ["damaged", "moved", "lying"])
+def test_an_image_that_is_not_what_it_says_is_not_compiled_over(
+    site: Here, before: Proxy, planned: Made, kind: str, tmp_path: Path
+) -> None:
+    tag = fingerprint_tag(planned.fingerprint)
+    if kind == "damaged":
+        push(site.where, planned)
+        before.faults.append(Fault("corrupted", f"GET .*{layer_of(planned)}", times=9))
+    elif kind == "moved":
+        Forged(made(tmp_path / "other", seed="other")).push(site.where, tag)
+    else:
+        Forged(planned, layers=extra("../x")).push(site.where, tag)
+    outcome = site.tfdock.build("cpu.yaml")
+    assert (outcome.code, outcome.build["status"]) == (4, "refused"), outcome.told
+    (found,) = outcome.build["problems"]
+    codes = {"damaged": "registry-damaged-content", "moved": "wheel-image-moved", "lying": "wheel-image-malformed"}
+    assert found["code"] == codes[kind]
+    assert "tfdock build --no-pull" in found["fix"]
+    assert site.visible == []
+
+
+def test_code_for_one_cpu_is_neither_looked_for_nor_pulled(site: Here, before: Proxy) -> None:
+    before.forget()
+    outcome = site.tfdock.build("cpu-native")
+    assert outcome.code == ENGINE
+    assert "no registry is asked" in outcome.stderr
+    assert before.asked == []
+
+
+def test_a_build_that_was_pulled_is_no_build_of_this_machine(site: Here, planned: Made) -> None:
+    push(site.where, planned)
+    site.pull(planned.build_id)
+    (record,) = site.house.records()
+    assert site.house.pulled_from(record)
+    # Built here after all: the record is the new one's, and says nothing of a registry.
+    part = site.folder / "sealed.whl"
+    part.write_bytes(planned.wheel.read_bytes())
+    file = WheelFile(file=planned.wheel.name, sha256=planned.sha256, size=part.stat().st_size)
+    site.house.publish(planned.build_id, record, {part: file})  # type: ignore[arg-type]
+    assert site.house.pulled_from(record) is None
+
+
+def test_what_is_pulled_is_said_to_run_as_this_machines_gpu_runs_it(site: Here, build: Made) -> None:
+    push(site.where, build)
+    programs = site.folder / "programs"
+    programs.mkdir()
+    driver = programs / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 'NVIDIA GeForce RTX 3080, 8.6, 560.35.03, 10240 MiB'\n")
+    driver.chmod(0o755)
+    machine = site.tfdock.with_variables(PATH=f"{programs}:{os.environ['PATH']}")
+    for status in ("pulled", "up-to-date"):
+        outcome = machine.run("pull", build.build_id, "--json")
+        assert outcome.code == 0, outcome.told
+        (one,) = outcome.document["pulls"][0]["builds"]
+        assert one["status"] == status
+        (gpu,) = one["gpus"]
+        assert (gpu["name"], gpu["compute_capability"], gpu["runs"]) == ("rtx3080", "8.6", "no")
+        assert "does not run on it" in outcome.stderr, "this wheel has no GPU code at all"

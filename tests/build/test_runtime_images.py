@@ -1,0 +1,306 @@
+"""`image runtime` on a real engine: the miniature's image, made by the command and used as its users will."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from tfdock.decide.render import BuildContext, from_template
+from tfdock.do import assets
+from tfdock.do.engine import Cancel, ImageBuild
+from tfdock.do.engine.docker import DockerEngine
+from tfdock.do.images.runtime import Made, Wish, make
+from tfdock.do.settings import load
+from tfdock.do.source import context_archive
+from tfdock.do.verify.bench import bench_for
+from tfdock.do.watch import Stop
+from tfdock.errors import BuildFailed, NetworkError
+from tfdock.inspect import simple_index, wheel_image
+from tfdock.inspect.oci import Descriptor
+from tfdock.model import ImageRef
+
+from .conftest import Finished, Workshop
+from .harness import KNOWLEDGE, Json, Outcome, write_profile
+from .registries import own_registry
+from .test_verify import member, rewritten
+
+pytestmark = pytest.mark.engine
+
+MIB = 1 << 20
+BASE = "python:3.11-slim-bookworm"
+CPU = ("--no-gpu-libraries",)
+PRODUCT = """
+import os, tensorflow as tf
+product = tf.matmul([[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]])
+print([[float(product[row][column]) for column in range(2)] for row in range(2)], os.getuid(), tf.__file__)
+"""
+
+
+class Images:
+    """The engine's images; those that a test makes are removed after it."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self.sdk, self._names = workshop.sdk, list[str]()
+
+    def name(self, tag: str) -> str:
+        self._names.append(f"tfdock-test/runtime-{os.getpid()}:{tag}")
+        return self._names[-1]
+
+    def called(self, name: str) -> str:
+        """The same for a name that was given elsewhere."""
+        self._names.append(name)
+        return name
+
+    def look(self, name: str) -> Json:
+        found: Json = self.sdk.inspect_image(name)
+        return found
+
+    def run(self, name: str, *words: str, user: str | None = None) -> str:
+        """What a container of the image prints, hardened: no root, nothing to write to but /tmp, no network."""
+        limits = self.sdk.create_host_config(
+            read_only=True, cap_drop=["ALL"], security_opt=["no-new-privileges"], network_mode="none",
+            tmpfs={"/tmp": ""},
+        )  # fmt: skip
+        container = self.sdk.create_container(name, list(words), host_config=limits, user=user)["Id"]
+        try:
+            self.sdk.start(container)
+            status = self.sdk.wait(container)["StatusCode"]
+            said: str = self.sdk.logs(container).decode()
+        finally:
+            self.sdk.remove_container(container, force=True)
+        assert status == 0, said
+        return said.strip()
+
+    def close(self) -> None:
+        for name in self._names:
+            with contextlib.suppress(docker.errors.APIError):
+                self.sdk.remove_image(name)
+
+
+@pytest.fixture(scope="module")
+def images(workshop: Workshop) -> Iterator[Images]:
+    found = Images(workshop)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def outcome(finished: Finished, images: Images) -> Outcome:
+    """The miniature's runtime image."""
+    outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--json")
+    assert outcome.code == 0, outcome.told
+    images.called(outcome.document["image"]["name"])
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def image(outcome: Outcome) -> Json:
+    found: Json = outcome.document["image"]
+    return found
+
+
+def test_the_image_is_told_with_its_name_size_and_labels(
+    finished: Finished, outcome: Outcome, image: Json, images: Images
+) -> None:
+    assert (outcome.document["schema"], outcome.document["ok"]) == ("tfdock.image-runtime/1", True)
+    record = json.loads(finished.record.read_bytes())
+    looked = images.look(image["name"])
+    assert image["name"] == f"tfdock/runtime:{record['build_id']}"
+    assert (image["id"], image["size"]) == (looked["Id"], looked["Size"])
+    assert image["base"] == BASE
+    # The wheel, its environment with pip, and a user: nothing else came in.
+    assert 0 < image["size"] - image["base_size"] < 20 * MIB
+    told = {name: value for name, value in looked["Config"]["Labels"].items() if name in image["labels"]}
+    assert told == image["labels"]
+    assert told["io.tfdock.build-id"] == record["build_id"]
+    assert json.loads(told["io.tfdock.wheels"])[0]["sha256"] == record["wheels"][0]["sha256"]
+    assert told["org.opencontainers.image.version"] in finished.wheel.name
+    assert image["lacking"] == ["the libraries for GPUs, which were not wanted (`--no-gpu-libraries`)"]
+    assert "lacks" in outcome.stderr
+
+
+def test_who_runs_it_gets_python_with_tensorflow_and_is_not_root(image: Json, images: Images) -> None:
+    config = images.look(image["name"])["Config"]
+    assert (config["Cmd"], config["Entrypoint"], config["User"]) == (["python"], None, "10001:10001")
+    assert {"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"} <= set(config["Env"])
+    said = images.run(image["name"], "python", "-c", PRODUCT)
+    assert (
+        said
+        == "[[19.0, 22.0], [43.0, 50.0]] 10001 /opt/tensorflow/lib/python3.11/site-packages/tensorflow/__init__.py"
+    )
+
+
+def test_modules_are_compiled_and_neither_wheels_nor_pips_cache_are_in_it(image: Json, images: Images) -> None:
+    script = (
+        "import tensorflow, importlib.util as util, pathlib;"
+        "print(pathlib.Path(util.cache_from_source(tensorflow.__file__)).exists());"
+        "print([str(p) for p in pathlib.Path('/').rglob('*.whl') if 'python-wheels' not in str(p)]);"
+        "print([p for p in ('/root/.cache', '/opt/tfdock', '/home/tensorflow/.cache') if pathlib.Path(p).exists()])"
+    )
+    assert images.run(image["name"], "python", "-c", script, user="0").split("\n") == ["True", "[]", "[]"]
+
+
+def test_pip_in_it_keeps_the_very_wheel(image: Json, images: Images, finished: Finished) -> None:
+    frozen = images.run(image["name"], "pip", "--no-cache-dir", "freeze")
+    assert frozen == f"tensorflow-miniature=={finished.wheel.name.split('-')[1]}"
+    assert images.run(image["name"], "sh", "-c", "tail -1 $PIP_CONSTRAINT") == frozen
+    assert images.run(image["name"], "pip", "--no-cache-dir", "check") == "No broken requirements found."
+
+
+def test_what_is_there_is_not_made_again_and_a_name_can_be_given(
+    finished: Finished, image: Json, images: Images
+) -> None:
+    again = finished.tfdock.run("image", "runtime", finished.wheel, *CPU, "--json")
+    assert (again.document["image"]["status"], again.document["image"]["id"]) == ("up-to-date", image["id"])
+    name = images.name("named")
+    other = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--tag", name)
+    assert (other.code, other.stdout.strip()) == (0, name), other.told
+    assert images.look(name)["RootFS"] == images.look(image["name"])["RootFS"]
+
+
+def test_it_can_be_sent_to_a_registry_and_pulled_by_its_digest(
+    finished: Finished, images: Images, tmp_path: Path
+) -> None:
+    with own_registry(tmp_path / "registry") as registry:
+        name = images.called(f"{registry.address}/me/tensorflow:mini")
+        outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--push", name, "--json")
+        assert outcome.code == 0, outcome.told
+        pushed = outcome.document["image"]["pushed"]
+        assert pushed["reference"] == name
+        manifest = registry.get(f"/v2/me/tensorflow/manifests/{pushed['digest']}")
+        assert f"sha256:{hashlib.sha256(manifest).hexdigest()}" == pushed["digest"]
+        images.sdk.remove_image(name)
+        pulled = images.called(f"{registry.address}/me/tensorflow@{pushed['digest']}")
+        DockerEngine(finished.tfdock.engine).pull(pulled)
+        assert images.look(pulled)["Id"] == outcome.document["image"]["id"]
+
+
+def test_a_registry_that_is_not_there_is_told_and_the_image_stays(finished: Finished, images: Images) -> None:
+    name = images.called("127.0.0.1:1/me/tensorflow:mini")
+    outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--push", name, "--json")
+    assert outcome.code == 7, outcome.told
+    assert [problem["code"] for problem in outcome.document["problems"]] == ["registry-unreachable"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--tag", "Mine"), "reference-malformed"),
+        (("--push", f"reg.example/a@sha256:{'0' * 64}"), "reference-malformed"),
+    ],
+)
+def test_a_name_that_is_none_is_refused_before_anything_is_made(
+    finished: Finished, words: tuple[str, ...], code: str
+) -> None:
+    outcome = finished.tfdock.run("image", "runtime", finished.profile, *words, "--json")
+    assert outcome.code == 2
+    assert [problem["code"] for problem in outcome.document["problems"]] == [code]
+
+
+def test_what_is_not_built_is_told_with_the_command_that_builds_it(workshop: Workshop, finished: Finished) -> None:
+    profile = write_profile(finished.tfdock.home / "other.yaml", workshop.tree(), compute_capabilities=["sm_80"])
+    outcome = finished.tfdock.run("image", "runtime", profile, "--json")
+    assert outcome.code == 2, outcome.told
+    (problem,) = outcome.document["problems"]
+    assert problem["code"] == "build-not-here"
+    assert f"tfdock build {profile}" in problem["fix"]
+
+
+# --- other wheels ---------------------------------------------------------------------------------------------------
+
+
+def made(finished: Finished, wheel: Path, folder: Path, name: str, **choices: str) -> Made:
+    """The runtime image of a wheel that no build has made."""
+    data = wheel.read_bytes()
+    listed, metadata = simple_index.listed(io.BytesIO(data), wheel.name, hashlib.sha256(data).hexdigest())
+    one = wheel_image.ImageWheel(listed=listed, metadata=metadata, size=len(data), layer=Descriptor.of("x", b""))
+    chosen = [
+        {"field": key, "value": value, "source": "profile"} for key, value in ({"python": "3.11"} | choices).items()
+    ]
+    plan = {"choices": chosen, "runtime": choices.get("runtime", BASE)}
+    record = {"build_id": f"tf-{folder.name}", "fingerprint": "f" * 64, "plan": plan}
+    build = wheel_image.ImageBuild(record=record, document=b"", wheels=(one,))
+    machine = load(
+        {"cache_dir": finished.tfdock.cache, "state_dir": finished.tfdock.state, "knowledge": (KNOWLEDGE,)}
+    )
+    engine, log = DockerEngine(finished.tfdock.engine), folder / "log"
+    with bench_for(engine, machine, lambda _: None, Stop(), log, build.build_id, "image") as bench:
+        found = make(bench, assets.knowledge(machine.knowledge), build, [wheel], Wish(name=name, gpu=False))
+        stages = [one.labels["io.tfdock.stage"] for one in engine.dangling("io.tfdock.stage")]
+        assert bench.steps.run not in stages, "what an image was made in goes when it is there"
+        return found
+
+
+def test_two_wheels_that_require_the_same_share_all_layers_but_the_last(
+    finished: Finished, images: Images, tmp_path: Path
+) -> None:
+    (metadata,) = [name for name in zipfile.ZipFile(finished.wheel).namelist() if name.endswith("/METADATA")]
+    head, _, body = member(finished.wheel, metadata).partition(b"\n\n")
+    needing = {metadata: head + b"\nRequires-Dist: six>=1.16\n\n" + body}
+    init = member(finished.wheel, "tensorflow/__init__.py")
+    layers = []
+    for name in ("one", "other"):
+        wheel = rewritten(
+            finished.wheel, tmp_path / name, {**needing, "tensorflow/__init__.py": init + f"# {name}\n".encode()}
+        )
+        try:
+            found = made(finished, wheel, tmp_path / name, images.name(name))
+        except NetworkError as error:
+            pytest.skip(f"PyPI cannot be reached: {error.problems[0].message}")
+        assert [one.partition(" ")[0] for one in found.distributions] == ["six", "tensorflow-miniature"]
+        assert images.run(found.name, "python", "-c", "import six, tensorflow; print(six.PY3)") == "True"
+        layers.append(images.look(found.name)["RootFS"]["Layers"])
+    one, other = layers
+    assert one[:-1] == other[:-1]
+    assert one[-1] != other[-1]
+
+
+def plain(engine: DockerEngine, dockerfile: bytes, name: str) -> None:
+    """An image of a Dockerfile and nothing else."""
+    context = BuildContext(files={"Dockerfile": dockerfile})
+    request = ImageBuild(context=lambda: context_archive(context, None))
+    engine.tag(engine.build(request, lambda _: None, Cancel()), name)
+
+
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        ({"python": "3.12", "runtime": BASE}, "the base image has no Python 3.12"),
+        ({"runtime": "without-pip"}, "the base image's Python has no pip"),
+    ],
+)
+def test_a_base_that_will_not_do_says_why(
+    finished: Finished, images: Images, tmp_path: Path, choices: dict[str, str], says: str
+) -> None:
+    choices = {**choices}
+    if choices["runtime"] != BASE:
+        reference = str(load({}).mirrored(ImageRef.parse(BASE)))
+        engine = DockerEngine(finished.tfdock.engine)
+        # Not on Docker Hub, whose images come from the bed's registry.
+        choices["runtime"] = images.called(f"reg.example/without-pip-{os.getpid()}:1")
+        plain(
+            engine, f"FROM {reference}\nRUN rm -rf /usr/lib/python3/dist-packages/pip*\n".encode(), choices["runtime"]
+        )
+    with pytest.raises(BuildFailed) as caught:
+        made(finished, finished.wheel, tmp_path, images.name("never"), **choices)
+    (problem,) = caught.value.problems
+    assert problem.code == "image-step-failed"
+    assert re.search(rf"{says}.*\n  log: {tmp_path}/log", problem.message, re.DOTALL)
+
+
+def test_a_label_arrives_as_it_is_whatever_is_in_it(workshop: Workshop, images: Images) -> None:
+    value = "a \"b\" 'c' $HOME ${PATH} $(id) `id` \\ # \\n {x} ☃"
+    templates = {"x.j2": 'FROM scratch\nENV HOME=/evil\nLABEL one={{ value | quoted }} \\\n      two="2"\n'}
+    name = images.name("label")
+    plain(DockerEngine(workshop.host), from_template(templates, "x.j2", {"value": value}), name)
+    assert images.look(name)["Config"]["Labels"] == {"one": value, "two": "2"}

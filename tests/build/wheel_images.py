@@ -1,0 +1,152 @@
+"""Wheel images for tests: pushed as `image push` does, and forged, by hand, as a stranger might."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfdock.decide.image_push import shipment
+from tfdock.do.images.choosing import Choosing
+from tfdock.do.images.pushing import Push
+from tfdock.do.registry.oci import Repository
+from tfdock.do.workspace import Wheelhouse
+from tfdock.inspect import oci
+from tfdock.inspect.oci import Descriptor
+from tfdock.inspect.wheel_image import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, SUMS, archive, frame
+
+from .wheelhouses import Made
+
+
+def repository(where: str) -> Repository:
+    """The repository of a name such as `127.0.0.1:5000/me/wheels`."""
+    registry, _, name = where.partition("/")
+    return Repository(registry, name)
+
+
+def no_plan(name: str) -> Any:
+    raise AssertionError(f"{name} is no build id")
+
+
+def push(where: str, made: Made, *, together: str | None = None, others: tuple[Made, ...] = ()) -> dict[str, str]:
+    """Push made-up builds of one wheelhouse; the digest of every tag."""
+    house = Wheelhouse(made.record.parents[3])
+    with Choosing(house, no_plan, lambda: None) as choosing:
+        shipped = shipment(choosing.builds([one.build_id for one in (made, *others)]), together=together)
+        pushed = Push(repository(where), choosing.stream, lambda _: None, lambda: None).push(shipped)
+    return dict(pushed.tags)
+
+
+# --- forged ---------------------------------------------------------------------------------------------------------
+
+
+def member(
+    name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = "", size: int | None = None
+) -> bytes:
+    """A member of a tar, of any kind."""
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mtime, info.mode = kind, link, 315532800, 0o644
+    info.size = len(data) if size is None else size
+    return info.tobuf(tarfile.PAX_FORMAT) + data + bytes(-len(data) % 512)
+
+
+END = bytes(1024)
+
+
+@dataclass
+class Forged:
+    """An image of one made-up build, every part of which can be another before it is pushed.
+
+    Labels, sums, record and layers are made for the wheel when they are not given.
+    """
+
+    made: Made
+    wheel: bytes = b""
+    record: dict[str, Any] = field(default_factory=dict)
+    papers: dict[str, bytes] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    artifact_type: str = ARTIFACT_TYPE
+    layer_type: str = LAYER_TYPE
+    config: dict[str, Any] = field(default_factory=dict)
+    annotations: dict[str, str] | None = None
+    layers: Callable[[bytes, bytes], list[bytes]] = lambda wheel, papers: [wheel, papers]
+    """What becomes of the two layers."""
+
+    def __post_init__(self) -> None:
+        self.wheel = self.wheel or self.made.wheel.read_bytes()
+        self.record = self.record or json.loads(self.made.record.read_bytes())
+        name, sum_ = self.made.wheel.name, self.made.sha256
+        self.labels = self.labels or {
+            "io.tfdock.build-id": self.made.build_id,
+            "io.tfdock.fingerprint": self.made.fingerprint,
+            "io.tfdock.wheels": json.dumps([{"file": name, "sha256": sum_, "size": len(self.wheel)}]),
+        }
+        self.papers = self.papers or {
+            SUMS: f"{sum_}  {name}\n".encode(),
+            f"meta/{self.made.build_id}/record.json": json.dumps(self.record).encode(),
+            "simple/index.html": b"<!DOCTYPE html>",
+        }
+
+    def claims(self, **changes: object) -> Forged:
+        """Let labels, sums and record agree upon other things of the wheel."""
+        row = {"file": self.made.wheel.name, "sha256": self.made.sha256, "size": len(self.wheel)} | changes
+        self.record["wheels"] = [row]
+        self.labels["io.tfdock.wheels"] = json.dumps([row])
+        self.papers[SUMS] = f"{row['sha256']}  {row['file']}\n".encode()
+        self.papers[f"meta/{self.made.build_id}/record.json"] = json.dumps(self.record).encode()
+        return self
+
+    def manifest(self) -> tuple[bytes, dict[str, bytes]]:
+        """The manifest, and the blobs that it names, by digest."""
+        head, tail = frame(self.made.wheel.name, len(self.wheel))
+        layers = self.layers(head + self.wheel + tail, archive(self.papers))
+        found = [Descriptor.of(self.layer_type, layer) for layer in layers]
+        config = {
+            "os": "linux",
+            "architecture": "amd64",
+            "config": {"Labels": self.labels, "Cmd": ["/wheels"]},
+            "rootfs": {"type": "layers", "diff_ids": [one.digest for one in found]},
+        } | self.config
+        data = oci.canonical(config)
+        annotations = self.labels if self.annotations is None else self.annotations
+        document = {
+            "schemaVersion": 2,
+            "mediaType": oci.MANIFEST,
+            "artifactType": self.artifact_type,
+            "config": Descriptor.of(CONFIG_TYPE, data).document(),
+            "layers": [one.document() for one in found],
+            "annotations": annotations,
+        }
+        blobs: dict[str, bytes] = {one.digest: layer for one, layer in zip(found, layers, strict=True)}
+        return oci.canonical(document), {**blobs, oci.digest(data): data}
+
+    def push(self, where: str, tag: str) -> str:
+        """Push it, whatever it is; its digest."""
+        manifest, blobs = self.manifest()
+        return put(where, tag, manifest, blobs)
+
+
+def put(where: str, tag: str, manifest: bytes, blobs: Mapping[str, bytes]) -> str:
+    """Push a manifest with its blobs."""
+    target = repository(where)
+    for data in blobs.values():
+        target.upload(Descriptor.of("application/octet-stream", data), io.BytesIO(data))
+    media_type = json.loads(manifest)["mediaType"]
+    return target.put_manifest(tag, media_type, manifest)
+
+
+def files_below(folder: Path) -> dict[str, str]:
+    """Every file below a folder, by path: the sha256 of its bytes; links by where they lead."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            found[name] = f"-> {path.readlink()}"
+        elif path.is_file():
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found

@@ -1,0 +1,319 @@
+"""The static index: pages as the standards have them, the same every time; pip and uv install from them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfdock.do.wheelhouse.index import WheelIndex
+from tfdock.do.workspace import Wheelhouse
+from tfdock.inspect.defects import WheelError
+from tfdock.inspect.simple_index import API_VERSION, Listed, listed, pages, quoted
+
+from . import houses
+
+
+class Links(HTMLParser):
+    """The links of a page, and its meta tags."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.links: list[dict[str, str | None]] = []
+        self.texts: list[str] = []
+        self.metas: list[dict[str, str | None]] = []
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.links.append(dict(attrs))
+        elif tag == "meta":
+            self.metas.append(dict(attrs))
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append(data)
+
+
+SHA = "ab" * 32
+FILES = [
+    Listed(file="tensorflow_cpu-2.18.0-cp311-cp311-linux_x86_64.whl", sha256=SHA),
+    Listed(
+        file="tensorflow-2.18.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl",
+        sha256=SHA,
+        requires_python=">=3.9,<3.13",
+        metadata_sha256="cd" * 32,
+    ),
+    Listed(file="tensorflow-2.17.0-cp311-cp311-linux_x86_64.whl", sha256=SHA, requires_python='">&<script>'),
+]
+
+
+def test_the_root_names_each_project_once_by_its_normal_name() -> None:
+    found = pages(FILES)
+    assert set(found) == {"index.html", "tensorflow/index.html", "tensorflow-cpu/index.html"}
+    root = Links(found["index.html"])
+    assert [link["href"] for link in root.links] == ["tensorflow/", "tensorflow-cpu/"]
+    assert {"name": "pypi:repository-version", "content": API_VERSION} in root.metas
+
+
+def test_a_file_is_named_with_its_hash_its_python_and_its_metadata() -> None:
+    page = Links(pages(FILES, wheels="../../wheels/")["tensorflow/index.html"])
+    old, new = page.links
+    assert new == {
+        "href": f"../../wheels/tensorflow-2.18.0%2Bcuda12.5.sm86-cp311-cp311-linux_x86_64.whl#sha256={SHA}",
+        "data-requires-python": ">=3.9,<3.13",
+        "data-core-metadata": f"sha256={'cd' * 32}",
+    }
+    assert old["data-requires-python"] == '">&<script>'
+    assert "data-core-metadata" not in old
+    assert FILES[1].file in page.texts
+    assert {"name": "pypi:repository-version", "content": "1.0"} in page.metas
+
+
+def test_what_stands_in_metadata_is_text_only() -> None:
+    page = pages(FILES)["tensorflow/index.html"]
+    assert b"<script>" not in page
+    assert b"&gt;=3.9,&lt;3.13" in page
+
+
+@given(st.permutations(FILES))
+def test_the_order_in_which_files_are_named_does_not_matter(files: list[Listed]) -> None:
+    assert pages(files) == pages(FILES)
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8")))
+def test_a_quoted_name_is_read_back_as_it_was(name: str) -> None:
+    from urllib.parse import unquote
+
+    assert unquote(quoted(name)) == name
+    assert not set(quoted(name)) & set("+#?/ \"'<>&")
+
+
+def test_a_wheel_is_listed_by_its_own_metadata() -> None:
+    file, data = houses.wheel()
+    row, metadata = listed(io.BytesIO(data), file, "00" * 32)
+    assert row == Listed(
+        file=file,
+        sha256="00" * 32,
+        requires_python=">=3.9",
+        metadata_sha256=hashlib.sha256(metadata).hexdigest(),
+    )
+    assert metadata.startswith(b"Metadata-Version: 2.1\nName: tensorflow\n")
+    assert row.project == "tensorflow"
+
+
+@pytest.mark.parametrize(
+    "file", ["other-2.18.0+cuda12.5.sm86-py3-none-any.whl", "tensorflow-2.19.0-py3-none-any.whl"]
+)
+def test_a_wheel_under_another_name_is_not_listed(file: str) -> None:
+    with pytest.raises(WheelError):
+        listed(io.BytesIO(houses.wheel()[1]), file, "00" * 32)
+
+
+# --- the index of a wheelhouse ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Wheelhouse:
+    return houses.house(tmp_path / "house")
+
+
+def named(house: Wheelhouse) -> dict[str, dict[str, str]]:
+    """What the index names, each held against what lies there: file -> the attributes of its link."""
+    root = Links((house.root / "simple" / "index.html").read_bytes())
+    found = {}
+    for project in root.links:
+        page = Links((house.root / "simple" / str(project["href"]) / "index.html").read_bytes())
+        for link, file in zip(page.links, page.texts[2:], strict=True):
+            href, _, digest = str(link["href"]).partition("#sha256=")
+            assert href == f"../../{quoted(file)}"
+            assert hashlib.sha256((house.root / file).read_bytes()).hexdigest() == digest
+            metadata = (house.root / f"{file}.metadata").read_bytes()
+            assert link["data-core-metadata"] == f"sha256={hashlib.sha256(metadata).hexdigest()}"
+            found[file] = {key: str(value) for key, value in link.items()}
+    folders = {one.name for one in (house.root / "simple").iterdir() if one.is_dir()}
+    assert folders == {str(link["href"]).rstrip("/") for link in root.links}
+    return found
+
+
+def contents(house: Wheelhouse) -> dict[str, bytes]:
+    return {
+        path.relative_to(house.root).as_posix(): path.read_bytes()
+        for path in house.root.rglob("*")
+        if path.is_file() and ".tfdock" not in path.parts
+    }
+
+
+def test_the_index_names_what_is_whole_and_leaves_out_the_rest(house: Wheelhouse, tmp_path: Path) -> None:
+    own = houses.publish(house).name
+    foreign, data = houses.wheel("other", "1.0")
+    (house.root / foreign).write_bytes(data)
+    (house.root / "cut-1.0-py3-none-any.whl").write_bytes(houses.wheel("cut", "1.0")[1][:-40])
+    changed = bytearray(houses.wheel("changed", "1.0", salt="as it was")[1])
+    changed[changed.index(b"as it was")] ^= 1
+    (house.root / "changed-1.0-py3-none-any.whl").write_bytes(changed)
+    (house.root / "no name.whl").write_bytes(data)
+    (tmp_path / foreign).write_bytes(data)
+    (house.root / "linked-1.0-py3-none-any.whl").symlink_to(tmp_path / foreign)
+    found = WheelIndex(house).update()
+    assert found.wheels == found.added == (foreign, own)
+    assert {problem.file: problem.code for problem in found.left_out} == {
+        "changed-1.0-py3-none-any.whl": "wheel-corrupt-member",
+        "cut-1.0-py3-none-any.whl": "wheel-not-a-zip",
+        "no name.whl": "wheel-bad-name",
+    }
+    assert set(named(house)) == {foreign, own}
+
+
+def test_a_second_time_nothing_is_read_and_nothing_is_written(house: Wheelhouse) -> None:
+    houses.publish(house)
+    read: list[str] = []
+    WheelIndex(house).update(read.append)
+    before = {path: path.stat().st_ino for path in house.root.rglob("*")}
+    assert len(read) == 1
+    WheelIndex(house).update(read.append)
+    assert len(read) == 1
+    assert {path: path.stat().st_ino for path in house.root.rglob("*")} == before
+
+
+def test_from_nothing_and_step_by_step_the_index_is_the_same(house: Wheelhouse, tmp_path: Path) -> None:
+    WheelIndex(house).update()
+    for gpu in ("sm86", "sm89", "sm90"):
+        houses.publish(house, f"2.18.0+cuda12.5.{gpu}", name=houses.build_id(gpu))
+    houses.publish(house, "1.0", project="other", name=houses.build_id("gone")).unlink()
+    WheelIndex(house).update()
+    other = houses.house(tmp_path / "other")
+    for gpu in ("sm90", "sm86", "sm89"):
+        houses.publish(other, f"2.18.0+cuda12.5.{gpu}", name=houses.build_id(gpu))
+    WheelIndex(other).update()
+    (house.constraints(houses.build_id("gone"))).unlink()
+    assert contents(house) == contents(other)
+
+
+def test_what_has_gone_leaves_the_index_with_its_page_and_its_metadata(house: Wheelhouse) -> None:
+    houses.publish(house)
+    gone = houses.publish(house, "1.0", project="other", name=houses.build_id("other"))
+    WheelIndex(house).update()
+    gone.unlink()
+    found = WheelIndex(house).update()
+    assert found.removed == (gone.name,)
+    assert not gone.with_name(f"{gone.name}.metadata").exists()
+    assert not (house.root / "simple" / "other").exists()
+    assert gone.name not in named(house)
+
+
+def test_a_replaced_wheel_is_read_again_and_a_lost_page_is_written_again(house: Wheelhouse) -> None:
+    path = houses.publish(house)
+    WheelIndex(house).update()
+    before = named(house)[path.name]["href"]
+    path.write_bytes(houses.wheel(salt="other bytes")[1])
+    (house.root / "simple" / "index.html").unlink()
+    path.with_name(f"{path.name}.metadata").unlink()
+    assert WheelIndex(house).update().added == (path.name,)
+    assert named(house)[path.name]["href"] != before
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b"{"), lambda path: path.unlink()])
+def test_what_was_known_may_be_lost(house: Wheelhouse, spoil: Callable[[Path], Any]) -> None:
+    houses.publish(house)
+    WheelIndex(house).update()
+    before = contents(house)
+    spoil(house.root / ".tfdock" / "index.json")
+    WheelIndex(house).update()
+    assert contents(house) == before
+
+
+def test_once_there_is_an_index_it_follows_what_is_published(house: Wheelhouse) -> None:
+    houses.publish(house)
+    assert not (house.root / "simple").exists()
+    WheelIndex(house).update()
+    houses.publish(house, "2.18.0+cuda12.5.sm89", name=houses.build_id("sm89"))
+    houses.publish(house, salt="built again")
+    assert len(named(house)) == 2
+
+
+def test_while_a_wheel_is_replaced_the_index_does_not_name_it(
+    house: Wheelhouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = houses.publish(house)
+    WheelIndex(house).update()
+    monkeypatch.setattr(WheelIndex, "take_in", lambda *_: None)  # as if killed before that
+    houses.publish(house, salt="built again")
+    assert named(house) == {}
+    monkeypatch.undo()
+    WheelIndex(house).update()
+    assert set(named(house)) == {path.name}
+
+
+# --- real installers ----------------------------------------------------------------------------------------------
+
+UV = Path(sys.executable).with_name("uv")
+REQUEST = "tensorflow==2.18.0+cuda12.5.sm86"
+
+
+def environment() -> dict[str, str]:
+    """Without the settings of this machine: indexes, constraints."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    return own | {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_NO_CONFIG": "1"}
+
+
+def install(program: str, folder: Path, url: str, request: str = REQUEST) -> subprocess.CompletedProcess[str]:
+    """Install from an index into a fresh environment."""
+    venv.create(folder, symlinks=True)
+    python = str(folder / "bin" / "python")
+    if program == "pip":
+        command = [sys.executable, "-m", "pip", "--python", python, "install", "--no-cache-dir", "-v"]
+        command += ["--index-url", url, request]
+    else:
+        command = [str(UV), "pip", "install", "--python", python, "--no-cache", "--default-index", url, request]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), timeout=120)
+
+
+def installed(folder: Path) -> dict[str, str]:
+    program = "import json, tensorflow; print(json.dumps([tensorflow.version, tensorflow.salt]))"
+    command = [str(folder / "bin" / "python"), "-c", program]
+    version, salt = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return {"version": version, "salt": salt}
+
+
+@pytest.mark.parametrize("program", ["pip", "uv"])
+def test_pip_and_uv_install_from_the_folder(house: Wheelhouse, tmp_path: Path, program: str) -> None:
+    houses.publish(house, salt="ours")
+    WheelIndex(house).update()
+    done = install(program, tmp_path / "env", f"{house.root.as_uri()}/simple/")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert installed(tmp_path / "env") == {"version": "2.18.0+cuda12.5.sm86", "salt": "ours"}
+
+
+@pytest.mark.parametrize("program", ["pip", "uv"])
+def test_pip_and_uv_refuse_bytes_that_the_index_does_not_name(
+    house: Wheelhouse, tmp_path: Path, program: str
+) -> None:
+    path = houses.publish(house)
+    WheelIndex(house).update()
+    path.write_bytes(houses.wheel(salt="somebody else's")[1])
+    done = install(program, tmp_path / "env", f"{house.root.as_uri()}/simple/")
+    assert done.returncode != 0
+    assert "hash" in (done.stdout + done.stderr).lower()
+
+
+@pytest.mark.parametrize("program", ["pip", "uv"])
+def test_pip_and_uv_do_not_take_a_wheel_for_another_python(house: Wheelhouse, tmp_path: Path, program: str) -> None:
+    file, data = houses.wheel(headers="Requires-Python: >=4\n")
+    (house.root / file).write_bytes(data)
+    WheelIndex(house).update()
+    done = install(program, tmp_path / "env", f"{house.root.as_uri()}/simple/")
+    assert done.returncode != 0
+    assert ">=4" in done.stdout + done.stderr

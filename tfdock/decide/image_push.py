@@ -1,0 +1,120 @@
+"""What is pushed, or packed, of some builds: which images there are, and what each tag stands for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tfdock.errors import Problem, ProfileError, WheelRefused
+from tfdock.inspect.wheel_image import (
+    ImageBuild,
+    ImageIndex,
+    WheelImage,
+    fingerprint_tag,
+    moving_tag,
+    release_of,
+)
+from tfdock.model import Version
+
+Content = WheelImage | ImageIndex
+
+_K = TypeVar("_K")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipment:
+    """`images` are all that there are, each once, those of indexes among them; `tags` what each tag stands for."""
+
+    images: tuple[WheelImage, ...]
+    tags: Mapping[str, Content]
+
+    @property
+    def named(self) -> tuple[tuple[Content, tuple[str, ...]], ...]:
+        """What has tags, with its tags, in their order."""
+        found: dict[str, tuple[Content, list[str]]] = {}
+        for tag, content in self.tags.items():
+            found.setdefault(content.digest, (content, []))[1].append(tag)
+        return tuple((content, tuple(tags)) for content, tags in found.values())
+
+
+def shipment(builds: Sequence[ImageBuild], *, together: str | None = None, moving: bool = True) -> Shipment:
+    """An image for each build, and one of all of them, `together` under that tag; of several platforms an index.
+
+    `moving`: tags without the last numbers are given as well, to the newest of these builds. Raises WheelRefused
+    (`image-platform-unknown`) and ProfileError (`image-builds-collide`).
+    """
+    alone = [_image([build]) for build in builds]
+    tags: dict[str, Content] = {}
+    for image in alone:
+        (build,) = image.builds
+        tags |= {str(build.build_id): image, fingerprint_tag(build.fingerprint): image}
+    tags |= _moving(alone) if moving else {}
+    if together is not None:
+        platforms = _grouped(alone, lambda image: image.platform)
+        tags[together] = _content([_image([one.builds[0] for one in some]) for some in platforms.values()])
+    images = {image.digest: image for content in tags.values() for image in members(content)}
+    return Shipment(images=tuple(images.values()), tags=tags)
+
+
+def _moving(images: Iterable[WheelImage]) -> dict[str, Content]:
+    """The tags that move, and what they stand for then: of each platform the newest release, built last."""
+    tagged = _grouped(images, lambda image: moving_tag(image.builds[0].build_id))
+    return {
+        tag: _content([max(some, key=_age) for some in _grouped(found, lambda image: image.platform).values()])
+        for tag, found in tagged.items()
+        if tag is not None
+    }
+
+
+def _age(image: WheelImage) -> tuple[Version, str]:
+    (build,) = image.builds
+    return release_of(build.build_id), str(build.record.get("finished"))
+
+
+def _grouped(images: Iterable[WheelImage], key: Callable[[WheelImage], _K]) -> dict[_K, list[WheelImage]]:
+    found: dict[_K, list[WheelImage]] = {}
+    for image in images:
+        found.setdefault(key(image), []).append(image)
+    return found
+
+
+def _content(images: Iterable[WheelImage]) -> Content:
+    """An image, or the index of several, which are for different platforms."""
+    ordered = tuple(sorted(images, key=lambda image: image.platform))
+    return ordered[0] if len(ordered) == 1 else ImageIndex(images=ordered)
+
+
+def members(content: Content) -> tuple[WheelImage, ...]:
+    """The image itself, or the images of an index."""
+    return content.images if isinstance(content, ImageIndex) else (content,)
+
+
+def _image(builds: Sequence[ImageBuild]) -> WheelImage:
+    _check_room(builds)
+    try:
+        return WheelImage.of(builds)
+    except ValueError as error:
+        raise WheelRefused(
+            Problem(
+                code="image-platform-unknown",
+                message=f"{builds[0].build_id} cannot be made an image: {error}",
+                fix="images are for Linux; build the wheel in tfdock's own containers",
+            )
+        ) from error
+
+
+def _check_room(builds: Sequence[ImageBuild]) -> None:
+    """One image has one place for the record of a build id, and one for a wheel's name."""
+    taken: dict[str, str] = {}
+    for build in builds:
+        for place, who in ((build.build_id, build.fingerprint), *((one.file, one.sha256) for one in build.wheels)):
+            if taken.setdefault(place, who) != who:
+                raise ProfileError(
+                    Problem(
+                        code="image-builds-collide",
+                        message=f"one image cannot hold two builds with other bytes under the name `{place}`",
+                        fix="push them one by one, without `--as`; or let the names of the wheels differ: "
+                        "`wheel: {local_version: …}`",
+                    )
+                )

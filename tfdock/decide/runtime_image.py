@@ -1,0 +1,198 @@
+"""What a runtime image gets beside the wheel: packages, variables, its Dockerfile; and what it will not have."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tfdock.decide.render import BuildContext, from_template
+from tfdock.decide.serving import built_with
+from tfdock.decide.trial import accelerator_of, opened_libraries, release_of
+from tfdock.inspect.inspection import Inspection
+from tfdock.inspect.requirements import wanted
+from tfdock.model import ImageRef
+from tfdock.read.knowledge import KnowledgeBase, RuntimeLibrary, RuntimeToolkit, in_range
+
+FOLDER = "/opt/tensorflow"
+"""Where everything is installed."""
+USER = 10001
+"""Whom the image runs as: nobody's number elsewhere."""
+STAGES = ("required", "accelerator", "wheel")
+"""Folders of wheels in the context, each a layer of the image: what changes least comes first."""
+STAGE_LABEL = "io.tfdock.stage"
+"""Label of what the engine keeps of a stage; its value is the run that made it."""
+CONTENTS_LABEL = "io.tfdock.contents"
+"""Label of a runtime image: a hash of everything that it is made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Libraries:
+    """What the wheel uses of its accelerator. `lines` are for pip; `lacking` says what the image will not have."""
+
+    lines: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Variables of the image, and folders for the loader, where the wheel does not look for libraries itself."""
+
+    variables: Mapping[str, str]
+    library_path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeImage:
+    """An image to be made. `stages` are those of STAGES that have wheels, with a pin for each (`numpy==2.0.2`)."""
+
+    build_id: str
+    base: ImageRef
+    python: str
+    stages: Mapping[str, tuple[str, ...]]
+    settings: Settings
+    labels: Mapping[str, str]
+    constraints: str
+
+
+# --- packages -------------------------------------------------------------------------------------------------------
+
+
+def libraries(knowledge: KnowledgeBase, inspection: Inspection, offered: Sequence[str], python: str) -> Libraries:
+    """The accelerator's libraries for a wheel, which `python` (`3.11`) shall run.
+
+    `offered` are the lines of the wheel's own extra. They are taken where they bring what the wheel opens: one that
+    was built with another version of the toolkit than the official wheel still names the official one's.
+    """
+    rows = opened_libraries(knowledge, inspection, with_driver=False)
+    toolkit = _toolkit(knowledge, inspection)
+    needed = {_package(knowledge, inspection, row) for row in rows if row.use is None}
+    if needed <= {one.package for one in wanted(offered)}:
+        barred = _barred(knowledge, inspection, python)
+        lines = tuple(line for line in offered if not barred & {one.package for one in wanted([line])})
+        left = [line for line in offered if line not in lines]
+        return Libraries(
+            lines=lines, lacking=tuple(f"{line}, which has no files for Python {python}" for line in left)
+        )
+    lines = tuple(_line(package, row) for row in rows if (package := _package(knowledge, inspection, row)))
+    compiling = toolkit.packages.get(_major(knowledge, inspection), ()) if toolkit else ()
+    return Libraries(
+        lines=tuple(dict.fromkeys((*lines, *compiling))), lacking=tuple(_lacking(knowledge, inspection, rows))
+    )
+
+
+def _package(knowledge: KnowledgeBase, inspection: Inspection, row: RuntimeLibrary) -> str:
+    """Who has that library; empty where nobody is known to."""
+    return row.package.format_map({"major": _major(knowledge, inspection)}) if row.package else ""
+
+
+def _major(knowledge: KnowledgeBase, inspection: Inspection) -> str:
+    """Of the toolkit that the wheel was built with."""
+    accelerator = accelerator_of(knowledge, inspection)
+    return built_with(inspection, accelerator.toolkit or "").partition(".")[0] if accelerator else ""
+
+
+def _toolkit(knowledge: KnowledgeBase, inspection: Inspection) -> RuntimeToolkit | None:
+    accelerator, release = accelerator_of(knowledge, inspection), release_of(inspection)
+    rows = (row for row in knowledge.runtime_toolkits if accelerator and row.accelerator == accelerator.accelerator)
+    return next((row for row in rows if in_range(release, row.releases)), None)
+
+
+def _barred(knowledge: KnowledgeBase, inspection: Inspection, python: str) -> set[str]:
+    """Packages that an extra names, and that cannot be installed with that Python."""
+    accelerator, release = accelerator_of(knowledge, inspection), release_of(inspection)
+    name = accelerator.accelerator if accelerator else ""
+    return {
+        row.package
+        for row in knowledge.companions
+        if row.package and row.accelerator == name and row.pythons and python not in row.pythons
+        if in_range(release, row.releases)
+    }
+
+
+def _line(package: str, row: RuntimeLibrary) -> str:
+    """For pip. Such a package has the major version of its library: `libcufft.so.11` is in nvidia-cufft-cu12 11.2."""
+    major = row.library.partition(".so.")[2].partition(".")[0]
+    return f"{package}=={major}.*" if major else package
+
+
+def _lacking(knowledge: KnowledgeBase, inspection: Inspection, rows: Sequence[RuntimeLibrary]) -> Iterable[str]:
+    unknown = [row for row in rows if not row.package]
+    needed = [row.library for row in unknown if row.use is None]
+    if needed:
+        yield f"{', '.join(needed)}: no package is known that has them, and without them the wheel uses no GPU"
+    yield from (f"{row.library}, for {row.use}: no package is known that has it" for row in unknown if row.use)
+    toolkit, major = _toolkit(knowledge, inspection), _major(knowledge, inspection)
+    if toolkit and major not in toolkit.packages:
+        yield f"{posixpath.basename(toolkit.marker)}, for XLA: no package is known that has it"
+
+
+# --- variables ------------------------------------------------------------------------------------------------------
+
+
+def settings(knowledge: KnowledgeBase, inspection: Inspection, site: str, members: Iterable[str]) -> Settings:
+    """What the image says to the wheel and to the engine.
+
+    `site` is the folder of packages in the image, `members` are the files that the accelerator's packages put there.
+    """
+    members = list(members)
+    accelerator, toolkit = accelerator_of(knowledge, inspection), _toolkit(knowledge, inspection)
+    variables = dict(accelerator.container) if accelerator else {}
+    if toolkit:
+        end = f"/{toolkit.marker}"
+        folders = [member.removesuffix(end) for member in members if member.endswith(end)]
+        if folders and folders[0] not in toolkit.searched:
+            folder = f"{site}/{folders[0]}"
+            variables |= {name: value.format_map({"folder": folder}) for name, value in toolkit.setting.items()}
+    homes = {posixpath.basename(member): posixpath.dirname(member) for member in members if ".so" in member}
+    opened = {row.library for row in opened_libraries(knowledge, inspection, with_driver=False)}
+    path: tuple[str, ...] = ()
+    if not {homes[name] for name in opened if name in homes} <= _looked_into(inspection):
+        tops = {homes[name].partition("/")[0] for name in opened if name in homes}
+        path = tuple(f"{site}/{home}" for home in sorted(set(homes.values())) if home.partition("/")[0] in tops)
+    return Settings(variables=dict(sorted(variables.items())), library_path=path)
+
+
+def _looked_into(inspection: Inspection) -> set[str]:
+    """The folders, relative to that of packages, in which the wheel's libraries look for others by themselves."""
+    return {
+        posixpath.normpath(entry.replace("$ORIGIN", posixpath.dirname(library.path)))
+        for library in inspection.libraries
+        for entry in (*library.runpath, *library.rpath)
+    }
+
+
+# --- the context ----------------------------------------------------------------------------------------------------
+
+
+def render_runtime(image: RuntimeImage, templates: Mapping[str, str]) -> BuildContext:
+    """The context, but for the wheels, which belong into the folders of its stages."""
+    values = {
+        "build_id": image.build_id,
+        "base": image.base,
+        "python": image.python,
+        "folder": FOLDER,
+        "user": USER,
+        "stages": list(image.stages),
+        "stage_label": STAGE_LABEL,
+        "environment": dict(image.settings.variables),
+        "library_path": list(image.settings.library_path),
+        "labels": dict(image.labels),
+    }
+    scripts = {f"tfdock/{name}": templates[f"runtime/{name}"].encode() for name in ("environment.sh", "install.sh")}
+    files = {
+        "Dockerfile": from_template(templates, "runtime/Dockerfile.j2", values),
+        "wheel/constraints.txt": image.constraints.encode(),
+        **{f"{stage}/requirements.txt": _lines(pins) for stage, pins in image.stages.items()},
+        **scripts,
+    }
+    return BuildContext(files=dict(sorted(files.items())))
+
+
+def _lines(words: Iterable[str]) -> bytes:
+    return "".join(f"{word}\n" for word in words).encode()
+
+
+def site_packages(python: str) -> str:
+    """Where packages for a Python (`3.11`) lie in the image."""
+    return f"{FOLDER}/lib/python{python}/site-packages"

@@ -1,0 +1,193 @@
+"""Finished builds to make images of: named by profile, by wheel or by build id, and held while they are read.
+
+Only what has a record is taken: that is built here, or pulled, and verified. Whether the wheels are still what the
+record says is seen while they are hashed for the image, once each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NoReturn
+
+from tfdock.decide.plan import BuildPlan
+from tfdock.do.images.layers import WheelLayer
+from tfdock.do.wheels import refused
+from tfdock.do.workspace import Wheelhouse
+from tfdock.errors import Problem, ProfileError, WheelRefused, one_of
+from tfdock.inspect.build_record import BUILD_ID, read_record
+from tfdock.inspect.defects import WheelError
+from tfdock.inspect.oci import Descriptor, Malformed
+from tfdock.inspect.wheel_image import ImageBuild, ImageWheel, moving_tag
+from tfdock.inspect.wheel_labels import verified
+from tfdock.model import BuildId
+
+
+@dataclass
+class Choosing:
+    """Finds builds in a wheelhouse. Left as a context manager, it lets go of their wheels.
+
+    `plan` plans a profile; `check` is called now and then and raises to stop.
+    """
+
+    wheelhouse: Wheelhouse
+    plan: Callable[[str], BuildPlan]
+    check: Callable[[], None]
+    _layers: dict[Path, WheelLayer] = field(default_factory=dict)
+    _wheels: dict[Path, ImageWheel] = field(default_factory=dict)
+    _unreadable: str = ""
+    """What is wrong with a record that was met."""
+
+    def __enter__(self) -> Choosing:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for layer in self._layers.values():
+            layer.close()
+
+    def stream(self, layer: Descriptor) -> BinaryIO:
+        """The bytes of a wheel's layer, seekable; of each wheel one stream at a time."""
+        path = next(path for path, wheel in self._wheels.items() if wheel.layer.digest == layer.digest)
+        return self._layers[path].stream()
+
+    def path(self, wheel: ImageWheel) -> Path:
+        """Where a wheel that was found lies."""
+        return next(path for path, found in self._wheels.items() if found.sha256 == wheel.sha256)
+
+    def builds(self, names: Iterable[str]) -> tuple[ImageBuild, ...]:
+        """The builds of these names, each once.
+
+        Raises ProfileError (`build-not-here`, `wheel-not-found`), WheelRefused (`wheel-without-record`,
+        `wheel-changed`, and what is wrong with a wheel), OSError, and what planning a profile raises.
+        """
+        found = [self._build(name) for name in names]
+        return tuple({(build.build_id, build.fingerprint): build for build in found}.values())
+
+    def _build(self, name: str) -> ImageBuild:
+        if name.endswith(".whl"):
+            return self._of_wheel(Path(name))
+        if BUILD_ID.fullmatch(name) and (records := self._records(self.wheelhouse, BuildId(name))):
+            return self._whole(self.wheelhouse, records) or self._gone(records)
+        if moving_tag(name) and not Path(name).exists():
+            raise self._not_built("PROFILE", BuildId(name), others=False)
+        plan = self.plan(name)
+        records = self._records(self.wheelhouse, plan.build_id)
+        same = [one for one in records if one.record["fingerprint"] == plan.fingerprint]
+        if not same:
+            raise self._not_built(name, plan.build_id, others=bool(records))
+        return self._whole(self.wheelhouse, same) or self._gone(same)
+
+    def _of_wheel(self, path: Path) -> ImageBuild:
+        """The build of a wheel: in the wheelhouse where it lies, or the one whose wheel it is a copy of."""
+        if not path.is_file():
+            fix = "check the path; `tfdock build` prints that of each wheel it made"
+            raise ProfileError(Problem(code="wheel-not-found", message=f"there is no wheel {path}", fix=fix))
+        wheel = self._wheel(path)
+        for house in (Wheelhouse(path.parent.absolute()), self.wheelhouse):
+            records = [one for one in self._records(house, naming=wheel.sha256) if wheel.file in one.wheels]
+            if found := self._whole(house, records):
+                return found
+        raise WheelRefused(
+            Problem(
+                code="wheel-without-record",
+                message=f"{path} has no record here of how it was built and verified",
+                why=self._unreadable,
+                fix="build it, or pull it, and name it where it lies in the wheelhouse",
+            )
+        )
+
+    # --- what is there ------------------------------------------------------------------------------------------
+
+    def _records(self, house: Wheelhouse, build_id: BuildId | None = None, *, naming: str = "") -> list[_Recorded]:
+        """Records of verified builds, of one build id or with that word in them, the newest first."""
+        found = []
+        for file in house.record_files(build_id):
+            try:
+                data = file.read_bytes()
+                if naming.encode() not in data:
+                    continue
+                record = read_record(data)
+            except FileNotFoundError:  # somebody prunes
+                continue
+            except Malformed as error:
+                self._unreadable = f"{file} cannot be used: {error}"
+                continue
+            if verified(record) == "no":
+                self._unreadable = f"{file} says of no check that it has passed"
+            else:
+                found.append(_Recorded(record=record, document=data))
+        return sorted(found, key=lambda one: (one.record["finished"], one.record["fingerprint"]), reverse=True)
+
+    def _whole(self, house: Wheelhouse, records: Sequence[_Recorded]) -> ImageBuild | None:
+        """The newest of these builds whose wheels are all in the wheelhouse, byte for byte."""
+        for one in records:
+            paths = [house.root / file for file in one.wheels]
+            if not all(path.is_file() for path in paths):
+                continue
+            wheels = tuple(self._wheel(path) for path in paths)
+            if [wheel.sha256 for wheel in wheels] == [sha256 for sha256, _ in one.wheels.values()]:
+                return ImageBuild(record=one.record, document=one.document, wheels=wheels)
+        return None
+
+    def _wheel(self, path: Path) -> ImageWheel:
+        """A wheel, which is opened and hashed the first time that it is asked for."""
+        path = path.absolute()
+        if path not in self._wheels:
+            self._layers[path] = WheelLayer(path)
+            try:
+                self._wheels[path] = self._layers[path].hashed(self.check)
+            except WheelError as error:
+                raise refused(path, error) from error
+        return self._wheels[path]
+
+    # --- what is not --------------------------------------------------------------------------------------------
+
+    def _gone(self, records: Sequence[_Recorded]) -> NoReturn:
+        """There are records, and no wheels that are what they say."""
+        newest = records[0]
+        paths = [self.wheelhouse.root / file for file in newest.wheels]
+        changed = next((path for path in paths if path.is_file()), None)
+        if changed:
+            raise WheelRefused(
+                Problem(
+                    code="wheel-changed",
+                    message=f"{changed} is not the wheel that its record speaks of: it changed after it was built",
+                    fix="build again",
+                )
+            )
+        raise ProfileError(
+            Problem(
+                code="build-not-here",
+                message=f"the wheel of {newest.record['build_id']} is no longer in {self.wheelhouse.root}",
+                fix="build it again: what was compiled is in the cache",
+            )
+        )
+
+    def _not_built(self, name: str, build_id: BuildId, *, others: bool) -> ProfileError:
+        here = f"a build of {build_id} that the profile does not plan" if others else f"no build of {build_id}"
+        fix = f"build it first: `tfdock build {name}`"
+        return ProfileError(
+            Problem(
+                code="build-not-here",
+                message=f"the wheelhouse {self.wheelhouse.root} holds {here}",
+                why=self._unreadable,
+                fix=one_of([fix, f"name what is there by its build id: `{build_id}`"]) if others else fix,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """A record and the bytes of its file."""
+
+    record: dict[str, Any]
+    document: bytes
+
+    @property
+    def wheels(self) -> dict[str, tuple[str, int]]:
+        """The wheels that it names: file -> sha256 and size."""
+        return {one["file"]: (one["sha256"], one["size"]) for one in self.record["wheels"]}

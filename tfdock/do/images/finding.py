@@ -1,0 +1,74 @@
+"""Which image has a build: the repositories of the settings, asked for the fingerprint of a plan."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tfdock.decide.lock import LockFile
+from tfdock.decide.plan import BuildPlan
+from tfdock.decide.tools import NATIVE
+from tfdock.do.images.stored import StoredImage, stored
+from tfdock.errors import Incompatible, NetworkError, Problem
+from tfdock.inspect.wheel_image import fingerprint_tag
+from tfdock.inspect.wheel_image_read import machine_platform
+from tfdock.model import ImageRef
+
+
+def here() -> str:
+    """The platform of this machine, as images name it."""
+    return machine_platform(platform.machine())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Looks for the very build of a plan, in one repository after another.
+
+    `check` is called now and then and raises to stop.
+    """
+
+    repositories: tuple[str, ...]
+    check: Callable[[], None]
+
+    def images(
+        self, plan: BuildPlan, lock: LockFile | None, failed: Callable[[NetworkError], object]
+    ) -> Iterator[StoredImage]:
+        """The images that hold it, as they are found; what could not be asked is told to `failed`.
+
+        Raises VerificationFailed for an image that is not what it says.
+        """
+        for name in self.repositories:
+            try:
+                found = self._in(ImageRef.parse(name), plan)
+            except NetworkError as error:
+                failed(error)
+                continue
+            if found and (lock is None or found.builds[0].record.get("lock") == lock.sha256):
+                yield found
+
+    def _in(self, repository: ImageRef, plan: BuildPlan) -> StoredImage | None:
+        tags = (fingerprint_tag(plan.fingerprint), plan.build_id)
+        for tag in tags:
+            image = ImageRef(repository.repository, repository.registry, tag)
+            found = stored(image, here(), self.check)
+            # Under the build id may lie another build of it, by another base or other flags.
+            if found and [build.fingerprint for build in found.builds] == [plan.fingerprint]:
+                return found
+        return None
+
+
+def refusal(plan: BuildPlan) -> Incompatible | None:
+    """Why no registry is asked for a plan; None where it may be."""
+    resolution = plan.resolution
+    if not any(NATIVE.search(option) for option in (*resolution.flags, *resolution.optimize)):
+        return None
+    return Incompatible(
+        Problem(
+            code="native-pulled",
+            message=f"{plan.build_id} is for the CPU of the machine that builds it",
+            why="what another machine has built may not run on this one",
+            fix="build it here, or name the instruction sets: `optimize: [avx2, fma]`",
+            field="optimize",
+        )
+    )

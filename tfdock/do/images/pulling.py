@@ -1,0 +1,224 @@
+"""`pull`: wheels out of a registry into the wheelhouse. What arrives is kept, and used when all of it is known.
+
+A wheel is written beside its record, where no installer looks, while the digest of its layer is taken; then it is
+read as any wheel is, against its RECORD, and moved into the wheelhouse as a build would. A pull that breaks off or is
+killed leaves what arrived, and the next one goes on behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+from tfdock.do.failures import file_error, gib, make_folder
+from tfdock.do.images.stored import StoredImage, malformed
+from tfdock.do.machine import free_disk
+from tfdock.do.workspace import PULLED, WheelFile, Wheelhouse, file_sha256
+from tfdock.errors import DiskFull, NetworkError, Problem, VerificationFailed
+from tfdock.inspect.defects import WheelError
+from tfdock.inspect.oci import Malformed
+from tfdock.inspect.wheel import WheelFacts, read_wheel
+from tfdock.inspect.wheel_image import frame
+from tfdock.inspect.wheel_image_read import FoundBuild, FoundWheel, wheel_bytes
+from tfdock.model import BuildId
+
+_BLOCK = 1 << 20
+_ROOM = 64 << 20
+"""Bytes that are left free on the wheelhouse's disk."""
+
+Read = Callable[[BinaryIO, str], WheelFacts]
+"""Reads a whole wheel of that name, and holds it against its RECORD; raises WheelError."""
+
+
+def _nothing(_: object) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    """A build that is in the wheelhouse, and how it came there. `status` is `pulled` or `up-to-date`.
+
+    `received` bytes of wheels came from the registry now, `kept` ones were here from a pull that broke off.
+    """
+
+    status: str
+    origin: str
+    build: FoundBuild
+    record_path: Path
+    wheels: tuple[Path, ...]
+    received: int = 0
+    kept: int = 0
+
+
+@dataclass
+class Pulling:
+    """Takes builds out of images into a wheelhouse.
+
+    `check` is called now and then and raises to stop; `say` hears what is going on, and `progress` of so many bytes
+    more. Every method raises what `Repository` does, and WheelRefused, DiskFull and what is wrong with files.
+    """
+
+    wheelhouse: Wheelhouse
+    check: Callable[[], None]
+    say: Callable[[str], object] = _nothing
+    progress: Callable[[int], object] = _nothing
+    read: Read = read_wheel
+    received: int = field(default=0, init=False)
+    kept: int = field(default=0, init=False)
+
+    def all_of(self, image: StoredImage) -> list[Pulled]:
+        """Take every build of an image; raises Locked where another run has the build."""
+        make_folder(self.wheelhouse.root)
+        found = []
+        for build in image.builds:
+            with self.wheelhouse.locked(BuildId(build.build_id)):
+                found.append(self.taken(image, build))
+        return found
+
+    def taken(self, image: StoredImage, build: FoundBuild) -> Pulled:
+        """Take one build of an image, whose build id is held."""
+        build_id = BuildId(build.build_id)
+        folder = self.wheelhouse.record_folder(build_id, build.fingerprint)
+        result = Pulled(
+            status="up-to-date",
+            origin=image.origin,
+            build=build,
+            record_path=folder / "record.json",
+            wheels=tuple(self.wheelhouse.root / wheel.file for wheel in build.wheels),
+        )
+        with self._own_files():
+            here = self.wheelhouse.finished(build_id, build.fingerprint)
+            if here and here["wheels"] == build.record["wheels"]:
+                return result
+            make_folder(folder)
+            self.received = self.kept = 0
+            arrived = self._arrived(image, build, folder)
+            self.check()
+            origin = {"reference": str(image.image), "digest": image.digest}
+            beside = {PULLED: json.dumps(origin, indent=1, sort_keys=True).encode() + b"\n"}
+            self.wheelhouse.publish(build_id, build.record, arrived, beside)
+        return replace(result, status="pulled", received=self.received, kept=self.kept)
+
+    @contextmanager
+    def _own_files(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise file_error(error, {"the wheelhouse": self.wheelhouse.root}) from error
+
+    def _arrived(self, image: StoredImage, build: FoundBuild, folder: Path) -> dict[Path, WheelFile]:
+        """All wheels of a build, on the wheelhouse's disk and known to be what they should be."""
+        parts = [folder / f"pull-{wheel.layer.digest[7:23]}.part" for wheel in build.wheels]
+        for left in set(folder.glob("pull-*.part")) - set(parts):
+            left.unlink(missing_ok=True)
+        found: dict[Path, WheelFile] = {}
+        for wheel, part in zip(build.wheels, parts, strict=True):
+            file = WheelFile(file=wheel.file, sha256=wheel.sha256, size=wheel.size)
+            target = self.wheelhouse.root / wheel.file
+            if target.is_file() and target.stat().st_size == wheel.size and file_sha256(target) == wheel.sha256:
+                found[target] = file
+                continue
+            self.wheelhouse.check_free(BuildId(build.build_id), file)
+            self._fetch(image, wheel, part)
+            found[part] = file
+        return found
+
+    # --- one wheel ----------------------------------------------------------------------------------------------
+
+    def _fetch(self, image: StoredImage, wheel: FoundWheel, part: Path) -> None:
+        """Have a wheel whole in a file of its own; one that turns out to be another is removed."""
+        begun = min(part.stat().st_size, wheel.size) if part.is_file() else 0
+        self._check_room(wheel.size - begun)
+        try:
+            self._download(image, wheel, part, begun)
+            self._verify(image, wheel, part)
+        except VerificationFailed:
+            part.unlink()
+            if not begun:
+                raise
+            # A disk may lose what a machine that went down had written: whose fault it is, the second time tells.
+            self.say(f"what an earlier pull left of {wheel.file} is damaged: it is fetched anew")
+            self._fetch(image, wheel, part)
+        else:
+            self.kept += begun
+            self.received += wheel.size - begun
+
+    def _check_room(self, size: int) -> None:
+        root, free = self.wheelhouse.root, free_disk(self.wheelhouse.root)
+        if free is not None and free < size + _ROOM:
+            raise DiskFull(
+                Problem(
+                    code="disk-full",
+                    message=f"the wheelhouse {root} has {gib(free)} free, and {gib(size)} are to come",
+                    fix="make room there, or give another `--wheelhouse`",
+                )
+            )
+
+    def _download(self, image: StoredImage, wheel: FoundWheel, part: Path, begun: int) -> None:
+        """Bring a file to the whole wheel, behind the `begun` bytes that it has."""
+        before = chain([frame(wheel.file, wheel.size)[0]], _blocks(part, begun)) if begun else ()
+        pieces = image.repository.blob(wheel.layer, before)
+        # Unbuffered: what has arrived is to be there when we are killed.
+        with open(part, "r+b" if begun else "wb", buffering=0, opener=_no_link) as file:
+            file.truncate(begun)
+            file.seek(begun)
+            self.progress(begun)
+            try:
+                for piece in wheel_bytes(wheel, pieces, begun):
+                    file.write(piece)
+                    self.progress(len(piece))
+            except Malformed as error:
+                for _ in pieces:  # are these the bytes that were pushed? If not, the registry is to blame
+                    pass
+                raise malformed(image.image, image.digest, str(error)) from error
+            except NetworkError as error:
+                if file.tell():
+                    error.problems = tuple(_with_hint(problem) for problem in error.problems)
+                raise
+
+    def _verify(self, image: StoredImage, wheel: FoundWheel, part: Path) -> None:
+        """Hold what lies on the disk against the image, and against its own RECORD."""
+        self.check()
+        try:
+            with part.open("rb") as file:
+                facts = self.read(file, wheel.file)
+        except WheelError as error:
+            raise self._refused(image, wheel, error.code, error.message) from error
+        if facts.sha256 != wheel.sha256:
+            what = f"{wheel.file} has the sha256 {facts.sha256}, but its labels, SHA256SUMS and record {wheel.sha256}"
+            raise malformed(image.image, image.digest, what)
+        if not facts.record_ok:
+            first = facts.record_problems[0]
+            raise self._refused(image, wheel, first.code, f"{first.path}: {first.message}")
+
+    def _refused(self, image: StoredImage, wheel: FoundWheel, code: str, what: str) -> VerificationFailed:
+        return VerificationFailed(
+            Problem(
+                code=code,
+                message=f"{wheel.file} of the image `{image.image}` is refused: {what}",
+                why=f"{image.digest} has the bytes that it should have: so it was pushed",
+                fix="who can push there? Take another image",
+            )
+        )
+
+
+def _blocks(path: Path, size: int) -> Iterator[bytes]:
+    """The first so many bytes of a file."""
+    with path.open("rb") as file:
+        while size and (block := file.read(min(size, _BLOCK))):
+            size -= len(block)
+            yield block
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def _with_hint(problem: Problem) -> Problem:
+    return replace(problem, fix=f"{problem.fix}; what has arrived is kept, and the same command goes on behind it")

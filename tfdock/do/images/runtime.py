@@ -1,0 +1,353 @@
+"""`image runtime`: an image with Python, a finished wheel and what that requires; tried before it gets its name."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement
+from packaging.utils import parse_wheel_filename
+
+from tfdock.decide.render import BuildContext
+from tfdock.decide.runtime_image import (
+    CONTENTS_LABEL,
+    STAGE_LABEL,
+    STAGES,
+    Libraries,
+    RuntimeImage,
+    libraries,
+    render_runtime,
+    settings,
+    site_packages,
+)
+from tfdock.decide.trial import accelerator_of, limits_of, linked_to_accelerator
+from tfdock.do import assets
+from tfdock.do.engine import Cancel, ImageBuild, ImageInfo
+from tfdock.do.images.use import Use
+from tfdock.do.locking import held
+from tfdock.do.source import context_archive
+from tfdock.do.verify.bench import Bench, Impossible, impossible
+from tfdock.do.verify.lab import Lab, requirements
+from tfdock.do.wheels import inspected
+from tfdock.do.workspace import file_sha256
+from tfdock.errors import BuildFailed, Interrupted, Problem, WheelRefused
+from tfdock.inspect import wheel_image
+from tfdock.inspect.identity import constraints, runs_on_python
+from tfdock.inspect.inspection import Inspection
+from tfdock.inspect.wheel_labels import STANDARD, labels
+from tfdock.model import Digest, ImageRef
+from tfdock.read.knowledge import KnowledgeBase
+
+_CREATED = f"{STANDARD}.created"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is asked for. `name` is the image's, `push` a second one to be sent to its registry.
+
+    Without `gpu` the libraries of the wheel's accelerator are left out.
+    """
+
+    name: str
+    push: str | None = None
+    gpu: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """An image that the engine has. Sizes in bytes; `lacking` says in sentences what a user may miss in it.
+
+    `status` is `built`, or `up-to-date` where there was such an image of that name.
+    """
+
+    status: str
+    name: str
+    id: str
+    size: int
+    base: str
+    base_size: int
+    labels: Mapping[str, str]
+    variables: Mapping[str, str]
+    distributions: tuple[str, ...]
+    lacking: tuple[str, ...]
+    pushed: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Contents:
+    """The wheels of the image by stage, and what there is to say of them."""
+
+    files: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    lacking: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What the engine is given: a context with files `beside` it; `key` is a hash of all of it and the base."""
+
+    context: BuildContext
+    beside: Mapping[str, Path]
+    labels: Mapping[str, str]
+    key: str
+
+
+def default_name(build_id: str) -> str:
+    """What the image of a build is called on the engine."""
+    return f"tfdock/runtime:{build_id}"
+
+
+def make(
+    bench: Bench, knowledge: KnowledgeBase, build: wheel_image.ImageBuild, wheels: Sequence[Path], wish: Wish
+) -> Made:
+    """Make the runtime image of a finished build, whose wheels lie there.
+
+    Raises ProfileError (`runtime-unknown`, `runtime-lacks-libraries`, `runtime-unfit`), NetworkError
+    (`dependencies-unavailable`, and what a push raises), BuildFailed, VerificationFailed (`runtime-image-broken`),
+    and the engine's errors.
+    """
+    inspection = inspected(wheels[0])
+    try:
+        return _Making(bench, knowledge, build, inspection, tuple(wheels), wish).made()
+    except Impossible as reason:
+        raise reason.error from reason
+    except Interrupted:  # the engine's own, which does not know whether it was SIGINT or SIGTERM
+        bench.steps.stop.check()
+        raise
+
+
+class _Making(Lab):
+    """One image on its way."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        knowledge: KnowledgeBase,
+        build: wheel_image.ImageBuild,
+        inspection: Inspection,
+        wheels: tuple[Path, ...],
+        wish: Wish,
+    ) -> None:
+        super().__init__(bench, inspection.wheel.python_tag, inspection.wheel.abi_tag)
+        self._knowledge, self._build, self._inspection = knowledge, build, inspection
+        self._wheels, self._wish = wheels, wish
+        self._plan: Mapping[str, Any] = build.record["plan"]
+
+    def made(self) -> Made:
+        steps = self._bench.steps
+        reference, python = self._base()
+        base = steps.image(str(self._bench.settings.mirrored(reference)), "image", f"runtime image {reference}")
+        contents = self._contents(base, python)
+        image = self._image(reference, base, python, contents)
+        work = _work(image, base, contents)
+        found = steps.engine.image(self._wish.name)
+        status = "up-to-date" if found and found.labels.get(CONTENTS_LABEL) == work.key else "built"
+        if found is None or status == "built":
+            found = self._made(image, work, base)
+        return Made(
+            status=status,
+            name=self._wish.name,
+            id=found.id,
+            size=found.size,
+            base=str(reference),
+            base_size=base.size,
+            labels=work.labels,
+            variables=image.settings.variables,
+            distributions=tuple(_distribution(path) for stage in STAGES for path in contents.files.get(stage, ())),
+            lacking=contents.lacking,
+            pushed=self._pushed(found),
+        )
+
+    # --- the base -----------------------------------------------------------------------------------------------
+
+    def _base(self) -> tuple[ImageRef, str]:
+        """The base, and the Python in it: the profile's `runtime`, else the known one."""
+        tags = self._inspection.wheel.python_tag, self._inspection.wheel.abi_tag
+        python = self._choice("python")
+        asked = self._plan.get("runtime") if self._asked("runtime") else None
+        known = self._knowledge.runtimes.get(python)
+        reference = asked or (known.image if known and runs_on_python(*tags, python) else None)
+        if not isinstance(reference, str):
+            raise impossible(
+                "runtime-unknown",
+                f"no image is known with a Python for {tags[0]}",
+                "name one that has it: `runtime: …` in the profile",
+            )
+        linked = linked_to_accelerator(self._knowledge, self._inspection)
+        if linked and not asked:
+            raise impossible(
+                "runtime-lacks-libraries",
+                f"the wheel links {', '.join(linked)}, which {reference} does not have",
+                "name an image that has them and the wheel's Python: `runtime: …` in the profile",
+            )
+        return ImageRef.parse(reference), python
+
+    def _choice(self, name: str) -> str:
+        return next((str(one["value"]) for one in self._choices if one.get("field") == name), "")
+
+    def _asked(self, name: str) -> bool:
+        return any(one.get("field") == name and one.get("source") == "profile" for one in self._choices)
+
+    @property
+    def _choices(self) -> list[Mapping[str, Any]]:
+        """What the build's plan chose; a record that came from elsewhere may hold anything there."""
+        found = self._plan.get("choices")
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+    # --- packages -----------------------------------------------------------------------------------------------
+
+    def _contents(self, base: ImageInfo, python: str) -> _Contents:
+        """Fetch what the wheel requires, as when it was tried, and then what it uses of its accelerator."""
+        chosen = self._libraries(python)
+        try:
+            wanted = requirements(self._inspection.metadata.requires_dist)
+        except InvalidRequirement as error:
+            raise impossible("dependencies-unavailable", f"it requires {error}", "") from error
+        limits = limits_of(self._knowledge, self._inspection)
+        required = self._wheels_for(base, wanted, limits)
+        held_to = (*limits, *(_pin(path) for path in required))
+        known = {path.name for path in required}
+        brought = [path for path in self._wheels_for(base, chosen.lines, held_to) if path.name not in known]
+        files = {"required": required, "accelerator": tuple(brought), "wheel": self._wheels}
+        return _Contents(files={stage: files[stage] for stage in STAGES if files[stage]}, lacking=chosen.lacking)
+
+    def _libraries(self, python: str) -> Libraries:
+        accelerator = accelerator_of(self._knowledge, self._inspection)
+        if accelerator is None:
+            return Libraries()
+        if not self._wish.gpu:
+            return Libraries(lacking=("the libraries for GPUs, which were not wanted (`--no-gpu-libraries`)",))
+        extras = {
+            row.extra
+            for row in self._knowledge.companions
+            if row.accelerator == accelerator.accelerator and row.extra in self._inspection.metadata.provides_extra
+        }
+        texts = self._inspection.metadata.requires_dist
+        try:
+            plain = requirements(texts)
+            offered = [line for line in requirements(texts, sorted(filter(None, extras))) if line not in plain]
+        except InvalidRequirement as error:
+            raise impossible("dependencies-unavailable", f"it requires {error}", "") from error
+        return libraries(self._knowledge, self._inspection, offered, python)
+
+    def _wheels_for(self, base: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> tuple[Path, ...]:
+        """The wheels that these lines mean, by name."""
+        if not wanted:
+            return ()
+        return tuple(sorted(self.fetched(base, wanted, limits).glob("*.whl")))
+
+    # --- the image ----------------------------------------------------------------------------------------------
+
+    def _image(self, reference: ImageRef, base: ImageInfo, python: str, contents: _Contents) -> RuntimeImage:
+        members = [name for path in contents.files.get("accelerator", ()) for name in _members(path)]
+        digest = next((one.rpartition("@")[2] for one in base.digests), reference.digest)
+        own = labels([self._build.record], self._build.wheels)
+        own |= {f"{STANDARD}.base.name": str(reference)} | ({f"{STANDARD}.base.digest": digest} if digest else {})
+        own.pop(_CREATED)  # when that was, the engine says
+        return RuntimeImage(
+            build_id=self._build.build_id,
+            base=reference,
+            python=python,
+            stages={stage: tuple(map(_pin, paths)) for stage, paths in contents.files.items()},
+            settings=settings(self._knowledge, self._inspection, site_packages(python), members),
+            labels=dict(sorted(own.items())),
+            constraints=constraints(self._build.build_id, [path.name for path in self._wheels]),
+        )
+
+    def _made(self, image: RuntimeImage, work: _Work, base: ImageInfo) -> ImageInfo:
+        """Build it, try it, and give it its name."""
+        steps = self._bench.steps
+        found = self._built(image, work, base)
+        Use(self._bench, self._knowledge, self._inspection).check(found, self._wish.name)
+        for path, wheel in zip(self._wheels, self._build.wheels, strict=True):
+            _check_same(path, wheel.sha256)
+        steps.engine.tag(found.id, self._wish.name)
+        # They hold everything a second time.
+        for stage in steps.engine.dangling(STAGE_LABEL):
+            if stage.labels[STAGE_LABEL] == steps.run:
+                steps.engine.remove_image(stage.id)
+        return found
+
+    def _built(self, image: RuntimeImage, work: _Work, base: ImageInfo) -> ImageInfo:
+        """Build it. Who builds on the same base waits: layers that both need are made once."""
+        steps, machine = self._bench.steps, self._bench.settings
+        request = ImageBuild(
+            context=lambda: context_archive(work.context, None, work.beside),
+            build_args={"BASE_IMAGE": base.id, "STAGE_OF": steps.run},
+            # Everything is in the context.
+            network="none",
+        )
+        cancel = Cancel()
+        stopper = steps.stopper(gently=cancel.set, by_force=lambda: steps.give_up("image"))
+        key = hashlib.sha256(f"runtime {image.base}".encode()).hexdigest()[:16]
+        waiting = steps.waiting("image", f"builds an image on {image.base} too")
+        steps.forget()
+        with held(machine.state_dir.absolute() / "locks" / f"image-{key}", "the image", alone=True, waiting=waiting):
+            try:
+                made = steps.watch(
+                    self._wish.name, lambda output: steps.engine.build(request, output, cancel), stopper
+                )
+            except BuildFailed as error:
+                raise self._completed(error) from error
+        found = steps.engine.image(made)
+        assert found is not None
+        return found
+
+    def _completed(self, error: BuildFailed) -> BuildFailed:
+        """The error with what the step said last, and where all of it stands."""
+        own = [line for line in self._bench.steps.tail if line.startswith(("tfdock: ", "ERROR: "))]
+        (problem, *_), log = error.problems, self._bench.steps.log.name
+        said = "".join(f"\n  {line[:300]}" for line in own[-3:])
+        return BuildFailed(replace(problem, message=f"{problem.message}{said}\n  log: {log}"))
+
+    # --- a registry ---------------------------------------------------------------------------------------------
+
+    def _pushed(self, image: ImageInfo) -> Mapping[str, str] | None:
+        if self._wish.push is None:
+            return None
+        steps, name = self._bench.steps, self._wish.push
+        steps.engine.tag(image.id, name)
+        stopper = steps.stopper(gently=lambda: steps.give_up("image"))
+        digest: Digest = steps.watch(f"push {name}", lambda output: steps.engine.push(name, output), stopper)
+        return {"reference": name, "digest": digest}
+
+
+def _work(image: RuntimeImage, base: ImageInfo, contents: _Contents) -> _Work:
+    """The context, with a label of what all of it comes to."""
+    beside = {f"{stage}/{path.name}": path for stage, paths in contents.files.items() for path in paths}
+    plain = render_runtime(image, assets.templates())
+    total = hashlib.sha256(base.id.encode())
+    for path, data in plain.files.items():
+        total.update(f"\n{path} {hashlib.sha256(data).hexdigest()}".encode())
+    for name, file in sorted(beside.items()):
+        total.update(f"\n{name} {file.stat().st_size}".encode())
+    labels = {**image.labels, CONTENTS_LABEL: total.hexdigest()}
+    context = render_runtime(replace(image, labels=labels), assets.templates())
+    return _Work(context=context, beside=beside, labels=labels, key=total.hexdigest())
+
+
+def _check_same(path: Path, sha256: str) -> None:
+    """The wheelhouse may have got another wheel of that name while this one was installed."""
+    if file_sha256(path) != sha256:
+        raise WheelRefused(
+            Problem(code="wheel-changed", message=f"{path} was replaced meanwhile", fix="run the same command again")
+        )
+
+
+def _members(wheel: Path) -> list[str]:
+    """The files that a wheel puts among packages."""
+    with zipfile.ZipFile(wheel) as archive:
+        return [name for name in archive.namelist() if ".data/" not in name]
+
+
+def _pin(wheel: Path) -> str:
+    return _distribution(wheel).replace(" ", "==")
+
+
+def _distribution(wheel: Path) -> str:
+    """`numpy 2.0.2`."""
+    name, version, *_ = parse_wheel_filename(wheel.name)
+    return f"{name} {version}"

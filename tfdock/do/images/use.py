@@ -1,0 +1,97 @@
+"""A runtime image, used as its users will: not as root, with nothing to write to but /tmp, without a network."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfdock.decide.trial import trial
+from tfdock.do import assets, events
+from tfdock.do.engine import RUN_LABEL, ContainerSpec, ImageInfo
+from tfdock.do.verify.bench import Bench
+from tfdock.do.verify.lab import HERE, Lab, ended, handed
+from tfdock.do.verify.trial import MarkedLines
+from tfdock.errors import Problem, VerificationFailed
+from tfdock.inspect.inspection import Inspection
+from tfdock.read.knowledge import KnowledgeBase
+
+_TRIED = ("import", "op")
+"""Checks of a wheel that are made in its image too."""
+_TMP = {"/tmp": "rw,exec,mode=1777,size=512m"}
+
+
+class Use(Lab):
+    """An image of an inspected wheel, on a bench."""
+
+    def __init__(self, bench: Bench, knowledge: KnowledgeBase, inspection: Inspection) -> None:
+        super().__init__(bench, inspection.wheel.python_tag, inspection.wheel.abi_tag)
+        self._knowledge, self._inspection = knowledge, inspection
+
+    def check(self, image: ImageInfo, name: str) -> None:
+        """Raise VerificationFailed (`runtime-image-broken`) where it does not work; `name` is what it gets."""
+        tried = trial(self._knowledge, self._inspection, xla=None, without_gpu="the image is tried without one")
+        checks = [{"check": own, "script": None} for own in ("user", "dependencies")]
+        checks += [{"check": task.check, "script": task.script} for task in tried.tasks if task.check in _TRIED]
+        mark = f"tfdock-{secrets.token_hex(8)}"
+        folder = self._scripts({"mark": mark, "facts": dict(tried.facts), "checks": checks})
+        spec = ContainerSpec(
+            name=f"tfdock-{self._bench.steps.run}-try",
+            image=image.id,
+            command=("python", f"{HERE}/try/try.py", f"{HERE}/try/request.json"),
+            mounts=(handed(folder, "try"),),
+            labels={RUN_LABEL: self._bench.steps.run},
+            network="none",
+            memory=min(self._bench.memory, self._bench.info.memory),
+            pids=16384,
+            tmpfs=_TMP,
+            read_only=True,
+        )
+        marked = MarkedLines(
+            mark, lambda count: self._bench.steps.listen(events.Progress(done=count, total=len(checks)))
+        )
+        state = self._ran(spec, f"trial of {name}", marked)
+        documents = {str(one.get("check")): one for one in marked.documents if isinstance(one, dict)}
+        found = [_told(str(one["check"]), documents.get(str(one["check"]))) for one in checks]
+        failed = [line for line in found if line]
+        if failed:
+            if not documents:
+                failed = [ended(state, self._bench.steps.tail)]
+            raise _broken(failed, self._bench.steps.log.name)
+
+    def _scripts(self, request: Mapping[str, object]) -> Path:
+        """The folder with the scripts and what they are told, for any user to read."""
+        folder = self._emptied("try")
+        texts = {name: text for name, text in assets.templates().items() if name.startswith("verify/")}
+        texts |= {"try.py": assets.templates()["runtime/try.py"], "request.json": json.dumps(request)}
+        for name, text in texts.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+            path.chmod(0o644)
+        for path in (folder, *(one for one in folder.rglob("*") if one.is_dir())):
+            path.chmod(0o755)
+        return folder
+
+
+def _told(name: str, document: Mapping[str, Any] | None) -> str:
+    """A check that has not passed, in one line."""
+    if document is None:
+        return f"`{name}`: no result"
+    if document.get("outcome") == "passed":
+        return ""
+    words = (document.get("found"), document.get("reason"))
+    return f"`{name}`: {'; '.join(str(word) for word in words if word)}"
+
+
+def _broken(failed: Sequence[str], log: str) -> VerificationFailed:
+    return VerificationFailed(
+        Problem(
+            code="runtime-image-broken",
+            message="the image was built, and does not work:\n  " + "\n  ".join(failed),
+            why="it has not got a name",
+            fix=f"read the log, {log}; try the wheel by itself (`tfdock verify`); name another base: `runtime: …`",
+        )
+    )

@@ -1,0 +1,173 @@
+"""What lies in a wheelhouse: each wheel with the record of its build, or where it has none, with what itself says."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from tfdock.decide.holdings import Told, told_by_build_info, told_by_record
+from tfdock.do.wheelhouse.index import Signature, WheelIndex, signature
+from tfdock.do.workspace import Wheelhouse, file_sha256
+from tfdock.inspect.archive import open_archive
+from tfdock.inspect.defects import WheelError
+from tfdock.inspect.inspection import build_info_of
+from tfdock.model import BuildId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The record of a build, and where it lies."""
+
+    record: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def build_id(self) -> BuildId:
+        """The build id, by the folder: that is the one whose lock is held."""
+        return BuildId(self.folder.parent.name)
+
+    @property
+    def fingerprint(self) -> str:
+        """The build's fingerprint."""
+        return str(self.record.get("fingerprint"))
+
+    @property
+    def wheels(self) -> Iterator[tuple[str, str, int]]:
+        """Its wheels: file, sha256, size."""
+        for wheel in self.record.get("wheels") or ():
+            yield wheel["file"], wheel["sha256"], wheel["size"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A wheel that lies in the wheelhouse.
+
+    `changed` is its file's time in seconds since 1970. `recorded` is the build that made it: None for a wheel from
+    elsewhere, and for one that is no longer what a build published. `problem` says what is wrong, if anything is.
+    """
+
+    path: Path
+    size: int
+    changed: float
+    signature: Signature
+    name: str
+    version: str
+    tags: str
+    told: Told
+    sha256: str | None = None
+    recorded: Recorded | None = None
+    pulled_from: str | None = None
+    problem: str = ""
+
+    @property
+    def finished(self) -> float:
+        """When it was made: by its record, else by its file."""
+        return self.changed if self.told.finished is None else self.told.finished
+
+
+def records(house: Wheelhouse) -> list[Recorded]:
+    """Every record of the wheelhouse that can be read."""
+    found = []
+    for file in house.record_files():
+        with suppress(OSError, ValueError):
+            record = json.loads(file.read_bytes())
+            one = Recorded(record=record, folder=file.parent)
+            with suppress(AttributeError, KeyError, TypeError):
+                if all(map(_is_wheel, one.wheels)):
+                    found.append(one)
+    return found
+
+
+def _is_wheel(row: tuple[object, object, object]) -> bool:
+    file, sha256, size = row
+    return isinstance(file, str) and isinstance(sha256, str) and isinstance(size, int)
+
+
+def held(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) -> list[Held]:
+    """Every wheel of the wheelhouse, by name. `accelerators` are asked for where a wheel has no record.
+
+    A file is taken for what its record says by its name and size; only where that could be several, it is hashed.
+    """
+    by_file: dict[str, list[tuple[str, int, Recorded]]] = defaultdict(list)
+    for one in records(house):
+        for file, sha256, size in one.wheels:
+            by_file[file].append((sha256, size, one))
+    hashes = WheelIndex(house).hashes()
+    found = []
+    for path in sorted(house.root.iterdir()):
+        if path.suffix != ".whl" or path.name.startswith(".") or not path.is_file():
+            continue
+        with suppress(FileNotFoundError):  # it has gone since
+            found.append(_held(house, path, hashes.get(path.name), by_file[path.name], accelerators))
+    return found
+
+
+def _held(
+    house: Wheelhouse,
+    path: Path,
+    sha256: str | None,
+    candidates: list[tuple[str, int, Recorded]],
+    accelerators: Callable[[], Iterable[str]],
+) -> Held:
+    found = path.stat()
+    same = [one for one in candidates if one[1] == found.st_size]
+    if sha256 is None and len({one[0] for one in same}) > 1:
+        sha256 = file_sha256(path)
+    if sha256 is not None:
+        same = [one for one in same if one[0] == sha256]
+    # The newest of those that made these very bytes.
+    newest = max(same, key=lambda one: str(one[2].record.get("finished")), default=None)
+    name, version, tags = _named(path.name)
+    recorded = newest[2] if newest else None
+    told, problem = (told_by_record(recorded.record), "") if recorded else _foreign(path, accelerators)
+    if candidates and not recorded:
+        problem = problem or "not the bytes that a build published under this name"
+    return Held(
+        path=path,
+        size=found.st_size,
+        changed=found.st_mtime,
+        signature=signature(found),
+        name=name,
+        version=version,
+        tags=tags,
+        told=told,
+        sha256=newest[0] if newest else sha256,
+        recorded=recorded,
+        pulled_from=_reference(house.pulled_from(recorded.record)) if recorded else None,
+        problem=problem,
+    )
+
+
+def _named(file: str) -> tuple[str, str, str]:
+    """Name, version and tags by the file's name, as far as it is one."""
+    try:
+        name, version, _, _ = parse_wheel_filename(file)
+    except InvalidWheelFilename:
+        return file, "", ""
+    return canonicalize_name(name), str(version), "-".join(file.removesuffix(".whl").split("-")[-3:])
+
+
+def _foreign(path: Path, accelerators: Callable[[], Iterable[str]]) -> tuple[Told, str]:
+    """What a wheel says of itself; read are its directory and one document."""
+    try:
+        with path.open("rb") as file:
+            info = build_info_of(open_archive(file))
+    except WheelError as error:
+        return Told(), error.message
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        return Told(), f"it cannot be read: {error.strerror}"
+    return (told_by_build_info(info, accelerators()) if info else Told()), ""
+
+
+def _reference(pulled: Mapping[str, Any] | None) -> str | None:
+    reference = (pulled or {}).get("reference")
+    return reference if isinstance(reference, str) else None

@@ -1,0 +1,83 @@
+"""Which GPUs run which wheel of a wheelhouse: asked of each wheel once, as `inspect --gpu` asks it.
+
+.tfdock/coverage/<sha256>.json      the answer, for as long as nobody knows better
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tfdock import __version__
+from tfdock.decide.coverage import coverage
+from tfdock.decide.serving import XLA_TRACE, evidence_of
+from tfdock.do.wheels import inspected
+from tfdock.do.workspace import Wheelhouse, write_atomically
+from tfdock.errors import WheelRefused
+from tfdock.read.knowledge import KnowledgeBase
+
+SCHEMA = "tfdock.coverage/1"
+
+
+def covered(
+    house: Wheelhouse,
+    hashes: Mapping[str, str],
+    knowledge: KnowledgeBase,
+    judged_by: str,
+    progress: Callable[[str], object] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """What is known of each wheel, given by file and sha256; those that are no TensorFlow are left out.
+
+    Keys: file, sha256, size, tensorflow (version), name, version, python_tag, abi_tag, platform_tag, accelerator (or
+    None), and coverage, rows of `decide/coverage`. `judged_by` names the knowledge: another one is asked anew.
+    `progress` hears the name of a wheel before it is read.
+    """
+    folder = house.root / ".tfdock" / "coverage"
+    folder.mkdir(parents=True, exist_ok=True)
+    key = f"{SCHEMA} {__version__} {judged_by}"
+    for old in folder.glob("*.json"):
+        if old.stem not in hashes.values():
+            old.unlink(missing_ok=True)
+    found = []
+    for file, sha256 in sorted(hashes.items()):
+        kept = folder / f"{sha256}.json"
+        answer = _remembered(kept, key)
+        if answer is None:
+            progress(file)
+            try:
+                answer = {"key": key, "wheel": _asked(house.root / file, knowledge)}
+            except (WheelRefused, OSError):
+                continue  # it went, or changed, since it was indexed
+            write_atomically(kept, json.dumps(answer).encode())
+        if answer["wheel"]["tensorflow"]:
+            found.append({"file": file, "sha256": sha256, **answer["wheel"]})
+    return found
+
+
+def _remembered(kept: Path, key: str) -> dict[str, Any] | None:
+    with suppress(OSError, ValueError):
+        answer = json.loads(kept.read_bytes())
+        if isinstance(answer, dict) and answer.get("key") == key:
+            return answer
+    return None
+
+
+def _asked(path: Path, knowledge: KnowledgeBase) -> dict[str, Any]:
+    inspection = inspected(path, traces=[XLA_TRACE.encode()])
+    evidence, wheel = evidence_of(knowledge, inspection), inspection.wheel
+    return {
+        "tensorflow": evidence.version.partition("+")[0],
+        "name": wheel.name,
+        "version": wheel.version,
+        "python_tag": wheel.python_tag,
+        "abi_tag": wheel.abi_tag,
+        "platform_tag": wheel.platform_tag,
+        "size": wheel.size,
+        "machine": evidence.machine,
+        "accelerator": evidence.accelerator.accelerator if evidence.accelerator else None,
+        "coverage": [asdict(one) for one in coverage(knowledge, evidence)],
+    }

@@ -1,0 +1,116 @@
+"""A static index of wheels, as pip and uv install from it: PEP 503's pages with PEP 658's core metadata.
+
+Pure: the same files give the same bytes, in whatever order they are named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from typing import BinaryIO
+
+from packaging.utils import canonicalize_name
+
+from tfdock.inspect import oci
+from tfdock.inspect.wheel import core_metadata
+
+API_VERSION = "1.0"
+"""Of the simple API (PEP 629): what every client knows. Later versions added to its JSON form only."""
+METADATA_SUFFIX = ".metadata"
+"""What a client appends to a wheel's address for its METADATA: it lies beside the wheel, not beside the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A wheel as an index names it.
+
+    `file` is its name and `sha256` that of its bytes (64 hexadecimal digits); `requires_python` stands as in
+    METADATA. `metadata_sha256` is that of METADATA's bytes, which are served as `<file>.metadata`; None where they
+    are not.
+    """
+
+    file: str
+    sha256: str
+    requires_python: str | None = None
+    metadata_sha256: str | None = None
+
+    @property
+    def project(self) -> str:
+        """The folder of its page: `tensorflow-cpu`."""
+        return canonicalize_name(self.file.partition("-")[0])
+
+
+def listed(file: BinaryIO, filename: str, sha256: str) -> tuple[Listed, bytes]:
+    """What an index says of an open wheel, and the bytes of its METADATA; `sha256` is that of the whole file.
+
+    Raises `WheelError` for what is no wheel of that name. Its members are not unpacked.
+    """
+    about, data = core_metadata(file, filename)
+    row = Listed(
+        file=filename,
+        sha256=sha256,
+        requires_python=about.requires_python,
+        metadata_sha256=oci.digest(data).removeprefix("sha256:"),
+    )
+    return row, data
+
+
+def pages(files: Iterable[Listed], *, wheels: str = "../../") -> dict[str, bytes]:
+    """All pages of an index, by their paths in it: `index.html` and `<project>/index.html`.
+
+    `wheels` is how a project's page reaches the folder of the files: relative, with a slash at its end.
+    """
+    projects: dict[str, list[Listed]] = defaultdict(list)
+    for file in files:
+        projects[file.project].append(file)
+    own = {f"{project}/index.html": project_page(project, rows, wheels) for project, rows in projects.items()}
+    return {"index.html": root_page(projects), **dict(sorted(own.items()))}
+
+
+def root_page(projects: Iterable[str]) -> bytes:
+    """The page that names every project."""
+    links = (f'<a href="{escape(project)}/">{escape(project)}</a><br>' for project in sorted(set(projects)))
+    return _page("Simple index", links)
+
+
+def project_page(project: str, files: Iterable[Listed], wheels: str = "../../") -> bytes:
+    """The page that names a project's files; see `pages`."""
+    rows = sorted(files, key=lambda row: row.file)
+    return _page(f"Links for {project}", (f"{_link(row, wheels)}<br>" for row in rows))
+
+
+def _page(title: str, lines: Iterable[str]) -> bytes:
+    head = (
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta name="pypi:repository-version" content="{API_VERSION}">',
+        f"<title>{escape(title)}</title>",
+        "</head>",
+        "<body>",
+        f"<h1>{escape(title)}</h1>",
+    )
+    return "\n".join((*head, *lines, "</body>", "</html>", "")).encode()
+
+
+def _link(row: Listed, wheels: str) -> str:
+    attributes = {"href": f"{wheels}{quoted(row.file)}#sha256={row.sha256}"}
+    if row.requires_python is not None:
+        attributes["data-requires-python"] = row.requires_python
+    if row.metadata_sha256 is not None:
+        # Not under its first name as well, `data-dist-info-metadata`: there are versions of pip that stumble over it.
+        attributes["data-core-metadata"] = f"sha256={row.metadata_sha256}"
+    written = " ".join(f'{name}="{escape(value)}"' for name, value in attributes.items())
+    return f"<a {written}>{escape(row.file)}</a>"
+
+
+_OTHER = re.compile(rb"[^A-Za-z0-9._~-]")
+
+
+def quoted(name: str) -> str:
+    """A file's name as part of an address: `+`, which some servers take for a space, is escaped as well."""
+    return _OTHER.sub(lambda found: b"%%%02X" % found[0][0], name.encode()).decode()

@@ -1,0 +1,324 @@
+"""Wheel images: finished wheels as an ordinary OCI image, the same bytes for the same wheels and records. Pure.
+
+Each wheel is a layer of its own, an uncompressed tar: its header and its end follow from the wheel's name and size
+(`frame`), and all else in it are the wheel's own bytes. The last layer has the papers:
+
+    meta/<build id>/record.json                          the record of the build, byte for byte
+    simple/index.html, simple/<project>/index.html       an index for pip; its links lead to `../../wheels/`
+    wheels/<wheel>.metadata                              the wheel's METADATA, which pip reads before the wheel
+    wheels/<build id>.constraints.txt                    holds pip to these wheels
+    wheels/SHA256SUMS                                    of the wheels, as `sha256sum --check` reads it
+
+Any engine pulls it, and there is no program in it: `Cmd` is there because `docker create` asks for one. The digest of
+its manifest says which image it is.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from packaging.utils import parse_wheel_filename
+
+from tfdock.inspect import simple_index
+from tfdock.inspect.archive import EARLIEST_EPOCH as EPOCH
+from tfdock.inspect.identity import constraints
+from tfdock.inspect.oci import INDEX, MANIFEST, Descriptor, Manifest, canonical, digest
+from tfdock.inspect.simple_index import METADATA_SUFFIX, Listed
+from tfdock.inspect.wheel_labels import CREATED, labels
+from tfdock.model import Digest, Version
+
+ARTIFACT_TYPE = "application/vnd.tfdock.wheels.v1"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
+WHEELS, META, SIMPLE = "wheels", "meta", "simple"
+"""The folders of an image."""
+SUMS = f"{WHEELS}/SHA256SUMS"
+FINGERPRINT_TAG = "fp-"
+"""What the tags of fingerprints begin with."""
+
+BLOCK = 512
+"""Bytes that the parts of a tar are multiples of."""
+END = bytes(2 * BLOCK)
+"""What a tar ends with."""
+_PLATFORM = re.compile(r"(?:(?:many|musl)?linux(?:\d+|_\d+_\d+)?)_([a-z0-9_]+)")
+_ARCHITECTURES = {
+    "x86_64": ("amd64", ""),
+    "aarch64": ("arm64", ""),
+    "armv7l": ("arm", "v7"),
+    "i686": ("386", ""),
+    "loongarch64": ("loong64", ""),
+    "ppc64le": ("ppc64le", ""),
+    "riscv64": ("riscv64", ""),
+    "s390x": ("s390x", ""),
+}
+"""What images call an architecture, and its variant, by what platform tags call it."""
+_BUILD_ID = re.compile(r"tf(?P<release>.+?)-py(?P<python>\d+\.\d+)-(?P<words>.+)-(?P<machine>[^-]+)")
+_RELEASE = re.compile(r"(?P<minor>\d+\.\d+)(?:\.\d+)*(?P<source>\.src[0-9a-f]{8})?")
+_COMPONENT = re.compile(r"([a-z]+)(\d+\.\d+)(?:\.\d+)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageWheel:
+    """A wheel in an image: `listed` is what an index says of it, `metadata` its METADATA, `size` its bytes.
+
+    `layer` is the layer that holds it.
+    """
+
+    listed: Listed
+    metadata: bytes
+    size: int
+    layer: Descriptor
+
+    @property
+    def file(self) -> str:
+        """Its file name."""
+        return self.listed.file
+
+    @property
+    def sha256(self) -> str:
+        """Of its bytes: 64 hexadecimal digits."""
+        return self.listed.sha256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageBuild:
+    """A finished build in an image: its record, the bytes of the record's file, its wheels."""
+
+    record: Mapping[str, Any]
+    document: bytes
+    wheels: tuple[ImageWheel, ...]
+
+    @property
+    def build_id(self) -> str:
+        """Its build id."""
+        return str(self.record["build_id"])
+
+    @property
+    def fingerprint(self) -> str:
+        """64 hexadecimal digits."""
+        return str(self.record["fingerprint"])
+
+    @property
+    def platform(self) -> Platform:
+        """Where its wheels run; raises ValueError, in words for people."""
+        return common_platform(wheel.file for wheel in self.wheels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Platform:
+    """A platform as images name it: always Linux; `architecture` is `amd64` or the like."""
+
+    architecture: str
+    variant: str = ""
+
+    def document(self) -> dict[str, str]:
+        """As it stands in configurations and indexes."""
+        return {
+            "architecture": self.architecture,
+            "os": "linux",
+            **({"variant": self.variant} if self.variant else {}),
+        }
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, ("linux", self.architecture, self.variant)))
+
+
+def common_platform(files: Iterable[str]) -> Platform:
+    """The one platform that wheels of these names are for; raises ValueError, in words for people."""
+    tags = {tag.platform for file in files for tag in parse_wheel_filename(file)[3]}
+    machines = {found[1] if (found := _PLATFORM.fullmatch(tag)) else "" for tag in tags}
+    known = {_ARCHITECTURES[machine] for machine in machines if machine in _ARCHITECTURES}
+    if len(known) != 1 or not machines <= set(_ARCHITECTURES):
+        raise ValueError(f"the platform tags {', '.join(sorted(tags))} name no one architecture of Linux")
+    ((architecture, variant),) = known
+    return Platform(architecture=architecture, variant=variant)
+
+
+# --- tags -----------------------------------------------------------------------------------------------------------
+
+
+def fingerprint_tag(fingerprint: str) -> str:
+    """`fp-` and 32 digits: the tag of the very same build, whatever was pushed under its build id since."""
+    return f"{FINGERPRINT_TAG}{fingerprint[:32]}"
+
+
+def release_of(build_id: str) -> Version:
+    """The release that a build id names: `2.18.0`."""
+    found = _BUILD_ID.fullmatch(build_id)
+    return Version(found["release"] if found else "0")
+
+
+def moving_tag(build_id: str) -> str | None:
+    """`2.18-py3.11-cuda12.5-sm86`: the newest of a minor release, for whatever platform; None where there is none.
+
+    Of the components only the toolkit stays, by its minor version. A pre-release keeps its whole version: it is not
+    what somebody means who asks for the release.
+    """
+    found = _BUILD_ID.fullmatch(build_id)
+    if not found:
+        return None
+    release = _RELEASE.fullmatch(found["release"])
+    version = f"{release['minor']}{release['source'] or ''}" if release else found["release"]
+    words, seen = [], False
+    for word in found["words"].split("-"):
+        component = _COMPONENT.fullmatch(word)
+        if component is None:
+            words.append(word)
+        elif not seen:
+            words.append(f"{component[1]}{component[2]}")
+            seen = True
+    return "-".join((version, f"py{found['python']}", *words))
+
+
+# --- layers ---------------------------------------------------------------------------------------------------------
+
+
+def frame(file: str, size: int) -> tuple[bytes, bytes]:
+    """What stands before and behind a wheel's bytes in its layer."""
+    head = header(f"{WHEELS}/", None) + header(f"{WHEELS}/{file}", size)
+    return head, bytes(-size % BLOCK) + END
+
+
+def archive(files: Mapping[str, bytes]) -> bytes:
+    """A layer with these files, path -> contents, and their folders."""
+    folders = {path[: at + 1] for path in files for at, letter in enumerate(path) if letter == "/"}
+    members = (
+        (header(path, None) if path in folders else padded(header(path, len(files[path])) + files[path]))
+        for path in sorted({*folders, *files})
+    )
+    return b"".join((*members, END))
+
+
+def header(path: str, size: int | None) -> bytes:
+    """A member's header: the same for the same path and size; None is a folder."""
+    info = tarfile.TarInfo(path)
+    info.type = tarfile.DIRTYPE if size is None else tarfile.REGTYPE
+    info.mode, info.mtime, info.size = 0o755 if size is None else 0o644, EPOCH, size or 0
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+def padded(data: bytes) -> bytes:
+    """Contents as they stand in a tar."""
+    return data + bytes(-len(data) % BLOCK)
+
+
+def papers(builds: Sequence[ImageBuild]) -> bytes:
+    """The last layer of an image of these builds."""
+    wheels = sorted_wheels(builds)
+    pages = simple_index.pages((wheel.listed for wheel in wheels), wheels=f"../../{WHEELS}/")
+    files = {f"{SIMPLE}/{path}": data for path, data in pages.items()}
+    for wheel in wheels:
+        files[f"{WHEELS}/{wheel.file}{METADATA_SUFFIX}"] = wheel.metadata
+    for build in builds:
+        files[f"{META}/{build.build_id}/record.json"] = build.document
+        pins = constraints(build.build_id, [wheel.file for wheel in build.wheels])
+        files[f"{WHEELS}/{build.build_id}.constraints.txt"] = pins.encode()
+    files[SUMS] = "".join(f"{wheel.sha256}  {wheel.file}\n" for wheel in wheels).encode()
+    return archive(files)
+
+
+def sorted_wheels(builds: Iterable[ImageBuild]) -> list[ImageWheel]:
+    """The wheels of these builds by name, each once. Two of one name and other bytes cannot be in one image."""
+    found = {wheel.file: wheel for build in builds for wheel in build.wheels}
+    return [found[file] for file in sorted(found)]
+
+
+# --- images ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WheelImage:
+    """An image of one build, or of several for one platform, sorted by build id."""
+
+    builds: tuple[ImageBuild, ...]
+    platform: Platform
+    media_type: ClassVar = MANIFEST
+
+    @classmethod
+    def of(cls, builds: Iterable[ImageBuild]) -> WheelImage:
+        """The image of these builds; raises ValueError where they are not for one platform, in words for people."""
+        ordered = tuple(sorted(builds, key=lambda build: build.build_id))
+        files = (wheel.file for build in ordered for wheel in build.wheels)
+        return cls(builds=ordered, platform=common_platform(files))
+
+    @cached_property
+    def wheels(self) -> tuple[ImageWheel, ...]:
+        """Its wheels by name: a layer each, in this order."""
+        return tuple(sorted_wheels(self.builds))
+
+    @cached_property
+    def papers(self) -> bytes:
+        """Its last layer."""
+        return papers(self.builds)
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """What it says of itself."""
+        return labels([build.record for build in self.builds], self.wheels)
+
+    @cached_property
+    def config(self) -> bytes:
+        """Its configuration. An uncompressed layer's digest is that of its contents (`diff_ids`)."""
+        names = [*(f"{WHEELS}/{wheel.file}" for wheel in self.wheels), f"{META} {SIMPLE} {SUMS}"]
+        document = {
+            **self.platform.document(),
+            "created": CREATED,
+            "config": {"Cmd": [f"/{WHEELS}"], "Labels": self.labels},
+            "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in self.layers]},
+            "history": [{"created": CREATED, "created_by": f"tfdock image: {name}"} for name in names],
+        }
+        return canonical(document)
+
+    @cached_property
+    def layers(self) -> tuple[Descriptor, ...]:
+        """Its layers, the papers last."""
+        return (*(wheel.layer for wheel in self.wheels), Descriptor.of(LAYER_TYPE, self.papers))
+
+    @cached_property
+    def manifest(self) -> bytes:
+        """Its manifest."""
+        config = Descriptor.of(CONFIG_TYPE, self.config)
+        return Manifest(
+            config=config, layers=self.layers, artifact_type=ARTIFACT_TYPE, annotations=self.labels
+        ).encoded()
+
+    @property
+    def digest(self) -> Digest:
+        """The manifest's digest: who the image is."""
+        return digest(self.manifest)
+
+    @property
+    def small_blobs(self) -> tuple[tuple[Descriptor, bytes], ...]:
+        """What it needs besides its wheels' layers: the papers and the configuration."""
+        return (self.layers[-1], self.papers), (Descriptor.of(CONFIG_TYPE, self.config), self.config)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageIndex:
+    """Images of one name for different platforms, in the order of these."""
+
+    images: tuple[WheelImage, ...]
+    media_type: ClassVar = INDEX
+
+    @cached_property
+    def manifest(self) -> bytes:
+        """The index itself, which has the annotations of an image of all these builds."""
+        manifests = [
+            Descriptor.of(MANIFEST, image.manifest).document()
+            | {"platform": image.platform.document(), "artifactType": ARTIFACT_TYPE}
+            for image in self.images
+        ]
+        document = {"schemaVersion": 2, "mediaType": INDEX, "artifactType": ARTIFACT_TYPE, "manifests": manifests}
+        builds = sorted((build for image in self.images for build in image.builds), key=lambda one: one.build_id)
+        annotations = labels([build.record for build in builds], sorted_wheels(builds))
+        return canonical(document | {"annotations": annotations})
+
+    @property
+    def digest(self) -> Digest:
+        """Who it is."""
+        return digest(self.manifest)

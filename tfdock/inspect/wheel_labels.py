@@ -1,0 +1,119 @@
+"""What a wheel image says of itself: labels in its configuration, and the same as annotations on its manifest. Pure.
+
+Standard ones (`org.opencontainers.image.title`) where they are known, and tfdock's own (`io.tfdock.build-id`). What
+differs among several builds is listed, with spaces between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from packaging.metadata import parse_email
+from packaging.utils import parse_wheel_filename
+
+from tfdock.inspect.archive import EARLIEST_EPOCH
+from tfdock.inspect.oci import canonical
+
+if TYPE_CHECKING:
+    from tfdock.inspect.wheel_image import ImageWheel
+
+STANDARD, OWN = "org.opencontainers.image", "io.tfdock"
+"""Prefixes of labels."""
+CREATED = datetime.fromtimestamp(EARLIEST_EPOCH, UTC).isoformat().replace("+00:00", "Z")
+"""When an image says that it was made: always then, so that it is the same image whenever it is made."""
+
+
+def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -> dict[str, str]:
+    """The labels of an image of these builds, given by their records, and of all their wheels by name."""
+    names = [parse_wheel_filename(wheel.file) for wheel in wheels]
+    standard = {
+        "title": ", ".join(f"{name} {version}" for name, version, *_ in names),
+        "description": _description(records),
+        "version": _listed(str(version) for _, version, *_ in names),
+        "created": CREATED,
+        "source": _only(_source(record)["location"] for record in records),
+        "revision": _only(_source(record)["revision"] for record in records),
+        "licenses": _only(_license(wheel.metadata) for wheel in wheels),
+    }
+    own = {
+        "build-id": _listed(str(record["build_id"]) for record in records),
+        "fingerprint": _listed(str(record["fingerprint"]) for record in records),
+        "wheels": canonical([{"file": one.file, "sha256": one.sha256, "size": one.size} for one in wheels]).decode(),
+        "python": _listed(_choice(record, "python") for record in records),
+        "platform": _listed(wheel.file.removesuffix(".whl").rpartition("-")[2] for wheel in wheels),
+        "gpu-code": canonical(_gpu_code(records)).decode(),
+        "verified": _listed(verified(record) for record in records),
+    }
+    found = {f"{STANDARD}.{name}": value for name, value in standard.items()}
+    return {name: value for name, value in (found | {f"{OWN}.{key}": own[key] for key in own}).items() if value}
+
+
+def verified(record: Mapping[str, Any]) -> str:
+    """How the wheels of a build were verified: `run` in a clean container, as `files` only, or `no`."""
+    checks = _map(record.get("verification")).get("checks") or ()
+    status = {check.get("name"): check.get("status") for check in checks if isinstance(check, Mapping)}
+    if "failed" in status.values() or "passed" not in status.values():
+        return "no"
+    return "run" if status.get("import") == "passed" else "files"
+
+
+def _description(records: Sequence[Mapping[str, Any]]) -> str:
+    parts = []
+    for record in records:
+        code = _map(_map(record.get("verification")).get("gpu_code"))
+        targets = [str(target) for kind in ("sass", "ptx", "amdgpu") for target in code.get(kind) or ()]
+        gpus = f", GPU code for {', '.join(targets)}" if targets else ""
+        release, python = _choice(record, "tensorflow"), _choice(record, "python")
+        parts.append(f"TensorFlow {release} for Python {python}{gpus}")
+    return f"{'; '.join(parts)}. Built by tfdock."
+
+
+def _gpu_code(records: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The GPU code of all of them by kind, as records have it, each target once."""
+    found = [_map(_map(record.get("verification")).get("gpu_code")) for record in records]
+    return {
+        kind: list(dict.fromkeys(str(target) for code in found for target in code.get(kind) or ()))
+        for kind in ("sass", "ptx", "amdgpu")
+    }
+
+
+def _source(record: Mapping[str, Any]) -> dict[str, str]:
+    """Where the source was taken from, and at which commit; a checkout of this machine is nowhere for others."""
+    asked = _map(_map(_map(record.get("plan")).get("image")).get("source"))
+    if asked.get("kind") not in ("git", "archive"):
+        return {"location": "", "revision": ""}
+    found = _map(record.get("source")).get("found") if asked["kind"] == "git" else None
+    return {"location": str(asked.get("location") or ""), "revision": str(found or asked.get("commit") or "")}
+
+
+def _license(metadata: bytes) -> str:
+    """The SPDX expression of a wheel's license, where METADATA has one; `Apache 2.0` is read as the one it means."""
+    raw = parse_email(metadata)[0]
+    text = raw.get("license_expression") or raw.get("license", "").strip().replace(" ", "-")
+    try:
+        return canonicalize_license_expression(text)
+    except InvalidLicenseExpression:
+        return ""
+
+
+def _choice(record: Mapping[str, Any], name: str) -> str:
+    """What a build's plan chose for a field; empty where its record does not say."""
+    choices = _map(record.get("plan")).get("choices") or ()
+    return next((str(one["value"]) for one in choices if _map(one).get("field") == name and "value" in one), "")
+
+
+def _map(node: object) -> Mapping[str, Any]:
+    return node if isinstance(node, Mapping) else {}
+
+
+def _listed(values: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(filter(None, values)))
+
+
+def _only(values: Iterable[str]) -> str:
+    """What all of them have in common, or nothing."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else ""

@@ -1,0 +1,60 @@
+"""A file of wheel images: an OCI image layout in a tar, which `docker load` takes as well. Pure.
+
+    blobs/sha256/<digest> …    by name: layers, configurations, manifests, indexes
+    index.json                 the layout's index: what each tag stands for
+    manifest.json              the same as Docker's older engines read it
+    oci-layout                 that it is one
+
+Its bytes follow from the images alone. What is in it stands in the order of its names, and nothing stands twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tfdock.inspect.oci import INDEX, Descriptor, canonical
+from tfdock.inspect.wheel_image import ImageIndex, WheelImage, header
+
+FOLDER = "blobs/sha256"
+REPOSITORY = "tfdock/wheels"
+"""What engines call images that they load from a file, before the colon."""
+_NAME = "org.opencontainers.image.ref.name"
+
+
+def beginning() -> bytes:
+    """What every such file begins with."""
+    return b"".join(header(f"{folder}/", None) for folder in ("blobs", FOLDER))
+
+
+def blob_path(blob: Descriptor) -> str:
+    """Where a blob lies."""
+    return f"{FOLDER}/{blob.digest.removeprefix('sha256:')}"
+
+
+def documents(
+    images: Iterable[WheelImage], tags: Mapping[str, WheelImage | ImageIndex]
+) -> Iterator[tuple[str, bytes]]:
+    """The files behind the blobs, in their order."""
+    manifests = [_entry(tag, content) for tag, content in sorted(tags.items())]
+    yield "index.json", canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
+    names: dict[str, list[str]] = {image.digest: [] for image in images}
+    for tag, content in sorted(tags.items()):
+        # An engine cannot load what is for several platforms: it has their images, without this name.
+        if isinstance(content, WheelImage):
+            names[content.digest].append(f"{REPOSITORY}:{tag}")
+    loaded = sorted(images, key=lambda image: image.digest)
+    yield "manifest.json", canonical([_loaded(image, names[image.digest]) for image in loaded])
+    yield "oci-layout", canonical({"imageLayoutVersion": "1.0.0"})
+
+
+def _entry(tag: str, content: WheelImage | ImageIndex) -> dict[str, Any]:
+    found = Descriptor.of(content.media_type, content.manifest, {_NAME: tag}).document()
+    return found | ({"platform": content.platform.document()} if isinstance(content, WheelImage) else {})
+
+
+def _loaded(image: WheelImage, names: list[str]) -> dict[str, Any]:
+    """An image in the form of `docker save`."""
+    _, (config, _) = image.small_blobs
+    layers = [blob_path(layer) for layer in image.layers]
+    return {"Config": blob_path(config), "RepoTags": names or None, "Layers": layers}
