@@ -311,7 +311,7 @@ def _built(prepared: Prepared, result: BuildResult) -> dict[str, Any]:
         "record": str(result.record_path),
         "log": str(result.log_path),
         "seconds": record["seconds"],
-        "cache": record["bazel"],
+        "cache": record.get("bazel"),
         "attempts": record["attempts"],
         "exit_code": 0,
     }

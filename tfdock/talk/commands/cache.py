@@ -31,6 +31,7 @@ group = typer.Typer(
 app.add_typer(group)
 
 _DAY = 86400
+_LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 
 Toolchain = Annotated[
     str | None,
@@ -117,7 +118,10 @@ def _outputs(settings: Settings, outputs: list[Output]) -> list[dict[str, Any]]:
 
 
 def _moment(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    if seconds is None:
+        return None
+    # Files may have any time: those of the year 19391 were used last by the end of what can be written.
+    return datetime.fromtimestamp(max(0.0, min(seconds, _LAST)), UTC).isoformat(timespec="seconds")
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -182,7 +186,8 @@ def verify(
     from tfdock.do.cache import folder_size
     from tfdock.do.cache.care import verified
 
-    cache = _existing(settings_for(cache_dir=cache_dir))
+    settings = settings_for(cache_dir=cache_dir)
+    cache = _existing(settings)
     results = []
     with stoppable(kept="nothing was changed in the entries that were looked at") as stop:
         for disk in _chosen(cache, toolchain):
@@ -197,6 +202,8 @@ def verify(
     else:
         for one in results:
             _tell_verified(one, repair=repair)
+        if not results:
+            console.tell(f"{settings.cache_dir} holds no disk cache yet")
     raise typer.Exit(ExitCode.OK if ok else ExitCode.VERIFICATION)
 
 
@@ -362,14 +369,14 @@ def clean(
     size = 0
     if cache and toolchain:
         (disk,) = chosen
+        size = folder_size(disk.folder)
+        _ask(f"remove {disk.folder}, {console.size(size)}?", yes=yes)  # before the lock: builds do not wait for it
         with disk.held(alone=True):
-            size = folder_size(disk.folder)
-            _ask(f"remove {disk.folder}, {console.size(size)}?", yes=yes)
             cache_care.remove_disk(disk)
     elif cache:
+        size = sum(cache.parts().values())
+        _ask(f"remove all that is in {cache.root}, {console.size(size)}?", yes=yes)
         with cache_care.alone(cache, chosen):
-            size = sum(cache.parts().values())
-            _ask(f"remove all that is in {cache.root}, {console.size(size)}?", yes=yes)
             cache_care.clean(cache)
     if as_json:
         print_json("tfdock.cache-clean/1", True, {"toolchain": toolchain, "size": size})
