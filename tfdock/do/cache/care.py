@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.decide import pruning
-from tfdock.do.cache import CacheFolder, DiskCache, Entry, folder_size, folders, open_unnoticed
+from tfdock.do.cache import CacheFolder, DiskCache, Entry, folder_size, folders, open_unnoticed, read_message
 from tfdock.do.cache.use import forget, uses
 from tfdock.do.workspace import remove_folder
 from tfdock.inspect import action_cache
@@ -19,8 +19,6 @@ from tfdock.inspect.action_cache import EMPTY, ActionResult, Malformed
 _THREADS = 2
 _BATCH = 256
 """Blobs that are given to the threads at a time: between batches a stop is heard."""
-_LARGEST_MESSAGE = 64 << 20
-"""Bytes. No entry of the action cache comes near it; nothing larger is read into memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,7 @@ class Listing:
         found = [digest.hash for digest in (*result.files, *result.trees)]
         for tree in result.trees:
             if (entry := self.blobs.get(tree.hash)) is not None:
-                found += [digest.hash for digest in action_cache.tree_files(_read(entry))]
+                found += [digest.hash for digest in action_cache.tree_files(read_message(entry.path))]
         return tuple(digest for digest in dict.fromkeys(found) if digest != EMPTY)
 
     def contents(self) -> pruning.Contents:
@@ -88,7 +86,7 @@ class Listing:
         if (action := self.blobs.get(key)) is not None:
             found.append(key)
             with suppress(Malformed, OSError):
-                command = action_cache.command_of(_read(action))
+                command = action_cache.command_of(read_message(action.path))
                 found += [command.hash] if command else []
         return tuple(found)
 
@@ -105,19 +103,12 @@ def listing(disk: DiskCache) -> Listing:
             (found.half if entry.kind == "half" else found.foreign).append(entry)
     for key, entry in list(found.actions.items()):
         try:
-            found.results[key] = action_cache.action_result(_read(entry))
+            found.results[key] = action_cache.action_result(read_message(entry.path))
         except FileNotFoundError:
             del found.actions[key]
         except (Malformed, OSError) as error:
             found.unreadable[key] = str(error)
     return found
-
-
-def _read(entry: Entry) -> bytes:
-    if entry.size > _LARGEST_MESSAGE:
-        raise Malformed(f"its {entry.size} bytes are more than such an entry has")
-    with open_unnoticed(entry.path) as file:
-        return file.read()
 
 
 def outputs(cache: CacheFolder) -> list[Output]:
@@ -287,7 +278,9 @@ def prune(
     left_over = outputs(cache)
     found = [listing(disk) for disk in cache.disks()]
     half = [entry for one in found for entry in one.half]
-    old = [path for path in folders(cache.root / "dependencies") if before and path.stat().st_mtime < before]
+    old = [
+        path for path in folders(cache.root / "dependencies") if before is not None and path.stat().st_mtime < before
+    ]
     dependencies = sum(folder_size(path) for path in old)
     gone = sum(entry.size for entry in half) + sum(output.size for output in left_over) + dependencies
     others = folder_size(cache.root) - gone

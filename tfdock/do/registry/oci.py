@@ -34,7 +34,12 @@ _PROGRESS = 1 << 20
 """Bytes that a broken download must have brought to count as more than a failed try."""
 _SLOWEST = 10e6
 """Bytes that a registry reads in a second."""
+_WHOLE = 120.0
+"""Seconds for a manifest: a registry that sends a byte now and then is never silent."""
+_MOST_TOKEN = 1 << 20
+"""Bytes of the answer that holds a token."""
 _HUB = "docker.io"
+_DIGEST = "Docker-Content-Digest"
 
 _T = TypeVar("_T")
 
@@ -84,11 +89,12 @@ class Repository:
             raise self._refused(what, error, writing=writing) from error
         except TROUBLE as error:
             verb = "cannot be given" if writing else "cannot be asked for"
+            mirror = "" if writing else ", or set a registry mirror"
             raise NetworkError(
                 Problem(
                     code="registry-unreachable",
                     message=f"the registry {self.registry} {verb} {what}: {web.reason(error)}",
-                    fix="check the network and proxies, or set a registry mirror; "
+                    fix=f"check the network and proxies{mirror}; "
                     "a registry elsewhere than on this machine must speak HTTPS",
                 )
             ) from error
@@ -102,11 +108,15 @@ class Repository:
             404: ("image-not-found", f"{where} has no {what}, or it is private", f"check name and tag; or {login}"),
             429: ("registry-rate-limited", f"{where} has had too many requests from here", "wait, or set a mirror"),
         }
+        if writing:
+            no_place = f"{where} has no repository `{self.name}` that takes {what}, or it is private"
+            meanings[404] = ("image-not-found", no_place, f"check the name, make the repository there; or {login}")
+        again = "try again later" if error.code >= 500 else "ask who runs the registry why it does not take that"
         code, message, fix = meanings.get(
-            error.code,
-            ("registry-unreachable", f"{where} answers {error.code} {error.reason} for {what}", "try again later"),
+            error.code, ("registry-unreachable", f"{where} answers {error.code} {error.reason} for {what}", again)
         )
-        return NetworkError(Problem(code=code, message=message, fix=fix))
+        said = web.error_codes(error)
+        return NetworkError(Problem(code=code, message=message, why=f"it says {said}" if said else "", fix=fix))
 
     # --- manifests ----------------------------------------------------------------------------------------------
 
@@ -115,7 +125,7 @@ class Repository:
         with self.told(self._named(reference)):
             url = f"{self._url}/manifests/{reference}"
             with self._send("HEAD", url, {"Accept": ", ".join(oci.MANIFESTS)}) as response:
-                said = response.headers.get("Docker-Content-Digest", "")
+                said = response.headers.get(_DIGEST, "")
                 if oci.is_digest(said) and _is_manifest(response):
                     return Digest(said)
             # Registries need not say it: the digest is that of the manifest's bytes.
@@ -139,10 +149,13 @@ class Repository:
             with self._once("GET", url, {"Accept": ", ".join(oci.MANIFESTS)}) as response:
                 if not _is_manifest(response):
                     raise Strange("it answers with no image manifest")
-                data = web.whole(response, oci.MOST)
-                return Found(media_type=response.headers.get_content_type(), data=data, digest=oci.digest(data))
+                data, said = web.whole(response, oci.MOST), response.headers.get(_DIGEST, "")
+                found = Found(media_type=response.headers.get_content_type(), data=data, digest=oci.digest(data))
+            if oci.is_digest(said) and said != found.digest:
+                raise self._damaged(said, f"its bytes have {found.digest}")
+            return found
 
-        return self._again(take)
+        return self._again(lambda: web.asked(take, self.check, _WHOLE))
 
     def put_manifest(self, reference: str, media_type: str, data: bytes) -> Digest:
         """Make a tag stand for a manifest whose blobs are there; its digest."""
@@ -200,6 +213,7 @@ class Repository:
 
     def _skipped(self, response: Any, count: int) -> None:
         while count:
+            self.check()
             piece = response.read(min(_READ, count))
             if not piece:
                 raise Broken
@@ -222,10 +236,9 @@ class Repository:
             return False
         with self.told(f"the blob {blob.digest}", writing=True):
             upload = _Upload(self, blob, data)
-            while upload.sent < blob.size:
+            while not upload.done:
                 self.check()
-                self._again(upload.chunk, TRIES)
-            self._again(upload.close, TRIES)
+                self._again(upload.step, TRIES)
         return True
 
     def _damaged(self, digest: str, why: str) -> VerificationFailed:
@@ -260,9 +273,10 @@ class Repository:
         try:
             return web.send_once(self._request(method, url, headers, data), silence)
         except urllib.error.HTTPError as error:
-            if error.code != 401:
+            # Whom the registry sends us to, as to a store of blobs, gets no login, whatever he asks for.
+            if error.code != 401 or not self._is_own(error.url):
                 raise
-            login = self._authorize(error.headers.get("WWW-Authenticate", ""), url)
+            login = self._authorize(error.headers.get("WWW-Authenticate", ""))
             if self._authorization in (None, shown):
                 raise
         try:
@@ -276,37 +290,40 @@ class Repository:
         self, method: str, url: str, headers: dict[str, str] | None, data: bytes | None
     ) -> urllib.request.Request:
         request = urllib.request.Request(url, data, headers or {}, method=method)
-        # What the registry says to whom it does not serve itself (a store of blobs) is no business of ours.
-        if self._authorization and urllib.parse.urlsplit(url).netloc == urllib.parse.urlsplit(self._url).netloc:
+        if self._authorization and self._is_own(url):
             request.add_header("Authorization", self._authorization)
         return request
 
-    def _authorize(self, challenge: str, url: str) -> Login | None:
+    def _is_own(self, url: str) -> bool:
+        """Whether it is the registry itself that answers there."""
+        return urllib.parse.urlsplit(url).netloc == urllib.parse.urlsplit(self._url).netloc
+
+    def _authorize(self, challenge: str) -> Login | None:
         """Do what a challenge asks for, if that can be done; the login that it took."""
         login = self.login(self.registry)
         if challenge.lower().startswith("basic") and login and login.password:
             self._authorization = login.basic
         elif challenge.lower().startswith("bearer"):
-            token = self._token(dict(re.findall(r'(\w+)="([^"]*)"', challenge)), url, login)
+            token = self._token(dict(re.findall(r'\b(\w+)="([^"]*)"', challenge)), login)
             self._authorization = f"Bearer {token}" if token else self._authorization
         return login
 
-    def _token(self, asked: dict[str, str], url: str, login: Login | None) -> str | None:
+    def _token(self, asked: dict[str, str], login: Login | None) -> str | None:
         """The token that stands for a login, or that Docker Hub and others give to anybody who wants to read."""
         realm = asked.get("realm", "")
-        if not web.may_lead_to(url, realm):
+        if not web.may_lead_to(self._url, realm):
             return None
         scope = asked.get("scope", f"repository:{self.name}:pull")
         request = token_request(realm, {"scope": scope, "service": asked.get("service", "")}, login)
         place = urllib.parse.urlsplit(realm).netloc
         try:
             with web.send(request) as response:
-                answer: Any = json.loads(web.whole(response))
+                answer: Any = json.loads(web.whole(response, _MOST_TOKEN))
         except urllib.error.HTTPError as error:
             if error.code == 429 or (error.code in (401, 403) and login):
                 raise
             raise Strange(f"it sends us to {place} for a token, which answers {web.reason(error)}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Strange(f"it sends us to {place} for a token, which gives none") from error
         token = answer.get("token") or answer.get("access_token") if isinstance(answer, dict) else None
         return token if isinstance(token, str) and token.isascii() and token.isprintable() else None
@@ -323,12 +340,38 @@ class _Upload:
     place: str | None = None
     doubt: bool = False
     """The last request broke: how much has arrived is to be asked."""
+    lost: int = 0
+    """Times that the registry knew nothing of the upload any more, or had got another part of it."""
+    done: bool = False
 
-    def chunk(self) -> None:
-        """Send the next chunk; after a broken one, from where the registry says."""
-        if self.doubt:
+    def step(self) -> None:
+        """Send the next chunk, or have all of it kept; after a request that broke, from where the registry says."""
+        if self.doubt and self.sent < self.blob.size:
             self._find_out()
-        self._begin()
+        elif self.doubt and self.repository.has_blob(self.blob.digest):
+            self.done = True  # it was the answer that was lost
+            return
+        if self.place is None:
+            self._begin()
+        self.doubt = True
+        try:
+            self._chunk() if self.sent < self.blob.size else self._close()
+        except urllib.error.HTTPError as error:
+            if error.code not in (404, 416) or self.lost == TRIES - 1:
+                raise
+            self.lost += 1
+            if error.code == 404 or self.sent == self.blob.size:
+                self._forget()
+            raise Broken from error
+        self.doubt = False
+
+    def _begin(self) -> None:
+        headers = self._ask("POST", f"{self.repository._url}/blobs/uploads/", data=b"")
+        if "Location" not in headers:
+            raise Strange("it does not say where an upload goes")
+        self._moved(headers)
+
+    def _chunk(self) -> None:
         self.data.seek(self.sent)
         data = self.data.read(min(CHUNK, self.blob.size - self.sent))
         if not data:
@@ -337,27 +380,21 @@ class _Upload:
             "Content-Type": "application/octet-stream",
             "Content-Range": f"{self.sent}-{self.sent + len(data) - 1}",
         }
-        self.doubt = True
         self._moved(self._ask("PATCH", self._place, headers, data))
-        self.doubt = False
         self.sent += len(data)
 
-    def _begin(self) -> None:
-        if self.place is None:
-            self.sent = 0
-            self._moved(self._ask("POST", f"{self.repository._url}/blobs/uploads/", data=b""))
-
-    def close(self) -> None:
+    def _close(self) -> None:
         """Let the registry check what it has got, and keep it."""
-        if self.doubt and self.repository.has_blob(self.blob.digest):
-            return  # it was the answer that was lost
-        self._begin()
-        self.doubt = True
         parts = urllib.parse.urlsplit(self._place)
         query = [*urllib.parse.parse_qsl(parts.query, keep_blank_values=True), ("digest", self.blob.digest)]
         url = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
         # It may want to read all that it has got once more.
         self.repository._once("PUT", url, data=b"", silence=web.TIMEOUT + self.blob.size / _SLOWEST).close()
+        self.done = True
+
+    def _forget(self) -> None:
+        """Begin anew."""
+        self.sent, self.place, self.doubt = 0, None, False
 
     @property
     def _place(self) -> str:
@@ -366,14 +403,12 @@ class _Upload:
 
     def _find_out(self) -> None:
         """How much has arrived; where the registry cannot say, the upload starts anew."""
-        self.doubt = False
         try:
             headers = self._ask("GET", self._place)
         except urllib.error.HTTPError as error:
             if error.code == 429 or error.code >= 500:
-                self.doubt = True
                 raise
-            self.place = None
+            self._forget()
             return
         arrived = re.fullmatch(r"(?:bytes=)?0-(\d{1,15})", headers.get("Range", ""))
         # `0-0` may be one byte or none.
@@ -381,7 +416,7 @@ class _Upload:
             self.sent = int(arrived[1]) + 1
             self._moved(headers)
         else:
-            self.place = None
+            self._forget()
 
     def _ask(self, method: str, url: str, headers: dict[str, str] | None = None, data: bytes | None = None) -> Any:
         with self.repository._once(method, url, headers, data) as response:
