@@ -25,7 +25,8 @@ from tfdock.do import registry as pins
 from tfdock.do.cache import CacheFolder
 from tfdock.do.cache.exchange import Exchange
 from tfdock.do.cache.layers import StoredCache
-from tfdock.do.registry.oci import CHUNK, TRIES, Repository
+from tfdock.do.registry.oci import Repository
+from tfdock.do.registry.upload import CHUNK, TRIES
 from tfdock.do.watch import Stop
 from tfdock.errors import Problem, TfdockError
 from tfdock.inspect import oci, packs

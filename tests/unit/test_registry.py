@@ -20,7 +20,8 @@ import pytest
 
 from tfdock.do.registry import credentials
 from tfdock.do.registry.credentials import Login, login_for
-from tfdock.do.registry.oci import TRIES, Repository
+from tfdock.do.registry.oci import Repository
+from tfdock.do.registry.upload import TRIES
 from tfdock.errors import NetworkError, TfdockError, VerificationFailed
 from tfdock.inspect import oci
 from tfdock.inspect.oci import Descriptor
@@ -259,6 +260,28 @@ def test_what_a_registry_says_may_be_anything(body: bytes) -> None:
         assert refused(lambda: registry.repository().manifest("main"))[0] == "registry-unreachable"
 
 
+@pytest.mark.parametrize("had", [0, 1, 5000, len(DATA) - 1])
+@pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "no ranges"])
+def test_a_blob_of_which_a_part_is_here_goes_on_from_there(had: int, ranges: bool) -> None:
+    def script(asked: Asked) -> Answer:
+        assert asked.headers.get("Range") == (f"bytes={had}-" if had else None)
+        if had and ranges:
+            return 206, {"Content-Range": f"bytes {had}-{len(DATA) - 1}/{len(DATA)}"}, DATA[had:]
+        return 200, {}, DATA
+
+    with scripted(script) as registry:
+        repository = registry.repository()
+        assert b"".join(repository.blob(BLOB, had, hashlib.sha256(DATA[:had]))) == DATA[had:]
+        if had:
+            other = hashlib.sha256(b"x" * had)
+            assert refused(lambda: b"".join(repository.blob(BLOB, had, other)))[0] == "registry-damaged-content"
+
+
+def test_another_machine_is_spoken_to_without_tls_on_request_alone() -> None:
+    assert Repository("registry.example:5000", "ci/x").url == "https://registry.example:5000/v2/ci/x"
+    assert Repository("registry.example:5000", "ci/x", plain=True).url == "http://registry.example:5000/v2/ci/x"
+
+
 def test_a_registry_that_takes_no_such_repository_is_not_said_to_lack_the_blob() -> None:
     with scripted(lambda _: (404, {}, b"")) as registry:
         code, told = refused(lambda: registry.repository().upload(BLOB, io.BytesIO(DATA)))
@@ -315,7 +338,7 @@ class Uploads:
 def test_an_upload_that_the_registry_has_forgotten_begins_anew(
     monkeypatch: pytest.MonkeyPatch, method: str, status: int
 ) -> None:
-    monkeypatch.setattr("tfdock.do.registry.oci.CHUNK", len(DATA) // 3)
+    monkeypatch.setattr("tfdock.do.registry.upload.CHUNK", len(DATA) // 3)
     uploads = Uploads(method, status, 1)
     with scripted(uploads) as registry:
         assert registry.repository().upload(BLOB, io.BytesIO(DATA))
