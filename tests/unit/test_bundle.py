@@ -7,7 +7,9 @@ import json
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from tfdock.do import assets
+from tfdock.do.offline import Supply
 from tfdock.do.offline.bundle import Bundle, Writer, opened
 from tfdock.errors import TfdockError
 from tfdock.inspect import bundle
@@ -214,6 +217,8 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "size of text": lambda index: index["blobs"][0].update(size="12"),
     "poisoned cache": lambda index: index.update(repository={CACHED_PATH: index["images"]}),
     "no builds": lambda index: index.pop("builds"),
+    "no build": lambda index: index.update(builds=[]),
+    "a build twice": lambda index: index["builds"].append(index["builds"][0]),
     "lines": lambda index: index.update(tfdock="1\x1b[2J"),
     "list": lambda index: index.update(repository=[]),
 }
@@ -230,6 +235,38 @@ def test_an_index_that_says_what_none_of_ours_would_is_refused(
 def test_json_that_nests_for_ever_is_an_error_of_ours() -> None:
     with pytest.raises(BundleError):
         bundle.from_text(b"[" * 100_000)
+
+
+# --- what is taken out ----------------------------------------------------------------------------------------------
+
+
+def test_threads_that_take_out_the_same_file_do_not_write_into_one(path: Path, tmp_path: Path) -> None:
+    found, both = opened(path), threading.Barrier(2, timeout=20)
+
+    class Slow(Bundle):
+        def chunks(self, sha256: str) -> Iterator[bytes]:
+            both.wait()
+            for chunk in found.chunks(sha256):
+                yield chunk
+                both.wait()
+
+    slow, target = Slow(found.path, found.index, 0), tmp_path / "out" / "file"
+    with ThreadPoolExecutor(2) as pool:
+        supplies = [Supply(slow, ()) for _ in range(2)]
+        for done in [pool.submit(supply._write, found.index.images, target) for supply in supplies]:
+            done.result()
+    assert target.read_bytes() == IMAGES
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_of_damaged_contents_nothing_is_taken_out(path: Path, tmp_path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(b"layerslayers") + 10] ^= 1
+    path.write_bytes(content)
+    found = opened(path)
+    with pytest.raises(TfdockError):
+        Supply(found, ())._write(found.index.images, tmp_path / "out" / "file")
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 # --- what a wheel requires, as its source says ----------------------------------------------------------------------

@@ -129,7 +129,7 @@ class Supply:
 
     def _write(self, blob: str, target: Path) -> None:
         make_folder(target.parent)
-        part = target.with_name(f".{target.name}.{os.getpid()}")
+        part = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_native_id()}")
         try:
             with part.open("wb") as file:
                 for chunk in self.bundle.chunks(blob):

@@ -42,7 +42,7 @@ Toolchain = Annotated[
 @group.callback()
 def _of_this_machine() -> None:
     """Say what these commands do not reach: an engine elsewhere keeps its caches itself."""
-    from tfdock.do.engine.docker import elsewhere
+    from tfdock.do.engine.address import elsewhere
 
     where = elsewhere()
     if where:
