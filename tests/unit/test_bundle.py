@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import subprocess
 import sys
@@ -267,6 +268,82 @@ def test_of_damaged_contents_nothing_is_taken_out(path: Path, tmp_path: Path) ->
     with pytest.raises(TfdockError):
         Supply(found, ())._write(found.index.images, tmp_path / "out" / "file")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+# --- images ---------------------------------------------------------------------------------------------------------
+
+OWN = f"tfdock/bundle:{'a' * 24}"
+NAMED = json.dumps([{"RepoTags": [OWN]}, {"RepoTags": None}]).encode()
+INDEXED = {"manifests": [{"annotations": {"io.containerd.image.name": f"docker.io/{OWN}"}}, {}]}
+STOLEN = b'[{"RepoTags": ["tensorflow/build:2.18-python3.11"]}]'
+
+
+def archive(*members: tuple[str, bytes | str]) -> bytes:
+    """A tar; a text is where a link leads to."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                tar.addfile(info)
+            else:
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return target.getvalue()
+
+
+class Archived(Bundle):
+    """A bundle whose images are `data`."""
+
+    data: bytes
+
+    def chunks(self, sha256: str) -> Iterator[bytes]:  # noqa: ARG002
+        yield from (self.data[at : at + 700] for at in range(0, len(self.data), 700))
+
+
+def supply(path: Path, data: bytes) -> Supply:
+    found = opened(path)
+    bundle = Archived(found.path, found.index, 0)
+    object.__setattr__(bundle, "data", data)
+    return Supply(bundle, found.index.builds)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("manifest.json", NAMED)],
+        [("blobs/sha256/x", b"x"), ("index.json", json.dumps(INDEXED).encode()), ("manifest.json", NAMED)],
+        [("repositories", json.dumps({"tfdock/bundle": {"a" * 24: "id"}}).encode()), ("x/layer", "../y/layer")],
+    ],
+    ids=["docker-archive", "oci layout", "long ago"],
+)
+def test_images_may_have_the_names_of_their_bundle(path: Path, members: list[tuple[str, bytes | str]]) -> None:
+    supply(path, archive(*members))._check_names()
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        ([("manifest.json", STOLEN)], "would also be called tensorflow/build:2.18-python3.11"),
+        ([("manifest.json", NAMED), ("./manifest.json", STOLEN)], "tensorflow/build"),
+        ([("x/../manifest.json", STOLEN)], "tensorflow/build"),
+        ([("manifest.json", "other.json"), ("other.json", STOLEN)], "not a regular file"),
+        ([("repositories", b'{"tensorflow/build": {"2.18": "x"}}')], "tensorflow/build:2.18"),
+        ([("index.json", json.dumps(INDEXED).replace(OWN, "library/python:3.11").encode())], "library/python:3.11"),
+        ([("manifest.json", b"[[]]")], "no archive of images"),
+        ([("manifest.json", b"{")], "no archive of images"),
+    ],
+)
+def test_images_that_would_take_another_ones_name_are_not_loaded(
+    path: Path, members: list[tuple[str, bytes | str]], says: str
+) -> None:
+    """Such as that of the base image of the next build."""
+    with pytest.raises(TfdockError) as error:
+        supply(path, archive(*members))._check_names()
+    (problem,) = error.value.problems
+    assert problem.code == "bundle-damaged"
+    assert says in problem.message
 
 
 # --- what a wheel requires, as its source says ----------------------------------------------------------------------

@@ -31,7 +31,8 @@ RECORD: dict[str, Any] = {
     "fingerprint": "f" * 64,
     "finished": "2026-11-21T22:34:09+00:00",
     "toolchain_key": "e15ed4792ec563ec",
-    "wheels": [{"file": "tensorflow-9.9.0-cp311-cp311-linux_x86_64.whl"}],
+    "log": "run-1.log",
+    "wheels": [{"file": "tensorflow-9.9.0-cp311-cp311-linux_x86_64.whl", "sha256": "a" * 64, "size": 1}],
     "seconds": {"image": 1.5, "compile": 61.0},
     "attempts": 2,
     "plan": {"resources": {"jobs": 2, "cpus": 4, "memory": 8_000_000_000}},
@@ -160,7 +161,8 @@ def test_phases_stand_in_their_order_and_kinds_with_the_most_first(wheelhouse: P
 
 
 def test_an_older_record_says_less(wheelhouse: Path) -> None:
-    record = {key: RECORD[key] for key in ("schema", "build_id", "fingerprint", "seconds")}
+    always = ("schema", "build_id", "fingerprint", "log", "wheels", "seconds", "attempts")
+    record = {key: RECORD[key] for key in always}
     (wheelhouse / ".tfdock" / ID / ("f" * 12) / "record.json").write_text(json.dumps(record))
     result = run(wheelhouse, ID, "-o", wheelhouse / "page.html")
     assert result.exit_code == 0, result.stderr

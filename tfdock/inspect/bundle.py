@@ -110,6 +110,11 @@ class Build:
     wheels: Wheels | None
     external: str | None
 
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """Its images: that which builds, and that in which the wheel is tried."""
+        return (self.image, *((self.runtime.image,) if self.runtime else ()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:

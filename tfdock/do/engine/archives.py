@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
+import posixpath
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tfdock.errors import EngineError, Problem
@@ -28,6 +30,43 @@ class Body(io.RawIOBase):
         size = min(len(buffer), len(self._rest))
         buffer[:size], self._rest = self._rest[:size], self._rest[size:]
         return size
+
+
+def image_names(archive: Iterator[bytes]) -> Iterator[str]:
+    """The names that an engine would give the images of such an archive, in whichever form it says them."""
+    with tarfile.open(fileobj=io.BufferedReader(Body(archive)), mode="r|") as tar:
+        for member in tar:
+            path = posixpath.normpath(member.name)
+            if path in _NAMING:
+                content = tar.extractfile(member) if member.isreg() and member.size <= _LONGEST else None
+                if content is None:
+                    raise ValueError(f"{path} is not a regular file of a reasonable size")
+                yield from _NAMING[path](json.loads(content.read()))
+
+
+def _of_manifest(images: Any) -> Iterator[str]:
+    for image in images:
+        yield from image["RepoTags"] or ()
+
+
+def _of_repositories(repositories: Any) -> Iterator[str]:
+    for name, tags in repositories.items():
+        yield from (f"{name}:{tag}" for tag in tags)
+
+
+def _of_index(index: Any) -> Iterator[str]:
+    for image in index["manifests"]:
+        name = (image.get("annotations") or {}).get("io.containerd.image.name")
+        if name:
+            yield name.removeprefix("docker.io/")
+
+
+_LONGEST = 16 << 20
+_NAMING: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "manifest.json": _of_manifest,
+    "repositories": _of_repositories,
+    "index.json": _of_index,
+}
 
 
 def only_file(archive: Iterator[bytes], path: str) -> bytes:
