@@ -658,20 +658,25 @@ def test_a_disk_cache_of_which_nothing_stays_goes_with_what_is_known_of_it(disk:
     assert sorted(path.name for path in disk.cache.root.rglob("*") if path.is_file()) == [TAG]
 
 
-def test_output_bases_of_runs_that_are_over_and_old_downloads_of_trials_go(disk: Disk) -> None:
+def test_output_bases_of_runs_that_are_over_and_old_downloads_go(disk: Disk) -> None:
     base = disk.cache.output("20261121-104600-3fa9c1") / "base"
     base.mkdir(parents=True)
     (base / "object").write_bytes(b"x" * 4096)
     base.chmod(0o500)  # as Bazel leaves folders
-    for name, age in (("old", 9), ("new", 1)):
-        path = disk.cache.root / "dependencies" / name
-        path.mkdir(parents=True)
-        (path / "a.whl").write_bytes(b"w" * 1000)
-        os.utime(path, (time.time() - age * DAY,) * 2)
-    found = cache_care.prune(disk.cache, before=time.time() - 5 * DAY)
-    assert (found.size, [output.run for output in found.outputs]) == (5096, ["20261121-104600-3fa9c1"])
+    downloads = [disk.cache.root / name for name in ("dependencies", "repository/content_addressable/sha256")]
+    now = time.time()
+    for name, fetched, read in (("old", 9, 8), ("read", 9, 1), ("new", 1, 1)):
+        for folder in downloads:
+            path = folder / name
+            path.mkdir(parents=True)
+            (path / "file").write_bytes(b"w" * 1000)
+            os.utime(path / "file", (now - read * DAY, now - fetched * DAY))
+            os.utime(path, (now, now - fetched * DAY))
+    found = cache_care.prune(disk.cache, before=now - 5 * DAY)
+    assert (found.size, found.downloads) == (6096, 2000)
+    assert [output.run for output in found.outputs] == ["20261121-104600-3fa9c1"]
     assert not base.exists()
-    assert [path.name for path in (disk.cache.root / "dependencies").iterdir()] == ["new"]
+    assert [sorted(path.name for path in folder.iterdir()) for folder in downloads] == [["new", "read"]] * 2
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

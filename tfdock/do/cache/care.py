@@ -246,7 +246,7 @@ class Pruned:
     disks: tuple[pruning.Pruned, ...]
     half_written: int
     outputs: tuple[Output, ...]
-    dependencies: int
+    downloads: int
     left: int
     reached: bool
 
@@ -254,7 +254,7 @@ class Pruned:
     def size(self) -> int:
         """Bytes in all."""
         taken = sum(disk.size for disk in self.disks) + sum(output.size for output in self.outputs)
-        return taken + self.half_written + self.dependencies
+        return taken + self.half_written + self.downloads
 
 
 @contextmanager
@@ -272,17 +272,15 @@ def prune(
 ) -> Pruned:
     """Make a cache smaller: first what nobody needs, then what was used least recently. Under `alone`.
 
-    With `before` (Unix seconds) configurations go that were used last before it, and what was fetched for trials of
-    wheels before it; with `max_size` (bytes of the whole folder) actions go, as `decide.pruning` says.
+    With `before` (Unix seconds) configurations go that were used last before it, and downloads: of Bazel's repository
+    cache, and for trials of wheels; with `max_size` (bytes of the whole folder) actions go, as `decide.pruning` says.
     """
     left_over = outputs(cache)
     found = [listing(disk) for disk in cache.disks()]
     half = [entry for one in found for entry in one.half]
-    old = [
-        path for path in folders(cache.root / "dependencies") if before is not None and path.stat().st_mtime < before
-    ]
-    dependencies = sum(folder_size(path) for path in old)
-    gone = sum(entry.size for entry in half) + sum(output.size for output in left_over) + dependencies
+    old = list(_old_downloads(cache, before)) if before is not None else []
+    downloads = sum(folder_size(path) for path in old)
+    gone = sum(entry.size for entry in half) + sum(output.size for output in left_over) + downloads
     others = folder_size(cache.root) - gone
     decided = pruning.prune(
         contents := [one.contents() for one in found],
@@ -300,10 +298,21 @@ def prune(
         disks=decided.disks,
         half_written=sum(entry.size for entry in half),
         outputs=tuple(left_over),
-        dependencies=dependencies,
+        downloads=downloads,
         left=decided.left,
         reached=decided.reached,
     )
+
+
+def _old_downloads(cache: CacheFolder, before: float) -> Iterator[Path]:
+    """The folders of downloads that were last fetched or read before that moment."""
+    repository = cache.root / "repository" / "content_addressable" / "sha256"
+    for folder in (*folders(cache.root / "dependencies"), *folders(repository)):
+        with suppress(FileNotFoundError):
+            # A folder's own time of access tells only that somebody listed it.
+            files = [path.stat() for path in folder.glob("*")]
+            if max([folder.stat().st_mtime, *(max(file.st_mtime, file.st_atime) for file in files)]) < before:
+                yield folder
 
 
 def _carry_out(found: Listing, decided: pruning.Pruned) -> None:

@@ -301,7 +301,7 @@ def _images_pruned(engine: Engine, *, dry_run: bool) -> list[ImageInfo]:
 
 def _pruned(pruned: Pruned | None) -> dict[str, Any]:
     if pruned is None:
-        return {"size": 0, "left": 0, "reached": True, "toolchains": [], "outputs": [], "dependencies": 0}
+        return {"size": 0, "left": 0, "reached": True, "toolchains": [], "outputs": [], "downloads": 0}
     return {
         "size": pruned.size,
         "left": pruned.left,
@@ -317,7 +317,7 @@ def _pruned(pruned: Pruned | None) -> dict[str, Any]:
             for one in pruned.disks
         ],
         "outputs": [{"run": one.run, "size": one.size} for one in pruned.outputs],
-        "dependencies": pruned.dependencies,
+        "downloads": pruned.downloads,
     }
 
 
@@ -331,6 +331,8 @@ def _tell_pruned(pruned: Pruned | None, images: list[ImageInfo], *, dry_run: boo
             console.result(f"{row['key']}  {would} {what}")
     for row in document["outputs"]:
         console.result(f"output of {row['run']}  {would} {console.size(row['size'])}")
+    if document["downloads"]:
+        console.result(f"downloads  {would} {console.size(document['downloads'])}")
     if images:
         console.result(f"{would} {len(images)} images without a name")
     left = f", {console.size(document['left'])} are left" if pruned else ""
