@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import threading
+import time
 
 PIECE = 1 << 16
 
@@ -37,25 +38,24 @@ def start(function, *arguments):
 
 def connected(client, path):
     """Carry one connection to its end."""
-    server = socket.socket(socket.AF_UNIX)
-    try:
+    with client, contextlib.suppress(OSError, RuntimeError), socket.socket(socket.AF_UNIX) as server:
         server.connect(path)
-    except OSError:
-        client.close()
-        server.close()
-        return
-    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    back = start(pump, server, client)
-    pump(client, server)
-    back.join()
-    client.close()
-    server.close()
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        back = start(pump, server, client)
+        pump(client, server)
+        back.join()
 
 
 def accept(listener, path):
     while True:
-        client, _ = listener.accept()
-        start(connected, client, path)
+        try:
+            client, _ = listener.accept()
+            with contextlib.ExitStack() as refused:
+                refused.callback(client.close)
+                start(connected, client, path)
+                refused.pop_all()
+        except (OSError, RuntimeError):  # no file or thread is free: others end
+            time.sleep(0.1)
 
 
 def main(words):

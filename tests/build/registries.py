@@ -139,8 +139,10 @@ def proxy(upstream: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
     with http.server.ThreadingHTTPServer((host, 0), handler) as server:
         state.address = f"{host}:{server.server_port}"
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield state
-        server.shutdown()
+        try:
+            yield state
+        finally:
+            server.shutdown()
 
 
 class _Forwarder(http.server.BaseHTTPRequestHandler):

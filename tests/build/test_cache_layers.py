@@ -25,7 +25,8 @@ from tfdock.do import registry as pins
 from tfdock.do.cache import CacheFolder
 from tfdock.do.cache.exchange import Exchange
 from tfdock.do.cache.layers import StoredCache
-from tfdock.do.registry.oci import CHUNK, TRIES, Repository
+from tfdock.do.registry.oci import Repository
+from tfdock.do.registry.upload import CHUNK, TRIES
 from tfdock.do.watch import Stop
 from tfdock.errors import Problem, TfdockError
 from tfdock.inspect import oci, packs
@@ -256,7 +257,7 @@ def test_toolchains_share_a_name_and_never_mix(site: Site) -> None:
     add_action(other, "here 0", b"of another compiler" * 9)
     assert here.run("push").code == 0
     there = site.machine("there")
-    outcome = there.run("pull", "--toolchain", OTHER)
+    outcome = there.run("pull", "--toolchain", OTHER, "--toolchain", OTHER)
     assert [one["toolchain"] for one in outcome.document["toolchains"]] == [OTHER]
     assert not there.disk.exists()
     there.run("pull")
@@ -596,8 +597,8 @@ def test_an_action_that_needs_what_nobody_has_is_never_seen(site: Site) -> None:
 
 
 def test_more_than_the_disk_can_hold_is_refused_before_it_is_asked_for(site: Site, before: Proxy) -> None:
-    huge = [Entry(f"cas/{number:02x}/{number:02x}{'0' * 62}", packs.LARGEST, f"{number:02x}{'0' * 62}") for number in
-            range(256)] * 1  # fmt: skip
+    names = [f"{number:02x}{'0' * 62}" for number in range(256)]
+    huge = [Entry(f"cas/{name[:2]}/{name}", packs.LARGEST, name) for name in names]
     _, pack = good()
     outcome = hostile(site, Contents(toolchain=KEY, entries=in_order(huge)).encoded(), pack)
     assert (outcome.code, problem(outcome)["code"]) == (8, "disk-full")

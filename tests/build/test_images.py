@@ -29,7 +29,8 @@ from tfdock.do.images import packing
 from tfdock.do.images.choosing import Choosing
 from tfdock.do.images.layers import WheelLayer
 from tfdock.do.images.pushing import Push, Pushed
-from tfdock.do.registry.oci import CHUNK, Repository
+from tfdock.do.registry.oci import Repository
+from tfdock.do.registry.upload import CHUNK
 from tfdock.do.settings import load
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Interrupted, NetworkError

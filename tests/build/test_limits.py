@@ -295,6 +295,7 @@ def test_one_waits_for_another_that_fetches_into_the_same_cache_and_says_so(tmp_
         (("-j", "many"), "write `auto`, or a number from 1 on"),
         (("--time-limit", "soon"), "write it like `5h30m`"),
         (("--time-limit", ""), "write it like `5h30m`"),
+        (("--time-limit", "0h0m"), "write it like `5h30m`"),
     ],
 )
 def test_what_is_no_number_of_builds_and_no_time_is_refused(

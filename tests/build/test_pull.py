@@ -18,7 +18,7 @@ from tfdock.do.images import pulling
 from tfdock.do.images.finding import here
 from tfdock.do.images.pulling import Pulled, Pulling
 from tfdock.do.images.stored import stored
-from tfdock.do.registry.oci import TRIES
+from tfdock.do.registry.upload import TRIES
 from tfdock.do.registry.web import TRIES as FEW
 from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import NetworkError, Problem, TfdockError

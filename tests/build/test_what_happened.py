@@ -215,8 +215,9 @@ def test_on_the_legacy_road_another_capability_enters_the_keys_of_what_it_change
     second = history.build(**both)
     assert (second.bazel["hits"], second.bazel["executed"]) == (12, 6)
     from_cache = contents(history.wheel)
-    # The line that configure wrote, where a user could have added it.
-    (history.tree / ".bazelrc.user").write_text('build --action_env TF_CUDA_COMPUTE_CAPABILITIES="sm_80,sm_86"\n')
+    # The line that configure wrote, put back.
+    with (history.tree / ".bazelrc").open("a") as file:
+        file.write('build --action_env TF_CUDA_COMPUTE_CAPABILITIES="sm_80,sm_86"\n')
     as_configured = history.build(**both)
     assert (as_configured.bazel["hits"], as_configured.bazel["executed"]) == (0, 18)
     assert contents(history.wheel) == from_cache

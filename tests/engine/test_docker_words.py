@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tfdock.do.engine import archives, streams
 from tfdock.do.engine import docker as docker_engine
 from tfdock.do.engine import words as engine_words
+from tfdock.do.engine.address import Address
+from tfdock.do.engine.progress import Progress
 from tfdock.errors import DiskFull, EngineError, NetworkError, TfdockError
 
 from .bench import tar
@@ -73,14 +76,14 @@ def test_frames_are_read_however_they_are_cut(size: int) -> None:
     payloads = [b"one\n", b"", b"x" * 700, b"\x01\0\0\0\0\0\0\x05", b"end"]
     stream = b"".join(b"\x01\0\0\0" + len(payload).to_bytes(4) + payload for payload in payloads)
     pieces = (stream[start : start + size] for start in range(0, len(stream), size))
-    assert b"".join(docker_engine._frames(pieces)) == b"".join(payloads)
+    assert b"".join(streams.frames(pieces)) == b"".join(payloads)
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_messages_are_read_however_they_are_cut(size: int) -> None:
     stream = '{"stream":"a\\n☃"}\r\n\r\n{"aux":{"ID":"sha256:1"}}\n{"error":"x"}'.encode()
     pieces = (stream[start : start + size] for start in range(0, len(stream), size))
-    assert list(docker_engine._messages(pieces)) == [
+    assert list(streams.messages(pieces)) == [
         {"stream": "a\n☃"},
         {"aux": {"ID": "sha256:1"}},
         {"error": "x"},
@@ -102,7 +105,7 @@ def test_pull_never_asks_for_all_tags(reference: str, expected: tuple[str, str])
 
 
 def test_step_text_printed_by_a_command_is_not_the_image() -> None:
-    progress = docker_engine._Progress({"BASE": "r/x:1"})
+    progress = Progress({"BASE": "r/x:1"})
     progress.take({"stream": "Step 2/3 : FROM ${BASE} AS tools"})
     assert progress.base == "r/x:1"
     progress.take({"stream": "Successfully built 123456789abc\n"})
@@ -113,6 +116,12 @@ def test_step_text_printed_by_a_command_is_not_the_image() -> None:
 
 def test_first_member_of_an_archive_is_read_and_never_unpacked() -> None:
     archive = tar({"wheel": b"content"})
-    assert docker_engine._only_file(iter([archive[:700], archive[700:]]), "/wheel") == b"content"
+    assert archives.only_file(iter([archive[:700], archive[700:]]), "/wheel") == b"content"
     with pytest.raises(EngineError, match="not a regular file"):
-        docker_engine._only_file(iter([tar({}, {"wheel": "/etc/shadow"})]), "/wheel")
+        archives.only_file(iter([tar({}, {"wheel": "/etc/shadow"})]), "/wheel")
+
+
+def test_an_address_is_told_without_its_password() -> None:
+    told = str(Address("ssh://me:c2VjcmV0@builder:22", "from DOCKER_HOST"))
+    assert told == "ssh://me@builder:22 (from DOCKER_HOST)"
+    assert "c2VjcmV0" not in repr(Address("ssh://me:c2VjcmV0@builder:22", "x"))

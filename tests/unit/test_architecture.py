@@ -31,8 +31,8 @@ PURE = {"words", "read", "decide", "inspect"}
 # Package -> the modules or folders that may import it.
 HOMES = {
     "auditwheel": ("do/manylinux.py",),
-    "docker": ("do/engine/docker.py", "do/registry/credentials.py"),
-    "requests": ("do/engine/docker.py",),
+    "docker": ("do/engine/", "do/registry/credentials.py"),
+    "requests": ("do/engine/docker.py", "do/engine/streams.py"),
     "urllib3": ("do/engine/docker.py",),
     "tenacity": ("do/engine/docker.py", "do/registry/web.py"),
     "filelock": ("do/",),

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -253,3 +255,21 @@ def test_what_python_leaves_beside_a_script_is_no_template(tmp_path: Path, monke
     left.write_bytes(b"\xa7\r\r\n")
     monkeypatch.setattr(assets, "_shipped", lambda _: tmp_path)
     assert assets.templates() == {"verify/run.py": "print()\n"}
+
+
+def test_threads_that_keep_the_same_table_do_not_write_into_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As builds side by side do."""
+    both, write, file = threading.Barrier(2, timeout=20), Path.write_bytes, tmp_path / "knowledge" / "x.json"
+
+    def together(path: Path, data: bytes) -> int:
+        size = write(path, data)
+        both.wait()
+        return size
+
+    monkeypatch.setattr(Path, "write_bytes", together)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(assets._keep, file, b"{}") for _ in range(2)]:
+            done.result()
+    assert kept(tmp_path) == [file]

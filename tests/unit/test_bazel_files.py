@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,33 @@ def test_another_document_is_no_reduced_log(document: object) -> None:
     assert from_json(document) is None
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"spawns": [["o", "CppCompile", "a", 1, "s", "g", False]]},
+        {"spawns": [["o", "CppCompile", "a", -1, "s", "g", False]]},
+        {"spawns": [["o", "CppCompile", "a", "0", "s", "g", False]]},
+        {"spawns": [["o", ["CppCompile"], "a", 0, "s", "g", False]]},
+        {"environments": [[[1, "x"], ["PATH", "x"]]]},
+        {"files": [[1, "x"], ["a.cc", "x"]]},
+    ],
+)
+def test_a_reduced_log_of_other_types_is_none(changed: dict[str, object]) -> None:
+    document = as_json(read_log([json.dumps({"listedOutputs": ["o"], "mnemonic": "CppCompile"})]))
+    assert from_json(document) is not None
+    assert from_json(document | changed) is None
+
+
+def test_half_a_character_has_a_hash_too() -> None:
+    log = {
+        "listedOutputs": ["o"],
+        "commandArgs": ["\ud800"],
+        "environmentVariables": [{"name": "\ud800", "value": "\ud800"}],
+        "inputs": [{"path": "\ud800", "digest": {"hash": "\ud800"}}],
+    }
+    assert from_json(json.loads(json.dumps(as_json(read_log([json.dumps(log)]))))) is not None
+
+
 # --- broken files -------------------------------------------------------------------------------------------------
 
 READERS: dict[str, Callable[[list[str]], object]] = {
@@ -246,6 +274,39 @@ def test_what_is_no_json_raises_nothing(kind: str) -> None:
     READERS[kind](
         ["\0\1\2", "[" * 100_000, '{"a":' * 100_000 + "}", "{" + "9" * 5000 + "}", '{"ts": ' + "9" * 5000 + "}"]
     )
+
+
+def test_no_number_is_larger_or_smaller_than_it_can_be() -> None:
+    for count in (-1, 10**400):
+        metrics = {
+            "actionSummary": {"actionsExecuted": count, "runnerCount": [{"name": "local", "count": count}]},
+            "timingMetrics": {"wallTimeInMs": count},
+        }
+        build = read_events([event(buildMetrics=metrics)])
+        assert (build.actions, build.wall_seconds, build.figures) == (None, None, Figures())
+    nines = "9" * 400
+    said = f"INFO: Elapsed time: {nines}s, Critical Path: {nines}s\n  {nines}s action 'x'\n"
+    build = read_events([event(progress={"stderr": said})])
+    assert (build.wall_seconds, build.critical_seconds, build.critical) == (None, None, ())
+    action = {"cat": "action processing", "name": "x", "ts": 5}
+    assert read_profile(trace(action | {"dur": -1}, action | {"dur": float("inf")})).actions == ()
+
+
+def test_a_name_is_cut_before_it_fills_the_record() -> None:
+    action = {"cat": "action processing", "name": "x" * 10**6, "ts": 5, "dur": 9, "args": {"mnemonic": "y" * 10**6}}
+    (found,) = read_profile(trace(action)).actions
+    assert max(len(found.name), len(found.mnemonic)) <= 1000
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["\n" * 10**6, f"INFO: 1 process: {' ' * 10**6}x", " " * 10**6, "\n  1s" * 10**5, "INFO: 1 process: " * 10**5],
+    ids=["blank lines", "spaces in a summary", "spaces", "seconds", "summaries"],
+)
+def test_text_that_is_nearly_bazels_takes_no_longer_than_other_text(said: str) -> None:
+    began = time.process_time()
+    read_events([event(progress={"stderr": said})])
+    assert time.process_time() - began < 5
 
 
 def test_half_a_log_is_half_the_actions() -> None:

@@ -23,6 +23,9 @@ from tfdock.inspect.bazel_events import Figures, read_events
         ("[0 / 1] [Prepa] BazelWorkspaceStatusAction", (0, 1)),
         ("INFO: [12 / 345] not at the start", None),
         ("[12 of 345]", None),
+        ("[, / ,] Compiling", None),
+        ("[² / ³] Compiling", None),
+        (f"[{'9' * 4000} / 1] Compiling", None),
         ("", None),
     ],
 )
@@ -62,6 +65,8 @@ def said(stderr: str) -> str:
             id="thousands",
         ),
         pytest.param([said("INFO: 0 processes.")], None, id="no processes"),
+        pytest.param([said(f"INFO: 9 processes: ² local, , local, {'9' * 5000} local.")], None, id="no numbers"),
+        pytest.param([said("INFO: 2 processes: 2 local.\r\n")], Figures(executed=2), id="a carriage return"),
         pytest.param(
             [said("INFO: 5 processes: 5 local.\n"), metrics(local=6)], Figures(executed=6), id="metrics win"
         ),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from typing import Any
 import pytest
 
 from tfdock.do import assets
+from tfdock.do.offline import Supply
 from tfdock.do.offline.bundle import Bundle, Writer, opened
 from tfdock.errors import TfdockError
 from tfdock.inspect import bundle
@@ -214,6 +218,8 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "size of text": lambda index: index["blobs"][0].update(size="12"),
     "poisoned cache": lambda index: index.update(repository={CACHED_PATH: index["images"]}),
     "no builds": lambda index: index.pop("builds"),
+    "no build": lambda index: index.update(builds=[]),
+    "a build twice": lambda index: index["builds"].append(index["builds"][0]),
     "lines": lambda index: index.update(tfdock="1\x1b[2J"),
     "list": lambda index: index.update(repository=[]),
 }
@@ -230,6 +236,114 @@ def test_an_index_that_says_what_none_of_ours_would_is_refused(
 def test_json_that_nests_for_ever_is_an_error_of_ours() -> None:
     with pytest.raises(BundleError):
         bundle.from_text(b"[" * 100_000)
+
+
+# --- what is taken out ----------------------------------------------------------------------------------------------
+
+
+def test_threads_that_take_out_the_same_file_do_not_write_into_one(path: Path, tmp_path: Path) -> None:
+    found, both = opened(path), threading.Barrier(2, timeout=20)
+
+    class Slow(Bundle):
+        def chunks(self, sha256: str) -> Iterator[bytes]:
+            both.wait()
+            for chunk in found.chunks(sha256):
+                yield chunk
+                both.wait()
+
+    slow, target = Slow(found.path, found.index, 0), tmp_path / "out" / "file"
+    with ThreadPoolExecutor(2) as pool:
+        supplies = [Supply(slow, ()) for _ in range(2)]
+        for done in [pool.submit(supply._write, found.index.images, target) for supply in supplies]:
+            done.result()
+    assert target.read_bytes() == IMAGES
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_of_damaged_contents_nothing_is_taken_out(path: Path, tmp_path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(b"layerslayers") + 10] ^= 1
+    path.write_bytes(content)
+    found = opened(path)
+    with pytest.raises(TfdockError):
+        Supply(found, ())._write(found.index.images, tmp_path / "out" / "file")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+# --- images ---------------------------------------------------------------------------------------------------------
+
+OWN = f"tfdock/bundle:{'a' * 24}"
+NAMED = json.dumps([{"RepoTags": [OWN]}, {"RepoTags": None}]).encode()
+INDEXED = {"manifests": [{"annotations": {"io.containerd.image.name": f"docker.io/{OWN}"}}, {}]}
+STOLEN = b'[{"RepoTags": ["tensorflow/build:2.18-python3.11"]}]'
+
+
+def archive(*members: tuple[str, bytes | str]) -> bytes:
+    """A tar; a text is where a link leads to."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                tar.addfile(info)
+            else:
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return target.getvalue()
+
+
+class Archived(Bundle):
+    """A bundle whose images are `data`."""
+
+    data: bytes
+
+    def chunks(self, sha256: str) -> Iterator[bytes]:  # noqa: ARG002
+        yield from (self.data[at : at + 700] for at in range(0, len(self.data), 700))
+
+
+def supply(path: Path, data: bytes) -> Supply:
+    found = opened(path)
+    bundle = Archived(found.path, found.index, 0)
+    object.__setattr__(bundle, "data", data)
+    return Supply(bundle, found.index.builds)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("manifest.json", NAMED)],
+        [("blobs/sha256/x", b"x"), ("index.json", json.dumps(INDEXED).encode()), ("manifest.json", NAMED)],
+        [("repositories", json.dumps({"tfdock/bundle": {"a" * 24: "id"}}).encode()), ("x/layer", "../y/layer")],
+    ],
+    ids=["docker-archive", "oci layout", "long ago"],
+)
+def test_images_may_have_the_names_of_their_bundle(path: Path, members: list[tuple[str, bytes | str]]) -> None:
+    supply(path, archive(*members))._check_names()
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        ([("manifest.json", STOLEN)], "would also be called tensorflow/build:2.18-python3.11"),
+        ([("manifest.json", NAMED), ("./manifest.json", STOLEN)], "tensorflow/build"),
+        ([("x/../manifest.json", STOLEN)], "tensorflow/build"),
+        ([("manifest.json", "other.json"), ("other.json", STOLEN)], "not a regular file"),
+        ([("repositories", b'{"tensorflow/build": {"2.18": "x"}}')], "tensorflow/build:2.18"),
+        ([("index.json", json.dumps(INDEXED).replace(OWN, "library/python:3.11").encode())], "library/python:3.11"),
+        ([("manifest.json", b"[[]]")], "no archive of images"),
+        ([("manifest.json", b"{")], "no archive of images"),
+    ],
+)
+def test_images_that_would_take_another_ones_name_are_not_loaded(
+    path: Path, members: list[tuple[str, bytes | str]], says: str
+) -> None:
+    """Such as that of the base image of the next build."""
+    with pytest.raises(TfdockError) as error:
+        supply(path, archive(*members))._check_names()
+    (problem,) = error.value.problems
+    assert problem.code == "bundle-damaged"
+    assert says in problem.message
 
 
 # --- what a wheel requires, as its source says ----------------------------------------------------------------------

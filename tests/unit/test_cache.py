@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import journal
+from tfdock.do import journal, locking
 from tfdock.do.cache import TAG, CacheFolder, DiskCache, folder_size
 from tfdock.do.cache import care as cache_care
 from tfdock.do.cache import use as cache_use
 from tfdock.do.cache.care import alone, listing, verified
+from tfdock.do.cache.layers import StoredCache
+from tfdock.do.cache.sending import inventory
+from tfdock.do.cache.taking import Taking
 from tfdock.do.engine import IMAGE_LABEL, ImageInfo
 from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.journal import RunEntry
 from tfdock.do.locking import held
 from tfdock.errors import EngineError, Locked, Problem, ProfileError
 from tfdock.inspect.action_cache import EMPTY, Digest, Malformed, action_result, command_of, tree_files
+from tfdock.model import ImageRef
 from tfdock.talk.app import app
 from tfdock.talk.commands import cache as command
 
@@ -203,6 +210,19 @@ def test_what_is_not_there_is_neither_made_nor_refused(tmp_path: Path) -> None:
     assert not list((tmp_path / "empty").iterdir())
 
 
+def test_a_file_is_no_cache_folder_and_no_empty_one_either(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        CacheFolder.existing(tmp_path / "file")
+
+
+def test_a_file_system_of_its_own_may_be_a_cache_folder(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    cache = CacheFolder.opened(tmp_path)
+    cache_care.clean(cache)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [TAG, "lost+found"]
+
+
 # --- who uses it ----------------------------------------------------------------------------------------------------
 
 HOLD = """
@@ -265,6 +285,22 @@ def test_who_waits_is_told_for_whom_and_goes_on_when_the_lock_is_free(tmp_path: 
 
     with held(path, "it", alone=False, waiting=waiting):
         assert f"process {other.pid}" in told[0]
+
+
+def test_a_lock_whose_file_goes_while_it_is_asked_for_is_still_somebodys(
+    tmp_path: Path, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x"
+    other = holder(path, "alone")
+    taken = locking._taken
+
+    def gone(descriptor: int, *, alone: bool) -> bool:
+        path.unlink()  # as the folder of a push that has ended goes with its lock
+        return taken(descriptor, alone=alone)
+
+    monkeypatch.setattr(locking, "_taken", gone)
+    with pytest.raises(Locked, match=f"process {other.pid}"), held(path, "it", alone=True):
+        pass
 
 
 def test_two_of_one_process_keep_each_other_out_as_well(disk: Disk) -> None:
@@ -369,6 +405,50 @@ def test_files_that_disappear_meanwhile_are_no_error(disk: Disk, monkeypatch: py
     assert cache_use.fold(disk.disk) == frozenset()
 
 
+def test_what_cannot_be_read_is_not_said_to_be_sound_or_unused(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.action(b"x")
+    closed, scandir = os.fspath(disk.disk.folder / "cas"), os.scandir
+
+    def denied(folder: Any) -> Any:
+        if os.fspath(folder).startswith(closed):  # root may read everything
+            raise PermissionError(errno.EACCES, "Permission denied", closed)
+        return scandir(folder)
+
+    before = disk.files
+    monkeypatch.setattr(os, "scandir", denied)
+    for look in (lambda: verified(disk.disk, repair=True), lambda: cache_care.prune(disk.cache, max_size=0)):
+        with pytest.raises(PermissionError):
+            look()
+    assert folder_size(disk.disk.folder) > 0, "a size is of what can be seen"
+    with cache_use.watched(disk.disk, "tf", "run"):
+        pass
+    monkeypatch.undo()
+    assert disk.files == before
+
+
+def test_what_is_too_large_for_a_message_is_not_read_into_memory(disk: Disk, tmp_path: Path) -> None:
+    huge = 512 << 20
+
+    def sparse(path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.truncate(huge)
+
+    tree = "ab" * 32
+    sparse(disk.path("ac", "cd" * 32))
+    sparse(disk.path("cas", tree))
+    named = part(3, part(1, b"folder") + part(3, part(1, tree.encode()) + part(2, huge)))
+    (tmp_path / "action").write_bytes(named)
+    stored = StoredCache(ImageRef("ci/cache", "127.0.0.1:1"), lambda: None)  # nobody asks it
+    taking = Taking(stored, print, disk.disk, tmp_path, blobs={tree: f"cas/ab/{tree}"})
+    tracemalloc.start()
+    assert inventory(disk.disk).actions == []
+    assert not taking._is_complete(tmp_path / "action")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100 << 20
+
+
 # --- what was used when ---------------------------------------------------------------------------------------------
 
 
@@ -439,9 +519,10 @@ def test_where_reads_leave_no_trace_nothing_is_said_to_be_unused(disk: Disk, mon
 
 
 CUT = b'{"build_id": "tf", "run": "", "when": 1, "seen": true}\n123'
+NEVER = b'{"build_id": "tf", "run": "", "when": NaN, "seen": true}\n'
 
 
-@pytest.mark.parametrize("content", [b"", b"[]\n", b"{}\n", b'{"build_id": "x"}\n', b"\xff\n", CUT])
+@pytest.mark.parametrize("content", [b"", b"[]\n", b"{}\n", b'{"build_id": "x"}\n', b"\xff\n", CUT, NEVER])
 def test_a_note_that_is_not_whole_counts_for_nothing(disk: Disk, content: bytes) -> None:
     disk.note("tf", [], 1)
     (disk.disk.about / "builds/tf").write_bytes(content)
@@ -577,20 +658,25 @@ def test_a_disk_cache_of_which_nothing_stays_goes_with_what_is_known_of_it(disk:
     assert sorted(path.name for path in disk.cache.root.rglob("*") if path.is_file()) == [TAG]
 
 
-def test_output_bases_of_runs_that_are_over_and_old_downloads_of_trials_go(disk: Disk) -> None:
+def test_output_bases_of_runs_that_are_over_and_old_downloads_go(disk: Disk) -> None:
     base = disk.cache.output("20261121-104600-3fa9c1") / "base"
     base.mkdir(parents=True)
     (base / "object").write_bytes(b"x" * 4096)
     base.chmod(0o500)  # as Bazel leaves folders
-    for name, age in (("old", 9), ("new", 1)):
-        path = disk.cache.root / "dependencies" / name
-        path.mkdir(parents=True)
-        (path / "a.whl").write_bytes(b"w" * 1000)
-        os.utime(path, (time.time() - age * DAY,) * 2)
-    found = cache_care.prune(disk.cache, before=time.time() - 5 * DAY)
-    assert (found.size, [output.run for output in found.outputs]) == (5096, ["20261121-104600-3fa9c1"])
+    downloads = [disk.cache.root / name for name in ("dependencies", "repository/content_addressable/sha256")]
+    now = time.time()
+    for name, fetched, read in (("old", 9, 8), ("read", 9, 1), ("new", 1, 1)):
+        for folder in downloads:
+            path = folder / name
+            path.mkdir(parents=True)
+            (path / "file").write_bytes(b"w" * 1000)
+            os.utime(path / "file", (now - read * DAY, now - fetched * DAY))
+            os.utime(path, (now, now - fetched * DAY))
+    found = cache_care.prune(disk.cache, before=now - 5 * DAY)
+    assert (found.size, found.downloads) == (6096, 2000)
+    assert [output.run for output in found.outputs] == ["20261121-104600-3fa9c1"]
     assert not base.exists()
-    assert [path.name for path in (disk.cache.root / "dependencies").iterdir()] == ["new"]
+    assert [sorted(path.name for path in folder.iterdir()) for folder in downloads] == [["new", "read"]] * 2
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -639,11 +725,19 @@ def test_list_says_what_takes_how_much_and_for_which_build(run: Run, disk: Disk,
         assert "in use" in run("list")[1]
 
 
+def test_a_time_that_no_calendar_has_is_no_reason_to_fail(run: Run, disk: Disk) -> None:
+    disk.note("tf", [disk.action(b"x", used=2**33)], 1e18)
+    (row,) = json.loads(run("list", "--json")[1])["toolchains"]
+    assert row["builds"][0]["used"] == "9999-12-31T23:59:59+00:00"
+    assert run("list")[0] == 0
+
+
 def test_list_of_what_is_not_there_is_empty(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TFDOCK_CACHE_DIR", str(tmp_path / "absent"))
     assert json.loads(run("list", "--json")[1])["toolchains"] == []
     assert run("prune", "--max-size", "1G")[0] == 0
-    assert run("verify")[0] == 0
+    code, _, told = run("verify")
+    assert (code, "holds no disk cache" in told) == (0, True)
     assert run("clean", "--yes")[0] == 0
     assert not (tmp_path / "absent").exists()
 
@@ -728,7 +822,8 @@ def test_clean_takes_one_toolchain_or_everything_but_the_mark(run: Run, disk: Di
     disk.note("tf", [], 1)
     (disk.cache.root / "repository/x").mkdir(parents=True)
     assert run("clean")[0] == 2, "there is no terminal to ask at"
-    assert "[cache-clean-unasked]" in run("clean")[2]
+    with disk.cache.in_use():  # it asks first: no build waits for an answer
+        assert "[cache-clean-unasked]" in run("clean")[2]
     code, _, told = run("clean", "--toolchain", "f" * 16, "--yes")
     assert (code, "[cache-toolchain-unknown]" in told) == (2, True)
     assert run("clean", "--toolchain", KEY, "--yes")[0] == 0

@@ -292,6 +292,7 @@ def test_a_configuration_that_tfdock_would_not_write_is_refused(old: bytes, new:
         (b'"size":', b'"size":1e'),
         (b'"mediaType":"application/vnd.tfdock.cache.config', b'"mediaType":"\\nSet-Cookie: x'),
         (b'"config":{', b'"config":[{'),
+        (b'"layers":[', b'"manifests":[],"layers":['),  # an index to some, a manifest to others (CVE-2021-41190)
         (b"{", b"[" * 5000),
     ],
 )

@@ -50,6 +50,19 @@ def texts(after: Inputs) -> list[str]:
     return [one.text for one in differences(BEFORE, after)]
 
 
+@pytest.mark.parametrize("junk", [5, [], {}, {"a": [1]}, "x", 1.5, True, None])
+@pytest.mark.parametrize(
+    "key",
+    ["plan", "source", "base_digest", "toolchain_key", "bazel_flags", "startup_options", "environment", "image"],
+)
+def test_a_record_of_any_shape_can_be_compared(key: str, junk: object) -> None:
+    damaged = record() | {key: junk}
+    damaged["plan"] = damaged["plan"] | {key: junk} if key != "plan" else junk
+    for kept in (None, junk, {"schema": "tfdock.inputs/1", "toolchain": junk, "context": junk, "files": junk}):
+        before = inputs_of(damaged, kept)
+        assert isinstance(differences(before, BEFORE) + differences(BEFORE, before), tuple)
+
+
 def test_equal_builds_differ_in_nothing() -> None:
     assert differences(BEFORE, inputs()) == ()
 

@@ -35,13 +35,19 @@ def style(monkeypatch: pytest.MonkeyPatch) -> console.Style:
 
 @pytest.mark.parametrize(
     ("columns", "expected"),
-    [("132", 132), ("40", 40), ("3", 20), ("0", 80), ("", 80), ("wide", 80), ("-5", 80), ("٤٢", 80)],
+    [("132", 132), ("40", 40), ("3", 20)] + [(text, None) for text in ("0", "", "wide", "-5", "٤٢", "²", "9" * 5000)],
 )
-def test_what_columns_says_counts_and_a_pipe_gets_eighty(
-    monkeypatch: pytest.MonkeyPatch, columns: str, expected: int
+def test_what_columns_says_counts_and_without_it_a_pipe_has_no_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: str, expected: int | None
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    assert console.width(io.StringIO()) == expected
+    console.tell("word " * 100 + "end")
+    console.show_problems([Problem(code="a-b", message="word " * 100, why="why " * 100, fix="fix " * 100)])
+    lines = capsys.readouterr().err.splitlines()
+    if expected is None:
+        assert len(lines) == 4
+    else:
+        assert max(map(len, lines)) <= expected
 
 
 def test_a_terminal_is_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +63,10 @@ def test_a_terminal_is_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None
             assert console.width(stream) == 57
             monkeypatch.setenv("COLUMNS", "44")
             assert console.width(stream) == 44, "what the user says wins"
+            monkeypatch.setenv("COLUMNS", "wide")
+            assert console.width(stream) == 57
+            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+            assert console.width(stream) == 80, "a terminal that does not say"
     finally:
         os.close(ours)
 
@@ -269,7 +279,8 @@ def test_a_row_in_a_pipe_is_one_line_however_long_and_fits_where_columns_says(
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     lines = console.table(rows)
     assert lines == [f"  rtx5080  16 GiB  {'x ' * 60}end", "  b"]
-    assert [part for line in lines for part in console.wrapped(line, 80)] == lines, "nor by whoever prints them"
+    told = [part for line in lines for part in console.wrapped(line, console.width(sys.stdout))]
+    assert told == lines, "nor by whoever prints them"
     monkeypatch.setenv("COLUMNS", "60")
     assert max(map(len, console.table(rows))) <= 60
 

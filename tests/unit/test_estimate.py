@@ -18,6 +18,7 @@ GIB = 1 << 30
 HERE = Machine(cpus=8, memory=32 * GIB)
 CPU = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\naccelerator: cpu\n'
 GPUS = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\ncompute_capabilities: [sm_80, sm_86]\n'
+SENSELESS: list[Any] = [-1, float("nan"), float("inf"), 10**400, True]
 SECONDS = {"image": 60.0, "fetch": 100.0, "compile": 1000.0, "seal": 5.0, "verify": 20.0}
 
 
@@ -87,6 +88,44 @@ def test_a_record_of_an_older_version_without_limits_counts_too(desk: Desk) -> N
     assert expected(desk, CPU, own).seconds == SECONDS
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"machine": {"cpus": 10**400, "memory": "x"}},
+        {"machine": 5},
+        {"seconds": [1]},
+        *({"seconds": {**SECONDS, "compile": value}} for value in (*SENSELESS, "1000", None, [], 0)),
+    ],
+    ids=lambda fields: str(fields)[-30:],
+)
+def test_a_record_with_senseless_figures_does_not_count(desk: Desk, fields: Mapping[str, Any]) -> None:
+    own = desk.plan(CPU, machine=HERE).build_id
+    assert "a known figure" in expected(desk, CPU, record(own, **fields)).source
+    assert expected(desk, CPU, record(own, 1), record(own, 2, **fields)).source == "its build of 2026-11-01"
+
+
+@pytest.mark.parametrize("value", ["x", 5, None, [], [5], {}, [{"jobs": True}], [{"jobs": 10**400}], [{"jobs": -1}]])
+@pytest.mark.parametrize("key", ["resources", "estimate", "finished"])
+def test_what_a_record_says_beside_its_seconds_may_be_junk(desk: Desk, key: str, value: Any) -> None:
+    alike = "tf2.18.0-py3.12-cpu-x86_64"
+    for build_id in (desk.plan(CPU, machine=HERE).build_id, alike):
+        found = expected(desk, CPU, record(build_id, **{key: value}), record(build_id, 2))
+        assert found.seconds["compile"] == pytest.approx(1000)
+        assert expected(desk, CPU, record(build_id, **{key: value})).seconds["compile"] == pytest.approx(1000)
+
+
+@pytest.mark.parametrize("weight", [*SENSELESS, "x", 0])
+def test_a_senseless_weight_counts_as_none(desk: Desk, weight: Any) -> None:
+    found = expected(desk, CPU, record("tf2.18.0-py3.12-cpu-x86_64", estimate={"weight": weight}))
+    assert found.seconds["compile"] == 1000
+
+
+def test_figures_of_phases_that_make_no_sense_are_left_out(desk: Desk) -> None:
+    seconds = {"image": "x", "fetch": float("inf"), "compile": 1000, "seal": -5, "verify": 20.0, "other": 7}
+    found = expected(desk, CPU, record(desk.plan(CPU, machine=HERE).build_id, seconds=seconds))
+    assert found.seconds == {"compile": 1000, "verify": 20}
+
+
 def test_the_phases_that_follow_are_added(desk: Desk) -> None:
     found = expected(desk, CPU, record(desk.plan(CPU).build_id))
     assert found.after("fetch") == 1025
@@ -100,6 +139,11 @@ def test_nothing_is_said_before_anything_is_known() -> None:
     assert remaining(None, 10, 0, 0) is None
     assert remaining(None, 10, 1, 1000) is None
     assert remaining(100, 150, 0, 0) is None
+
+
+def test_a_count_beyond_the_whole_leaves_nothing_and_not_less() -> None:
+    assert remaining(None, 10, 5, 3) == 0
+    assert remaining(100, 10, 5, 3) == 0
 
 
 def test_history_speaks_first_and_bazels_pace_last() -> None:

@@ -67,6 +67,8 @@ def record(*flags: str, fingerprint: str = "f" * 64, finished: str = "2026-11-21
         "fingerprint": fingerprint,
         "finished": finished,
         "toolchain_key": "k",
+        "log": "run-1.log",
+        "attempts": 1,
         "wheels": [],
         "seconds": {"image": 1.5, "compile": 61.0},
         "plan": {"bazel_flags": list(flags), "image": {"source": {"kind": "path"}}},
@@ -242,6 +244,11 @@ def test_a_warm_build_needs_two(staged: Staged, house: Wheelhouse) -> None:
 def test_of_many_reasons_three_are_told() -> None:
     why = {"since": None, "sentences": [f"reason {number}" for number in range(5)]}
     assert happened.why({"why": why}) == "reason 0; reason 1; reason 2; and 2 more"
+
+
+def test_of_many_kinds_those_are_named_that_occur_most() -> None:
+    told = {"executed": 41, "executed_by_mnemonic": {"A": 1, "B": 2, "C": 3, "D": 4, "E": 5, "F": 6, "G": 20}}
+    assert happened.actions(told) == "none from a cache, 41 executed: 20 G, 6 F, 5 E, 4 D, 3 C, 3 of 2 other kinds"
 
 
 def test_names_cannot_steer_a_terminal() -> None:

@@ -364,7 +364,7 @@ def group(folder: Path, **files: str) -> Path:
 def test_memory_limits_are_those_that_are_set(tmp_path: Path) -> None:
     inner = group(tmp_path / "a" / "b", memory__max="max", memory__high=str(6 * GIB))
     outer = group(tmp_path / "a", memory__max=str(8 * GIB), memory__high="max")
-    old = group(tmp_path / "old", memory__limit_in_bytes=str(4 * GIB))
+    old = group(tmp_path / "old", memory__limit_in_bytes=str(4 * GIB), memory__high="junk", memory__max="9" * 5000)
     assert list(machine.memory_limits([inner, outer, old, tmp_path / "none"])) == [6 * GIB, 8 * GIB, 4 * GIB]
 
 
@@ -378,6 +378,12 @@ def test_memory_limits_are_those_that_are_set(tmp_path: Path) -> None:
         ({"cpu__cfs_quota_us": "400000", "cpu__cfs_period_us": "100000"}, [4]),
         ({"cpu__cfs_quota_us": "-1", "cpu__cfs_period_us": "100000"}, []),
         ({"cpu__max": ""}, []),
+        ({"cpu__max": "0 100000"}, [1]),
+        ({"cpu__max": "100000 0"}, []),
+        ({"cpu__max": "² 100000"}, []),
+        ({"cpu__max": "9" * 5000}, []),
+        ({"cpu__max": "1.5 2 x"}, []),
+        ({"cpu__max": "\0\xff"}, []),
         ({}, []),
     ],
 )

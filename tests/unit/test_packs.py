@@ -101,6 +101,7 @@ H = "ab" + "0" * 62
         [7, 1],
         [f"cas/ab/{H}", -1],
         [f"cas/ab/{H}", 1 << 40],
+        [f"ac/ab/{H}", (64 << 20) + 1, "1" * 64],  # an action is read into memory
         [f"cas/ab/{H}", 1.5],
         [f"cas/ab/{H}", True],
         [f"cas/ab/{H}", "1"],

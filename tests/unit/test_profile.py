@@ -631,6 +631,13 @@ BAD = [
         id="resources.disk",
     ),
     pytest.param(
+        HEAD + "resources: {time_limit: 0h}\n",
+        "3:25",
+        "`resources.time_limit`: `0h` does not look like a duration (`5h30m`)",
+        'write it like `time_limit: "5h30m"`',
+        id="no time",
+    ),
+    pytest.param(
         HEAD + 'resources: {time_limit: ""}\n',
         "3:25",
         "`resources.time_limit`: `` does not look like a duration (`5h30m`)",

@@ -504,7 +504,10 @@ def test_a_job_that_may_not_write_is_stopped_before_a_server_that_speaks_grpc_to
             connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding=None))
             connection.initiate_connection()
             told: dict[int, bytes] = {}
-            for stream, path in ((1, "/google.bytestream.ByteStream/Write"), (3, "/some.Service/Read")):
+            for stream, path in (
+                (1, "/google.bytestream.ByteStream/Write"),
+                (3, "/google.bytestream.ByteStream/Read"),
+            ):
                 head = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
                 connection.send_headers(stream, head)
                 connection.send_data(stream, b"x" * 10_000, end_stream=True)
@@ -515,7 +518,7 @@ def test_a_job_that_may_not_write_is_stopped_before_a_server_that_speaks_grpc_to
                         told[event.stream_id] = dict(event.headers or ())[b"grpc-status"]
             assert connection.outbound_flow_control_window > 65_535 - 10_001, "the window was given back"
     assert told == {1: b"7", 3: b"0"}
-    assert [one[":path"] for one in asked] == ["/some.Service/Read"]
+    assert [one[":path"] for one in asked] == ["/google.bytestream.ByteStream/Read"]
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])

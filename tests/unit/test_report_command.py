@@ -31,7 +31,8 @@ RECORD: dict[str, Any] = {
     "fingerprint": "f" * 64,
     "finished": "2026-11-21T22:34:09+00:00",
     "toolchain_key": "e15ed4792ec563ec",
-    "wheels": [{"file": "tensorflow-9.9.0-cp311-cp311-linux_x86_64.whl"}],
+    "log": "run-1.log",
+    "wheels": [{"file": "tensorflow-9.9.0-cp311-cp311-linux_x86_64.whl", "sha256": "a" * 64, "size": 1}],
     "seconds": {"image": 1.5, "compile": 61.0},
     "attempts": 2,
     "plan": {"resources": {"jobs": 2, "cpus": 4, "memory": 8_000_000_000}},
@@ -113,6 +114,9 @@ def test_a_name_that_is_no_record_is_refused_with_what_there_is(wheelhouse: Path
         '{"schema": "tfdock.record/1", "bazel": {"slowest": [5]}}',
         '{"schema": "tfdock.record/1", "wheels": "x"}',
         '{"schema": "tfdock.record/1", "bazel": {"why": {"since": "x"}}}',
+        '{"schema": "tfdock.record/1", "seconds": {"compile": 1e400}}',
+        '{"schema": "tfdock.record/1", "bazel": {"slowest": [{"name": "x", "seconds": Infinity}]}}',
+        '{"schema": "tfdock.record/1", "bazel": {"critical_path": {"seconds": NaN}}}',
         "[" * 100_000,
     ],
     ids=lambda text: text[:60],
@@ -157,12 +161,58 @@ def test_phases_stand_in_their_order_and_kinds_with_the_most_first(wheelhouse: P
 
 
 def test_an_older_record_says_less(wheelhouse: Path) -> None:
-    record = {key: RECORD[key] for key in ("schema", "build_id", "fingerprint", "seconds")}
+    always = ("schema", "build_id", "fingerprint", "log", "wheels", "seconds", "attempts")
+    record = {key: RECORD[key] for key in always}
     (wheelhouse / ".tfdock" / ID / ("f" * 12) / "record.json").write_text(json.dumps(record))
     result = run(wheelhouse, ID, "-o", wheelhouse / "page.html")
     assert result.exit_code == 0, result.stderr
     assert "critical path" not in result.stdout
     assert "Timeline" not in (wheelhouse / "page.html").read_text()
+
+
+def test_an_action_of_which_little_is_known_is_told_with_the_rest(wheelhouse: Path, tmp_path: Path) -> None:
+    record = RECORD | {"bazel": {"slowest": [{"name": "Compiling", "seconds": 3}], "why": {"since": {}}}}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    result = run(wheelhouse, tmp_path, "-o", tmp_path / "page.html")
+    assert result.exit_code == 0, result.stderr
+    assert "Compiling" in (tmp_path / "page.html").read_text()
+
+
+def test_what_is_not_known_is_not_told_as_none(wheelhouse: Path, tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text(json.dumps({"schema": "tfdock.record/1", "build_id": ID}))
+    result = run(wheelhouse, tmp_path, "-o", tmp_path / "page.html")
+    assert "None" not in result.stdout + (tmp_path / "page.html").read_text()
+
+
+def test_half_a_character_is_printed_and_drawn(wheelhouse: Path, tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text(json.dumps(RECORD | {"build_id": "x\ud800"}))
+    assert run(wheelhouse, tmp_path, "-o", tmp_path / "page.html").exit_code == 0
+    result = run(wheelhouse, tmp_path, "--json")
+    assert json.loads(result.stdout)["build_id"] == "x\ud800"
+
+
+def test_a_record_of_which_nobody_knows_where_it_lies_is_not_found(wheelhouse: Path) -> None:
+    record = {key: RECORD[key] for key in RECORD if key != "fingerprint"}
+    (wheelhouse / ".tfdock" / ID / ("f" * 12) / "record.json").write_text(json.dumps(record))
+    result = run(wheelhouse, ID)
+    assert result.exit_code == 2
+    assert "[record-not-found]" in result.stderr
+
+
+def test_a_damaged_record_beside_it_is_passed_over(wheelhouse: Path) -> None:
+    (wheelhouse / ".tfdock" / ID / "damaged").mkdir()
+    (wheelhouse / ".tfdock" / ID / "damaged" / "record.json").write_text("[" * 100_000)
+    assert run(wheelhouse, ID).exit_code == 0
+
+
+def test_a_page_that_cannot_be_written_leaves_the_one_before_and_loses_nothing(
+    wheelhouse: Path, tmp_path: Path
+) -> None:
+    result = run(wheelhouse, ID, "-o", tmp_path)
+    assert (result.exit_code, "[file-error]" in result.stderr) == (2, True)
+    assert result.stdout.startswith("build\n")
+    nowhere = run(wheelhouse, ID, "-o", tmp_path / "a" / "page.html")
+    assert (nowhere.exit_code, "[file-error]" in nowhere.stderr) == (2, True)
 
 
 def test_programs_get_the_record(wheelhouse: Path) -> None:

@@ -103,7 +103,7 @@ def inputs_of(record: Mapping[str, Any], kept: object) -> Inputs:
         build_id=str(record.get("build_id")),
         toolchain_key=str(record.get("toolchain_key")),
         base=str(image.get("base")),
-        base_digest=record.get("base_digest"),
+        base_digest=str(record["base_digest"]) if record.get("base_digest") else None,
         flags=_texts(plan.get("bazel_flags")),
         startup=_texts(plan.get("startup_options")),
         environment={name: str(value) for name, value in _map(plan.get("environment")).items()},

@@ -31,7 +31,7 @@ class Contract:
         return self._variables("environment")
 
     def of_repositories(self, bazel: str) -> tuple[str, ...]:
-        """What ./configure gives every action though only repository rules read it, for this Bazel: `--repo_env=NAME`."""
+        """What ./configure gives every action and only repository rules read, as Bazel takes it: `--repo_env=X`."""
         return tuple(
             option
             for row in self.knowledge.variables

@@ -19,6 +19,8 @@ _FIRST = 0.02
 """Part of the actions below which Bazel's pace says nothing: the first ones are small."""
 _EARLY = 5.0
 """Seconds before which it says nothing either."""
+_MOST = 1e9
+"""A record with a larger figure than this is damaged."""
 
 Record = Mapping[str, Any]
 
@@ -47,11 +49,12 @@ def expectation(plan: BuildPlan, records: Iterable[Record], knowledge: Knowledge
     The best record counts, of several the newest: of this build id on such a machine, of this build id elsewhere, of
     the same release on such a machine.
     """
-    found = [(rank, record.get("finished", ""), record) for record in records for rank in _ranks(plan, record)]
+    found = [(rank, str(record.get("finished")), record) for record in records for rank in _ranks(plan, record)]
     if not found:
         return _by_default(plan, knowledge)
     rank, finished, record = max(found, key=lambda one: one[:2])
-    seconds = {name: float(value) for name, value in record["seconds"].items() if name in PHASES}
+    told = {name: _figure(record["seconds"].get(name)) for name in PHASES}
+    seconds = {name: value for name, value in told.items() if value is not None}
     jobs = _jobs(record)
     factor = jobs / plan.resources.jobs if jobs else 1.0
     if record["build_id"] != plan.build_id:
@@ -69,7 +72,9 @@ _ALIKE, _ELSEWHERE, _HERE = 1, 2, 3
 def _ranks(plan: BuildPlan, record: Record) -> Iterator[int]:
     """How well a record fits, if it fits and is whole."""
     machine, seconds = record.get("machine"), record.get("seconds")
-    if not isinstance(machine, Mapping) or not isinstance(seconds, Mapping) or not seconds.get("compile"):
+    if not isinstance(machine, Mapping) or not isinstance(seconds, Mapping):
+        return
+    if not _figure(seconds.get("compile")) or not _figure(machine.get("cpus")):
         return
     here = _same_class(plan, machine)
     if record.get("build_id") == plan.build_id:
@@ -85,26 +90,33 @@ def _same_class(plan: BuildPlan, machine: Mapping[str, Any]) -> bool:
     return min(memory, plan.machine.memory) >= _SAME_MEMORY * max(memory, plan.machine.memory)
 
 
-def _jobs(record: Record) -> int | None:
+def _jobs(record: Record) -> float | None:
     """With how many jobs a build was compiled in the end."""
-    limits = record.get("resources") or [{}]
-    jobs = limits[-1].get("jobs")
-    return jobs if isinstance(jobs, int) and jobs > 0 else None
+    limits = record.get("resources")
+    last = limits[-1] if isinstance(limits, list) and limits else None
+    return _figure(last.get("jobs")) if isinstance(last, Mapping) else None
 
 
 def _weight_of(record: Record) -> float | None:
-    found = (record.get("estimate") or {}).get("weight")
-    return float(found) if isinstance(found, int | float) and found > 0 else None
+    estimate = record.get("estimate")
+    return _figure(estimate.get("weight")) if isinstance(estimate, Mapping) else None
+
+
+def _figure(value: object) -> float | None:
+    """A figure of a record that can be one: records are files, damaged or of another version at times."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= _MOST else None
 
 
 def weight(plan: BuildPlan, knowledge: KnowledgeBase) -> float:
     """How much there is to compile, as a multiple of a build for the CPU: each GPU target adds its part."""
-    part = _figure(plan, knowledge, "compile-time-per-sass")
+    part = _known(plan, knowledge, "compile-time-per-sass")
     return 1 + (part or 0) / 100 * len(plan.resolution.targets)
 
 
 def _by_default(plan: BuildPlan, knowledge: KnowledgeBase) -> Expectation | None:
-    hours = _figure(plan, knowledge, "build-core-hours")
+    hours = _known(plan, knowledge, "build-core-hours")
     if hours is None:
         return None
     compiling = hours * 3600 * weight(plan, knowledge) / plan.resources.jobs
@@ -113,7 +125,7 @@ def _by_default(plan: BuildPlan, knowledge: KnowledgeBase) -> Expectation | None
     return Expectation(seconds={"compile": compiling}, source=source)
 
 
-def _figure(plan: BuildPlan, knowledge: KnowledgeBase, name: str) -> float | None:
+def _known(plan: BuildPlan, knowledge: KnowledgeBase, name: str) -> float | None:
     accelerator = plan.resolution.accelerator.accelerator
     rows = (row for row in knowledge.estimates if (row.estimate, row.accelerator) == (name, accelerator))
     return next((row.value for row in rows if applies(plan.resolution.release, row.releases)), None)
@@ -126,7 +138,7 @@ def remaining(expected: float | None, elapsed: float, done: int, total: int) -> 
     say of the whole is multiplied with weights, not added: one is easily wrong by a factor of a hundred, when a cache
     is warm.
     """
-    part = done / total if total else 0.0
+    part = min(done / total, 1.0) if total else 0.0
     if part < _FIRST or elapsed < _EARLY:
         return expected - elapsed if expected is not None and expected > elapsed else None
     whole = elapsed / part

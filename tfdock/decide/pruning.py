@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tfdock.errors import Problem, ProfileError
@@ -44,11 +44,15 @@ class Contents:
         """Bytes of all entries."""
         return sum(action.size for action in self.actions.values()) + sum(self.blobs.values())
 
-    def needed(self) -> frozenset[str]:
-        """The actions that the last build of some configuration used; all, where that is not known of one."""
-        if any(one.actions is None for one in self.configurations):
+    def needed(self, but: Collection[str]) -> frozenset[str]:
+        """The actions that the last build of some configuration used, those of `but` left out.
+
+        All actions, where it is not known of one what it used.
+        """
+        stay = [one for one in self.configurations if one.build_id not in but]
+        if any(one.actions is None for one in stay):
             return frozenset(self.actions)
-        return frozenset().union(*(one.actions or () for one in self.configurations))
+        return frozenset().union(*(one.actions or () for one in stay))
 
     def size_of(self, actions: Iterable[str]) -> int:
         """Bytes of these actions with all that they need, each blob once."""
@@ -137,11 +141,8 @@ def prune(
 
 
 def _drop_old(work: _Work, before: float) -> None:
-    young = [one for one in work.contents.configurations if one.used >= before]
     work.dropped = [one.build_id for one in work.contents.configurations if one.used < before]
-    kept = Contents(
-        toolchain="", actions=work.contents.actions, blobs=work.contents.blobs, configurations=tuple(young)
-    ).needed()
+    kept = work.contents.needed(work.dropped)
     for key, action in work.contents.actions.items():
         if key not in kept and action.used < before:
             work.drop(key)
@@ -155,14 +156,10 @@ def _size(work: _Work) -> int:
 def _candidates(works: Iterable[_Work]) -> Iterable[tuple[float, str, str, _Work]]:
     """The actions that may go, with when they were used last."""
     for work in works:
-        stays = [one for one in work.contents.configurations if one.build_id not in work.dropped]
-        contents = work.contents
-        needed = Contents(
-            toolchain="", actions=contents.actions, blobs=contents.blobs, configurations=tuple(stays)
-        ).needed()
+        needed = work.contents.needed(work.dropped)
         for key, action in work.keep.items():
             if key not in needed:
-                yield action.used, contents.toolchain, key, work
+                yield action.used, work.contents.toolchain, key, work
 
 
 # --- what people type -----------------------------------------------------------------------------------------------

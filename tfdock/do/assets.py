@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -119,7 +120,7 @@ def _keep(kept: Path, data: bytes) -> None:
     if next(one for one in (folder, *folder.parents) if one.exists()).stat().st_uid != os.geteuid():
         return  # `sudo` with the user's HOME: a folder of root's in there would stop the user's own builds
     folder.mkdir(parents=True, exist_ok=True)
-    part = kept.with_suffix(f".{os.getpid()}")
+    part = kept.with_suffix(f".{os.getpid()}-{threading.get_native_id()}")
     try:
         # Not synced: what a power cut leaves of it has another hash.
         part.write_bytes(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)

@@ -159,11 +159,12 @@ def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
 
 def _full_disk(folders: Mapping[str, Path]) -> DiskFull:
     free = {name: free_disk(path) for name, path in folders.items()}
-    left, fullest = min((size, name) for name, size in free.items() if size is not None)
+    known = [(size, name) for name, size in free.items() if size is not None]
+    told = [f"; {fullest} ({folders[fullest]}) has {gib(left)} left" for left, fullest in sorted(known)[:1]]
     return DiskFull(
         Problem(
             code="disk-full",
-            message=f"a disk ran full; {fullest} ({folders[fullest]}) has {gib(left)} left",
+            message=f"a disk ran full{''.join(told)}",
             fix="make room there or in the engine's data root (`docker system prune`), then run again",
         )
     )

@@ -27,7 +27,7 @@ def held(
     descriptor = _opened(path)
     try:
         while not _taken(descriptor, alone=alone):
-            who = holders(path)
+            who = _holders(descriptor)
             if waiting is None:
                 fix = fix or "wait for it to end, then run the same command again"
                 raise Locked(Problem(code="cache-locked", message=f"{what} is in use by {who}", fix=fix))
@@ -52,9 +52,9 @@ def _taken(descriptor: int, *, alone: bool) -> bool:
     return True
 
 
-def holders(path: Path) -> str:
+def _holders(descriptor: int) -> str:
     """Who holds a lock file, by the kernel's own list: `process 4242 (tfdock build rtx3080)`."""
-    inode = str(path.stat().st_ino)
+    inode = os.fstat(descriptor).st_ino
     locks = _kernel_locks()
     found = dict.fromkeys(pid for kind, pid, where in locks if kind == "FLOCK" and where.endswith(f":{inode}"))
     return ", ".join(_described(pid) for pid in found) or "another process"

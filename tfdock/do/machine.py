@@ -28,6 +28,7 @@ _ANSWER_SECONDS = 20.0
 """nvidia-smi takes seconds where no persistence daemon keeps the driver loaded, and for ever when a GPU has died."""
 _DYING_SECONDS = 1.0
 _MIB = 1 << 20
+_NUMBER = re.compile("[0-9]{1,19}")
 
 # --- cores and memory ---------------------------------------------------------------------------------------------
 
@@ -147,7 +148,9 @@ def core_limits(groups: Iterable[Path]) -> Iterator[int]:
 def _numbers(file: Path) -> list[int]:
     """The numbers of a one-line file, if it begins with one; `max` and -1 mean no limit."""
     words = _text(file).split()
-    return [int(word) for word in words if word.isdigit()] if words and words[0].isdigit() else []
+    if not words or not _NUMBER.fullmatch(words[0]):
+        return []
+    return [int(word) for word in words if _NUMBER.fullmatch(word)]
 
 
 def _text(path: str | Path) -> str:

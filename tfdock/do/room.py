@@ -1,4 +1,4 @@
-"""Free disk while a build runs: looked at twice a second, so that the build is stopped before anything is full."""
+"""Free disk while a build runs: looked at whenever it ticks, so that the build is stopped before anything is full."""
 
 from __future__ import annotations
 
@@ -34,11 +34,23 @@ class Room:
         return self.short is not None
 
     def _nearly_full(self, path: Path) -> bool:
+        total, free = self._looked_at(path) or (0, 0)  # what cannot be looked at is no reason to stop
+        return free < least_free(total)
+
+    def _looked_at(self, path: Path) -> tuple[int, int] | None:
+        """Total and free bytes; None where nobody can tell."""
         try:
             total, _, free = self.usage(path)
-        except OSError:  # what cannot be looked at is no reason to stop
-            return False
-        return free < least_free(total)
+        except OSError:
+            return None
+        return total, free
+
+    def _left(self, path: Path) -> str:
+        seen = self._looked_at(path)
+        if seen is None:
+            return "nothing left that can be looked at"
+        total, free = seen
+        return f"{_size(free)} of {_size(total)} left, of which {_size(least_free(total))} shall stay free"
 
     def error(self, phase: str, came: str, kept: str) -> DiskFull:
         """Why the build was stopped: what is left of every disk, what takes room in the cache, and what to delete.
@@ -47,24 +59,19 @@ class Room:
         """
         assert self.short is not None
         path = self.places[self.short]
-        total, _, free = self.usage(path)
         return DiskFull(
             Problem(
                 code="disk-full",
                 message=f"phase {phase} was stopped{came}, before the disk of {self.short} ({path}) was full: "
-                f"{_size(free)} of {_size(total)} left; {kept}",
-                why=f"it shall not go below {_size(least_free(total))}; {self._what_is_there()}",
+                f"{self._left(path)}; {kept}",
+                why=self._what_is_there(),
                 fix="delete what is not needed: `tfdock cache prune` in the cache, `docker system prune` in the "
                 "engine; then run the same command again, it goes on from the cache",
             )
         )
 
     def _what_is_there(self) -> str:
-        told = [
-            f"{name} ({path}) has {_size(free)} of {_size(total)} left"
-            for name, path in self.places.items()
-            for total, _, free in [self.usage(path)]
-        ]
+        told = [f"{name} ({path}) has {self._left(path)}" for name, path in self.places.items()]
         cache = self.places.get("the cache")
         parts = sorted(folder_sizes(cache).items(), key=lambda part: -part[1]) if cache else []
         taken = ", ".join(f"{name} {_size(size)}" for name, size in parts[:_TOLD] if size)

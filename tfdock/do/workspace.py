@@ -33,6 +33,8 @@ PULLED = "pulled.json"
 """Beside the record of a build that came from a registry: from which, as which image."""
 _PATIENCE = 1.0
 """Seconds that a run waits for a build id: who prunes the wheelhouse has it for a moment, another run for hours."""
+_FIELDS = {"build_id": str, "fingerprint": str, "log": str, "wheels": list, "seconds": dict, "attempts": int}
+"""What every record has, and nobody who reads one asks for again."""
 _KEPT = re.compile(r"[0-9A-Za-z-]+\.(?:profile|inputs|spawns)\.gz")
 """Files of ours: a record cannot name any other, whoever wrote it."""
 
@@ -101,10 +103,10 @@ class Wheelhouse:
 
     def finished(self, build_id: BuildId, fingerprint: str) -> dict[str, Any] | None:
         """The record of that very build if its wheels are all here, byte for byte; None otherwise."""
-        record = _read_json(self.record_folder(build_id, fingerprint) / "record.json")
+        record = _read_record(self.record_folder(build_id, fingerprint) / "record.json")
         if record is None or record.get("fingerprint") != fingerprint:
             return None
-        for wheel in record.get("wheels", ()):
+        for wheel in record["wheels"]:
             path = self.root / wheel["file"]
             if not path.is_file() or path.stat().st_size != wheel["size"] or file_sha256(path) != wheel["sha256"]:
                 return None
@@ -122,7 +124,7 @@ class Wheelhouse:
     def records(self) -> Iterator[dict[str, Any]]:
         """Every record of the wheelhouse."""
         for file in self.record_files():
-            record = _read_json(file)
+            record = _read_record(file)
             if record is not None:
                 yield record
 
@@ -187,7 +189,7 @@ class Wheelhouse:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in beside.items():
             write_atomically(folder / name, data)
-        replaced = _read_json(folder / "record.json") or {}
+        replaced = _read_record(folder / "record.json") or {}
         write_atomically(folder / "record.json", json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
         for name in (PULLED, *kept_files(replaced).values()):
             if name not in beside and name not in kept_files(record).values():
@@ -243,9 +245,24 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _read_record(path: Path) -> dict[str, Any] | None:
+    """A record that says what it built; None where there is none, or one that was damaged or is somebody else's."""
+    record = _read_json(path) or {}
+    whole = all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items())
+    return record if whole and all(_is_wheel(wheel) for wheel in record["wheels"]) else None
+
+
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
+
+
+def _is_wheel(node: object) -> bool:
+    return (
+        isinstance(node, dict)
+        and all(isinstance(node.get(name), kind) for name, kind in {"file": str, "sha256": str, "size": int}.items())
+        and Path(node["file"]).name == node["file"]
+    )

@@ -14,6 +14,9 @@ from typing import NamedTuple
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 """sha256 of nothing: Bazel knows it without a file."""
 
+LARGEST = 64 << 20
+"""Bytes. No message that names digests comes near it; nothing larger is read into memory."""
+
 _HASH = re.compile(r"[0-9a-f]{64}")
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10

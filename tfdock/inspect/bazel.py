@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-_PROGRESS = re.compile(r"\[([\d,]+) / ([\d,]+)\]")
-_PROCESSES = re.compile(r"INFO: [\d,]+ process(?:es)?: (.*?)\.?\s*$", re.MULTILINE)
+# Numbers that `int` takes, whatever else writes lines like Bazel's; nothing that takes the square of a line's length.
+_COUNT = r"[0-9][0-9,]{0,17}"
+_PROGRESS = re.compile(rf"\[({_COUNT}) / ({_COUNT})\]")
+_PROCESSES = re.compile(rf"INFO: {_COUNT} process(?:es)?: (.*)")
+_PART = re.compile(rf"({_COUNT}) (.+)")
 _NETWORK = re.compile(
     r"UnknownHostException|Unknown host|Connection refused|Connection reset|[Cc]onnect(?:ion)? timed out|"
     r"Network is unreachable|No route to host|GET returned (?:4|5)\d\d|Could not resolve host|"
@@ -31,11 +34,10 @@ def processes(text: str) -> dict[str, int]:
 
 
 def _summary(text: str) -> Iterator[tuple[str, int]]:
-    """`3 disk cache hit, 10 local` -> (name, count)."""
-    for part in text.split(", "):
-        count, _, name = part.partition(" ")
-        if count.replace(",", "").isdigit():
-            yield name, _number(count)
+    """`3 disk cache hit, 10 local.` -> (name, count)."""
+    for part in text.rstrip().removesuffix(".").split(", "):
+        if match := _PART.fullmatch(part):
+            yield match[2], _number(match[1])
 
 
 def _number(text: str) -> int:

@@ -16,9 +16,10 @@ from typing import Any
 
 from tfdock.inspect import bazel
 
-_CRITICAL = re.compile(r"^\s+(\d+(?:\.\d+)?)s\b.*?\baction '(.*)'", re.MULTILINE)
-_CRITICAL_SECONDS = re.compile(r"Critical Path: (\d+(?:\.\d+)?)s")
-_ELAPSED = re.compile(r"INFO: Elapsed time: (\d+(?:\.\d+)?)s")
+_SECONDS = r"(\d{1,9}(?:\.\d{1,9})?)s"
+_CRITICAL = re.compile(rf"^[ \t]+{_SECONDS}\b.*?\baction '(.*)'", re.MULTILINE)
+_CRITICAL_SECONDS = re.compile(rf"Critical Path: {_SECONDS}")
+_ELAPSED = re.compile(rf"INFO: Elapsed time: {_SECONDS}")
 _OTHERS = re.compile(r"--remote_(?:cache|executor)=(?!$)")
 _DISK = re.compile(r"--disk_cache=(?!$)")
 
@@ -197,10 +198,12 @@ def _list(value: object) -> list[Any]:
 
 
 def _whole(value: object) -> int | None:
-    """A number; Bazel writes those of 64 bits as text."""
+    """A count, as large as 63 bits hold; Bazel writes those of 64 bits as text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value < 1 << 63 else None
 
 
 def _text(value: object) -> str:

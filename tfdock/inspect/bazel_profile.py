@@ -26,6 +26,8 @@ _HITS = {"remote output download", "remote action cache check"}
 _PATH_NAME = re.compile(r"action '(.*)'$")
 _MERGED = re.compile(r"merged \d+ events")
 _MICRO = 1_000_000
+_NAME = 1000
+"""Characters of a name that are kept: it is what a rule says of itself, and goes into the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +80,9 @@ def read_profile(lines: Iterable[str]) -> Profile:
     critical: list[Step] = []
     merged = False
     for event in _events(lines):
-        kind, name = str(event.get("cat", "")), str(event.get("name", ""))
+        kind, name = str(event.get("cat", "")), str(event.get("name", ""))[:_NAME]
         start, took, thread = (_whole(event.get(key)) for key in ("ts", "dur", "tid"))
-        if start is None or took is None or thread is None:
+        if start is None or took is None or took < 0 or thread is None:
             continue
         merged = merged or _MERGED.fullmatch(name) is not None
         if kind == _ACTION:
@@ -128,7 +130,7 @@ def _events(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
 
 def _mnemonic(event: Mapping[str, Any]) -> str:
     arguments = event.get("args")
-    return str(arguments.get("mnemonic") or "") if isinstance(arguments, dict) else ""
+    return str(arguments.get("mnemonic") or "")[:_NAME] if isinstance(arguments, dict) else ""
 
 
 def _whole(value: object) -> int | None:

@@ -72,13 +72,24 @@ def from_json(document: object) -> Spawns | None:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         return None
     try:
-        return Spawns(
+        found = Spawns(
             spawns=tuple(Spawn(**dict(zip(document["columns"], row, strict=True))) for row in document["spawns"]),
             environments=tuple(map(dict, document["environments"])),
             files=dict(document["files"]),
         )
     except (KeyError, TypeError, ValueError):
         return None
+    return found if _is_whole(found) else None
+
+
+def _is_whole(found: Spawns) -> bool:
+    """Whether all is of its type, and each environment there: a file may be damaged, and JSON still."""
+    texts = [name for held in (*found.environments, found.files) for name in held]
+    for one in found.spawns:
+        if type(one.environment) is not int or not 0 <= one.environment < len(found.environments):
+            return False
+        texts += [one.output, one.mnemonic, one.arguments, one.sources, one.generated]
+    return all(isinstance(text, str) for text in texts)
 
 
 def _spawn(
@@ -90,7 +101,7 @@ def _spawn(
     sources, generated = hashlib.sha256(), hashlib.sha256()
     for path, digest in _inputs(entry):
         made = path.startswith(_GENERATED)
-        (generated if made else sources).update(f"{path}\0{digest}\n".encode("utf-8", "surrogateescape"))
+        (generated if made else sources).update(f"{path}\0{digest}\n".encode("utf-8", "surrogatepass"))
         if not made:
             files[path] = digest[:_HASH]
     arguments = entry.get("commandArgs")
@@ -126,7 +137,8 @@ def _first(value: object) -> object:
 
 def short_hash(what: str | bytes) -> str:
     """Enough of a sha256 to tell two contents apart."""
-    data = what if isinstance(what, bytes) else what.encode("utf-8", "surrogateescape")
+    # JSON can hold half a character, and so can a file's name.
+    data = what if isinstance(what, bytes) else what.encode("utf-8", "surrogatepass")
     return hashlib.sha256(data).hexdigest()[:_HASH]
 
 

@@ -32,7 +32,7 @@ _IMAGE = re.compile(r"tfdock/bundle:[0-9a-f]{24}")
 
 
 class BundleError(Exception):
-    """A file that is no bundle, or not one that can be trusted; says what is wrong with it. `kind` is a code."""
+    """A file that is no bundle, or not one that can be trusted; says what is wrong with it. `code` is a code."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code, self.message = code, message
@@ -109,6 +109,11 @@ class Build:
     runtime: Runtime | None
     wheels: Wheels | None
     external: str | None
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """Its images: that which builds, and that in which the wheel is tried."""
+        return (self.image, *((self.runtime.image,) if self.runtime else ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +224,9 @@ def _index(document: Mapping[str, Any]) -> Index:
     missing = [name for name in _named(index) if name not in known]
     if missing:
         raise ValueError(f"{missing[0][:12]} is no blob of it")
+    ids = {build.build_id for build in index.builds}
+    if not ids or len(ids) != len(index.builds):
+        raise ValueError("it has no build, or one twice")
     for path, blob in index.repository.items():
         if cached_sha256(path) not in (None, blob):
             raise ValueError(f"{path} names other contents")

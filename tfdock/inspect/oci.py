@@ -100,7 +100,8 @@ class Manifest:
     def read(cls, data: bytes) -> Manifest:
         """A manifest from its bytes; raises Malformed."""
         node = parsed(data)
-        if not isinstance(node, dict) or node.get("schemaVersion") != 2:
+        # One with both would be a manifest to some readers and an index to others.
+        if not isinstance(node, dict) or node.get("schemaVersion") != 2 or "manifests" in node:
             raise Malformed("it is no image manifest")
         layers, artifact_type = node.get("layers"), node.get("artifactType")
         if node.get("mediaType", MANIFEST) not in (MANIFEST, DOCKER_MANIFEST) or not isinstance(layers, list):

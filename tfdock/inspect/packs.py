@@ -15,6 +15,7 @@ from typing import IO, cast
 
 import zstandard
 
+from tfdock.inspect import action_cache
 from tfdock.inspect.action_cache import EMPTY
 from tfdock.inspect.oci import Malformed, canonical, parsed
 
@@ -106,9 +107,9 @@ def _entry(row: object) -> Entry:
     match = _NAME.match(name) if isinstance(name, str) else None
     if not match or not isinstance(name, str):
         raise Malformed(f"`{str(name)[:80]!a}` is no name of a cache entry")
-    if type(size) is not int or not 0 <= size <= LARGEST:
-        raise Malformed(f"the entry {name} has no size")
     is_action = name.startswith("ac")
+    if type(size) is not int or not 0 <= size <= (action_cache.LARGEST if is_action else LARGEST):
+        raise Malformed(f"the entry {name} has no size that it could have")
     sha256 = rest[0] if is_action and rest else match[2]
     if bool(rest) is not is_action or not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise Malformed(f"the entry {name} has no sha256")

@@ -92,9 +92,9 @@ def command(schema: str) -> Callable[[_F], _F]:
 
 
 def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
-    sys.stdout.write(
-        json.dumps({"schema": schema, "ok": ok, **document}, indent=2, ensure_ascii=False, default=asdict) + "\n"
-    )
+    text = json.dumps({"schema": schema, "ok": ok, **document}, indent=2, ensure_ascii=False, default=asdict)
+    # Half a character, as a file's name may hold, is no UTF-8: Python's escape of it is JSON's.
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
 def settings_for(**flags: Any) -> Settings:

@@ -44,7 +44,11 @@ def _values(record: Mapping[str, Any], profile: Profile) -> dict[str, object]:
         "timeline": timeline(profile),
         "critical": _rows((one["name"], one["seconds"]) for one in path.get("actions") or ()),
         "critical_seconds": console.duration(path["seconds"]) if path else "",
-        "slowest": [{**one, "took": console.duration(one["seconds"])} for one in bazel.get("slowest") or ()],
+        "slowest": [
+            {name: one.get(name) or "" for name in ("name", "mnemonic", "how")}
+            | {"took": console.duration(one["seconds"])}
+            for one in bazel.get("slowest") or ()
+        ],
         "facts": [
             row
             for title, rows in happened.tables(record)

@@ -13,7 +13,9 @@ from typing import TextIO
 from tfdock.errors import Problem
 
 _PLAIN_WIDTH = 80
-"""Columns where nobody says how many there are: what a pipe gets."""
+"""Columns of a terminal that does not say how many it has."""
+_ENDLESS = 1 << 30
+"""Columns of a pipe: whoever reads there, `grep` or the log of a CI job, breaks lines by themselves or not at all."""
 _LEAST_WIDTH = 20
 """Columns below which text is no longer made to fit: a word a line helps nobody."""
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -74,7 +76,7 @@ def say(text: str = "", *, stream: TextIO | None = None) -> None:
 
 
 def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None:
-    """Print prose no wider than the stream, to standard error unless told otherwise."""
+    """Print prose no wider than the terminal, to standard error unless told otherwise; in a pipe as it stands."""
     stream = stream or sys.stderr
     for line in wrapped(text, width(stream), indent):
         say(line, stream=stream)
@@ -82,27 +84,31 @@ def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None
 
 def for_people(stream: TextIO) -> bool:
     """Whether somebody looks at what is printed there, who has so many columns and no more; else it is a pipe."""
-    return stream.isatty() or bool(os.environ.get("COLUMNS"))
+    return stream.isatty() or _asked_columns() > 0
 
 
 def result(text: str) -> None:
     """Print a line of the result: as it stands for programs, no wider than the screen for people."""
-    if for_people(sys.stdout):
-        tell(text, stream=sys.stdout)
-    else:
-        say(text, stream=sys.stdout)
+    tell(text, stream=sys.stdout)
 
 
 def width(stream: TextIO) -> int:
-    """Columns a line may take: as COLUMNS says, else as wide as the stream's terminal, else 80."""
-    asked = os.environ.get("COLUMNS", "")
-    columns = int(asked) if asked.isascii() and asked.isdigit() else 0
+    """Columns a line may take: as COLUMNS says, else as wide as the stream's terminal, and in a pipe without end."""
+    if not for_people(stream):
+        return _ENDLESS
+    columns = _asked_columns()
     if not columns:
         try:
             columns = os.get_terminal_size(stream.fileno()).columns
         except (OSError, ValueError, AttributeError):  # no terminal, no descriptor, or closed
             columns = 0
     return max(columns or _PLAIN_WIDTH, _LEAST_WIDTH)
+
+
+def _asked_columns() -> int:
+    """What COLUMNS says, and 0 where that is no width."""
+    asked = os.environ.get("COLUMNS", "")
+    return int(asked) if re.fullmatch("[0-9]{1,6}", asked) else 0
 
 
 def columns_of(text: str) -> int:
@@ -120,7 +126,7 @@ def _character_columns(character: str) -> int:
 
 
 class Row(str):
-    """A line that stands as it is, however wide: of a table in a pipe, for `grep`; of a command, to be pasted."""
+    """A line that stands as it is, however wide: of a command, to be pasted."""
 
     __slots__ = ()
 
@@ -228,17 +234,8 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ", columns: int | None
 
     `columns` is what a line may take in all: by default standard output's width, and in a pipe what it needs.
     """
-    if columns is None and not for_people(sys.stdout):
-        return [Row(indent + line) for line in _lined_up(rows)]
     room = (columns or width(sys.stdout)) - len(indent)
     return [(indent + line).rstrip() for lines in _cells(rows, room) for line in lines]
-
-
-def _lined_up(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Each row on one line."""
-    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(map(_filled, row, widths)).rstrip()
 
 
 def _cells(rows: Sequence[Sequence[str]], room: int) -> list[list[str]]:

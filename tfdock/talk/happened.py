@@ -9,6 +9,8 @@ from tfdock.talk import console
 
 _REASONS = 3
 """Reasons that stand on the line; the record and the report have all."""
+_KINDS = 5
+"""Kinds of actions that do; a TensorFlow has dozens."""
 _PHASES = ("image", "fetch", "compile", "seal", "verify")
 _PLACES = {"disk": "the disk cache", "remote": "the remote cache", "cache": "a cache"}
 
@@ -38,9 +40,11 @@ def actions(bazel: Mapping[str, Any]) -> str:
     """`5 from the disk cache, 13 executed: 9 CppCompile, 4 CppLink`."""
     hits = [f"{count} from {_PLACES.get(source, source)}" for source, count in (bazel.get("sources") or {}).items()]
     told = ", ".join(hits or ["none from a cache"])
-    kinds = ", ".join(
-        f"{count} {mnemonic or 'of no kind'}" for mnemonic, count in most_first(bazel.get("executed_by_mnemonic"))
-    )
+    found = most_first(bazel.get("executed_by_mnemonic"))
+    named = [f"{count} {mnemonic or 'of no kind'}" for mnemonic, count in found[:_KINDS]]
+    others = found[_KINDS:]
+    named += [f"{sum(count for _, count in others)} of {len(others)} other kinds"] if others else []
+    kinds = ", ".join(named)
     executed = bazel.get("executed") or "none"
     return console.clean(f"{told}, {executed} executed{f': {kinds}' if kinds else ''}")
 
@@ -100,7 +104,7 @@ def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, ...
 def _facts(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
     facts = {
         "build id": record.get("build_id"),
-        "finished": when(record.get("finished")),
+        "finished": when(record.get("finished") or ""),
         "wheels": ", ".join(str(one.get("file")) for one in record.get("wheels") or ()),
         "toolchain": record.get("toolchain_key"),
     }

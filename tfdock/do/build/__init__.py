@@ -241,12 +241,13 @@ class Builder:
         ):
             self.log = log_path
             try:
-                locks.enter_context(self.cache.in_use(waiting=self.waiting("the cache")))
+                steps = self._steps(plan, name, log)
+                locks.enter_context(self.cache.in_use(waiting=steps.waiting("image", "has the cache for itself")))
                 yield Run(
                     builder=self,
                     plan=plan,
                     tree=tree,
-                    steps=self._steps(plan, name, log),
+                    steps=steps,
                     staging=staging,
                     output=output,
                     log=log_path,
@@ -267,18 +268,6 @@ class Builder:
         """Whether what a build left in its output base is for somebody to look at."""
         failed = isinstance(error, TfdockError) and not isinstance(error, Interrupted)
         return self.settings.keep_output == "failed" and failed and (output / "base").is_dir()
-
-    def waiting(self, what: str) -> Callable[[str], None]:
-        """Tells once for whom a run waits, and hears when it is to stop."""
-        told: set[str] = set()
-
-        def waiting(who: str) -> None:
-            self.stop.check()
-            if who not in told:
-                told.add(who)
-                self.listen(events.Notice(text=f"waiting for {who}, which has {what} for itself"))
-
-        return waiting
 
     def _steps(self, plan: BuildPlan, name: str, log: BinaryIO) -> Steps:
         asked = plan.resources.time_limit

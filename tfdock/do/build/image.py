@@ -112,5 +112,6 @@ def _read(run: Run, image: str) -> None:
 def _take_disk_cache(run: Run) -> None:
     """Hold the toolchain's disk cache with others, until the run ends, so that nobody takes things out of it."""
     disk = run.builder.cache.disk(run.toolchain)
-    run.locks.enter_context(disk.held(alone=False, waiting=run.builder.waiting(f"the disk cache {disk.key}")))
+    waiting = run.steps.waiting("image", f"has the disk cache {disk.key} for itself")
+    run.locks.enter_context(disk.held(alone=False, waiting=waiting))
     disk.describe({**described_toolchain(run.toolchain_file), "base": str(run.plan.resolution.base)})

@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -25,6 +25,7 @@ from tfdock.do.failures import make_folder
 from tfdock.do.locking import held
 from tfdock.do.workspace import write_atomically
 from tfdock.errors import Problem, ProfileError
+from tfdock.inspect.action_cache import LARGEST, Malformed
 
 TAG = "CACHEDIR.TAG"
 _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55"
@@ -33,7 +34,8 @@ _TAG_TEXT = f"{_SIGNATURE}\n{_OURS}\n# What such files are for: https://bford.in
 
 _PARTS = ("repository", "disk", "output", "downloads", "dependencies", "knowledge", "verify")
 """Folders that hold something; beside them only the tag and the locks."""
-_KNOWN = frozenset({*_PARTS, "locks", TAG})
+_KNOWN = frozenset({*_PARTS, "locks", TAG, "lost+found"})
+"""What a cache folder may hold; the last one is the file system's, where the folder is one of its own."""
 _BEING_MADE = (f".{TAG}.", ".tfdock-probe")
 """What another run that opens the folder at the same moment has there for a moment."""
 _KEY = re.compile(r"[0-9a-f]{16}")
@@ -90,7 +92,10 @@ class DiskCache:
         return held(path, f"the disk cache {self.key}", alone=alone, waiting=waiting)
 
     def entries(self) -> Iterator[Entry]:
-        """Its files, in both layouts that Bazel has had; links are foreign, what disappears meanwhile is left out."""
+        """Its files, in both layouts that Bazel has had; links are foreign, what disappears meanwhile is left out.
+
+        Raises OSError for a folder that cannot be read: what is in it is not known, which is not nothing.
+        """
         yield from _entries(self.folder, "", _DEPTH)
 
     def describe(self, toolchain: Mapping[str, Any]) -> None:
@@ -137,7 +142,8 @@ class CacheFolder:
         tag = self.root / TAG
         if tag.is_symlink() or not tag.is_file():
             return False
-        return tag.read_bytes()[: len(_TAG_TEXT)].decode("utf-8", "replace").startswith(f"{_SIGNATURE}\n{_OURS}\n")
+        with tag.open("rb") as file:
+            return file.read(len(_TAG_TEXT.encode())).startswith(f"{_SIGNATURE}\n{_OURS}\n".encode())
 
     def _adopt(self) -> None:
         names = {one.name for one in self.root.iterdir() if not one.name.startswith(_BEING_MADE)}
@@ -189,18 +195,20 @@ class CacheFolder:
 def folders(folder: Path) -> list[Path]:
     """The folders in a folder, by name; none where it is a link, or not there. Links are not followed."""
     found = [] if folder.is_symlink() else _listed(folder)
-    return sorted(Path(one.path) for one in found if one.is_dir(follow_symlinks=False))
+    return [Path(one.path) for one in found if one.is_dir(follow_symlinks=False)]
 
 
 def folder_size(folder: Path) -> int:
     """Bytes of all files in a folder, links not followed; what disappears or cannot be read counts nothing."""
     size, open_ones = 0, [os.fspath(folder)]
     while open_ones:
-        for one in _listed(open_ones.pop()):
-            if one.is_dir(follow_symlinks=False):
-                open_ones.append(one.path)
-            elif (found := _stat(one)) is not None:
-                size += found.st_size
+        with suppress(OSError):
+            for one in _listed(open_ones.pop()):
+                if one.is_dir(follow_symlinks=False):
+                    open_ones.append(one.path)
+                else:
+                    with suppress(OSError):
+                        size += one.stat(follow_symlinks=False).st_size
     return size
 
 
@@ -218,6 +226,15 @@ def open_unnoticed(path: Path) -> BufferedReader:
     return open(path, "rb", opener=_unnoticed)
 
 
+def read_message(path: Path) -> bytes:
+    """A file that should be a message of the action cache; raises Malformed where it is too large, and OSError."""
+    with open_unnoticed(path) as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise Malformed(f"it has more than the {LARGEST} bytes that such an entry may have")
+    return data
+
+
 def _unnoticed(path: str, flags: int) -> int:
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -230,11 +247,11 @@ def _unnoticed(path: str, flags: int) -> int:
 
 
 def _listed(folder: os.PathLike[str] | str) -> list[os.DirEntry[str]]:
-    """What is in a folder; nothing if there is none, or none that may be read."""
+    """What is in a folder, by name; nothing if there is none. Raises OSError for one that may not be read."""
     try:
         with os.scandir(folder) as found:
-            return list(found)
-    except OSError:
+            return sorted(found, key=lambda one: one.name)
+    except FileNotFoundError:
         return []
 
 
@@ -246,6 +263,7 @@ def _stat(one: os.DirEntry[str]) -> os.stat_result | None:
 
 
 def _entries(folder: Path, inside: str, depth: int) -> Iterator[Entry]:
+    # `ac` before `cas`: a build writes an action last, so what a listed one needs is there when it is looked for.
     for one in _listed(folder):
         if one.is_dir(follow_symlinks=False) and depth:
             yield from _entries(folder / one.name, f"{inside}{one.name}/", depth - 1)

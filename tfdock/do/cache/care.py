@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.decide import pruning
-from tfdock.do.cache import CacheFolder, DiskCache, Entry, folder_size, folders, open_unnoticed
+from tfdock.do.cache import CacheFolder, DiskCache, Entry, folder_size, folders, open_unnoticed, read_message
 from tfdock.do.cache.use import forget, uses
 from tfdock.do.workspace import remove_folder
 from tfdock.inspect import action_cache
@@ -19,8 +19,6 @@ from tfdock.inspect.action_cache import EMPTY, ActionResult, Malformed
 _THREADS = 2
 _BATCH = 256
 """Blobs that are given to the threads at a time: between batches a stop is heard."""
-_LARGEST_MESSAGE = 64 << 20
-"""Bytes. No entry of the action cache comes near it; nothing larger is read into memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,7 @@ class Listing:
         found = [digest.hash for digest in (*result.files, *result.trees)]
         for tree in result.trees:
             if (entry := self.blobs.get(tree.hash)) is not None:
-                found += [digest.hash for digest in action_cache.tree_files(_read(entry))]
+                found += [digest.hash for digest in action_cache.tree_files(read_message(entry.path))]
         return tuple(digest for digest in dict.fromkeys(found) if digest != EMPTY)
 
     def contents(self) -> pruning.Contents:
@@ -88,7 +86,7 @@ class Listing:
         if (action := self.blobs.get(key)) is not None:
             found.append(key)
             with suppress(Malformed, OSError):
-                command = action_cache.command_of(_read(action))
+                command = action_cache.command_of(read_message(action.path))
                 found += [command.hash] if command else []
         return tuple(found)
 
@@ -105,19 +103,12 @@ def listing(disk: DiskCache) -> Listing:
             (found.half if entry.kind == "half" else found.foreign).append(entry)
     for key, entry in list(found.actions.items()):
         try:
-            found.results[key] = action_cache.action_result(_read(entry))
+            found.results[key] = action_cache.action_result(read_message(entry.path))
         except FileNotFoundError:
             del found.actions[key]
         except (Malformed, OSError) as error:
             found.unreadable[key] = str(error)
     return found
-
-
-def _read(entry: Entry) -> bytes:
-    if entry.size > _LARGEST_MESSAGE:
-        raise Malformed(f"its {entry.size} bytes are more than such an entry has")
-    with open_unnoticed(entry.path) as file:
-        return file.read()
 
 
 def outputs(cache: CacheFolder) -> list[Output]:
@@ -255,7 +246,7 @@ class Pruned:
     disks: tuple[pruning.Pruned, ...]
     half_written: int
     outputs: tuple[Output, ...]
-    dependencies: int
+    downloads: int
     left: int
     reached: bool
 
@@ -263,7 +254,7 @@ class Pruned:
     def size(self) -> int:
         """Bytes in all."""
         taken = sum(disk.size for disk in self.disks) + sum(output.size for output in self.outputs)
-        return taken + self.half_written + self.dependencies
+        return taken + self.half_written + self.downloads
 
 
 @contextmanager
@@ -281,15 +272,15 @@ def prune(
 ) -> Pruned:
     """Make a cache smaller: first what nobody needs, then what was used least recently. Under `alone`.
 
-    With `before` (Unix seconds) configurations go that were used last before it, and what was fetched for trials of
-    wheels before it; with `max_size` (bytes of the whole folder) actions go, as `decide.pruning` says.
+    With `before` (Unix seconds) configurations go that were used last before it, and downloads: of Bazel's repository
+    cache, and for trials of wheels; with `max_size` (bytes of the whole folder) actions go, as `decide.pruning` says.
     """
     left_over = outputs(cache)
     found = [listing(disk) for disk in cache.disks()]
     half = [entry for one in found for entry in one.half]
-    old = [path for path in folders(cache.root / "dependencies") if before and path.stat().st_mtime < before]
-    dependencies = sum(folder_size(path) for path in old)
-    gone = sum(entry.size for entry in half) + sum(output.size for output in left_over) + dependencies
+    old = list(_old_downloads(cache, before)) if before is not None else []
+    downloads = sum(folder_size(path) for path in old)
+    gone = sum(entry.size for entry in half) + sum(output.size for output in left_over) + downloads
     others = folder_size(cache.root) - gone
     decided = pruning.prune(
         contents := [one.contents() for one in found],
@@ -307,10 +298,21 @@ def prune(
         disks=decided.disks,
         half_written=sum(entry.size for entry in half),
         outputs=tuple(left_over),
-        dependencies=dependencies,
+        downloads=downloads,
         left=decided.left,
         reached=decided.reached,
     )
+
+
+def _old_downloads(cache: CacheFolder, before: float) -> Iterator[Path]:
+    """The folders of downloads that were last fetched or read before that moment."""
+    repository = cache.root / "repository" / "content_addressable" / "sha256"
+    for folder in (*folders(cache.root / "dependencies"), *folders(repository)):
+        with suppress(FileNotFoundError):
+            # A folder's own time of access tells only that somebody listed it.
+            files = [path.stat() for path in folder.glob("*")]
+            if max([folder.stat().st_mtime, *(max(file.st_mtime, file.st_atime) for file in files)]) < before:
+                yield folder
 
 
 def _carry_out(found: Listing, decided: pruning.Pruned) -> None:

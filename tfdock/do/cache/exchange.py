@@ -98,7 +98,7 @@ class Exchange:
                     )
                 )
             shelves = found[0].shelves
-            wanted = list(keys) or list(shelves)
+            wanted = list(dict.fromkeys(keys)) or list(shelves)
             absent = [key for key in wanted if key not in shelves]
             if absent:
                 raise NetworkError(
@@ -134,12 +134,10 @@ class Exchange:
                 remove_folder(folder)
                 (locks / folder.name).unlink(missing_ok=True)
         folder = downloads / f"layers-{secrets.token_hex(6)}"
-        with held(locks / folder.name, f"{folder}", alone=True):
+        with held(locks / folder.name, str(folder), alone=True):
             folder.mkdir(parents=True)
             try:
                 yield folder
             finally:
                 remove_folder(folder)
                 (locks / folder.name).unlink(missing_ok=True)
-                with suppress(OSError):  # not empty: another one's folder is there
-                    downloads.rmdir()

@@ -12,7 +12,7 @@ from pathlib import Path
 from tfdock.decide import cache_push
 from tfdock.decide.cache_push import Action
 from tfdock.do import cache
-from tfdock.do.cache import DiskCache, open_unnoticed
+from tfdock.do.cache import DiskCache, open_unnoticed, read_message
 from tfdock.do.cache import care as cache_care
 from tfdock.do.cache.layers import Parcel, StoredCache
 from tfdock.inspect import action_cache
@@ -78,8 +78,7 @@ def inventory(disk: DiskCache) -> Inventory:
         found.blobs[digest] = Entry(name_of(disk, entry), entry.size, digest)
     for key, entry in listing.actions.items():
         with suppress(action_cache.Malformed, FileNotFoundError, KeyError):
-            with open_unnoticed(entry.path) as file:
-                data = file.read()
+            data = read_message(entry.path)
             name = name_of(disk, entry)
             # Newer Bazels know the empty blob without a file; older ones may look for it.
             found.actions.append(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.do.cache import DiskCache
+from tfdock.do.cache import DiskCache, read_message
 from tfdock.do.cache.layers import StoredCache
 from tfdock.do.cache.sending import Say, megabytes, name_of
 from tfdock.do.machine import free_disk
@@ -140,12 +140,12 @@ class Taking:
     def _is_complete(self, file: Path) -> bool:
         """Whether all that an action needs is here."""
         try:
-            result = action_cache.action_result(file.read_bytes())
+            result = action_cache.action_result(read_message(file))
             needed = [*result.files, *result.trees]
             if not self._has_all(needed):
                 return False
             trees = [self.disk.folder / self.blobs[one.hash] for one in result.trees if one.hash != EMPTY]
-            return self._has_all(one for tree in trees for one in action_cache.tree_files(tree.read_bytes()))
+            return self._has_all(one for tree in trees for one in action_cache.tree_files(read_message(tree)))
         except (action_cache.Malformed, FileNotFoundError):
             return False
 

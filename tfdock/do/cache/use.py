@@ -10,6 +10,7 @@ and the kernel notes the next read again, because it is not later than the chang
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -62,7 +63,8 @@ def watched(disk: DiskCache, build_id: str, run: str) -> Iterator[Watch]:
     make_folder(disk.about / "builds")
     watch = Watch(seen=reads_are_seen(disk.about))
     began = _now(disk.about)
-    fold(disk)
+    with suppress(OSError):  # a folder that cannot be read, which is Bazel's to tell
+        fold(disk)
     try:
         yield watch
     finally:
@@ -126,7 +128,7 @@ def read_use(path: Path) -> Use | None:
         build_id, run, when, seen = said["build_id"], said["run"], float(said["when"]), bool(said["seen"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    if len(digests) % _DIGEST or path.name != build_id:
+    if len(digests) % _DIGEST or path.name != build_id or not math.isfinite(when):
         return None
     text = digests.hex()
     keys = (text[start : start + 2 * _DIGEST] for start in range(0, len(text), 2 * _DIGEST))

@@ -18,6 +18,7 @@ from typing import IO
 
 from tfdock.decide.plan import EPOCH
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, Engine
+from tfdock.do.engine.archives import Body
 from tfdock.do.failures import make_folder
 from tfdock.errors import EngineError, Problem
 from tfdock.model import Mount
@@ -150,7 +151,7 @@ def keep(archive: Iterable[bytes], folder: Path, patterns: Iterable[str]) -> Non
     """
     patterns = tuple(patterns)
     try:
-        with tarfile.open(fileobj=io.BufferedReader(_Body(iter(archive)), _PIECE), mode="r|") as tar:
+        with tarfile.open(fileobj=io.BufferedReader(Body(iter(archive)), _PIECE), mode="r|") as tar:
             for number, member in enumerate(tar):
                 if number >= _MOST:
                     raise _refused(f"it has more than {_MOST:,} members")
@@ -194,24 +195,3 @@ def _refused(why: str) -> EngineError:
             fix="run the same command again; if it stays, look at the engine's log",
         )
     )
-
-
-class _Body(io.RawIOBase):
-    """Chunks as a file, for tarfile."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks, self._rest = chunks, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = chunk
-        view = memoryview(buffer)  # type: ignore[arg-type]
-        size = min(len(view), len(self._rest))
-        view[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size

@@ -1,4 +1,4 @@
-"""The engine protocol on the Docker SDK; the only module that imports `docker`.
+"""The engine protocol on the Docker SDK.
 
 Everything here rests on how the SDK and real engines behave, not on how they are documented:
 
@@ -13,31 +13,16 @@ Everything here rests on how the SDK and real engines behave, not on how they ar
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
-import json
-import os
-import re
-import socket
-import string
-import struct
-import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import requests
 import urllib3.exceptions
 from docker import APIClient
 from docker.errors import APIError, DockerException, create_api_error_from_http_exception
-from docker.tls import TLSConfig
-from docker.types import DeviceRequest, LogConfig, Ulimit
-from docker.types import Mount as DockerMount
-from docker.utils import kwargs_from_env, parse_repository_tag
+from docker.utils import parse_repository_tag
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -59,27 +44,32 @@ from tfdock.do.engine import (
     ImageInfo,
     Output,
 )
-from tfdock.do.engine.words import (
-    archive_refusal,
-    push_refusal,
-    refusal,
-    registry_refusal,
-    speaks_of_full_disk,
-    step_refusal,
+from tfdock.do.engine.address import Address, cannot_connect, causes, find_address
+from tfdock.do.engine.archives import only_file, unreadable
+from tfdock.do.engine.containers import container_state, host_config_of, image_info, open_files_allowed, timestamp
+from tfdock.do.engine.progress import Progress, build_refusal, step_failed, step_killed
+from tfdock.do.engine.streams import (
+    Upload,
+    Watch,
+    body_chunks,
+    break_off,
+    frames,
+    messages,
+    stopped,
+    wait_forever,
+    without,
 )
+from tfdock.do.engine.words import archive_refusal, push_refusal, refusal, registry_refusal
 from tfdock.errors import (
-    BuildFailed,
     EngineError,
     EngineHung,
     EngineLost,
     EngineUnavailable,
-    Interrupted,
     NetworkError,
-    OutOfMemory,
     Problem,
     TfdockError,
 )
-from tfdock.model import Digest, Mount
+from tfdock.model import Digest
 
 T = TypeVar("T")
 
@@ -95,413 +85,14 @@ _TRANSPORT = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError
 _CONNECT_TIMEOUT = 15.0
 _QUERY_TIMEOUT = 60.0
 _KILLED = 137
-_OPEN_FILES = 65536
 
 
 def _words(error: APIError) -> str:
     return str(error.explanation or error)
 
 
-def _causes(error: Any) -> Iterator[BaseException]:
-    """An exception and all it was made from: the SDK and requests bury the OSError four levels deep, in `args`."""
-    seen, waiting = set[int](), [error]
-    while waiting:
-        error = waiting.pop()
-        if isinstance(error, BaseException) and id(error) not in seen:
-            seen.add(id(error))
-            waiting += [*error.args, getattr(error, "reason", None), error.__cause__, error.__context__]
-            yield error
-
-
-# Where the engine is ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Address:
-    """Where the engine is and who said so."""
-
-    url: str
-    said_by: str
-    tls: TLSConfig | bool = False
-
-    @property
-    def local(self) -> bool:
-        return self.url.startswith(("unix://", "http+unix://", "npipe://"))
-
-    def __str__(self) -> str:
-        return f"{self.url} ({self.said_by})"
-
-
-_DEFAULT_SOCKET = "unix:///var/run/docker.sock"
-
-
-def _find_address(base_url: str | None) -> _Address:
-    """As the docker command finds it: an explicit URL, DOCKER_HOST, the chosen context, the default socket."""
-    if base_url:
-        return _Address(base_url, "as given")
-    environment: Any = kwargs_from_env()
-    if "base_url" in environment:
-        return _Address(environment["base_url"], "from DOCKER_HOST", environment.get("tls", False))
-    return _context_address(os.environ.get("DOCKER_CONTEXT"))
-
-
-def elsewhere() -> str | None:
-    """Where the engine is and who said so, if that is not this machine; asks nobody."""
-    try:
-        address = _find_address(None)
-    except EngineUnavailable:  # who needs an engine says so
-        return None
-    return None if address.local else str(address)
-
-
-def _context_address(name: str | None) -> _Address:
-    """The chosen context's. The SDK's own reader looks into the working folder where there is no config.json."""
-    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
-    try:
-        name = name or _chosen_context(folder)
-        if name == "default":
-            return _Address(_DEFAULT_SOCKET, "the default")
-        key = hashlib.sha256(name.encode()).hexdigest()
-        meta = folder / "contexts/meta" / key / "meta.json"
-        if not meta.is_file():
-            raise _unavailable(f"there is no docker context `{name}`", "see `docker context ls`")
-        endpoint = json.loads(meta.read_bytes())["Endpoints"]["docker"]
-        tls = _context_tls(folder / "contexts/tls" / key / "docker", verify=not endpoint.get("SkipTLSVerify"))
-        return _Address(endpoint["Host"] or _DEFAULT_SOCKET, f"from the docker context `{name}`", tls)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, DockerException) as error:
-        raise _unavailable(f"the docker context cannot be read: {error}", "see `docker context ls`") from error
-
-
-def _chosen_context(folder: Path) -> str:
-    """The one that `docker context use` has written down."""
-    file = folder / "config.json"
-    chosen = json.loads(file.read_bytes()).get("currentContext") if file.is_file() else None
-    return str(chosen or "default")
-
-
-def _context_tls(folder: Path, *, verify: bool) -> TLSConfig | bool:
-    """What a context keeps of certificates."""
-    files = {path.stem: str(path) for path in folder.glob("*.pem")}
-    if not files:
-        return False
-    pair = (files["cert"], files["key"]) if "cert" in files else None
-    return TLSConfig(client_cert=pair, ca_cert=files.get("ca"), verify=verify)
-
-
-def _unavailable(message: str, fix: str) -> EngineUnavailable:
-    return EngineUnavailable(Problem(code="engine-unavailable", message=message, fix=fix))
-
-
-def _cannot_connect(address: _Address, error: BaseException) -> EngineUnavailable:
-    """Why there is no engine, from the operating system's reason where there is one."""
-    causes = list(_causes(error))
-    start = "install Docker 20.10 or newer and start it (`sudo systemctl start docker`)"
-    if "DOCKER_HOST" in address.said_by:
-        start = f"correct or unset DOCKER_HOST, or {start}"
-    if any(isinstance(cause, PermissionError) for cause in causes):
-        return _unavailable(
-            f"you may not talk to the container engine at {address}",
-            "join the group `docker` (`sudo usermod -aG docker $USER`, then log in again), or use sudo",
-        )
-    if any(isinstance(cause, FileNotFoundError) for cause in causes):
-        return _unavailable(f"no container engine: {address} does not exist", start)
-    if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
-        return _unavailable(f"no container engine answers at {address}", start)
-    if "paramiko" in str(error):
-        return _unavailable(f"{address} needs the SDK's support of SSH", "`pip install 'tfdock[ssh]'`")
-    return _unavailable(f"no container engine at {address}: {error}", start)
-
-
 def _too_old(version: str) -> bool:
     return [int(part) for part in version.split(".")] < [int(part) for part in OLDEST_API.split(".")]
-
-
-# Streams ----------------------------------------------------------------------------------------------------
-
-
-def _break_off(response: requests.Response) -> None:
-    """Wake whoever is blocked reading the response, from any thread. Closing it from outside would not."""
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # read to its end, or closed, meanwhile
-        response.raw.shutdown()
-
-
-class _Watch:
-    """Breaks a silent stream off when the engine answers no ping either.
-
-    A frozen engine keeps its connections: a build on one is silent forever, without an error. And a read timeout
-    is no help, as a compiler may be silent for an hour.
-    """
-
-    def __init__(self, response: requests.Response, alive: Callable[[], bool], silence: float) -> None:
-        self.hung = False
-        self._response, self._alive, self._silence = response, alive, silence
-        self._heard = time.monotonic()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="engine-watch", daemon=True)
-        self._thread.start()
-
-    def heard(self) -> None:
-        self._heard = time.monotonic()
-
-    def stop(self) -> None:
-        self._done.set()
-
-    def _run(self) -> None:
-        while not self._done.wait(self._silence / 2):
-            if time.monotonic() - self._heard >= self._silence and not self._answers():
-                self.hung = True
-                _break_off(self._response)
-                return
-
-    def _answers(self) -> bool:
-        # Three times, because a machine that swaps may miss one.
-        return any(self._alive() or self._done.wait(1) for _ in range(3))
-
-
-def _chunks(response: requests.Response) -> Iterator[bytes]:
-    """The body as it comes. Sized reads would wait until the size is full, so they are for unchunked bodies only."""
-    chunked = getattr(response.raw, "chunked", False)
-    return iter(response.iter_content(None if chunked else 1 << 16))
-
-
-def _messages(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON messages of a stream.
-
-    Their text is no data: the engine itself replaces characters at the borders of its 32 KiB pieces by U+FFFD.
-    """
-    rest = b""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from (json.loads(line) for line in lines if line.strip())
-    if rest.strip():
-        yield json.loads(rest)
-
-
-def _frames(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The payload of a multiplexed stream: frames of 1 byte stream number, 3 of padding, 4 of length, and data."""
-    buffer, left = bytearray(), 0
-    for chunk in chunks:
-        buffer += chunk
-        while buffer:
-            if left == 0:
-                if len(buffer) < 8:
-                    break
-                left = int.from_bytes(buffer[4:8])
-                del buffer[:8]
-                continue
-            piece = bytes(buffer[:left])
-            del buffer[:left]
-            left -= len(piece)
-            yield piece
-
-
-def _without(skip: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces from byte `skip` on."""
-    for piece in pieces:
-        if skip < len(piece):
-            yield piece[skip:]
-        skip = max(0, skip - len(piece))
-
-
-class _Upload:
-    """A build context, images or files on the way to the engine: stops when cancelled, and keeps a source's error.
-
-    urllib3 turns an OSError out of the body into its own "Connection aborted", as if the engine had failed.
-    """
-
-    def __init__(self, chunks: Iterator[bytes], cancel: Cancel) -> None:
-        self.error: BaseException | None = None
-        self._chunks, self._cancel = chunks, cancel
-
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            for chunk in self._chunks:
-                if self._cancel:
-                    raise _stopped()
-                yield chunk
-        except Exception as error:
-            self.error = error
-            raise
-
-
-class _Body(io.RawIOBase):
-    """Chunks as a file, for tarfile."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks, self._rest = chunks, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = chunk
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size
-
-
-def _stopped() -> Interrupted:
-    return Interrupted(Problem(code="interrupted", message="the engine's work was stopped on request"))
-
-
-# Builds -----------------------------------------------------------------------------------------------------
-
-_STEP = re.compile(r"Step \d+/\d+ : (.*)", re.DOTALL)
-_RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12})\s*\Z")
-
-
-@dataclass(slots=True)
-class _Progress:
-    """How far a build has come, from the engine's own messages."""
-
-    build_args: Mapping[str, str]
-    step: str = ""
-    container: str = ""
-    image: str = ""
-    full: bool = False
-    started: float = field(default_factory=time.time)
-
-    def take(self, message: Mapping[str, Any]) -> None:
-        # The id comes from `aux`; the SDK's high level takes it from the log text, which any RUN can print.
-        self.image = (message.get("aux") or {}).get("ID", self.image)
-        text = message.get("stream", "")
-        self.full = self.full or speaks_of_full_disk(text)
-        if step := _STEP.match(text):
-            self.step, self.full = step[1].strip(), False
-        elif running := _RUNNING.match(text):
-            self.container = running[1]
-
-    @property
-    def base(self) -> str | None:
-        """The image of a FROM step, its arguments filled in."""
-        words = string.Template(self.step).safe_substitute(self.build_args).split()
-        return words[1] if len(words) > 1 and words[0].upper() == "FROM" else None
-
-
-def _step_failed(step: str, words: str, code: int | None) -> BuildFailed:
-    ending = f"with exit code {code}" if code is not None else f"({words})"
-    return BuildFailed(
-        Problem(
-            code="image-step-failed",
-            message=f"the image step `{step}` failed {ending}",
-            fix="its output above says why",
-        ),
-        status=code,
-    )
-
-
-def _step_killed(step: str) -> OutOfMemory:
-    return OutOfMemory(
-        Problem(
-            code="image-step-out-of-memory",
-            message=f"the kernel killed the image step `{step}` for want of memory",
-            fix="raise the profile's `resources.memory`, or give the machine more",
-        )
-    )
-
-
-# Containers -------------------------------------------------------------------------------------------------
-
-
-def _open_files(address: _Address) -> int | None:
-    """How many open files a container may have: a full file table truncates Bazel's cache entries.
-
-    An engine without CAP_SYS_RESOURCE (in a sandbox, or rootless) refuses to start a container with more than it
-    may have itself, so that is looked up where the engine is a process of this machine. Elsewhere it is left to the
-    engine (None).
-    """
-    if not address.local:
-        return None
-    path = address.url.partition("unix://")[2]
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(path)
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, _, _ = struct.unpack("3i", credentials)
-        limit = re.search(r"Max open files +\S+ +(\d+)", Path(f"/proc/{pid}/limits").read_text())
-    except (OSError, AttributeError):  # elsewhere, or not Linux
-        return _OPEN_FILES
-    return min(_OPEN_FILES, int(limit[1])) if limit else _OPEN_FILES
-
-
-def _host_config(spec: ContainerSpec, open_files: int | None) -> dict[str, Any]:
-    """The record as the SDK's arguments."""
-    config: dict[str, Any] = {
-        # docker-init forwards signals and reaps what Bazel's server leaves behind.
-        "init": True,
-        "ulimits": [Ulimit(name="nofile", soft=open_files, hard=open_files)] if open_files else [],
-        # `follow` reads from byte 0 again, so nothing may be rotated away. Leaving max-size out would take the
-        # engine's own default, and the documented -1 is refused ("invalid size").
-        "log_config": LogConfig(type="json-file", config={"max-size": "1000g", "max-file": "1"}),
-        "mounts": [_mount(mount) for mount in spec.mounts],
-        "tmpfs": dict(spec.tmpfs),
-        "network_mode": spec.network,
-        "pids_limit": spec.pids,
-        "read_only": spec.read_only,
-        "devices": [f"{path}:{path}:rwm" for path in spec.devices],
-        "group_add": [str(group) for group in spec.groups],
-    }
-    if spec.gpus:  # what `docker run --gpus all` asks for
-        config["device_requests"] = [DeviceRequest(count=-1, capabilities=[["gpu"]])]
-    if spec.memory is not None:  # without an equal memswap the engine grants as much swap again
-        config |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}
-    if spec.cpus is not None:
-        config["nano_cpus"] = int(spec.cpus * 1e9)
-    if spec.hardened:
-        config |= {"cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
-    return config
-
-
-def _mount(mount: Mount) -> dict[str, Any]:
-    # A mount, not `binds`: for a missing source the latter creates a folder that belongs to root.
-    kind: Any = mount.kind
-    return DockerMount(target=mount.target, source=mount.source, type=kind, read_only=mount.read_only)
-
-
-def _container_state(inspected: Mapping[str, Any]) -> ContainerState:
-    state = inspected["State"]
-    running = bool(state.get("Running"))
-    # A container that was never started has the exit code 0, which must not be taken for success.
-    ended = not running and (state.get("Status") != "created" or state["ExitCode"] != 0)
-    return ContainerState(
-        id=inspected["Id"],
-        name=inspected["Name"].removeprefix("/"),
-        running=running,
-        exit_code=state["ExitCode"] if ended else None,
-        oom_killed=bool(state.get("OOMKilled")),
-        error=state.get("Error") or "",
-        labels=inspected["Config"].get("Labels") or {},
-    )
-
-
-def _image_info(inspected: Mapping[str, Any]) -> ImageInfo:
-    return ImageInfo(
-        id=inspected["Id"],
-        tags=tuple(inspected.get("RepoTags") or ()),
-        digests=tuple(inspected.get("RepoDigests") or ()),
-        labels=(inspected.get("Config") or {}).get("Labels") or {},
-        size=inspected.get("Size") or 0,
-    )
-
-
-def _only_file(archive: Iterator[bytes], path: str) -> bytes:
-    """The one regular file of an archive, never unpacked."""
-    with tarfile.open(fileobj=io.BufferedReader(_Body(archive)), mode="r|") as tar:
-        member = tar.next()
-        content = tar.extractfile(member) if member and member.isreg() else None
-        if content is None:
-            raise _unreadable(path, "it is not a regular file")
-        return content.read()
-
-
-def _unreadable(path: str, reason: str) -> EngineError:
-    return EngineError(
-        Problem(code="container-file-refused", message=f"{path} is not read out of the container: {reason}")
-    )
 
 
 def _pull_name(reference: str) -> tuple[str, str]:
@@ -542,7 +133,7 @@ class DockerEngine:
     ) -> None:
         # 600 seconds: under disk load creating a container takes minutes (docker/docker-py#2266).
         self._base_url, self._timeout, self._silence, self._sleep = base_url, timeout, silence, sleep
-        self._address: _Address | None = None
+        self._address: Address | None = None
         self._version: str | None = None
         self._clients: dict[float, Sdk] = {}
         self._connecting = threading.Lock()
@@ -550,9 +141,9 @@ class DockerEngine:
     # Connection ---------------------------------------------------------------------------------------------
 
     @property
-    def address(self) -> _Address:
+    def address(self) -> Address:
         if self._address is None:
-            self._address = _find_address(self._base_url)
+            self._address = find_address(self._base_url)
         return self._address
 
     def _open(self, timeout: float, version: str) -> Sdk:
@@ -577,7 +168,7 @@ class DockerEngine:
             with self._open(_CONNECT_TIMEOUT, "auto") as client:
                 version: str = client.api_version
         except (DockerException, *_TRANSPORT, ValueError) as error:
-            raise _cannot_connect(self.address, error) from error
+            raise cannot_connect(self.address, error) from error
         if _too_old(version):
             raise EngineUnavailable(
                 Problem(
@@ -640,7 +231,7 @@ class DockerEngine:
             with self._open(timeout, OLDEST_API) as client:
                 client.ping()
         except Exception as error:  # SSH has a zoo of its own
-            silent = any(isinstance(cause, TimeoutError | requests.Timeout) for cause in _causes(error))
+            silent = any(isinstance(cause, TimeoutError | requests.Timeout) for cause in causes(error))
             return "silence" if silent else "gone"
         return "pong"
 
@@ -663,9 +254,9 @@ class DockerEngine:
                 yield from self._watched(what, response, cancel)
 
     def _watched(self, what: str, response: requests.Response, cancel: Cancel | None) -> Iterator[Iterator[bytes]]:
-        _wait_forever(response)
-        watch = _Watch(response, lambda: self.ping(self._silence / 6), self._silence)
-        forget = cancel.on_set(lambda: _break_off(response)) if cancel is not None else None
+        wait_forever(response)
+        watch = Watch(response, lambda: self.ping(self._silence / 6), self._silence)
+        forget = cancel.on_set(lambda: break_off(response)) if cancel is not None else None
         try:
             yield self._body(what, response, watch, cancel)
         finally:
@@ -673,14 +264,14 @@ class DockerEngine:
             if forget:
                 forget()
 
-    def _body(self, what: str, response: requests.Response, watch: _Watch, cancel: Cancel | None) -> Iterator[bytes]:
+    def _body(self, what: str, response: requests.Response, watch: Watch, cancel: Cancel | None) -> Iterator[bytes]:
         try:
-            for chunk in _chunks(response):
+            for chunk in body_chunks(response):
                 watch.heard()
                 yield chunk
         except _TRANSPORT as error:
             if cancel:
-                raise _stopped() from None
+                raise stopped() from None
             raise (self._hung(what) if watch.hung else self._lost(what, error)) from error
 
     # The engine itself --------------------------------------------------------------------------------------
@@ -711,7 +302,7 @@ class DockerEngine:
         found = self._query(
             f"look at the image {reference}", _unless(_ABSENT, lambda client: client.inspect_image(reference))
         )
-        return _image_info(found) if found is not None else None
+        return image_info(found) if found is not None else None
 
     def pull(self, reference: str, output: Output | None = None) -> ImageInfo:
         retrying = Retrying(
@@ -733,7 +324,7 @@ class DockerEngine:
             with self._stream(
                 f"fetch {reference}", lambda client: client.pull(repository, tag, stream=True)
             ) as chunks:
-                for message in _messages(chunks):
+                for message in messages(chunks):
                     _report_pull(reference, message, output)
         except TfdockError as error:
             if isinstance(error.__cause__, APIError):
@@ -741,50 +332,50 @@ class DockerEngine:
             raise
 
     def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
-        progress = _Progress(request.build_args)
+        progress = Progress(request.build_args)
         try:
             self._build(request, progress, output, cancel)
         except BaseException:
             self._clear_step(progress.container)
             raise
         if cancel:
-            raise _stopped()
+            raise stopped()
         if not progress.image:
             raise self._lost("build an image", RuntimeError("the output ended without an image"))
         return progress.image
 
-    def _build(self, request: ImageBuild, progress: _Progress, output: Output, cancel: Cancel) -> None:
+    def _build(self, request: ImageBuild, progress: Progress, output: Output, cancel: Cancel) -> None:
         if cancel:
-            raise _stopped()
-        upload = _Upload(request.context(), cancel)
+            raise stopped()
+        upload = Upload(request.context(), cancel)
         try:
             with self._stream("build an image", _build_request(request, upload), cancel) as chunks:
-                for message in _messages(chunks):
+                for message in messages(chunks):
                     self._build_message(progress, message, output)
         except TfdockError:
             if upload.error is not None:
                 raise upload.error from None
             raise
 
-    def _build_message(self, progress: _Progress, message: Mapping[str, Any], output: Output) -> None:
+    def _build_message(self, progress: Progress, message: Mapping[str, Any], output: Output) -> None:
         progress.take(message)
         if "error" in message or "errorDetail" in message:
             self._build_error(progress, message)
         if "stream" in message:
             output(message["stream"].encode())
 
-    def _build_error(self, progress: _Progress, message: Mapping[str, Any]) -> NoReturn:
+    def _build_error(self, progress: Progress, message: Mapping[str, Any]) -> NoReturn:
         detail = message.get("errorDetail") or {}
         words, code = detail.get("message") or message.get("error") or "", detail.get("code")
-        if code is None and (refused := _build_refusal(progress, words)):
+        if code is None and (refused := build_refusal(progress, words)):
             raise refused
         self._why_stopped(progress, code)
-        raise _step_failed(progress.step, words, code)
+        raise step_failed(progress.step, words, code)
 
-    def _why_stopped(self, progress: _Progress, code: int | None) -> None:
+    def _why_stopped(self, progress: Progress, code: int | None) -> None:
         """Raise what an exit code may hide: 137 alone is a memory kill, `docker kill`, or an engine going down."""
         if code == _KILLED and self._oom_events({"container": progress.container}, progress.started):
-            raise _step_killed(progress.step)
+            raise step_killed(progress.step)
         if progress.full:
             raise refusal(f"run `{progress.step}`", "no space left on device, as its output says")
         if not self.ping():
@@ -822,7 +413,7 @@ class DockerEngine:
             with self._stream(
                 f"send {name}", lambda client: client.push(repository, tag or "latest", stream=True)
             ) as chunks:
-                for message in _messages(chunks):
+                for message in messages(chunks):
                     _report_push(name, message, output)
                     digest = (message.get("aux") or {}).get("Digest") or digest
         except TfdockError as error:
@@ -847,12 +438,12 @@ class DockerEngine:
             return client.get(url, params={"names": list(images)}, stream=True, timeout=client.timeout)
 
         if cancel:
-            raise _stopped()
+            raise stopped()
         with self._stream(f"save {' and '.join(images)}", request, cancel) as chunks:
             yield from chunks
 
     def load(self, archive: Iterable[bytes], cancel: Cancel) -> None:
-        upload = _Upload(iter(archive), cancel)
+        upload = Upload(iter(archive), cancel)
 
         def request(client: Sdk) -> object:
             url = f"{client.base_url}/v{client.api_version}/images/load"
@@ -862,7 +453,7 @@ class DockerEngine:
 
         try:
             with self._stream("load images", request, cancel) as chunks:
-                for message in _messages(chunks):
+                for message in messages(chunks):
                     _report_load(message)
         except TfdockError as error:
             if upload.error is not None:
@@ -892,7 +483,7 @@ class DockerEngine:
         return self._create(spec)
 
     def _create(self, spec: ContainerSpec) -> str:
-        host_config = _host_config(spec, _open_files(self.address))
+        host_config = host_config_of(spec, open_files_allowed(self.address))
 
         def request(client: Sdk) -> str:
             created: Mapping[str, Any] = client.create_container(
@@ -932,14 +523,14 @@ class DockerEngine:
             return client.get(url, params=wanted, stream=True, timeout=client.timeout)
 
         with self._stream(f"read the output of the container {container}", request) as chunks:
-            yield from _without(skip, _frames(chunks))
+            yield from without(skip, frames(chunks))
 
     def state(self, container: str) -> ContainerState | None:
         found = self._query(
             f"look at the container {container}",
             _unless(_ABSENT, lambda client: client.inspect_container(container)),
         )
-        return _container_state(found) if found is not None else None
+        return container_state(found) if found is not None else None
 
     def signal(self, container: str, name: str) -> None:
         # Not asked again on a broken connection: Bazel takes a second SIGINT for more than the first.
@@ -972,13 +563,13 @@ class DockerEngine:
             archive, stat = client.get_archive(container, path)
             with contextlib.closing(archive):
                 if stat["size"] > limit:
-                    raise _unreadable(path, f"its {stat['size']} bytes are over the limit of {limit}")
-                return _only_file(archive, path)
+                    raise unreadable(path, f"its {stat['size']} bytes are over the limit of {limit}")
+                return only_file(archive, path)
 
         return self._query(what, _unless(_ABSENT, request))
 
     def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
-        what, upload = f"put files into {folder} of the container {container}", _Upload(iter(archive), Cancel())
+        what, upload = f"put files into {folder} of the container {container}", Upload(iter(archive), Cancel())
 
         def request(client: Sdk) -> None:
             url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
@@ -1018,7 +609,7 @@ class DockerEngine:
     def _oom_events(self, filters: Mapping[str, str], since: float) -> list[dict[str, Any]]:
         """A bounded query of what was: a live event stream stops without a word (moby/moby#12023)."""
         info: Mapping[str, Any] = self._query("tell the time", lambda client: client.info())
-        now = _timestamp(info["SystemTime"])
+        now = timestamp(info["SystemTime"])
         begin = since + now - time.time()  # the engine's clock may go differently
         wanted = {"event": "oom", **filters}
 
@@ -1084,14 +675,7 @@ def _check(response: requests.Response) -> None:
         create_api_error_from_http_exception(error)
 
 
-def _wait_forever(response: requests.Response) -> None:
-    """Lift the read timeout that was good for the headers; from here on a watch looks after the engine."""
-    sock = getattr(getattr(response.raw, "connection", None), "sock", None)
-    if sock is not None:
-        sock.settimeout(None)
-
-
-def _build_request(request: ImageBuild, upload: _Upload) -> Callable[[Sdk], object]:
+def _build_request(request: ImageBuild, upload: Upload) -> Callable[[Sdk], object]:
     limits = {"memory": request.memory, "memswap": request.memory} if request.memory else {}
     return lambda client: client.build(
         fileobj=upload,
@@ -1107,13 +691,6 @@ def _build_request(request: ImageBuild, upload: _Upload) -> Callable[[Sdk], obje
         use_config_proxy=False,
         timeout=int(client.timeout),
     )
-
-
-def _build_refusal(progress: _Progress, words: str) -> TfdockError | None:
-    """A failure that is not a command's exit code: of the registry in FROM, of the disk, or of the Dockerfile."""
-    if progress.base:
-        return registry_refusal(progress.base, words)
-    return step_refusal(progress.step, words)
 
 
 def _report_load(message: Mapping[str, Any]) -> None:
@@ -1141,8 +718,3 @@ def _report_push(name: str, message: Mapping[str, Any], output: Output) -> None:
 def _name_taken(error: EngineError) -> bool:
     cause = error.__cause__
     return isinstance(cause, APIError) and cause.status_code == requests.codes.conflict
-
-
-def _timestamp(text: str) -> float:
-    """Unix seconds of the engine's RFC 3339 time, whose nine decimals Python's parser takes to be three too many."""
-    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text)).timestamp()

@@ -262,7 +262,7 @@ class FakeEngine:
         for name, image in found.items():
             if image is None:
                 raise _error("image-missing", f"the engine does not have the image {name}")
-        rows = [asdict(replace(image, tags=(name,))) for name, image in found.items() if image]
+        rows = [{"RepoTags": [name], "image": asdict(image)} for name, image in found.items() if image]
         content = json.dumps(rows).encode()
         entry = tarfile.TarInfo("manifest.json")
         entry.size = len(content)
@@ -285,7 +285,8 @@ class FakeEngine:
         except (tarfile.TarError, ValueError, KeyError) as error:
             raise _error("image-archive-refused", f"this is no archive of images: {error}") from error
         for row in rows:
-            self.images[row["tags"][0]] = ImageInfo(**row | {"tags": tuple(row["tags"]), "digests": ()})
+            tags = tuple(row["RepoTags"])
+            self.images[tags[0]] = ImageInfo(**row["image"] | {"tags": tags, "digests": ()})
 
     def create(self, spec: ContainerSpec) -> str:
         self._called("create", spec)

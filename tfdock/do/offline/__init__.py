@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tarfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from tfdock.decide import lock as locks
 from tfdock.decide.lock import LockFile
 from tfdock.decide.question import LocalSource
 from tfdock.do.engine import Cancel, Engine
+from tfdock.do.engine.archives import image_names
 from tfdock.do.failures import make_folder
 from tfdock.do.machine import engine_data, free_disk
 from tfdock.do.offline.bundle import Bundle, opened
@@ -24,7 +26,7 @@ from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps
 from tfdock.do.verify.lab import dependencies
 from tfdock.do.workspace import remove_folder
-from tfdock.errors import DiskFull, EngineError, Incompatible, Problem, ProfileError
+from tfdock.errors import DiskFull, EngineError, Incompatible, Problem, ProfileError, VerificationFailed
 from tfdock.inspect.bundle import Build, Image
 
 _GIB = 1 << 30
@@ -56,14 +58,15 @@ class Supply:
     @property
     def _images(self) -> tuple[Image, ...]:
         """Those that are needed."""
-        runtimes = [build.runtime.image for build in self.builds if build.runtime]
-        return tuple({image.name: image for image in (*(build.image for build in self.builds), *runtimes)}.values())
+        return tuple({image.name: image for build in self.builds for image in build.images}.values())
 
     def _load(self, steps: Steps) -> None:
-        missing = [image for image in self._images if steps.engine.image(image.name) is None]
+        missing = [image for image in self._images if not self._is_there(steps.engine, image)]
         if not missing:
             return
         self._check_room(steps, sum(image.size for image in missing))
+        steps.check("image")
+        self._check_names()
         cancel = Cancel()
         stopper = steps.stopper(gently=cancel.set, by_force=lambda: steps.give_up("image"))
         size = self.bundle.index.blob(self.bundle.index.images).size
@@ -81,6 +84,28 @@ class Supply:
                         fix="make the bundle anew with an engine like the one that is to build from it",
                     )
                 )
+
+    def _is_there(self, engine: Engine, image: Image) -> bool:
+        """Whether it is the very image; engines that name images otherwise than who saved it take it once more."""
+        found = engine.image(image.name)
+        return found is not None and found.id == image.id
+
+    def _check_names(self) -> None:
+        """Refuse images that would take the name of another one on this engine, such as of a base image."""
+        own = {image.name for build in self.bundle.index.builds for image in build.images}
+        try:
+            strange = sorted(set(image_names(self.bundle.chunks(self.bundle.index.images))) - own)
+            told = f"its images would also be called {', '.join(strange[:3])}" if strange else ""
+        except (tarfile.TarError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            told = f"its images are no archive of images: {error}"
+        if told:
+            raise VerificationFailed(
+                Problem(
+                    code="bundle-damaged",
+                    message=f"{self.bundle.path.name} is no bundle of tfdock's: {told}",
+                    fix="make the bundle anew with `tfdock fetch -o`, and take bundles only from whom you trust",
+                )
+            )
 
     def _check_room(self, steps: Steps, size: int) -> None:
         """Images are unpacked twice: as the archive's files, and as layers."""
@@ -129,7 +154,7 @@ class Supply:
 
     def _write(self, blob: str, target: Path) -> None:
         make_folder(target.parent)
-        part = target.with_name(f".{target.name}.{os.getpid()}")
+        part = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_native_id()}")
         try:
             with part.open("wb") as file:
                 for chunk in self.bundle.chunks(blob):

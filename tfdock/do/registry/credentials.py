@@ -5,10 +5,15 @@ from __future__ import annotations
 import base64
 import urllib.parse
 import urllib.request
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tfdock.do.registry import web
 from tfdock.errors import NetworkError, Problem
+
+_PATIENCE = 120.0
+"""Seconds that a credential helper has: it may ask somebody for a passphrase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +32,17 @@ class Login:
 
 def login_for(registry: str) -> Login | None:
     """The login for a registry (`docker.io`, `host:port`), if there is one; raises NetworkError."""
-    # Here, not above: the SDK takes a while, and most registries ask for nothing.
-    from docker import auth
-    from docker.errors import DockerException
-
     try:
-        found = auth.load_config().resolve_authconfig(registry)
-    except (DockerException, OSError, ValueError) as error:
+        found = web.asked(lambda: _kept(registry), web.nobody, _PATIENCE)
+    except Exception as error:  # the SDK takes configurations and helpers as they are: it fails in any way
+        late = isinstance(error, web.Strange)
         raise NetworkError(
             Problem(
                 code="credentials-unreadable",
                 message=f"what `docker login` keeps for the registry {registry} cannot be read",
-                why=f"{type(error).__name__}: its words are left out, they may hold a secret",
+                why=f"the credential helper has not answered in {_PATIENCE:.0f} s"
+                if late
+                else f"{type(error).__name__}: its words are left out, they may hold a secret",
                 fix="check Docker's `config.json` and the credential helper that it names; "
                 f"then log in again: `docker login {registry}`",
             )
@@ -46,6 +50,16 @@ def login_for(registry: str) -> Login | None:
     entry = {str(key).lower(): str(value) for key, value in (found or {}).items() if value}
     token, password = entry.get("identitytoken", ""), entry.get("password", "")
     return Login(user=entry.get("username", ""), password=password, token=token) if token or password else None
+
+
+def _kept(registry: str) -> Mapping[str, object] | None:
+    # Here, not above: the SDK takes a while, and most registries ask for nothing.
+    from docker import auth
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a helper that is not there, which is an error soon enough
+        found: Mapping[str, object] | None = auth.load_config().resolve_authconfig(registry)
+    return found
 
 
 def token_request(realm: str, query: Mapping[str, str], login: Login | None) -> urllib.request.Request:

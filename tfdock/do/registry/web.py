@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import io
 import ipaddress
+import json
 import random
 import re
 import socket
@@ -13,7 +15,9 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
-from typing import Any, TypeVar
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar, cast
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
@@ -23,6 +27,8 @@ TIMEOUT = 30.0
 """Seconds of silence."""
 MOST = 64 << 20
 """Bytes of an answer that is read into memory."""
+_MOST_SAID = 64 << 10
+"""The same of one that is an error."""
 TRIES = 3
 _STEP = 0.25
 _LONGEST_PAUSE = 60.0
@@ -145,8 +151,11 @@ def send_once(request: urllib.request.Request, silence: float = TIMEOUT) -> Any:
     try:
         return urllib.request.build_opener(_Redirects, *handlers).open(request, timeout=silence)
     except urllib.error.HTTPError as error:
-        error.close()  # status and headers are all that is looked at
-        raise
+        said = b""
+        with error, suppress(*TROUBLE):
+            # What has come so far: nobody waits for an error's words to be complete.
+            said = cast("http.client.HTTPResponse", error.fp).read1(_MOST_SAID)
+        raise urllib.error.HTTPError(error.url, error.code, error.msg, error.headers, io.BytesIO(said)) from None
 
 
 def _wait(state: RetryCallState, *, breaks: bool) -> float:
@@ -159,12 +168,20 @@ def pause(error: BaseException | None, tries: int, *, breaks: bool) -> float | N
     if isinstance(error, urllib.error.HTTPError):
         if error.code != 429 and error.code < 500:
             return None
-        said = error.headers.get("Retry-After", "")
-        # It may be a date as well, which few servers send.
-        seconds = float(said) if re.fullmatch(r"\d{1,9}", said) else float(tries)
+        seconds = _patience(error.headers.get("Retry-After", ""), float(tries))
         return seconds if seconds <= _LONGEST_PAUSE else None
     # By chance, so that those who were thrown out together do not come back together.
     return random.uniform(0.25, 0.5) * 2 ** min(tries, 5) if breaks and _broke(error) else None
+
+
+def _patience(said: str, otherwise: float) -> float:
+    """Seconds that a `Retry-After` asks for: so many, or until a date."""
+    if re.fullmatch(r"\d{1,9}", said):
+        return float(said)
+    try:
+        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return otherwise
 
 
 def _broke(error: BaseException | None) -> bool:
@@ -173,6 +190,18 @@ def _broke(error: BaseException | None) -> bool:
     if isinstance(inner, socket.gaierror | ssl.SSLCertVerificationError):
         return False
     return isinstance(inner, OSError | http.client.IncompleteRead | http.client.BadStatusLine | Broken)
+
+
+def error_codes(error: urllib.error.HTTPError) -> str:
+    """What a registry gives as its reasons (OCI distribution specification, "Error Codes"): `DENIED, UNSUPPORTED`.
+
+    The codes alone: what it says in its own words may repeat what it was shown.
+    """
+    try:
+        codes = [one["code"] for one in json.loads(error.read())["errors"]]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return ", ".join(code for code in codes if isinstance(code, str) and re.fullmatch(r"[A-Z_]{1,40}", code))[:200]
 
 
 class Broken(Strange):

@@ -9,8 +9,9 @@ import re
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from tfdock.model import Endpoint, Remote
 VARIABLE = "TFDOCK_REMOTE_HEADER"
 """Credentials: lines `Name: value`, for the endpoints that this machine's settings name and no others."""
 TIMEOUT = 10.0
+_LONGEST = 30.0
+"""Seconds after which a question that is still being answered counts as not answered."""
 _HELPER_TIMEOUT = 30.0
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 _NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -39,7 +42,12 @@ Headers = tuple[tuple[str, str], ...]
 def lines_for(remote: Remote, settings: Settings) -> dict[str, relay.Line]:
     """Role -> the line to its endpoint, with credentials; raises TfdockError where they cannot be had."""
     return {
-        role: relay.Line(endpoint, _credentials(role, endpoint, settings), upload=remote.upload or role != "cache")
+        role: relay.Line(
+            endpoint,
+            _credentials(role, endpoint, settings),
+            upload=remote.upload,
+            executes=role == "executor",
+        )
         for role, endpoint in remote.endpoints
     }
 
@@ -96,7 +104,7 @@ def _helped(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, Any]:
     raise _problem(
         "remote-credentials",
         f"the credential helper {helper} for the remote {role} {how}",
-        f"try it: `echo '{question}' | {helper} get`",
+        f'ask it yourself: `{helper} get`, with {{"uri": …}} on its standard input',
     ) from None
 
 
@@ -128,8 +136,8 @@ def check(remote: Remote, settings: Settings) -> None:
                 f"the remote {role} {line.endpoint} cannot be trusted: {relay.reason(error)}",
                 "give its authority's certificates with SSL_CERT_FILE, or add them to this machine's",
             ) from None
-        except (OSError, http.client.HTTPException) as error:
-            told = relay.reason(error) if isinstance(error, OSError) else "what it speaks is not HTTP"
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            told = _reason(line, error)
             raise _problem(
                 "remote-unreachable",
                 f"the remote {role} {line.endpoint} cannot be reached: {told}",
@@ -165,26 +173,44 @@ class _Strange(Exception):
     """The endpoint is not what it should be."""
 
 
-def _connected(endpoint: Endpoint) -> socket.socket:
-    plain = socket.create_connection((endpoint.host.strip("[]"), endpoint.port), TIMEOUT)
-    context = relay.tls(endpoint)
-    try:
-        return context.wrap_socket(plain, server_hostname=endpoint.host.strip("[]")) if context else plain
-    except BaseException:
-        plain.close()
-        raise
+def _reason(line: relay.Line, error: Exception) -> str:
+    if isinstance(error, UnicodeError):  # of IDNA, from whatever looks the name up
+        return "its name cannot be one"
+    if isinstance(error, OSError):
+        return relay.reason(error)
+    return f"what it speaks is not HTTP{'' if line.endpoint.http else '/2'}"
+
+
+@contextmanager
+def _connected(endpoint: Endpoint) -> Iterator[socket.socket]:
+    """A connection, which breaks when `_LONGEST` is over: a server may say little, and never be silent."""
+    with socket.create_connection((endpoint.host.strip("[]"), endpoint.port), TIMEOUT) as plain:
+        same = plain.dup()  # wrapping takes the other one away
+        timer = threading.Timer(_LONGEST, _break, (same,))
+        timer.daemon = True
+        timer.start()
+        try:
+            context = relay.tls(endpoint)
+            host = endpoint.host.strip("[]")
+            with context.wrap_socket(plain, server_hostname=host) if context else plain as connection:
+                yield connection
+        finally:
+            timer.cancel()
+            same.close()
+
+
+def _break(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _ask_http(line: relay.Line) -> None:
     """Ask an HTTP cache for an action that it does not know."""
     connection = http.client.HTTPConnection(line.endpoint.host, line.endpoint.port, timeout=TIMEOUT)
-    connection.sock = _connected(line.endpoint)
-    try:
+    with _connected(line.endpoint) as connection.sock, closing(connection):
         headers = {"host": line.endpoint.authority, **dict(line.headers)}
         connection.request("GET", f"{line.endpoint.path}/ac/{_NOTHING}", headers=headers)
         answer = connection.getresponse()
-    finally:
-        connection.close()
     if answer.status in _DENIED:
         raise _Refused(f"HTTP status {answer.status}")
     if answer.status not in (200, 204, 404):
@@ -206,7 +232,8 @@ def _ask_grpc(line: relay.Line, instance: str) -> None:
         raise _Refused(f"gRPC status {status}")
     # UNIMPLEMENTED: some caches have nothing but the cache.
     if status not in ("0", "12"):
-        raise _Strange(f"gRPC status {status} {message}".strip())
+        # What a server says may repeat what it was sent, so that it is not shown where that was a secret.
+        raise _Strange(f"gRPC status {status} {'' if line.headers else message}".strip()[:200])
 
 
 def _problem(code: str, message: str, fix: str) -> TfdockError:
@@ -245,6 +272,8 @@ class Link:
             return f"warning: the remote {role} {line.endpoint} is gone ({line.lost}); the build goes on without it"
         if line.no_uploads:
             return f"warning: the remote {role} {line.endpoint} takes no uploads; the build only reads from it"
+        if line.trouble:
+            return f"warning: the remote {role} {line.endpoint} answers {line.trouble}; that is made here instead"
         return ""
 
     @property

@@ -19,11 +19,16 @@ from pathlib import Path
 
 from tfdock.model import Endpoint
 
+CONNECTIONS = 128
+"""At once for each endpoint; Bazel makes 100. More would take this process's open files."""
 CONNECT_TIMEOUT = 10.0
 SILENCE = 30.0
 """Seconds without a word from an endpoint that owes one, after which it is taken to be gone. Bazel waits for 60."""
 _PAUSES = (0.0, 0.3, 1.0, 2.0)
 """Seconds before each try to connect; after the last the endpoint is taken to be gone for the rest of the run."""
+
+_HELD = 1 << 17
+"""Bytes of a head, and half of those that wait to be read."""
 
 Reader = asyncio.StreamReader
 Writer = asyncio.StreamWriter
@@ -41,12 +46,16 @@ class Line:
     endpoint: Endpoint
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     upload: bool = True
+    executes: bool = False
+    """It is an executor's: that gets what its actions read, even where there are no uploads."""
     hits: int = 0
     sent: int = 0
     received: int = 0
     lost: str | None = None
     no_uploads: bool = False
     """The endpoint took a question but no upload."""
+    trouble: str | None = None
+    """What it answered that is neither what was asked for nor that it has none."""
 
     async def connect(self) -> tuple[Reader, Writer]:
         """A new connection to the endpoint; raises OSError, and then the endpoint is lost."""
@@ -72,7 +81,7 @@ class Line:
             self.endpoint.port,
             ssl=context,
             server_hostname=self.endpoint.host.strip("[]") if context else None,
-            limit=1 << 20,
+            limit=_HELD,
         )
 
 
@@ -136,31 +145,47 @@ def running(lines: dict[str, Line], folder: Path) -> Iterator[None]:
 
 
 async def _listen(line: Line, serve: Serve, folder: Path, name: str) -> asyncio.Server:
+    free = CONNECTIONS
+
     async def connected(reader: Reader, writer: Writer) -> None:
+        nonlocal free
+        free -= 1
         try:
-            await serve(line, reader, writer)
-        except TROUBLE:
-            pass  # the client sees its connection end, and asks again or does without
+            if free >= 0:
+                await serve(line, reader, writer)
+        except (*TROUBLE, asyncio.CancelledError):
+            # The client sees its connection end, and asks again or does without. Of a task that was cancelled
+            # asyncio before 3.12 prints a traceback.
+            pass
         finally:
+            free += 1
             await closed(writer)
 
     listener = socket.socket(socket.AF_UNIX)
     # A socket's path ends at 107 characters, and a cache folder may lie deeper: by way of its folder it does not.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        listener.bind(f"/proc/self/fd/{descriptor}/{name}")
+        path = f"/proc/self/fd/{descriptor}/{name}"
+        listener.bind(path)
+        Path(path).chmod(0o600)  # who may connect may use the credentials
     finally:
         os.close(descriptor)
-    return await asyncio.start_unix_server(connected, sock=listener, limit=1 << 20)
+    return await asyncio.start_unix_server(connected, sock=listener, limit=_HELD)
 
 
 async def _end(servers: list[asyncio.Server]) -> None:
     """Stop listening, and cancel every connection of the loop."""
     for server in servers:
         server.close()
+    await _turns()  # a task that is cancelled before it begins closes nothing
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    for _ in range(2):  # what is being closed closes its socket in the loop's next turns
+    await _turns()
+
+
+async def _turns() -> None:
+    """Let the loop do what is due: what was accepted gets its task, and what is being closed closes its socket."""
+    for _ in range(5):
         await asyncio.sleep(0)

@@ -31,14 +31,30 @@ _LARGEST = 1 << 14
 _TABLE = 1 << 20
 """More bytes than any of the two sides wants for its table of headers."""
 
+_LONGEST = 1 << 18
+"""Bytes of a header block, in however many frames."""
+
 _API = b"/build.bazel.remote.execution.v2."
+_STREAM = b"/google.bytestream.ByteStream/"
 _LOOKUP = _API + b"ActionCache/GetActionResult"
-_UPLOADS = (
-    _API + b"ActionCache/UpdateActionResult",
-    _API + b"ContentAddressableStorage/BatchUpdateBlobs",
-    b"/google.bytestream.ByteStream/Write",
-)
 _CAPABILITIES = _API + b"Capabilities/GetCapabilities"
+_READING = {
+    _CAPABILITIES,
+    _LOOKUP,
+    _API + b"ContentAddressableStorage/FindMissingBlobs",
+    _API + b"ContentAddressableStorage/BatchReadBlobs",
+    _API + b"ContentAddressableStorage/GetTree",
+    _STREAM + b"Read",
+}
+"""What may be called where nothing may be uploaded: nobody can say of a call that is not known that it only reads."""
+_EXECUTING = _READING | {
+    _API + b"ContentAddressableStorage/BatchUpdateBlobs",
+    _API + b"Execution/Execute",
+    _API + b"Execution/WaitExecution",
+    _STREAM + b"Write",
+    _STREAM + b"QueryWriteStatus",
+}
+"""The same for an executor: it gets what its actions read, and says itself what comes out of them."""
 _NOT_FOUND = "5"
 _PERMISSION_DENIED = b"7"
 _DENIED = (b"7", b"16")
@@ -117,8 +133,10 @@ async def serve(line: Line, reader: Reader, writer: Writer) -> None:
     finally:
         for way in ways:
             way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-        await closed(server[1])
+        try:
+            await asyncio.gather(*ways, return_exceptions=True)
+        finally:
+            await closed(server[1])
 
 
 @dataclass
@@ -144,32 +162,42 @@ class _Both:
             frame = await Frame.read(client)
             if frame.stream in self.refused:
                 self._forget(frame)
+                await self.client.drain()
             elif frame.kind not in (_HEADERS, _CONTINUATION):
                 server.write(frame.head + frame.body)
                 self.line.sent += len(frame.body)
             else:
                 first, block = (frame, b"") if frame.kind == _HEADERS else (first, block)
-                block += frame.block
+                block = _longer(block, frame)
                 if frame.flags & _END_HEADERS and first:
                     headers = _decoded(decoder, block)
-                    if not self.line.upload and any((b":path", one) in headers for one in _UPLOADS):
+                    if not self._allowed(headers):
                         self._refuse(first.stream)
                     else:
                         encoded = encoder.encode(self._asked(first.stream, headers), huffman=False)
                         server.write(_frames(first.stream, first.flags & _END_STREAM, encoded))
             await server.drain()
 
+    def _allowed(self, headers: list[_Pair]) -> bool:
+        """Whether a call is one that may be made."""
+        if self.line.upload:
+            return True
+        known = _EXECUTING if self.line.executes else _READING
+        return {value for name, value in headers if name == b":path"} <= known
+
     def _asked(self, stream: int, headers: list[_Pair]) -> list[_Pair]:
         """The headers of a request as the endpoint gets them."""
+        authority = self.line.endpoint.authority.encode()
         own = {
-            b":authority": self.line.endpoint.authority.encode(),
+            b":authority": authority,
+            b"host": authority,
             b":scheme": b"https" if self.line.endpoint.tls else b"http",
         }
         if any(name == b":path" and value == _LOOKUP for name, value in headers):
             self.lookups.add(stream)
         ours = [(name.lower().encode(), value.encode("latin-1")) for name, value in self.line.headers]
         named = {name for name, _ in ours} | {b"authorization"}
-        kept = [(name, own.get(name, value)) for name, value in headers if name not in named]
+        kept = [(name, own.get(name, value)) for name, value in headers if name.lower() not in named]
         return [*kept, *(hpack.NeverIndexedHeaderTuple(*pair) for pair in ours)]
 
     def _refuse(self, stream: int) -> None:
@@ -211,7 +239,7 @@ class _Both:
             if frame.kind in (_HEADERS, _CONTINUATION):
                 if frame.kind == _HEADERS:
                     block, ends = b"", bool(frame.flags & _END_STREAM)
-                block += frame.block
+                block = _longer(block, frame)
                 if frame.flags & _END_HEADERS:
                     self._answered(frame.stream, _decoded(decoder, block), ends=ends)
             await self.client.drain()
@@ -226,6 +254,13 @@ class _Both:
         self.line.hits += status == b"0"
         if status in _DENIED:
             self.line.lost = "it no longer takes the credentials"
+
+
+def _longer(block: bytes, frame: Frame) -> bytes:
+    """A header block with its next part; raises ValueError where it does not end."""
+    if len(block) + len(frame.body) > _LONGEST:
+        raise ValueError("a header block without an end")
+    return block + frame.block
 
 
 def _decoded(decoder: hpack.Decoder, block: bytes) -> list[_Pair]:
@@ -294,7 +329,7 @@ def capabilities(
 ) -> tuple[str, str]:
     """Ask an endpoint what it can do, over a connection of its own: gRPC's status and message.
 
-    Raises OSError where the connection breaks, and h2's ProtocolError turned into one where it is not HTTP/2.
+    Raises OSError where the connection breaks, ValueError where what comes is not HTTP/2.
     """
     connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
     connection.initiate_connection()
@@ -317,6 +352,8 @@ def capabilities(
         data = receive()
         if not data:
             raise ConnectionResetError(0, "the connection was closed")
+        if data.startswith(b"HTTP/1"):  # h2 would take it for the begin of a long frame
+            raise ValueError("what it speaks is not HTTP/2")
         try:
             for event in connection.receive_data(data):
                 if isinstance(event, h2.events.DataReceived):
@@ -326,7 +363,7 @@ def capabilities(
                 if isinstance(event, h2.events.StreamEnded | h2.events.StreamReset | h2.events.ConnectionTerminated):
                     return _status(told), told.get("grpc-message", "")
         except h2.exceptions.ProtocolError:
-            raise ConnectionError(0, "what it speaks is not HTTP/2") from None
+            raise ValueError("what it speaks is not HTTP/2") from None
 
 
 def _status(told: dict[str, str]) -> str:

@@ -1,11 +1,14 @@
-"""HTTP/1.1 through the relay: each request with the endpoint's own host, path and credentials; answers as they are.
+"""HTTP/1.1 through the relay: what Bazel asks of a cache, each time with the endpoint's host, path and credentials.
 
-Bazel puts one request at a time on a connection. Heads are read, bodies are only carried.
+Whoever is in the container may ask, so nothing of a request is handed on as it came: its head is written anew, of
+what was understood. Bodies are only carried. Bazel puts one request at a time on a connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
 
@@ -15,11 +18,20 @@ from tfdock.do.remote.relay import TROUBLE, Line, Reader, Writer, closed
 _PIECE = 1 << 18
 _IDLE = 4.0
 """Seconds after which a connection is not used again: servers close idle ones, some after five."""
+_TARGET = re.compile(r"/(?:ac|cas)/[0-9a-f]{32,128}")
+"""All that Bazel asks an HTTP cache for."""
+_STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?")
+_HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*")
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n")
+_KEPT = {"accept", "accept-encoding", "content-type", "user-agent"}
+"""Headers of a request that are handed on, beside those that say how long its body is."""
 _REFUSED = (401, 403, 405)
+_ABSENT = (204, 404)
 _NOTHING = {False: "404 Not Found", True: "200 OK"}
 """Upload or not -> the answer in place of the endpoint: nothing is there, and what is sent goes nowhere."""
-_HOP = {"host", "connection", "expect", "proxy-authorization", "authorization"}
-"""Headers of the client that are its own business, or that the relay sets."""
+
+Give = Callable[[bytes], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +41,35 @@ class Head:
     line: str
     headers: tuple[tuple[str, str], ...]
 
-    def get(self, name: str) -> str:
-        """A header's value, or nothing."""
-        return next((value for key, value in self.headers if key == name), "")
+    def values(self, name: str) -> set[str]:
+        """What a header says, each time that it stands there, in lower case."""
+        return {value.lower() for key, value in self.headers if key == name}
 
     @property
     def chunked(self) -> bool:
         """Whether the body says itself where it ends."""
-        return self.get("transfer-encoding").lower() == "chunked"
+        return bool(self.values("transfer-encoding"))
+
+    @property
+    def length(self) -> int | None:
+        """Bytes of the body, where the head says it."""
+        return next(map(int, self.values("content-length")), None)
+
+    @property
+    def certain(self) -> bool:
+        """Whether every reader understands the same end of the body."""
+        codings, lengths = self.values("transfer-encoding"), self.values("content-length")
+        if codings:
+            return codings == {"chunked"} and not lengths
+        return len(lengths) <= 1 and all(_NUMBER.fullmatch(length) for length in lengths)
 
     @property
     def status(self) -> int:
-        """Of an answer."""
-        return int(self.line.split(" ")[1])
+        """Of an answer; raises ValueError for what is none."""
+        found = _STATUS.fullmatch(self.line)
+        if not found:
+            raise ValueError("no answer in HTTP/1")
+        return int(found[1])
 
     def encoded(self) -> bytes:
         """As it goes over the wire."""
@@ -57,8 +85,8 @@ async def serve(line: Line, reader: Reader, writer: Writer) -> None:
         while True:
             head = await _head(reader)
             method, target, _ = head.line.split(" ", 2)
-            upload = method not in ("GET", "HEAD")
-            if upload and not line.upload:
+            upload = method == "PUT"
+            if not _allowed(line, method, target, head):
                 await _answer(writer, "403 Forbidden")
                 return
             if server and (monotonic() - used > _IDLE or server[0].at_eof()):
@@ -66,18 +94,26 @@ async def serve(line: Line, reader: Reader, writer: Writer) -> None:
                 server = None
             server = server or await _connected(line, upload=upload)
             if server is None:
-                await _carry(head, reader, None)
+                await _carry(head, reader, _nowhere)
                 await _answer(writer, _NOTHING[upload])
                 continue
-            server[1].write(_forwarded(head, method, target, line).encoded())
-            line.sent += await _carry(head, reader, server[1])
-            if not await _answered(line, server, writer, target, method):
+            body = _Upload(line, server[1])
+            await body.give(_forwarded(head, method, target, line).encoded())
+            line.sent += await _carry(head, reader, body.give)
+            if not await _answered(line, server, writer, target, upload=upload):
                 await closed(server[1])
                 server = None
             used = monotonic()
     finally:
         if server:
             await closed(server[1])
+
+
+def _allowed(line: Line, method: str, target: str, head: Head) -> bool:
+    """Whether that is a question to a cache, or an upload where those may be. Any other is not Bazel's."""
+    if not _TARGET.fullmatch(target):
+        return False
+    return line.upload if method == "PUT" else method == "GET" and not (head.chunked or head.length)
 
 
 async def _connected(line: Line, *, upload: bool) -> tuple[Reader, Writer] | None:
@@ -91,45 +127,94 @@ async def _connected(line: Line, *, upload: bool) -> tuple[Reader, Writer] | Non
 
 
 def _forwarded(head: Head, method: str, target: str, line: Line) -> Head:
-    own = {name.lower() for name, _ in line.headers} | _HOP
-    kept = tuple((name, value) for name, value in head.headers if name not in own)
+    own = {name.lower() for name, _ in line.headers}
+    kept = tuple((name, value) for name, value in head.headers if name in _KEPT - own)
+    body = ("transfer-encoding", "chunked") if head.chunked else ("content-length", str(head.length or 0))
     added = (("host", line.endpoint.authority), ("connection", "keep-alive"), *line.headers)
-    return Head(f"{method} {line.endpoint.path}{target} HTTP/1.1", (*added, *kept))
+    return Head(f"{method} {line.endpoint.path}{target} HTTP/1.1", (*added, *kept, *([body] * (method == "PUT"))))
 
 
-async def _answered(line: Line, server: tuple[Reader, Writer], writer: Writer, target: str, method: str) -> bool:
+@dataclass
+class _Upload:
+    """A request on its way: to the endpoint while it takes it, and nowhere once it does not."""
+
+    line: Line
+    writer: Writer
+    broken: bool = False
+
+    async def give(self, data: bytes) -> None:
+        """Send some bytes."""
+        if self.broken:
+            return
+        try:
+            self.writer.write(data)
+            async with asyncio.timeout(relay.SILENCE):
+                await self.writer.drain()
+        except TROUBLE as error:
+            self.broken = True
+            if isinstance(error, TimeoutError):
+                self.line.lost = relay.reason(error)
+
+
+async def _nowhere(_: bytes) -> None:
+    """Forget some bytes."""
+
+
+async def _answered(line: Line, server: tuple[Reader, Writer], writer: Writer, target: str, *, upload: bool) -> bool:
     """Carry the answer back; whether the connection to the endpoint can be used again.
 
     What is no answer, or refuses, is not for Bazel: it would warn once for each of thousands of actions.
     """
-    upload = method not in ("GET", "HEAD")
+    head = await _heard(line, server[0])
+    if head is None or not _usable(line, head.status, upload=upload):
+        await _answer(writer, _NOTHING[upload])
+        return False
+    ends = head.status != 204 and not head.chunked and head.length is None
+    if head.status in _ABSENT and not upload:
+        if not ends:
+            line.received += await _carry(head, server[0], _nowhere)
+        await _answer(writer, _NOTHING[upload])
+        return not ends and _kept_open(head)
+    writer.write(head.encoded())
+    line.received += await _carry(head, server[0], _giver(writer), ends=ends)
+    await writer.drain()
+    line.hits += not upload and target.startswith("/ac/")
+    if ends:
+        raise EOFError("the end of the connection was the end of the answer")
+    return _kept_open(head)
+
+
+async def _heard(line: Line, server: Reader) -> Head | None:
+    """The head of the answer, or None where none comes."""
+    if line.lost:
+        return None
     try:
         async with asyncio.timeout(relay.SILENCE):
-            head = await _head(server[0])
+            head = await _head(server)
             while head.status < 200:
-                head = await _head(server[0])
+                head = await _head(server)
+            return head
     except TROUBLE as error:
         if isinstance(error, TimeoutError):
             line.lost = relay.reason(error)
-        await _answer(writer, _NOTHING[upload])
-        return False
-    if head.status in _REFUSED:
-        if upload:
-            line.no_uploads = True
-        else:
-            line.lost = f"it no longer takes the credentials ({head.status})"
-        await _answer(writer, _NOTHING[upload])
-        return False
-    writer.write(head.encoded())
-    empty = method == "HEAD" or head.status in (204, 304)
-    ends = not (head.chunked or head.get("content-length") or empty)
-    if not empty:
-        line.received += await _carry(head, server[0], writer, ends=ends)
-    await writer.drain()
-    line.hits += head.status == 200 and method == "GET" and "/ac/" in target
-    if ends:
-        raise EOFError("the end of the connection was the end of the answer")
-    return head.get("connection").lower() != "close"
+        return None
+
+
+def _usable(line: Line, status: int, *, upload: bool) -> bool:
+    """Whether that is an answer that Bazel may have; if not, the line knows why."""
+    if status in _REFUSED and upload:
+        line.no_uploads = True
+    elif status in _REFUSED:
+        line.lost = f"it no longer takes the credentials ({status})"
+    elif status == 200 or status in ((201, 202, 204) if upload else _ABSENT):
+        return True
+    else:
+        line.trouble = f"HTTP status {status}"
+    return False
+
+
+def _kept_open(head: Head) -> bool:
+    return head.line.startswith("HTTP/1.1") and "close" not in head.values("connection")
 
 
 async def _answer(writer: Writer, status: str) -> None:
@@ -138,52 +223,76 @@ async def _answer(writer: Writer, status: str) -> None:
 
 
 async def _head(reader: Reader) -> Head:
-    """The next head; raises EOFError where the other side is done."""
+    """The next head; raises EOFError where the other side is done, ValueError for what is not surely one head."""
     first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
-    pairs = [one.partition(":") for one in lines]
-    return Head(first, tuple((name.strip().lower(), value.strip()) for name, _, value in pairs))
+    pairs = [_HEADER.fullmatch(one) for one in lines]
+    head = Head(first, tuple((pair[1].lower(), pair[2]) for pair in pairs if pair))
+    if not first.isprintable() or not all(pairs) or not head.certain:
+        raise ValueError("no head of HTTP/1")
+    return head
 
 
-async def _carry(head: Head, reader: Reader, writer: Writer | None, *, ends: bool = False) -> int:
-    """Carry the body that follows a head, or read it and forget it; its size on the wire, in bytes.
+async def _carry(head: Head, reader: Reader, give: Give, *, ends: bool = False) -> int:
+    """Carry the body that follows a head; its size in bytes.
 
     `ends`: it goes on until the connection is closed.
     """
     if head.chunked:
-        return await _carry_chunks(reader, writer)
-    total, left = 0, int(head.get("content-length") or 0)
-    while left or ends:
-        async with asyncio.timeout(relay.SILENCE):
-            data = await reader.read(_PIECE if ends else min(_PIECE, left))
-        if not data:
-            if ends:
-                break
-            raise EOFError("a body ended early")
+        return await _carry_chunks(reader, give)
+    total = 0
+    async for data in _until_end(reader) if ends else _pieces(reader, head.length or 0):
         total += len(data)
-        left -= 0 if ends else len(data)
-        await _give(writer, data)
+        await give(data)
     return total
 
 
-async def _carry_chunks(reader: Reader, writer: Writer | None) -> int:
+async def _carry_chunks(reader: Reader, give: Give) -> int:
+    """Carry chunks, without what may stand beside them: extensions, and headers after the last."""
     total = 0
     while True:
-        size = await reader.readuntil(b"\r\n")
-        await _give(writer, size)
-        left = int(size.split(b";")[0], 16)
+        async with asyncio.timeout(relay.SILENCE):
+            found = _CHUNK.fullmatch(await reader.readuntil(b"\r\n"))
+        if not found:
+            raise ValueError("no chunk")
+        left = int(found[1], 16)
         if not left:
             break
-        async with asyncio.timeout(relay.SILENCE):
-            data = await reader.readexactly(left + 2)
         total += left
-        await _give(writer, data)
-    while (trailer := await reader.readuntil(b"\r\n")) != b"\r\n":
-        await _give(writer, trailer)
-    await _give(writer, b"\r\n")
+        await give(b"%x\r\n" % left)
+        async for data in _pieces(reader, left):
+            await give(data)
+        if await reader.readexactly(2) != b"\r\n":
+            raise ValueError("a chunk that does not end where it said")
+        await give(b"\r\n")
+    async with asyncio.timeout(relay.SILENCE):
+        while await reader.readuntil(b"\r\n") != b"\r\n":
+            pass
+    await give(b"0\r\n\r\n")
     return total
 
 
-async def _give(writer: Writer | None, data: bytes) -> None:
-    if writer:
+async def _pieces(reader: Reader, left: int) -> AsyncIterator[bytes]:
+    while left:
+        async with asyncio.timeout(relay.SILENCE):
+            data = await reader.read(min(_PIECE, left))
+        if not data:
+            raise EOFError("a body ended early")
+        left -= len(data)
+        yield data
+
+
+async def _until_end(reader: Reader) -> AsyncIterator[bytes]:
+    while True:
+        async with asyncio.timeout(relay.SILENCE):
+            data = await reader.read(_PIECE)
+        if not data:
+            return
+        yield data
+
+
+def _giver(writer: Writer) -> Give:
+    async def give(data: bytes) -> None:
         writer.write(data)
         await writer.drain()
+
+    return give

@@ -318,7 +318,7 @@ def _built(prepared: Prepared, result: BuildResult) -> dict[str, Any]:
         "record": str(result.record_path),
         "log": str(result.log_path) if result.log_path.is_file() else None,  # none came with what was pulled
         "seconds": record["seconds"],
-        "cache": record["bazel"],
+        "cache": record.get("bazel"),
         "attempts": record["attempts"],
         "exit_code": 0,
     }

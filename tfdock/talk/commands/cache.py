@@ -31,6 +31,7 @@ group = typer.Typer(
 app.add_typer(group)
 
 _DAY = 86400
+_LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 
 Toolchain = Annotated[
     str | None,
@@ -41,7 +42,7 @@ Toolchain = Annotated[
 @group.callback()
 def _of_this_machine() -> None:
     """Say what these commands do not reach: an engine elsewhere keeps its caches itself."""
-    from tfdock.do.engine.docker import elsewhere
+    from tfdock.do.engine.address import elsewhere
 
     where = elsewhere()
     if where:
@@ -117,7 +118,10 @@ def _outputs(settings: Settings, outputs: list[Output]) -> list[dict[str, Any]]:
 
 
 def _moment(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    if seconds is None:
+        return None
+    # Files may have any time: those of the year 19391 were used last by the end of what can be written.
+    return datetime.fromtimestamp(max(0.0, min(seconds, _LAST)), UTC).isoformat(timespec="seconds")
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -182,7 +186,8 @@ def verify(
     from tfdock.do.cache import folder_size
     from tfdock.do.cache.care import verified
 
-    cache = _existing(settings_for(cache_dir=cache_dir))
+    settings = settings_for(cache_dir=cache_dir)
+    cache = _existing(settings)
     results = []
     with stoppable(kept="nothing was changed in the entries that were looked at") as stop:
         for disk in _chosen(cache, toolchain):
@@ -197,6 +202,8 @@ def verify(
     else:
         for one in results:
             _tell_verified(one, repair=repair)
+        if not results:
+            console.tell(f"{settings.cache_dir} holds no disk cache yet")
     raise typer.Exit(ExitCode.OK if ok else ExitCode.VERIFICATION)
 
 
@@ -294,7 +301,7 @@ def _images_pruned(engine: Engine, *, dry_run: bool) -> list[ImageInfo]:
 
 def _pruned(pruned: Pruned | None) -> dict[str, Any]:
     if pruned is None:
-        return {"size": 0, "left": 0, "reached": True, "toolchains": [], "outputs": [], "dependencies": 0}
+        return {"size": 0, "left": 0, "reached": True, "toolchains": [], "outputs": [], "downloads": 0}
     return {
         "size": pruned.size,
         "left": pruned.left,
@@ -310,7 +317,7 @@ def _pruned(pruned: Pruned | None) -> dict[str, Any]:
             for one in pruned.disks
         ],
         "outputs": [{"run": one.run, "size": one.size} for one in pruned.outputs],
-        "dependencies": pruned.dependencies,
+        "downloads": pruned.downloads,
     }
 
 
@@ -324,6 +331,8 @@ def _tell_pruned(pruned: Pruned | None, images: list[ImageInfo], *, dry_run: boo
             console.result(f"{row['key']}  {would} {what}")
     for row in document["outputs"]:
         console.result(f"output of {row['run']}  {would} {console.size(row['size'])}")
+    if document["downloads"]:
+        console.result(f"downloads  {would} {console.size(document['downloads'])}")
     if images:
         console.result(f"{would} {len(images)} images without a name")
     left = f", {console.size(document['left'])} are left" if pruned else ""
@@ -362,14 +371,14 @@ def clean(
     size = 0
     if cache and toolchain:
         (disk,) = chosen
+        size = folder_size(disk.folder)
+        _ask(f"remove {disk.folder}, {console.size(size)}?", yes=yes)  # before the lock: builds do not wait for it
         with disk.held(alone=True):
-            size = folder_size(disk.folder)
-            _ask(f"remove {disk.folder}, {console.size(size)}?", yes=yes)
             cache_care.remove_disk(disk)
     elif cache:
+        size = sum(cache.parts().values())
+        _ask(f"remove all that is in {cache.root}, {console.size(size)}?", yes=yes)
         with cache_care.alone(cache, chosen):
-            size = sum(cache.parts().values())
-            _ask(f"remove all that is in {cache.root}, {console.size(size)}?", yes=yes)
             cache_care.clean(cache)
     if as_json:
         print_json("tfdock.cache-clean/1", True, {"toolchain": toolchain, "size": size})

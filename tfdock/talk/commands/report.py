@@ -42,7 +42,7 @@ def report(
     document = _read(path)
     try:
         lines, page = list(_lines(document)), _page(document, path.parent) if output else ""
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise _unreadable(path) from error
     if as_json:
         shown = {key: value for key, value in document.items() if key not in ("schema", "verification")}
@@ -51,7 +51,9 @@ def report(
         for line in lines:
             console.say(line, stream=sys.stdout)
     if output:  # told first: a page that cannot be written loses nothing
-        output.write_text(page, "utf-8")
+        from tfdock.do.texts import write_text
+
+        write_text(output, page)
 
 
 def _found(name: str, wheelhouse: Path) -> Path:
@@ -64,7 +66,7 @@ def _found(name: str, wheelhouse: Path) -> Path:
     if (path / "record.json").is_file():
         return path / "record.json"
     house = House(wheelhouse)
-    records = list(house.records())
+    records = [one for one in house.records() if isinstance(one.get("fingerprint"), str)]
     mine = [one for one in records if one.get("build_id") == name]
     if mine:
         newest = max(mine, key=lambda one: str(one.get("finished")))

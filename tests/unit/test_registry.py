@@ -1,0 +1,365 @@
+"""The client of registries against one that is scripted here: what it gives away, believes, and does again."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import email.utils
+import hashlib
+import http.server
+import io
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tfdock.do.registry import credentials
+from tfdock.do.registry.credentials import Login, login_for
+from tfdock.do.registry.oci import Repository
+from tfdock.do.registry.upload import TRIES
+from tfdock.errors import NetworkError, TfdockError, VerificationFailed
+from tfdock.inspect import oci
+from tfdock.inspect.oci import Descriptor
+
+LOGIN = Login(user="me", password="canary-password")
+DATA = bytes(range(256)) * 64
+BLOB = Descriptor.of("application/octet-stream", DATA)
+Headers = dict[str, str]
+Answer = tuple[int, Headers, bytes]
+
+
+class Asked(NamedTuple):
+    """`request` is its method and path."""
+
+    request: str
+    headers: Headers
+    body: bytes
+
+
+Script = Callable[[Asked], Answer]
+
+
+@dataclass
+class Scripted:
+    """A registry on this machine that answers what `script` says."""
+
+    script: Script
+    address: str = ""
+    asked: list[str] = field(default_factory=list)
+    shown: list[str | None] = field(default_factory=list)
+    """What it was shown as authorization."""
+
+    def repository(self, login: Login | None = None) -> Repository:
+        return Repository(self.address, "ci/x", login=lambda _: login)
+
+
+@contextlib.contextmanager
+def scripted(script: Script) -> Iterator[Scripted]:
+    state = Scripted(script)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            request = f"{self.command} {self.path}"
+            state.asked.append(request)
+            state.shown.append(self.headers.get("Authorization"))
+            status, headers, data = state.script(Asked(request, dict(self.headers), body))
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(data)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(b"" if self.command == "HEAD" else data)
+
+        do_HEAD = do_POST = do_PATCH = do_PUT = do_GET  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        state.address = f"127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield state
+        finally:
+            server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfdock.do.registry.web.random.uniform", lambda *_: 0.001)
+
+
+def refused(do: Callable[[], Any]) -> tuple[str, str]:
+    """Code and message of what goes wrong."""
+    with pytest.raises(TfdockError) as caught:
+        do()
+    (problem,) = caught.value.problems
+    return problem.code, f"{problem.message} {problem.why} {problem.fix}"
+
+
+# --- logins ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Basic", "Bearer"])
+def test_whom_the_registry_redirects_to_learns_no_login_by_asking_for_one(kind: str) -> None:
+    """A store of blobs, or who has taken one over, is not the registry."""
+
+    def thief(asked: Asked) -> Answer:
+        realm = f'{kind} realm="http://{asked.headers["Host"]}/token",service="x",scope="y"'
+        return (200, {}, b'{"token": "x"}') if "/token" in asked.request else (401, {"WWW-Authenticate": realm}, b"")
+
+    with scripted(thief) as store:
+        leads = {"Location": f"http://{store.address}/blob"}
+        with scripted(lambda _: (307, leads, b"")) as registry:
+            code, _ = refused(lambda: list(registry.repository(LOGIN).blob(BLOB)))
+    assert code == "registry-denied"
+    assert store.asked == ["GET /blob"]
+    assert store.shown == [None]
+    assert set(registry.shown) == {None}
+
+
+def test_where_an_upload_goes_learns_no_login_by_asking_for_one() -> None:
+    def thief(asked: Asked) -> Answer:
+        realm = f'Bearer realm="http://{asked.headers["Host"]}/token",service="x",scope="y"'
+        return (200, {}, b'{"token": "x"}') if "/token" in asked.request else (401, {"WWW-Authenticate": realm}, b"")
+
+    with scripted(thief) as store:
+
+        def registry_(asked: Asked) -> Answer:
+            return (
+                (404, {}, b"")
+                if "HEAD" in asked.request
+                else (202, {"Location": f"http://{store.address}/upload"}, b"")
+            )
+
+        with scripted(registry_) as registry:
+            code, _ = refused(lambda: registry.repository(LOGIN).upload(BLOB, io.BytesIO(DATA)))
+    assert code == "registry-denied"
+    assert set(store.shown) == {None}
+    assert not [one for one in store.asked if "token" in one]
+
+
+def test_a_challenge_of_any_length_is_read_at_once() -> None:
+    challenge = {"WWW-Authenticate": "Bearer " + "a" * 60_000}
+    began = time.monotonic()
+    with scripted(lambda _: (401, challenge, b"")) as registry:
+        assert refused(lambda: registry.repository().digest("main"))[0] == "registry-denied"
+    assert time.monotonic() - began < 5
+
+
+def test_a_token_may_be_anything() -> None:
+    def nested(asked: Asked) -> Answer:
+        realm = f'Bearer realm="http://{asked.headers["Host"]}/token",service="x",scope="y"'
+        return (200, {}, b"[" * 100_000) if "/token" in asked.request else (401, {"WWW-Authenticate": realm}, b"")
+
+    with scripted(nested) as registry:
+        code, told = refused(lambda: registry.repository().digest("main"))
+    assert (code, "gives none" in told) == ("registry-unreachable", True)
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["[]", "5", "null", '{"auths": [1]}', '{"auths": {"HOST": {"auth": 5}}}', '{"credHelpers": [1]}',
+     '{"credHelpers": {"HOST": 5}}', "[" * 100_000],
+    ids=lambda text: text[:40],
+)  # fmt: skip
+def test_a_configuration_of_dockers_that_is_none_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text(config.replace("HOST", "registry.example"))
+    assert refused(lambda: login_for("registry.example"))[0] == "credentials-unreadable"
+
+
+@pytest.fixture
+def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes a credential helper that is a shell script."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (tmp_path / "config.json").write_text(json.dumps({"credHelpers": {"registry.example": "tests"}}))
+
+    def make(script: str) -> None:
+        (tmp_path / "docker-credential-tests").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "docker-credential-tests").chmod(0o755)
+
+    return make
+
+
+@pytest.mark.parametrize("said", ["[]", "5", "{}", "null", "junk", ""])
+def test_a_helper_that_says_what_is_no_login_is_told(helper: Callable[[str], None], said: str) -> None:
+    helper(f"echo '{said}'")
+    assert refused(lambda: login_for("registry.example"))[0] == "credentials-unreadable"
+
+
+def test_a_helper_that_never_answers_is_left_when_its_time_is_up(
+    helper: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "_PATIENCE", 0.2)
+    helper("exec sleep 5")
+    began = time.monotonic()
+    code, told = refused(lambda: login_for("registry.example"))
+    assert (code, "0 s" in told) == ("credentials-unreadable", True)
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize("absent", [True, False])
+def test_a_helper_that_is_not_there_is_told_and_one_that_knows_nothing_is_no_login(
+    helper: Callable[[str], None], absent: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    if absent:
+        assert refused(lambda: login_for("registry.example"))[0] == "credentials-unreadable"
+    else:
+        helper("echo 'credentials not found in native keychain'; exit 1")
+        assert login_for("registry.example") is None
+    assert not recwarn.list
+
+
+# --- what is believed -----------------------------------------------------------------------------------------------
+
+
+def test_a_manifest_with_other_bytes_than_the_registry_itself_says_is_refused() -> None:
+    answer = (200, {"Content-Type": oci.MANIFEST, "Docker-Content-Digest": oci.digest(b"{}")}, b"[]")
+    with scripted(lambda _: answer) as registry, pytest.raises(VerificationFailed) as caught:
+        registry.repository().manifest("main")
+    assert caught.value.problems[0].code == "registry-damaged-content"
+    assert len(registry.asked) == 1
+
+
+def test_a_manifest_that_takes_for_ever_is_left_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfdock.do.registry.oci._WHOLE", 0.2)
+
+    def slow(asked: Asked) -> Answer:
+        time.sleep(3)
+        return 200, {"Content-Type": oci.MANIFEST}, asked.body
+
+    began = time.monotonic()
+    with scripted(slow) as registry:
+        code, told = refused(lambda: registry.repository().manifest("main"))
+        took = time.monotonic() - began
+    assert (code, "no whole answer" in told) == ("registry-unreachable", True)
+    assert took < 2
+
+
+def test_a_registry_says_in_its_own_words_why_it_refuses() -> None:
+    said = {"errors": [{"code": "MANIFEST_BLOB_UNKNOWN", "message": "blob \x1b[31munknown", "detail": "x" * 999}]}
+    with scripted(lambda _: (400, {}, json.dumps(said).encode())) as registry:
+        code, told = refused(lambda: registry.repository().put_manifest("main", oci.MANIFEST, b"{}"))
+    assert code == "registry-unreachable"
+    assert "MANIFEST_BLOB_UNKNOWN" in told
+    assert len(told) < 1000
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"errors": 5}', b'{"errors": [5, {"code": 7}]}', b"[" * 60_000])
+def test_what_a_registry_says_may_be_anything(body: bytes) -> None:
+    with scripted(lambda _: (400, {}, body)) as registry:
+        assert refused(lambda: registry.repository().manifest("main"))[0] == "registry-unreachable"
+
+
+@pytest.mark.parametrize("had", [0, 1, 5000, len(DATA) - 1])
+@pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "no ranges"])
+def test_a_blob_of_which_a_part_is_here_goes_on_from_there(had: int, ranges: bool) -> None:
+    def script(asked: Asked) -> Answer:
+        assert asked.headers.get("Range") == (f"bytes={had}-" if had else None)
+        if had and ranges:
+            return 206, {"Content-Range": f"bytes {had}-{len(DATA) - 1}/{len(DATA)}"}, DATA[had:]
+        return 200, {}, DATA
+
+    with scripted(script) as registry:
+        repository = registry.repository()
+        assert b"".join(repository.blob(BLOB, [DATA[:had]])) == DATA[had:]
+        if had:
+            other = b"x" * had
+            assert refused(lambda: b"".join(repository.blob(BLOB, [other])))[0] == "registry-damaged-content"
+
+
+def test_another_machine_is_spoken_to_without_tls_on_request_alone() -> None:
+    assert Repository("registry.example:5000", "ci/x").url == "https://registry.example:5000/v2/ci/x"
+    assert Repository("registry.example:5000", "ci/x", plain=lambda _: True).url == "http://registry.example:5000/v2/ci/x"
+
+
+def test_a_registry_that_takes_no_such_repository_is_not_said_to_lack_the_blob() -> None:
+    with scripted(lambda _: (404, {}, b"")) as registry:
+        code, told = refused(lambda: registry.repository().upload(BLOB, io.BytesIO(DATA)))
+    assert (code, "no repository `ci/x`" in told) == ("image-not-found", True)
+
+
+@pytest.mark.parametrize(("wait", "asked"), [(1, 2), (3600, 1), (-9, 2)])
+def test_patience_may_be_asked_for_until_a_date(wait: int, asked: int) -> None:
+    until = email.utils.formatdate(time.time() + wait, usegmt=True)
+    answers = iter([(429, {"Retry-After": until}, b""), (200, {"Content-Type": oci.MANIFEST}, b"{}")])
+    with scripted(lambda _: next(answers)) as registry, contextlib.suppress(NetworkError):
+        registry.repository().manifest("main")
+    assert len(registry.asked) == asked
+
+
+# --- uploads that are lost ------------------------------------------------------------------------------------------
+
+
+class Uploads:
+    """A registry that forgets uploads: at its first so many requests of a kind."""
+
+    def __init__(self, method: str, status: int, times: int) -> None:
+        self.method, self.status, self.times = method, status, times
+        self.data, self.kept = b"", b""
+
+    def __call__(self, asked: Asked) -> Answer:
+        method, path = asked.request.split(" ", 1)
+        if method == "HEAD":
+            return (200 if self.kept else 404), {}, b""
+        if method == self.method and self.times:
+            self.times -= 1
+            if self.status == 404:
+                self.data = b""
+            return self.status, {}, b""
+        if method == "POST":
+            self.data = b""
+            return 202, {"Location": "/upload"}, b""
+        if method == "GET":
+            return (204, {"Range": f"0-{len(self.data) - 1}"}, b"") if self.data else (404, {}, b"")
+        if method == "PATCH":
+            first = int(asked.headers["Content-Range"].partition("-")[0])
+            if first != len(self.data):
+                return 416, {}, b""
+            self.data += asked.body
+            return 202, {}, b""
+        if f"sha256:{hashlib.sha256(self.data).hexdigest()}" not in path.replace("%3A", ":"):
+            return 400, {}, b'{"errors": [{"code": "DIGEST_INVALID"}]}'
+        self.kept = self.data
+        return 201, {}, b""
+
+
+@pytest.mark.parametrize("status", [404, 416])
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_an_upload_that_the_registry_has_forgotten_begins_anew(
+    monkeypatch: pytest.MonkeyPatch, method: str, status: int
+) -> None:
+    monkeypatch.setattr("tfdock.do.registry.upload.CHUNK", len(DATA) // 3)
+    uploads = Uploads(method, status, 1)
+    with scripted(uploads) as registry:
+        assert registry.repository().upload(BLOB, io.BytesIO(DATA))
+    assert uploads.kept == DATA
+
+
+def test_a_registry_that_forgets_every_upload_is_given_up() -> None:
+    with scripted(Uploads("PUT", 404, 999)) as registry:
+        refused(lambda: registry.repository().upload(BLOB, io.BytesIO(DATA)))
+    assert len([one for one in registry.asked if one.startswith("PUT")]) <= TRIES
+
+
+def test_a_login_is_for_the_registry_alone() -> None:
+    basic = f"Basic {base64.b64encode(b'me:canary-password').decode()}"
+
+    def wants(asked: Asked) -> Answer:
+        if asked.headers.get("Authorization") != basic:
+            return 401, {"WWW-Authenticate": 'Basic realm="here"'}, b""
+        return 200, {}, DATA
+
+    with scripted(wants) as registry:
+        assert b"".join(registry.repository(LOGIN).blob(BLOB)) == DATA
+        with pytest.raises(NetworkError):
+            list(registry.repository(None).blob(BLOB))

@@ -1,0 +1,128 @@
+"""Where the engine is: as the docker command finds it, and why there is none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from docker.errors import DockerException
+from docker.tls import TLSConfig
+from docker.utils import kwargs_from_env
+
+from tfdock.errors import EngineUnavailable, Problem
+
+
+def causes(error: Any) -> Iterator[BaseException]:
+    """An exception and all it was made from: the SDK and requests bury the OSError four levels deep, in `args`."""
+    seen, waiting = set[int](), [error]
+    while waiting:
+        error = waiting.pop()
+        if isinstance(error, BaseException) and id(error) not in seen:
+            seen.add(id(error))
+            waiting += [*error.args, getattr(error, "reason", None), error.__cause__, error.__context__]
+            yield error
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the engine is and who said so."""
+
+    url: str = field(repr=False)
+    said_by: str
+    tls: TLSConfig | bool = False
+
+    @property
+    def local(self) -> bool:
+        """Whether the engine sees this machine's folders."""
+        return self.url.startswith(("unix://", "http+unix://", "npipe://"))
+
+    def __str__(self) -> str:
+        """Without a password: it goes into messages and records."""
+        shown = re.sub(r"//([^/@:]*):[^/@]*@", r"//\1@", self.url)
+        return f"{shown} ({self.said_by})"
+
+
+_DEFAULT_SOCKET = "unix:///var/run/docker.sock"
+
+
+def find_address(base_url: str | None) -> Address:
+    """As the docker command finds it: an explicit URL, DOCKER_HOST, the chosen context, the default socket."""
+    if base_url:
+        return Address(base_url, "as given")
+    environment: Any = kwargs_from_env()
+    if "base_url" in environment:
+        return Address(environment["base_url"], "from DOCKER_HOST", environment.get("tls", False))
+    return _context_address(os.environ.get("DOCKER_CONTEXT"))
+
+
+def elsewhere() -> str | None:
+    """Where the engine is and who said so, if that is not this machine; asks nobody."""
+    try:
+        address = find_address(None)
+    except EngineUnavailable:  # who needs an engine says so
+        return None
+    return None if address.local else str(address)
+
+
+def _context_address(name: str | None) -> Address:
+    """The chosen context's. The SDK's own reader looks into the working folder where there is no config.json."""
+    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    try:
+        name = name or _chosen_context(folder)
+        if name == "default":
+            return Address(_DEFAULT_SOCKET, "the default")
+        key = hashlib.sha256(name.encode()).hexdigest()
+        meta = folder / "contexts/meta" / key / "meta.json"
+        if not meta.is_file():
+            raise unavailable(f"there is no docker context `{name}`", "see `docker context ls`")
+        endpoint = json.loads(meta.read_bytes())["Endpoints"]["docker"]
+        tls = _context_tls(folder / "contexts/tls" / key / "docker", verify=not endpoint.get("SkipTLSVerify"))
+        return Address(endpoint["Host"] or _DEFAULT_SOCKET, f"from the docker context `{name}`", tls)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, DockerException) as error:
+        raise unavailable(f"the docker context cannot be read: {error}", "see `docker context ls`") from error
+
+
+def _chosen_context(folder: Path) -> str:
+    """The one that `docker context use` has written down."""
+    file = folder / "config.json"
+    chosen = json.loads(file.read_bytes()).get("currentContext") if file.is_file() else None
+    return str(chosen or "default")
+
+
+def _context_tls(folder: Path, *, verify: bool) -> TLSConfig | bool:
+    """What a context keeps of certificates."""
+    files = {path.stem: str(path) for path in folder.glob("*.pem")}
+    if not files:
+        return False
+    pair = (files["cert"], files["key"]) if "cert" in files else None
+    return TLSConfig(client_cert=pair, ca_cert=files.get("ca"), verify=verify)
+
+
+def unavailable(message: str, fix: str) -> EngineUnavailable:
+    return EngineUnavailable(Problem(code="engine-unavailable", message=message, fix=fix))
+
+
+def cannot_connect(address: Address, error: BaseException) -> EngineUnavailable:
+    """Why there is no engine, from the operating system's reason where there is one."""
+    found = list(causes(error))
+    start = "install Docker 20.10 or newer and start it (`sudo systemctl start docker`)"
+    if "DOCKER_HOST" in address.said_by:
+        start = f"correct or unset DOCKER_HOST, or {start}"
+    if any(isinstance(cause, PermissionError) for cause in found):
+        return unavailable(
+            f"you may not talk to the container engine at {address}",
+            "join the group `docker` (`sudo usermod -aG docker $USER`, then log in again), or use sudo",
+        )
+    if any(isinstance(cause, FileNotFoundError) for cause in found):
+        return unavailable(f"no container engine: {address} does not exist", start)
+    if any(isinstance(cause, ConnectionRefusedError) for cause in found):
+        return unavailable(f"no container engine answers at {address}", start)
+    if "paramiko" in str(error):
+        return unavailable(f"{address} needs the SDK's support of SSH", "`pip install 'tfdock[ssh]'`")
+    return unavailable(f"no container engine at {address}: {error}", start)

@@ -1,0 +1,106 @@
+"""Containers and images in the engine's words, and ours."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from docker.types import DeviceRequest, LogConfig, Ulimit
+from docker.types import Mount as DockerMount
+
+from tfdock.do.engine import ContainerSpec, ContainerState, ImageInfo
+from tfdock.do.engine.address import Address
+from tfdock.model import Mount
+
+_OPEN_FILES = 65536
+
+
+def open_files_allowed(address: Address) -> int | None:
+    """How many open files a container may have: a full file table truncates Bazel's cache entries.
+
+    An engine without CAP_SYS_RESOURCE (in a sandbox, or rootless) refuses to start a container with more than it
+    may have itself, so that is looked up where the engine is a process of this machine. Elsewhere it is left to the
+    engine (None).
+    """
+    if not address.local:
+        return None
+    path = address.url.partition("unix://")[2]
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(path)
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid, _, _ = struct.unpack("3i", credentials)
+        limit = re.search(r"Max open files +\S+ +(\d+)", Path(f"/proc/{pid}/limits").read_text())
+    except (OSError, AttributeError):  # elsewhere, or not Linux
+        return _OPEN_FILES
+    return min(_OPEN_FILES, int(limit[1])) if limit else _OPEN_FILES
+
+
+def host_config_of(spec: ContainerSpec, open_files: int | None) -> dict[str, Any]:
+    """The record as the SDK's arguments."""
+    config: dict[str, Any] = {
+        # docker-init forwards signals and reaps what Bazel's server leaves behind.
+        "init": True,
+        "ulimits": [Ulimit(name="nofile", soft=open_files, hard=open_files)] if open_files else [],
+        # `follow` reads from byte 0 again, so nothing may be rotated away. Leaving max-size out would take the
+        # engine's own default, and the documented -1 is refused ("invalid size").
+        "log_config": LogConfig(type="json-file", config={"max-size": "1000g", "max-file": "1"}),
+        "mounts": [_mount(mount) for mount in spec.mounts],
+        "tmpfs": dict(spec.tmpfs),
+        "network_mode": spec.network,
+        "pids_limit": spec.pids,
+        "read_only": spec.read_only,
+        "devices": [f"{path}:{path}:rwm" for path in spec.devices],
+        "group_add": [str(group) for group in spec.groups],
+    }
+    if spec.gpus:  # what `docker run --gpus all` asks for
+        config["device_requests"] = [DeviceRequest(count=-1, capabilities=[["gpu"]])]
+    if spec.memory is not None:  # without an equal memswap the engine grants as much swap again
+        config |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}
+    if spec.cpus is not None:
+        config["nano_cpus"] = int(spec.cpus * 1e9)
+    if spec.hardened:
+        config |= {"cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
+    return config
+
+
+def _mount(mount: Mount) -> dict[str, Any]:
+    # A mount, not `binds`: for a missing source the latter creates a folder that belongs to root.
+    kind: Any = mount.kind
+    return DockerMount(target=mount.target, source=mount.source, type=kind, read_only=mount.read_only)
+
+
+def container_state(inspected: Mapping[str, Any]) -> ContainerState:
+    state = inspected["State"]
+    running = bool(state.get("Running"))
+    # A container that was never started has the exit code 0, which must not be taken for success.
+    ended = not running and (state.get("Status") != "created" or state["ExitCode"] != 0)
+    return ContainerState(
+        id=inspected["Id"],
+        name=inspected["Name"].removeprefix("/"),
+        running=running,
+        exit_code=state["ExitCode"] if ended else None,
+        oom_killed=bool(state.get("OOMKilled")),
+        error=state.get("Error") or "",
+        labels=inspected["Config"].get("Labels") or {},
+    )
+
+
+def image_info(inspected: Mapping[str, Any]) -> ImageInfo:
+    return ImageInfo(
+        id=inspected["Id"],
+        tags=tuple(inspected.get("RepoTags") or ()),
+        digests=tuple(inspected.get("RepoDigests") or ()),
+        labels=(inspected.get("Config") or {}).get("Labels") or {},
+        size=inspected.get("Size") or 0,
+    )
+
+
+def timestamp(text: str) -> float:
+    """Unix seconds of the engine's RFC 3339 time, whose nine decimals Python's parser takes to be three too many."""
+    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text)).timestamp()

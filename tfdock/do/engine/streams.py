@@ -1,0 +1,131 @@
+"""What goes to an engine and comes from it, piece by piece, and how a silent engine is told from a frozen one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import requests
+
+from tfdock.do.engine import Cancel
+from tfdock.errors import Interrupted, Problem
+
+
+def break_off(response: requests.Response) -> None:
+    """Wake whoever is blocked reading the response, from any thread. Closing it from outside would not."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # read to its end, or closed, meanwhile
+        response.raw.shutdown()
+
+
+class Watch:
+    """Breaks a silent stream off when the engine answers no ping either.
+
+    A frozen engine keeps its connections: a build on one is silent forever, without an error. And a read timeout
+    is no help, as a compiler may be silent for an hour.
+    """
+
+    def __init__(self, response: requests.Response, alive: Callable[[], bool], silence: float) -> None:
+        self.hung = False
+        self._response, self._alive, self._silence = response, alive, silence
+        self._heard = time.monotonic()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="engine-watch", daemon=True)
+        self._thread.start()
+
+    def heard(self) -> None:
+        self._heard = time.monotonic()
+
+    def stop(self) -> None:
+        self._done.set()
+
+    def _run(self) -> None:
+        while not self._done.wait(self._silence / 2):
+            if time.monotonic() - self._heard >= self._silence and not self._answers():
+                self.hung = True
+                break_off(self._response)
+                return
+
+    def _answers(self) -> bool:
+        # Three times, because a machine that swaps may miss one.
+        return any(self._alive() or self._done.wait(1) for _ in range(3))
+
+
+def body_chunks(response: requests.Response) -> Iterator[bytes]:
+    """The body as it comes. Sized reads would wait until the size is full, so they are for unchunked bodies only."""
+    chunked = getattr(response.raw, "chunked", False)
+    return iter(response.iter_content(None if chunked else 1 << 16))
+
+
+def messages(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON messages of a stream.
+
+    Their text is no data: the engine itself replaces characters at the borders of its 32 KiB pieces by U+FFFD.
+    """
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (json.loads(line) for line in lines if line.strip())
+    if rest.strip():
+        yield json.loads(rest)
+
+
+def frames(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The payload of a multiplexed stream: frames of 1 byte stream number, 3 of padding, 4 of length, and data."""
+    buffer, left = bytearray(), 0
+    for chunk in chunks:
+        buffer += chunk
+        while buffer:
+            if left == 0:
+                if len(buffer) < 8:
+                    break
+                left = int.from_bytes(buffer[4:8])
+                del buffer[:8]
+                continue
+            piece = bytes(buffer[:left])
+            del buffer[:left]
+            left -= len(piece)
+            yield piece
+
+
+def without(skip: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces from byte `skip` on."""
+    for piece in pieces:
+        if skip < len(piece):
+            yield piece[skip:]
+        skip = max(0, skip - len(piece))
+
+
+class Upload:
+    """A build context, images or files on the way to the engine: stops when cancelled, and keeps a source's error.
+
+    urllib3 turns an OSError out of the body into its own "Connection aborted", as if the engine had failed.
+    """
+
+    def __init__(self, chunks: Iterator[bytes], cancel: Cancel) -> None:
+        self.error: BaseException | None = None
+        self._chunks, self._cancel = chunks, cancel
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            for chunk in self._chunks:
+                if self._cancel:
+                    raise stopped()
+                yield chunk
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def stopped() -> Interrupted:
+    return Interrupted(Problem(code="interrupted", message="the engine's work was stopped on request"))
+
+
+def wait_forever(response: requests.Response) -> None:
+    """Lift the read timeout that was good for the headers; from here on a watch looks after the engine."""
+    sock = getattr(getattr(response.raw, "connection", None), "sock", None)
+    if sock is not None:
+        sock.settimeout(None)

@@ -1,0 +1,179 @@
+"""Requests to one repository of a registry: where it is, as whom it is asked, and what its refusals mean."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+from tfdock.do.registry import web
+from tfdock.do.registry.credentials import Login, login_for, token_request
+from tfdock.do.registry.web import TROUBLE, Strange
+from tfdock.do.settings import plain_http
+from tfdock.errors import NetworkError, Problem
+
+HUB = "docker.io"
+_MOST_TOKEN = 1 << 20
+"""Bytes of the answer that holds a token."""
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class Session:
+    """A repository of a registry. `login` is asked for once the registry wants to know who we are.
+
+    `check` is called now and then, and raises to stop. `plain` says whether HTTP without TLS is spoken with a
+    registry on another machine.
+    """
+
+    registry: str
+    name: str
+    login: Callable[[str], Login | None] = login_for
+    check: Callable[[], None] = web.nobody
+    plain: Callable[[str], bool] = plain_http
+    _authorization: str | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        """Docker Hub has other names inside."""
+        host, name = self.registry, self.name
+        if host == HUB:
+            host, name = "registry-1.docker.io", name if "/" in name else f"library/{name}"
+        return f"{self._scheme}://{host}/v2/{name}"
+
+    @cached_property
+    def _scheme(self) -> str:
+        return "http" if self.plain(self.registry) else web.scheme(self.registry)
+
+    @contextmanager
+    def told(self, what: str, *, writing: bool = False) -> Iterator[None]:
+        """Turn what goes wrong with `what` into words."""
+        try:
+            yield
+        except urllib.error.HTTPError as error:
+            raise self._refused(what, error, writing=writing) from error
+        except TROUBLE as error:
+            verb = "cannot be given" if writing else "cannot be asked for"
+            mirror = "" if writing else ", or set a registry mirror"
+            raise NetworkError(
+                Problem(
+                    code="registry-unreachable",
+                    message=f"the registry {self.registry} {verb} {what}: {web.reason(error)}",
+                    fix=f"check the network and proxies{mirror}; "
+                    "a registry on another machine must speak HTTPS, or stand in the setting `plain_http`",
+                )
+            ) from error
+
+    def _refused(self, what: str, error: urllib.error.HTTPError, *, writing: bool) -> NetworkError:
+        where, login = f"the registry {self.registry}", f"log in: `docker login {self.registry}`"
+        verb = "take" if writing else "show"
+        meanings = {
+            401: ("registry-denied", f"{where} does not {verb} {what} without a login, or not with this one", login),
+            403: ("registry-denied", f"{where} refuses to {verb} {what}", f"{login}, as somebody who may"),
+            404: ("image-not-found", f"{where} has no {what}, or it is private", f"check name and tag; or {login}"),
+            429: ("registry-rate-limited", f"{where} has had too many requests from here", "wait, or set a mirror"),
+        }
+        if writing:
+            no_place = f"{where} has no repository `{self.name}` that takes {what}, or it is private"
+            meanings[404] = ("image-not-found", no_place, f"check the name, make the repository there; or {login}")
+        again = "try again later" if error.code >= 500 else "ask who runs the registry why it does not take that"
+        code, message, fix = meanings.get(
+            error.code, ("registry-unreachable", f"{where} answers {error.code} {error.reason} for {what}", again)
+        )
+        said = web.error_codes(error)
+        return NetworkError(Problem(code=code, message=message, why=f"it says {said}" if said else "", fix=fix))
+
+    def holds(self, digest: str) -> bool:
+        """Whether a blob is there already."""
+        try:
+            self.send("HEAD", f"{self.url}/blobs/{digest}").close()
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return False
+            raise
+        return True
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def send(self, method: str, url: str, headers: dict[str, str] | None = None, data: bytes | None = None) -> Any:
+        """A request that may be made twice: again where the connection breaks."""
+        return self.again(lambda: self.once(method, url, headers, data))
+
+    def again(self, do: Callable[[], _T], tries: int = web.TRIES) -> _T:
+        return web.again(do, tries=tries, breaks=True, check=self.check)
+
+    def once(
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str] | None = None,
+        data: bytes | None = None,
+        silence: float = web.TIMEOUT,
+    ) -> Any:
+        """One request, and the same once more as whom the registry wants to know."""
+        shown = self._authorization
+        try:
+            return web.send_once(self._request(method, url, headers, data), silence)
+        except urllib.error.HTTPError as error:
+            # Whom the registry sends us to, as to a store of blobs, gets no login, whatever he asks for.
+            if error.code != 401 or not self._is_own(error.url):
+                raise
+            login = self._authorize(error.headers.get("WWW-Authenticate", ""))
+            if self._authorization in (None, shown):
+                raise
+        try:
+            return web.send_once(self._request(method, url, headers, data), silence)
+        except urllib.error.HTTPError as error:
+            if error.code == 401 and login is None and method in ("GET", "HEAD"):
+                error.code = 404  # so Docker Hub speaks of what it has not
+            raise
+
+    def _request(
+        self, method: str, url: str, headers: dict[str, str] | None, data: bytes | None
+    ) -> urllib.request.Request:
+        request = urllib.request.Request(url, data, headers or {}, method=method)
+        if self._authorization and self._is_own(url):
+            request.add_header("Authorization", self._authorization)
+        return request
+
+    def _is_own(self, url: str) -> bool:
+        """Whether it is the registry itself that answers there."""
+        return urllib.parse.urlsplit(url).netloc == urllib.parse.urlsplit(self.url).netloc
+
+    def _authorize(self, challenge: str) -> Login | None:
+        """Do what a challenge asks for, if that can be done; the login that it took."""
+        login = self.login(self.registry)
+        if challenge.lower().startswith("basic") and login and login.password:
+            self._authorization = login.basic
+        elif challenge.lower().startswith("bearer"):
+            token = self._token(dict(re.findall(r'\b(\w+)="([^"]*)"', challenge)), login)
+            self._authorization = f"Bearer {token}" if token else self._authorization
+        return login
+
+    def _token(self, asked: dict[str, str], login: Login | None) -> str | None:
+        """The token that stands for a login, or that Docker Hub and others give to anybody who wants to read."""
+        realm = asked.get("realm", "")
+        if not web.may_lead_to(self.url, realm):
+            return None
+        scope = asked.get("scope", f"repository:{self.name}:pull")
+        request = token_request(realm, {"scope": scope, "service": asked.get("service", "")}, login)
+        place = urllib.parse.urlsplit(realm).netloc
+        try:
+            with web.send(request) as response:
+                answer: Any = json.loads(web.whole(response, _MOST_TOKEN))
+        except urllib.error.HTTPError as error:
+            if error.code == 429 or (error.code in (401, 403) and login):
+                raise
+            raise Strange(f"it sends us to {place} for a token, which answers {web.reason(error)}") from error
+        except (ValueError, RecursionError) as error:
+            raise Strange(f"it sends us to {place} for a token, which gives none") from error
+        token = answer.get("token") or answer.get("access_token") if isinstance(answer, dict) else None
+        return token if isinstance(token, str) and token.isascii() and token.isprintable() else None
