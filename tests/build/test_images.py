@@ -20,7 +20,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -41,6 +41,7 @@ from tfdock.model import ImageRef
 from .conftest import USER, Finished
 from .harness import Json, Outcome, Tfdock, wait_until
 from .registries import Fault, OwnRegistry, Proxy, own_registry, proxy
+from .wheel_images import no_plan
 from .wheelhouses import made
 
 REPOSITORY = "team/wheels"
@@ -180,10 +181,6 @@ def test_a_wheel_is_never_wholly_in_memory_and_is_hashed_once(
     assert (tmp_path / "image.tar").stat().st_size > 96 << 20
 
 
-def no_plan(name: str) -> NoReturn:
-    raise AssertionError(f"{name} was taken for a profile")
-
-
 def test_a_pack_that_is_stopped_leaves_the_file_that_was_there(tmp_path: Path) -> None:
     one, target = made(tmp_path / "house", size=8 << 20), tmp_path / "image.tar"
 
@@ -276,6 +273,8 @@ def test_a_profile_that_was_not_built_is_not_pushed_and_one_that_has_changed_say
         ((CUDA, "ghcr.io/Me/wheels"), "reference-malformed"),
         ((CUDA, "ghcr.io/me/wheels:2.18"), "reference-malformed"),
         ((CUDA, "ghcr.io/me/wheels", "--as", "a tag"), "reference-malformed"),
+        ((CUDA, "ghcr.io/me/wheels", "--as", CUDA), "reference-malformed"),
+        ((CUDA, "ghcr.io/me/wheels", "--as", f"fp-{'1' * 32}"), "reference-malformed"),
     ],
 )
 def test_names_that_cannot_be_what_they_should_are_refused_at_once(

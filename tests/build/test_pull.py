@@ -6,23 +6,31 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tfdock.decide.plan import BuildPlan
 from tfdock.do.images import pulling
-from tfdock.do.images.finding import here
-from tfdock.do.images.pulling import Pulled, Pulling
+from tfdock.do.images.finding import Finding, here
+from tfdock.do.images.pulling import Pulled, Pulling, Read
 from tfdock.do.images.stored import stored
 from tfdock.do.registry.upload import TRIES
 from tfdock.do.registry.web import TRIES as FEW
 from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import NetworkError, Problem, TfdockError
 from tfdock.inspect import oci
+from tfdock.inspect.archive import Member, Source, pieces
+from tfdock.inspect.inspection import inspect_wheel
 from tfdock.inspect.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
 from tfdock.model import ImageRef
 
@@ -82,17 +90,17 @@ class Here:
     def reference(self, tag: str) -> str:
         return f"{self.where}{'@' if oci.is_digest(tag) else ':'}{tag}"
 
-    def pull(self, tag: str, platform: str = "linux/amd64") -> list[Pulled]:
+    def pull(self, tag: str, platform: str = "linux/amd64", read: Read | None = None) -> list[Pulled]:
         """Pull in this process."""
         image = stored(ImageRef.parse(self.reference(tag)), platform, lambda: None)
         if image is None:
             raise NetworkError(Problem(code="image-not-found", message=tag))
-        return Pulling(self.house, lambda: None, self.said.append).all_of(image)
+        return Pulling(self.house, lambda: None, self.said.append, read=read).all_of(image)
 
-    def told(self, tag: str) -> tuple[int, Problem]:
+    def told(self, tag: str, read: Read | None = None) -> tuple[int, Problem]:
         """What somebody is told whose pull fails: exit status and problem. Nothing of it is to be seen."""
         with pytest.raises(TfdockError) as caught:
-            self.pull(tag)
+            self.pull(tag, read=read)
         (found,) = caught.value.problems
         assert self.visible == []
         assert not list(self.house.record_files())
@@ -174,6 +182,20 @@ def test_the_command_prints_the_wheel_and_pip_installs_what_was_pulled(site: Her
     (one,) = found["builds"]
     assert (one["status"], one["build_id"], one["platform"]) == ("up-to-date", build.build_id, here())
     assert one["wheels"] == [{"path": str(wheel), "sha256": build.sha256, "size": wheel.stat().st_size}]
+    assert site.tfdock.run("wheelhouse", "index").code == 0
+    assert build.wheel.name.startswith(installed(site, "--index-url", f"{site.house.root.as_uri()}/simple/"))
+
+
+def installed(site: Here, *words: str) -> str:
+    """Which TensorFlow pip installs with that: `tensorflow-2.18.0+cuda12.5.sm86`."""
+    folder = site.folder / "installed"
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--isolated", "install", "--no-deps")
+    target = ("--target", folder, "--python-version", "3.11", "--platform", "linux_x86_64", "--only-binary", ":all:")
+    result = subprocess.run((*pip, "--no-cache-dir", *target, *words, "tensorflow"), capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (folder / "tensorflow" / "bytes").is_file()
+    (info,) = folder.glob("tensorflow-*.dist-info")
+    return info.stem
 
 
 def test_an_index_gives_the_wheels_of_one_platform(tmp_path: Path, site: Here, mark: str) -> None:
@@ -202,6 +224,62 @@ def test_an_image_of_several_builds_brings_all_of_them(tmp_path: Path, site: Her
     assert [pulled.status for pulled in site.pull("both")] == ["pulled", "pulled"]
     assert site.has(one)
     assert site.has(other)
+
+
+def test_members_are_unpacked_while_the_wheel_arrives_and_not_again(
+    site: Here, build: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(site.where, build)
+    again: list[str] = []
+
+    def counted(source: Source, member: Member) -> Iterator[bytes]:
+        again.append(member.name)
+        return pieces(source, member)
+
+    monkeypatch.setattr("tfdock.inspect.wheel.pieces", counted)
+    site.pull(build.build_id)
+    assert site.has(build)
+    assert again == []
+
+
+def test_a_plan_is_looked_for_by_the_platform_of_its_wheel(
+    site: Here, build: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(site.where, build)
+    plan = SimpleNamespace(build_id=build.build_id, fingerprint=build.fingerprint)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")  # from where an engine elsewhere is used
+    looking = Finding(repositories=(site.where,), check=lambda: None)
+    (image,) = looking.images(cast("BuildPlan", plan), None, print)
+    assert (image.platform, image.builds[0].build_id) == ("linux/amd64", build.build_id)
+
+
+def test_a_build_id_is_looked_for_past_a_registry_that_is_down(site: Here, build: Made) -> None:
+    push(site.where, build)
+    first = f"{closed_port()}/me/wheels"
+    outcome = site.tfdock.run("pull", build.build_id, "--registry", first, "--registry", site.where, "--json")
+    assert outcome.code == 0, outcome.told
+    assert site.has(build)
+    outcome = site.tfdock.run("pull", OTHER, "--registry", first, "--registry", site.where, "--json")
+    assert (outcome.code, problem(outcome)["code"]) == (7, "registry-unreachable"), "it may be there"
+
+
+def test_a_wheelhouse_that_cannot_be_written_to_is_told(site: Here, build: Made) -> None:
+    push(site.where, build)
+    site.house.root.mkdir()
+    (site.house.root / ".tfdock").write_bytes(b"a file")
+    with pytest.raises(TfdockError) as caught:
+        site.pull(build.build_id)
+    assert [problem.code for problem in caught.value.problems] == ["file-error"]
+
+
+def test_a_disk_that_takes_less_than_it_is_given_is_given_the_rest(tmp_path: Path) -> None:
+    class Nearly(io.FileIO):
+        def write(self, data: Any, /) -> int:
+            return super().write(bytes(data)[:3])
+
+    with Nearly(tmp_path / "file", "w") as file:
+        pulling._write(file, b"a wheel")
+    assert (tmp_path / "file").read_bytes() == b"a wheel"
 
 
 def test_a_wheel_of_that_name_from_elsewhere_is_left_alone(site: Here, build: Made) -> None:
@@ -640,6 +718,18 @@ def relisted(wheel: Path, edit: Callable[[str], str]) -> bytes:
             data = old.read(item)
             new.writestr(item, edit(data.decode()) if item.filename.endswith("/RECORD") else data)
     return file.getvalue()
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_a_wheel_that_was_given_other_tags_is_refused_also_where_a_gpu_is(
+    site: Here, build: Made, looked_at: bool
+) -> None:
+    other = build.wheel.rename(build.wheel.with_name(build.wheel.name.replace("-cp311-cp311-", "-cp312-cp312-")))
+    Forged(replace(build, wheel=other)).claims().push(site.where, "renamed")
+    read: Read = lambda file, name: inspect_wheel(file, name).wheel  # noqa: E731
+    status, found = site.told("renamed", read if looked_at else None)
+    assert (status, found.code) == (4, "wheel-tag-mismatch")
+    assert site.parts == []
 
 
 def test_what_is_no_wheel_is_refused(site: Here, build: Made) -> None:

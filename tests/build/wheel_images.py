@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tfdock.decide.image_push import shipment
 from tfdock.do.images.choosing import Choosing
@@ -29,8 +29,9 @@ def repository(where: str) -> Repository:
     return Repository(registry, name)
 
 
-def no_plan(name: str) -> Any:
-    raise AssertionError(f"{name} is no build id")
+def no_plan(name: str) -> NoReturn:
+    """Stands in where nothing is named by a profile."""
+    raise AssertionError(f"{name} was taken for a profile")
 
 
 def push(where: str, made: Made, *, together: str | None = None, others: tuple[Made, ...] = ()) -> dict[str, str]:

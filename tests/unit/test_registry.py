@@ -279,7 +279,10 @@ def test_a_blob_of_which_a_part_is_here_goes_on_from_there(had: int, ranges: boo
 
 def test_another_machine_is_spoken_to_without_tls_on_request_alone() -> None:
     assert Repository("registry.example:5000", "ci/x").url == "https://registry.example:5000/v2/ci/x"
-    assert Repository("registry.example:5000", "ci/x", plain=lambda _: True).url == "http://registry.example:5000/v2/ci/x"
+    assert (
+        Repository("registry.example:5000", "ci/x", plain=lambda _: True).url
+        == "http://registry.example:5000/v2/ci/x"
+    )
 
 
 def test_a_registry_that_takes_no_such_repository_is_not_said_to_lack_the_blob() -> None:

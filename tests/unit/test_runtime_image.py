@@ -442,20 +442,98 @@ def test_a_python_without_a_known_image_is_refused(bench: Bench, tmp_path: Path)
     assert refused(bench, tmp_path, ProfileError, choices="mine").code == "runtime-unknown"
 
 
+def chosen(python: str = "3.11", runtime: object = "reg.example/py:1") -> dict[str, Any]:
+    """A plan of a profile that names its runtime."""
+    choices = [
+        {"field": "python", "value": python, "source": "default"},
+        {"field": "runtime", "value": runtime, "source": "profile"},
+    ]
+    return {"choices": choices, "runtime": runtime}
+
+
+@pytest.mark.parametrize("python", ["", "3", "3.11'; evil #", "../../3.11", "3.11\nRUN id", "٣.١١", "3.11.0"])
+def test_what_a_record_calls_its_python_is_one_or_nothing_is_built(
+    bench: Bench, engine: FakeEngine, tmp_path: Path, python: str
+) -> None:
+    engine.registry["reg.example/py:1"] = ImageInfo(id="sha256:" + "c" * 64, size=7)
+    assert refused(bench, tmp_path, ProfileError, **chosen(python)).code == "runtime-unknown"
+    assert engine.called("pull") == engine.called("build") == []
+
+
+@pytest.mark.parametrize("runtime", ["Not An Image", "a\nRUN id", "a$(id)", 3, [], ""])
+def test_what_a_record_calls_its_runtime_is_an_image_or_not_taken(
+    bench: Bench, engine: FakeEngine, tmp_path: Path, runtime: object
+) -> None:
+    plan = chosen(runtime=runtime)
+    if runtime:
+        assert refused(bench, tmp_path, ProfileError, **plan).code == "runtime-unknown"
+        assert engine.called("pull") == engine.called("build") == []
+    else:
+        assert made(bench, tmp_path, **plan).base == BASE
+
+
+def test_what_a_record_says_is_a_line_in_a_label(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+    source = {"kind": "archive", "location": 'https://example/\nRUN id\n"$(id)', "commit": "\x1b[31m"}
+    found = made(bench, tmp_path, image={"source": source})
+    assert found.labels["org.opencontainers.image.source"] == 'https://example/ RUN id "$(id)'
+    assert b"\nRUN id" not in context_of(engine)["Dockerfile"]
+
+
+@pytest.mark.parametrize(
+    "name", ["numpy-1.0.whl", "a\n--index-url=x-1.0-py3-none-any.whl", "..-1.0-py3-none-any.whl", "broken", "link"]
+)
+def test_what_a_package_put_among_the_wheels_is_not_installed(
+    bench: Bench, engine: FakeEngine, tmp_path: Path, name: str
+) -> None:
+    honest = containers()
+
+    def hostile(spec: ContainerSpec) -> FakeRun:
+        places = {mount.target: Path(mount.source) for mount in spec.mounts}
+        if "/tfdock/made" not in places:
+            return honest(spec)
+
+        def effect(_: ContainerSpec) -> None:
+            folder = places["/tfdock/made"] / "wheels"
+            fetch(places["/tfdock/given"], folder)
+            path = folder / (name if name.endswith(".whl") else "evil-1.0-py3-none-any.whl")
+            if name == "link":
+                path.symlink_to(folder / "numpy-1.0-py3-none-any.whl")
+            else:
+                path.write_bytes(b"PK" if name == "broken" else (folder / "numpy-1.0-py3-none-any.whl").read_bytes())
+
+        return FakeRun(effect=effect)
+
+    engine.on_run = hostile
+    problem = refused(bench, tmp_path, ProfileError)
+    assert problem.code == "dependencies-unavailable"
+    assert "\n" not in problem.message
+    assert engine.called("build") == []
+
+
+def test_a_wheel_that_requires_what_cannot_be_read_is_refused(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def requiring(path: Path) -> Inspection:
+        found = inspected(path)
+        return replace(found, metadata=replace(found.metadata, requires_dist=("numpy @ https://example/numpy.whl",)))
+
+    monkeypatch.setattr("tfdock.do.images.runtime.inspected", requiring)
+    problem = refused(bench, tmp_path, ProfileError)
+    assert (problem.code, bool(problem.fix)) == ("dependencies-unavailable", True)
+
+
 def test_the_image_that_the_profile_names_is_the_base(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
     engine.registry["reg.example/py:1"] = ImageInfo(id="sha256:" + "c" * 64, size=7)
-    choices = [
-        {"field": "python", "value": "3.11", "source": "default"},
-        {"field": "runtime", "value": "reg.example/py:1", "source": "profile"},
-    ]
-    found = made(bench, tmp_path, choices=choices, runtime="reg.example/py:1")
+    found = made(bench, tmp_path, **chosen())
     assert (found.base, found.base_size) == ("reg.example/py:1", 7)
     assert "org.opencontainers.image.base.digest" not in found.labels
 
 
 def test_packages_that_cannot_be_had_are_the_networks_fault(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
     engine.on_run = lambda _: FakeRun(output=[b"ERROR: No matching distribution found for numpy\n"], exit_code=1)
-    assert refused(bench, tmp_path, NetworkError).code == "dependencies-unavailable"
+    problem = refused(bench, tmp_path, NetworkError)
+    assert problem.code == "dependencies-unavailable"
+    assert "--dependencies" not in problem.fix, "an option of another command"
 
 
 def test_a_wheel_that_is_replaced_meanwhile_gives_no_image(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.do.wheelhouse.index import WheelIndex
 from tfdock.do.workspace import Wheelhouse
+from tfdock.errors import ProfileError
 from tfdock.inspect.defects import WheelError
 from tfdock.inspect.simple_index import API_VERSION, Listed, listed, pages, quoted
+from tfdock.talk.app import app
 
 from . import houses
 
@@ -235,6 +240,131 @@ def test_what_was_known_may_be_lost(house: Wheelhouse, spoil: Callable[[Path], A
     assert contents(house) == before
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((), []), ((), 3), (("schema",), "tfdock.index/9"), (("wheels",), None), (("wheels",), [1, "x", None, []]),
+        (("wheels", 0, "listed"), []), (("wheels", 0, "listed", "file"), "a\0b"),
+        (("wheels", 0, "listed", "file"), "../x-1.0-py3-none-any.whl"), (("wheels", 0, "listed", "file"), ["x"]),
+        (("wheels", 0, "listed", "sha256"), None), (("wheels", 0, "listed", "sha256"), '"><script>'),
+        (("wheels", 0, "listed", "requires_python"), 3), (("wheels", 0, "listed", "metadata_sha256"), []),
+        (("wheels", 0, "listed", "more"), 3), (("wheels", 0, "signature"), [1]),
+        (("wheels", 0, "metadata_size"), "x"),
+    ],
+)  # fmt: skip
+def test_what_was_known_may_be_anything(house: Wheelhouse, path: tuple[Any, ...], value: Any) -> None:
+    houses.publish(house)
+    WheelIndex(house).update()
+    before, state = contents(house), house.root / ".tfdock" / "index.json"
+    document: Any = {"all": json.loads(state.read_text())}
+    *folders, last = ("all", *path)
+    node = document
+    for key in folders:
+        node = node[key]
+    node[last] = value
+    state.write_text(json.dumps(document["all"]))
+    assert WheelIndex(house).hashes() == {}
+    WheelIndex(house).update()
+    assert contents(house) == before
+
+
+def test_what_was_known_may_be_deeper_than_can_be_read(house: Wheelhouse) -> None:
+    houses.publish(house)
+    WheelIndex(house).update()
+    (house.root / ".tfdock" / "index.json").write_text("[" * 100_000)
+    assert WheelIndex(house).hashes() == {}
+
+
+def test_another_programs_index_is_neither_replaced_nor_followed(house: Wheelhouse) -> None:
+    page = house.root / "simple" / "index.html"
+    page.parent.mkdir()
+    page.write_text("<!DOCTYPE html>\n<title>Simple index</title>")
+    before = contents(house)
+    houses.publish(house)
+    assert before.items() <= contents(house).items()
+    with pytest.raises(ProfileError, match="no page of tfdock's"):
+        WheelIndex(house).update()
+    assert before.items() <= contents(house).items()
+    assert not list(house.root.glob("*.metadata"))
+
+
+def test_what_somebody_else_keeps_in_the_index_or_links_into_it_stays(house: Wheelhouse, tmp_path: Path) -> None:
+    houses.publish(house)
+    WheelIndex(house).update()
+    theirs = tmp_path / "theirs"
+    for folder in (theirs, house.root / "simple" / "mine"):
+        folder.mkdir()
+        (folder / "index.html").write_text("mine")
+    ours = house.root / "simple" / "tensorflow" / "index.html"
+    (house.root / "simple" / "linked").symlink_to(theirs)
+    (theirs / "own").mkdir()
+    (theirs / "own" / "index.html").write_bytes(ours.read_bytes())
+    (house.root / "simple" / "tensorflow-linked").symlink_to(theirs / "own")
+    houses.publish(house, salt="built again")
+    WheelIndex(house).update()
+    assert (theirs / "index.html").read_text() == (house.root / "simple/mine/index.html").read_text() == "mine"
+    assert (theirs / "own" / "index.html").exists()
+
+
+@pytest.mark.parametrize("name", ["_foo", "foo_", "_", "__foo", "foo."])
+def test_what_no_installer_can_ask_for_is_left_out(house: Wheelhouse, name: str) -> None:
+    own = houses.publish(house).name
+    file, data = houses.wheel(name, "1.0")
+    (house.root / file).write_bytes(data)
+    found = WheelIndex(house).update()
+    assert [problem.code for problem in found.left_out] == ["wheel-bad-name"]
+    assert set(named(house)) == {own}
+
+
+@pytest.mark.parametrize(
+    "name", [b"bad\xff-1.0-py3-none-any.whl", b"new\nline-1.0-py3-none-any.whl", b"\xd9\xa3-1.0-py3-none-any.whl"]
+)
+def test_a_name_that_is_no_text_is_left_out_and_listed_in_a_line(house: Wheelhouse, name: bytes) -> None:
+    (house.root / os.fsdecode(name)).write_bytes(houses.wheel()[1])
+    (problem,) = WheelIndex(house).update().left_out
+    assert problem.code == "wheel-bad-name"
+    result = CliRunner().invoke(app, ["wheelhouse", "list", "--wheelhouse", str(house.root)], env={"COLUMNS": "400"})
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
+
+
+@pytest.mark.parametrize("text", ["\">'<&", ">=3\n .9", "", "\N{SNOWMAN}"])
+def test_whatever_python_is_required_stays_in_its_attribute(house: Wheelhouse, text: str) -> None:
+    file, data = houses.wheel(headers=f"Requires-Python: {text}\n")
+    (house.root / file).write_bytes(data)
+    WheelIndex(house).update()
+    assert named(house)[file]["data-requires-python"] == text
+
+
+def test_a_wheel_that_is_written_over_and_keeps_its_size_and_time_is_read_again(house: Wheelhouse) -> None:
+    path = houses.publish(house, salt="one")
+    WheelIndex(house).update()
+    old = path.stat()
+    path.write_bytes(houses.wheel(salt="two")[1])
+    os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_ino) == (old.st_size, old.st_ino)
+    assert WheelIndex(house).hashes() == {}
+    assert WheelIndex(house).update().added == (path.name,)
+    assert set(named(house)) == {path.name}
+
+
+def test_metadata_that_is_no_document_any_more_is_left_out(house: Wheelhouse) -> None:
+    for number, headers in enumerate(("Summary: " + "x" * (1 << 20) + "\n", "X: y\n" * 6000)):
+        file, data = houses.wheel(version=f"2.{number}", headers=headers)
+        (house.root / file).write_bytes(data)
+    codes = [problem.code for problem in WheelIndex(house).update().left_out]
+    assert codes == ["wheel-too-large", "wheel-bad-metadata"]
+    assert named(house) == {}
+
+
+def test_two_at_once_make_the_same_index(house: Wheelhouse) -> None:
+    for gpu in ("sm80", "sm86", "sm89"):
+        houses.publish(house, f"2.18.0+cuda12.5.{gpu}", name=houses.build_id(gpu))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: WheelIndex(house).update().wheels, range(8)))
+    assert set(found) == {tuple(sorted(named(house)))}
+    assert len(named(house)) == 3
+
+
 def test_once_there_is_an_index_it_follows_what_is_published(house: Wheelhouse) -> None:
     houses.publish(house)
     assert not (house.root / "simple").exists()
@@ -255,6 +385,18 @@ def test_while_a_wheel_is_replaced_the_index_does_not_name_it(
     monkeypatch.undo()
     WheelIndex(house).update()
     assert set(named(house)) == {path.name}
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.write_text("{}"), lambda path: path.unlink()])
+def test_whoever_was_killed_between_page_and_state_leaves_no_page_that_names_other_bytes(
+    house: Wheelhouse, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], Any]
+) -> None:
+    houses.publish(house)
+    WheelIndex(house).update()
+    spoil(house.root / ".tfdock" / "index.json")  # the page is there, and nobody knows of it
+    monkeypatch.setattr(WheelIndex, "take_in", lambda *_: None)  # the next one is killed as well
+    houses.publish(house, salt="built again")
+    assert named(house) == {}
 
 
 # --- real installers ----------------------------------------------------------------------------------------------

@@ -327,6 +327,17 @@ def test_one_image_does_not_hold_two_of_one_name(other: dict[str, Any]) -> None:
     assert [problem.code for problem in caught.value.problems] == ["image-builds-collide"]
 
 
+@pytest.mark.parametrize("limit", ["MOST_WHEELS", "MOST_PAPERS"])
+def test_nothing_is_pushed_that_nobody_could_pull(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = build("tf2.18.0-py3.11-cpu-x86_64", "tensorflow_cpu-2.18.0-cp311-cp311-linux_x86_64.whl")
+    most = 1 if limit == "MOST_WHEELS" else len(WheelImage.of([build(), cpu]).papers) - 1
+    monkeypatch.setattr(f"tfdock.decide.image_push.{limit}", most)
+    assert len(shipment([build(), cpu]).images) == 2
+    with pytest.raises(ProfileError) as caught:
+        shipment([build(), cpu], together="all")
+    assert [problem.code for problem in caught.value.problems] == ["image-too-large"]
+
+
 # --- the file -------------------------------------------------------------------------------------------------------
 
 

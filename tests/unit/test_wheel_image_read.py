@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import random
 import tarfile
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tfdock.do import settings
 from tfdock.inspect import build_record, oci, wheel_image_read
 from tfdock.inspect.build_record import read_record
-from tfdock.inspect.oci import Descriptor, Malformed
+from tfdock.inspect.oci import Descriptor, Malformed, Manifest
 from tfdock.inspect.plain_tar import members
-from tfdock.inspect.wheel_image import LAYER_TYPE, archive, frame
+from tfdock.inspect.wheel_image import CONFIG_TYPE, LAYER_TYPE, archive, frame
 from tfdock.inspect.wheel_image_read import FoundBuild, FoundWheel, broken_promise, machine_platform, wheel_bytes
 
 ID = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
@@ -74,6 +75,14 @@ def test_a_record_as_builds_write_it_is_taken_as_it_is() -> None:
         {"wheels": {"file": FILE}},
         {"plan": {"environment": {"A": 1}, "bazel_flags": []}},
         {"plan": None},
+        {"plan": {"environment": {}, "bazel_flags": [], "choices": 5}},
+        {"plan": {"environment": {}, "bazel_flags": [], "choices": [5]}},
+        {"verification": {"checks": 5}},
+        {"verification": {"checks": [{"name": [], "status": "passed"}]}},
+        {"verification": {"gpu_code": {"sass": 5}}},
+        {"verification": {"gpu_code": ["sm_86"]}},
+        {"tfdock": "\ud800"},
+        {"what a later tfdock writes": {"\udfff": 1}},
         {"seconds": {"compile": "1"}},
         {"seconds": {"compile": float("nan")}},
         {"seconds": {"compile": float("inf")}},
@@ -161,6 +170,17 @@ def test_nothing_around_a_wheel_can_be_other_than_it_is() -> None:
             list(wheel_bytes(wheel, [layer[:end]]))
     with pytest.raises(Malformed, match="something behind"):
         list(wheel_bytes(wheel, [layer, b"\0"]))
+
+
+# --- manifest and configuration -------------------------------------------------------------------------------------
+
+
+def test_a_label_that_is_no_text_is_refused() -> None:
+    labels = {"io.tfdock.wheels": "\ud800"}
+    config = json.dumps({"config": {"Labels": labels}}).encode()
+    manifest = Manifest(config=Descriptor.of(CONFIG_TYPE, config), layers=(), annotations=labels)
+    with pytest.raises(Malformed, match="letters"):
+        wheel_image_read.labelled(manifest, config)
 
 
 # --- papers ---------------------------------------------------------------------------------------------------------
@@ -270,12 +290,10 @@ def test_a_build_id_and_a_fingerprint_are_promises_and_other_tags_are_not(
 
 # --- settings -------------------------------------------------------------------------------------------------------
 
-Load = Callable[..., Any]
 
-
-def test_registries_are_given_by_flag_then_variable_then_file(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tfdock.do import settings
-
+def test_registries_are_given_by_flag_then_variable_then_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "config.yaml"
     monkeypatch.setattr(settings, "configuration_file", lambda: file)
     assert settings.load({}, {}).registries == ()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import time
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import filelock
 import pytest
@@ -20,8 +23,10 @@ import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide.holdings import Rules, Stock, choose, told_by_build_info, told_by_record
 from tfdock.do.wheelhouse import coverage, pruning
 from tfdock.do.wheelhouse.index import WheelIndex
-from tfdock.do.workspace import PULLED, Wheelhouse
+from tfdock.do.workspace import PULLED, Wheelhouse, write_atomically
 from tfdock.errors import Locked, WheelRefused
+from tfdock.inspect.wheel_labels import verified
+from tfdock.model import BuildId
 from tfdock.talk.app import app
 
 from . import houses, small_wheels
@@ -79,6 +84,60 @@ def test_a_list_says_of_each_wheel_what_its_record_knows(house: Wheelhouse) -> N
     assert head.split() == ["TensorFlow", "Python", "for", "GPU", "code", "verified", "size", "made", "from", "wheel"]
     assert "2.18.0      3.11    cuda 12.5.1  sm_86     yes       1.2 kB" in line
     assert "3 days ago  here  tensorflow-2.18.0+cuda12.5.sm86-py3-none-any.whl" in line
+
+
+def recorded(
+    house: Wheelhouse, tensorflow: str, cuda: str, code: dict[str, list[str]], *, size: int, days: float
+) -> str:
+    """A wheel of that size, which takes no room on the disk, and its record."""
+    major, gpu = cuda.rpartition(".")[0], code["sass"][0].replace("_", "")
+    name = BuildId(f"tf{tensorflow}-py3.11-cuda{cuda}-cudnn9.3.0-{gpu}-x86_64")
+    file = f"tensorflow-{tensorflow}+cuda{major}.{gpu}-cp311-cp311-linux_x86_64.whl"
+    fingerprint = houses.fingerprint_of(name, "")
+    record = houses.record(name, fingerprint, file, b"", time.time() - days * DAY)
+    record["wheels"][0]["size"] = size
+    record["verification"]["gpu_code"] = {"ptx": [], "amdgpu": []} | code
+    choices = {"tensorflow": tensorflow, "python": "3.11", "accelerator": "cuda", "cuda": cuda}
+    record["plan"]["choices"] = [{"field": field, "value": value} for field, value in choices.items()]
+    folder = house.record_folder(name, fingerprint)
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text(json.dumps(record))
+    with (house.root / file).open("wb") as wheel:
+        wheel.truncate(size)
+    return str(folder)
+
+
+def test_the_list_in_the_readme_is_what_is_printed(house: Wheelhouse) -> None:
+    recorded(house, "2.17.1", "12.3.2", {"sass": ["sm_80"], "ptx": ["compute_80"]}, size=590_303_112, days=41)
+    folder = recorded(house, "2.18.0", "12.5.1", {"sass": ["sm_86"]}, size=404_712_290, days=0)
+    origin = {"reference": "ghcr.io/me/wheels:2.18-py3.11-cuda12.5-sm86", "digest": f"sha256:{'0' * 64}"}
+    (Path(folder) / PULLED).write_text(json.dumps(origin))
+    foreign = house.root / "tensorflow_cpu-2.18.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+    with foreign.open("wb") as file:
+        holed(file, {"tensorflow/python/platform/build_info.py": INFO_OF_CPU}, 230_070_000)
+    os.utime(foreign, (time.time() - 9 * DAY,) * 2)
+    environment = {"COLUMNS": "120", "NO_COLOR": "1"}
+    result = CliRunner().invoke(app, ["wheelhouse", "list", "--wheelhouse", str(house.root)], env=environment)
+    printed = result.stdout.replace(str(house.root), "/home/me/wheelhouse")
+    assert f"$ tfdock wheelhouse list\n{printed}```" in (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+
+
+INFO_OF_CPU = b"build_info = {'is_cuda_build': False, 'is_rocm_build': False, 'is_tensorrt_build': False}\n"
+
+
+def holed(file: BinaryIO, members: dict[str, bytes], size: int) -> None:
+    """A small wheel with a member of so many bytes that takes no room on the disk; nobody reads it."""
+    with zipfile.ZipFile(file, "w") as archive, zipfile.ZipFile(io.BytesIO(small_wheels.wheel_of(members))) as small:
+        for one in small.infolist():
+            archive.writestr(one.filename, small.read(one))
+        hole = zipfile.ZipInfo("tensorflow/large.so")
+        hole.file_size, hole.compress_size, hole.CRC = size, size, 0
+        hole.header_offset = file.tell()
+        file.write(hole.FileHeader())
+        file.seek(size, os.SEEK_CUR)
+        archive.filelist.append(hole)
+        archive.NameToInfo[hole.filename] = hole
+        archive.start_dir = file.tell()
 
 
 INFO = b"""build_info = {
@@ -140,11 +199,42 @@ def test_a_spoilt_record_is_none(house: Wheelhouse, text: str) -> None:
     assert row["origin"] == "foreign"
 
 
+@pytest.mark.parametrize(
+    ("statuses", "told", "label"),
+    [
+        ({"file-integrity": "passed", "install": "passed", "import": "passed"}, "tried", "run"),
+        ({"file-integrity": "passed", "install": "passed", "import": "skipped"}, "files", "files"),
+        ({"file-integrity": "passed", "import": "failed"}, "failed", "no"),
+        ({"import": "skipped"}, "no", "no"),
+        ({}, "no", "no"),
+    ],
+)
+def test_verified_means_what_it_means_in_the_labels_of_images(
+    statuses: dict[str, str], told: str, label: str
+) -> None:
+    checks = [{"name": name, "status": status} for name, status in statuses.items()]
+    record = {"verification": {"checks": checks}}
+    assert (told_by_record(record).verified, verified(record)) == (told, label)
+
+
+def test_the_last_moment_of_all_is_told() -> None:
+    assert told_by_record({"finished": "9999-12-31T23:59:59.999999+00:00"}).finished == 253402300799
+
+
 @pytest.mark.parametrize("plan", [None, [], {"choices": 3}, {"choices": [3]}, {"choices": [{"field": []}]}])
 def test_what_a_record_says_may_be_anything(plan: Any) -> None:
     assert (
         told_by_record({"plan": plan, "verification": {"checks": [1], "gpu_code": 3}, "finished": 3}).python is None
     )
+
+
+@pytest.mark.parametrize("finished", ["9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00", "9999-99-99", 3])
+def test_a_moment_that_no_calendar_has_is_none(house: Wheelhouse, finished: object) -> None:
+    houses.publish(house)
+    (file,) = house.record_files()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"finished": finished}))
+    (row,) = document(house, "list")["wheels"]
+    assert row["finished"][:2] == "20", "the file's own"
 
 
 @pytest.mark.parametrize(
@@ -185,6 +275,29 @@ def test_the_page_asks_each_wheel_once_and_is_the_same_every_time(
     monkeypatch.setattr(coverage, "inspected", lambda *_, **__: pytest.fail("asked again"))
     assert run(house, "index", "--html").exit_code == 0
     assert (house.root / "index.html").read_text() == page
+
+
+@pytest.mark.parametrize("tag", ["cpx11", "cp3", "cp", "cp311.cpab", "cp3_11", "cp99999", "py3", "cp27.py2"])
+def test_a_strange_tag_makes_no_other_wheel_miss_from_the_page(house: Wheelhouse, tag: str) -> None:
+    for version, one in (("2.17.0", tag), ("2.18.0", "cp311")):
+        file, data = houses.wheel(version=version, tag=f"{one}-none-any")
+        (house.root / file).write_bytes(data)
+    result = run(house, "index", "--html")
+    assert result.exit_code == 0, result.stderr
+    page = (house.root / "index.html").read_text()
+    assert all(f"<b>TensorFlow {version}</b>" in page for version in ("2.17.0", "2.18.0"))
+    assert '<th scope="col" class="python">3.11</th>' in page
+
+
+def test_a_page_that_was_remembered_badly_is_asked_anew(house: Wheelhouse) -> None:
+    (house.root / small_wheels.NAME).write_bytes(small_wheels.wheel_of({}))
+    assert run(house, "index", "--html").exit_code == 0
+    (kept,) = (house.root / ".tfdock" / "coverage").iterdir()
+    page = (house.root / "index.html").read_text()
+    for text in ("{", "[]", json.dumps({"key": json.loads(kept.read_text())["key"]})):
+        kept.write_text(text)
+        assert run(house, "index", "--html").exit_code == 0
+        assert (house.root / "index.html").read_text() == page
 
 
 def test_somebody_elses_page_is_not_replaced(house: Wheelhouse) -> None:
@@ -416,6 +529,128 @@ def test_what_killed_runs_left_goes(house: Wheelhouse) -> None:
     assert [one.name for one in staging.iterdir()] == ["new"]
     assert named(house) == before
     assert path.exists()
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_a_pull_left_goes_when_nobody_will_go_on_with_it(house: Wheelhouse, failed: bool) -> None:
+    houses.publish(house)
+    folders = {"whole": house.record_files()[0].parent}
+    for gpu in ("sm89", "sm90"):
+        folders[gpu] = house.record_folder(houses.build_id(gpu), "0123456789ab")
+        folders[gpu].mkdir(parents=True)
+    for folder in folders.values():
+        (folder / "pull-0123456789abcdef.part").write_bytes(b"x" * 1000)
+    with at(time.time() - 8 * DAY, folders["whole"]), at(time.time() - 8 * DAY, folders["sm89"]):
+        pass
+    with house.locked(houses.build_id("sm89")):
+        assert len(prune(house, failed=failed, dry_run=True).leftovers) == 1
+    done = prune(house, failed=failed)
+    assert (len(done.leftovers), done.size) == (2, 2000)
+    assert list(house.root.glob(".tfdock/*/*/pull-*.part")) == [folders["sm90"] / "pull-0123456789abcdef.part"]
+
+
+def test_staging_of_a_run_that_is_not_known_here_stays_while_that_holds_its_build_id(house: Wheelhouse) -> None:
+    run, name = "20261101-000000-aaaaaa", houses.build_id()
+    (house.record_folder(name, "0123456789ab")).mkdir(parents=True)
+    (house.record_folder(name, "0123456789ab") / f"{run}.log").write_text("it compiles, for days")
+    house.staging(run).mkdir(parents=True)
+    with at(time.time() - 2 * DAY, house.staging(run)):
+        pass
+    with house.locked(name):
+        assert prune(house).leftovers == ()
+    assert [one.path for one in prune(house).leftovers] == [house.staging(run)]
+
+
+def test_files_and_links_of_others_stay(house: Wheelhouse, three: dict[str, Path]) -> None:
+    own = [house.root / ".backup.2024-11", house.root / "simple" / ".notes.1-2"]
+    for path in own:
+        path.write_text("mine")
+    elsewhere = house.root.parent / three["sm80"].name
+    three["sm80"].rename(elsewhere)
+    three["sm80"].symlink_to(elsewhere)
+    for dry_run in (True, False):
+        done = prune(house, Rules(max_size=0), failed=True, dry_run=dry_run)
+        assert {one.file for one in done.wheels} == {three["sm86"].name, three["sm89"].name}
+        assert not done.leftovers or all(one.build_id for one in done.leftovers)
+    assert three["sm80"].is_symlink()
+    assert all(path.exists() for path in own)
+
+
+def test_what_is_beside_a_record_that_cannot_be_read_stays(house: Wheelhouse) -> None:
+    houses.publish(house)
+    (file,) = house.record_files()
+    file.write_text('{"schema": "tfdock.record/9"}')
+    assert prune(house, failed=True).leftovers == ()
+    assert len(list(file.parent.iterdir())) == 2
+
+
+def test_half_written_files_of_ours_go_wherever_they_lie(house: Wheelhouse) -> None:
+    names = [
+        ".tfdock/.index.json.12-34", f".tfdock/coverage/.{'0' * 64}.json.12-34", f".{houses.wheel()[0]}.metadata.1-2",
+        f".{houses.build_id()}.constraints.txt.1-2",
+    ]  # fmt: skip
+    (house.root / ".tfdock" / "coverage").mkdir(parents=True)
+    for name in names:
+        (house.root / name).write_text("half")
+    assert {one.path.relative_to(house.root).as_posix() for one in prune(house).leftovers} == set(names)
+    assert {one.what for one in prune(house).leftovers} == set()
+
+
+def test_what_fills_the_disk_can_be_removed_while_it_is_full(
+    house: Wheelhouse, three: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = house.staging("x").parent
+    (staging / "old").mkdir(parents=True)
+    with at(time.time() - 2 * DAY, staging / "old"):
+        pass
+
+    prune(house, dry_run=True)  # so that there is a state folder: on another disk, or of earlier runs
+    made = Path.mkdir
+
+    def while_there_is_room(function: Callable[..., None]) -> Callable[..., None]:
+        def called(*words: Any, **options: Any) -> None:
+            there = function is made and words[0].exists()
+            if three["sm80"].exists() and not there:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            function(*words, **options)
+
+        return called
+
+    monkeypatch.setattr("tfdock.do.wheelhouse.index.write_atomically", while_there_is_room(write_atomically))
+    monkeypatch.setattr(Path, "mkdir", while_there_is_room(made))
+    done = prune(house, Rules(before=NOW - 25 * DAY))
+    assert ([one.file for one in done.wheels], len(done.leftovers)) == ([three["sm80"].name], 1)
+    assert set(named(house)) == {path.name for gpu, path in three.items() if gpu != "sm80"}
+    assert not list(staging.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--max-size", "20"), 2), (("--max-size", "-1G"), 2), (("--max-size", "٢G"), 2), (("--max-size", ""), 2),
+        (("--max-size", "1e3G"), 2), (("--max-size", "999999999999999T"), 0), (("--older-than", "-1d"), 2),
+        (("--older-than", "1"), 2), (("--older-than", "1y"), 2), (("--older-than", "999999w"), 0),
+        (("--keep-latest", "0"), 2), (("--keep-latest", "-1"), 2), (("--keep-latest", "99999999999999999999"), 0),
+    ],
+)  # fmt: skip
+def test_limits_that_are_none_are_refused_and_large_ones_spare_everything(
+    house: Wheelhouse, three: dict[str, Path], words: tuple[str, str], code: int
+) -> None:
+    result = run(house, "prune", *words)
+    assert result.exit_code == code, result.output
+    assert all(path.exists() for path in three.values())
+
+
+@pytest.mark.parametrize("words", [("index",), ("index", "--html"), ("prune",)])
+def test_a_folder_that_cannot_be_written_to_is_told_as_such(house: Wheelhouse, words: tuple[str, ...]) -> None:
+    houses.publish(house)
+    lock = house.root / ".tfdock" / "lock"
+    lock.unlink()
+    lock.mkdir()  # a file without permissions would be root's all the same
+    (house.root / ".gone-1.0-py3-none-any.whl.metadata.1-2").write_text("half")
+    result = run(house, *words, "--json")
+    (problem,) = json.loads(result.stdout)["problems"]
+    assert (result.exit_code, problem["code"]) == (1, "file-error")
 
 
 def test_the_command_says_what_went_and_warns_where_that_is_too_little(

@@ -101,6 +101,31 @@ def test_files_come_whole_and_in_ranges(server: Server, house: Wheelhouse) -> No
     assert server.ask(f"/{NAME}", headers={"If-None-Match": headers["etag"]})[0] == 304
 
 
+def test_the_rest_of_a_file_is_had_only_while_it_is_the_same(server: Server, house: Wheelhouse) -> None:
+    data = (house.root / NAME).read_bytes()
+    etag = server.ask(f"/{NAME}", "HEAD")[1]["etag"]
+    rest = {"Range": "bytes=10-"}
+    assert server.ask(f"/{NAME}", headers={**rest, "If-Range": etag})[::2] == (206, data[10:])
+    for other in ('"another"', f"W/{etag}", "Sat, 21 Nov 2026 10:46:00 GMT"):
+        assert server.ask(f"/{NAME}", headers={**rest, "If-Range": other})[::2] == (200, data)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ("bytes=0-0,5-6", 200), ("bytes=-0", 416), ("bytes=-999999", 200), ("bytes=5-2", 416), ("bytes=a-b", 200),
+        ("lines=0-3", 200), ("bytes=0-999999", 200), (f"bytes={10**30}-", 416),
+    ],
+)  # fmt: skip
+def test_a_range_that_is_none_gives_everything_or_nothing(
+    server: Server, house: Wheelhouse, asked: str, status: int
+) -> None:
+    found, headers, body = server.ask(f"/{NAME}", headers={"Range": asked})
+    data = (house.root / NAME).read_bytes()
+    assert (found, body) == (status, data if status == 200 else b"")
+    assert status == 200 or headers["content-range"] == f"bytes */{len(data)}"
+
+
 def test_pages_and_constraints_are_served(server: Server, house: Wheelhouse) -> None:
     for path in ("/simple/", "/simple/index.html", "/simple/tensorflow/"):
         status, headers, _ = server.ask(path)
@@ -139,6 +164,8 @@ def test_pages_and_constraints_are_served(server: Server, house: Wheelhouse) -> 
         "/simple/tensorflow/nothing.html",
         "/simple//",
         "\\..\\secret.whl",
+        "http://localhost/.tfdock/index.json",
+        "*",
         "/",
     ],
 )
@@ -209,4 +236,19 @@ def test_what_cannot_be_served_is_said(house: Wheelhouse, tmp_path: Path) -> Non
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert problem("--wheelhouse", str(house.root), "--port", port) == (2, "serve-address")
-    assert problem("--wheelhouse", str(house.root), "--host", "203.0.113.9") == (2, "serve-address")
+    for host in ("203.0.113.9", "", "two..dots", "a" * 80, "no.such.host.invalid"):
+        assert problem("--wheelhouse", str(house.root), "--host", host) == (2, "serve-address")
+
+
+def test_an_address_of_ipv6_stands_in_brackets(house: Wheelhouse) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with Server(house.root, "--host", "::1") as server:
+        assert server.url == f"http://[::1]:{server.port}/simple/"
+        with socket.create_connection(("::1", server.port), timeout=20) as client:
+            client.sendall(b"GET /simple/ HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 200"
+        server.process.send_signal(signal.SIGTERM)
+        assert "--trusted-host" not in server.process.communicate(timeout=20)[1]

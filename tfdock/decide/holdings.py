@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 Verified = Literal["tried", "files", "failed", "no"]
-"""Installed and tried in a clean container; its files and GPU code checked alone; something failed; not by us."""
+"""Installed and imported in a clean container; its files and GPU code checked alone; something failed; not by us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +73,16 @@ def _verified(verification: Mapping[str, Any]) -> Verified:
     statuses = {str(check.get("name")): check.get("status") for check in checks}
     if "failed" in statuses.values():
         return "failed"
-    if statuses.get("install") == "passed":
+    if statuses.get("import") == "passed":
         return "tried"
     return "files" if "passed" in statuses.values() else "no"
 
 
 def _moment(text: object) -> float | None:
     try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except (ValueError, OverflowError):
+        # Through UTC: at the ends of the calendar a moment is told there, or not at all.
+        return datetime.fromisoformat(str(text)).astimezone(UTC).replace(microsecond=0).timestamp()
+    except (ValueError, OverflowError, OSError):
         return None
 
 

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from tfdock.errors import Problem, ProfileError, WheelRefused
 from tfdock.inspect.wheel_image import (
+    MOST_PAPERS,
+    MOST_WHEELS,
     ImageBuild,
     ImageIndex,
     WheelImage,
@@ -42,7 +44,7 @@ def shipment(builds: Sequence[ImageBuild], *, together: str | None = None, movin
     """An image for each build, and one of all of them, `together` under that tag; of several platforms an index.
 
     `moving`: tags without the last numbers are given as well, to the newest of these builds. Raises WheelRefused
-    (`image-platform-unknown`) and ProfileError (`image-builds-collide`).
+    (`image-platform-unknown`) and ProfileError (`image-builds-collide`, `image-too-large`).
     """
     alone = [_image([build]) for build in builds]
     tags: dict[str, Content] = {}
@@ -93,7 +95,7 @@ def members(content: Content) -> tuple[WheelImage, ...]:
 def _image(builds: Sequence[ImageBuild]) -> WheelImage:
     _check_room(builds)
     try:
-        return WheelImage.of(builds)
+        image = WheelImage.of(builds)
     except ValueError as error:
         raise WheelRefused(
             Problem(
@@ -102,6 +104,17 @@ def _image(builds: Sequence[ImageBuild]) -> WheelImage:
                 fix="images are for Linux; build the wheel in tfdock's own containers",
             )
         ) from error
+    if len(image.wheels) > MOST_WHEELS or len(image.papers) > MOST_PAPERS:
+        raise ProfileError(
+            Problem(
+                code="image-too-large",
+                message=f"one image of {len(builds)} builds would have {len(image.wheels)} wheels, and "
+                f"{len(image.papers)} bytes of records and the like",
+                why=f"`tfdock pull` takes {MOST_WHEELS} wheels at most, and {MOST_PAPERS} bytes beside them",
+                fix="push them one by one, without `--as`, or fewer of them together",
+            )
+        )
+    return image
 
 
 def _check_room(builds: Sequence[ImageBuild]) -> None:

@@ -26,6 +26,8 @@ from tfdock.inspect.killed import HEAP, Killed, killed
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68
 _BAZEL_OUT_OF_MEMORY = 33
 _KILLED = 137
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where there is no room, on the disk or for the user."""
 _FULL = 32 << 20
 """Free bytes below which a disk is taken to be what made a build fail."""
 
@@ -152,7 +154,7 @@ class Failures:
 
 def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
     """The error for a file of ours that could not be written or read."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         return _full_disk(folders)
     return BuildFailed(Problem(code="file-error", message=str(error), fix="check the folder's owner and mode"))
 
@@ -178,7 +180,7 @@ def make_folder(path: Path) -> None:
         probe.touch()
         probe.unlink(missing_ok=True)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
             problem = Problem(code="disk-full", message=f"no room in {path}: {error.strerror}", fix="make room there")
             raise DiskFull(problem) from error
         raise BuildFailed(

@@ -7,7 +7,7 @@ wheelhouse/
                                           and what the record names under `kept`; pulled.json where it was not built
                                           here, and pull-*.part while a pull is under way or broke off
   .tfdock/staging/<run id>/                                     what a container may write to
-  simple/, <wheel>.metadata, .tfdock/index.json                 the index, where one was asked for: see do/wheelhouse
+  simple/, <wheel>.metadata, .tfdock/{index.json, coverage/}    the index, where one was asked for: see do/wheelhouse
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Wheelhouse:
 
     def finished(self, build_id: BuildId, fingerprint: str) -> dict[str, Any] | None:
         """The record of that very build if its wheels are all here, byte for byte; None otherwise."""
-        record = _read_record(self.record_folder(build_id, fingerprint) / "record.json")
+        record = record_of(self.record_folder(build_id, fingerprint) / "record.json")
         if record is None or record.get("fingerprint") != fingerprint:
             return None
         for wheel in record["wheels"]:
@@ -124,7 +124,7 @@ class Wheelhouse:
     def records(self) -> Iterator[dict[str, Any]]:
         """Every record of the wheelhouse."""
         for file in self.record_files():
-            record = _read_record(file)
+            record = record_of(file)
             if record is not None:
                 yield record
 
@@ -189,7 +189,7 @@ class Wheelhouse:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in beside.items():
             write_atomically(folder / name, data)
-        replaced = _read_record(folder / "record.json") or {}
+        replaced = record_of(folder / "record.json") or {}
         write_atomically(folder / "record.json", json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
         for name in (PULLED, *kept_files(replaced).values()):
             if name not in beside and name not in kept_files(record).values():
@@ -209,18 +209,23 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that is either the old one or the new one, whatever happens; raises OSError."""
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a file that is either the old one or the new one, whatever happens; raises OSError.
+
+    One that is not `durable` may be lost or spoilt when the machine goes down, and takes a thousandth of the time.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     try:
         temporary.write_bytes(data)
-        _sync(temporary)
+        if durable:
+            _sync(temporary)
         temporary.replace(path)
     finally:
         with suppress(OSError):  # the first error is the one to tell
             temporary.unlink(missing_ok=True)
-    with suppress(OSError):  # some file systems sync no folders
-        _sync(path.parent)
+    if durable:
+        with suppress(OSError):  # some file systems sync no folders
+            _sync(path.parent)
 
 
 def remove_folder(path: Path) -> None:
@@ -245,7 +250,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _read_record(path: Path) -> dict[str, Any] | None:
+def record_of(path: Path) -> dict[str, Any] | None:
     """A record that says what it built; None where there is none, or one that was damaged or is somebody else's."""
     record = _read_json(path) or {}
     whole = all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items())

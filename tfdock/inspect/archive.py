@@ -395,30 +395,72 @@ def _located(source: Source, members: Iterable[Member], directory: _Directory) -
     return located
 
 
-def _check_local_header(source: Source, member: Member) -> int:
-    """Compare a member's local header with its directory entry; return where its packed bytes start."""
-    raw = source.read(member.header, _LOCAL.size)
-    header: tuple[bytes, int, int, int, int, int, int, int, int, int, int] = _LOCAL.unpack(raw)
+class _Local(NamedTuple):
+    """A local header: as `Member` has it, but for the name, which is not decoded."""
+
+    name: bytes
+    flags: int
+    method: int
+    crc: int
+    packed: int
+    size: int
+    data: int
+
+
+def _local_header(source: Source, at: int, name: str) -> _Local | None:
+    """The local header that starts there; None where none does. `name` is what messages call the member."""
+    header: tuple[bytes, int, int, int, int, int, int, int, int, int, int] = _LOCAL.unpack(
+        source.read(at, _LOCAL.size)
+    )
     magic, _, flags, method, _, _, crc, packed, size, name_length, extra_length = header
     if magic != _LOCAL_MAGIC:
+        return None
+    rest = source.read(at + _LOCAL.size, name_length + extra_length)
+    size, packed = _widen((size, packed), _extras(rest[name_length:], name), name)
+    data = at + _LOCAL.size + len(rest)
+    return _Local(rest[:name_length], flags, method, crc, packed, size, data)
+
+
+def _check_local_header(source: Source, member: Member) -> int:
+    """Compare a member's local header with its directory entry; return where its packed bytes start."""
+    local = _local_header(source, member.header, member.name)
+    if local is None:
         fail("wheel-header-mismatch", f"`{member.name}` has no local header where the directory says.")
-    rest = source.read(member.header + _LOCAL.size, name_length + extra_length)
-    size, packed = _widen((size, packed), _extras(rest[name_length:], member.name), member.name)
-    if rest[:name_length] != member.name.encode():
+    if local.name != member.name.encode():
         fail(
             "wheel-header-mismatch",
-            f"`{member.name}` has another name in its local header: {rest[:name_length]!r}.",
+            f"`{member.name}` has another name in its local header: {local.name!r}.",
         )
+    found = (local.crc, local.packed, local.size)
     expected: tuple[int, ...] = (member.crc, member.packed, member.size)
-    if flags & _DESCRIPTOR_FLAG:  # the values follow the contents; those here may be left at zero
-        expected = tuple(right if found else 0 for right, found in zip(expected, (crc, packed, size), strict=True))
-    same_flags = flags & _COMPARED_FLAGS == member.flags & _COMPARED_FLAGS
-    if not same_flags or method != member.method or (crc, packed, size) != expected:
+    if local.flags & _DESCRIPTOR_FLAG:  # the values follow the contents; those here may be left at zero
+        expected = tuple(right if value else 0 for right, value in zip(expected, found, strict=True))
+    same_flags = local.flags & _COMPARED_FLAGS == member.flags & _COMPARED_FLAGS
+    if not same_flags or local.method != member.method or found != expected:
         fail(
             "wheel-header-mismatch",
             f"`{member.name}` has other sizes, CRC, method or flags in its local header.",
         )
-    return member.header + _LOCAL.size + name_length + extra_length
+    return local.data
+
+
+def members_ahead(source: Source) -> Iterator[Member]:
+    """The members of an archive whose directory is still to come, as their local headers lead from one to the next.
+
+    They have no names, and nothing of them is believed: it is the directory that says what the archive holds. They
+    end where a header does not lead on, and where there is more to unpack than an archive may have. Raises
+    `WheelError` where one is damaged.
+    """
+    at, total = 0, 0
+    for _ in range(MAX_MEMBERS):
+        local = _local_header(source, at, f"the member at byte {at}") if at + _LOCAL.size <= source.size else None
+        if local is None or local.method not in (_STORED, _DEFLATED) or local.flags & _DESCRIPTOR_FLAG:
+            return
+        total += local.size
+        if total > MAX_UNPACKED_BYTES or total > max(RATIO_FREE_BYTES, MAX_RATIO * source.size):
+            return
+        yield Member("", local.flags, local.method, local.crc, local.packed, local.size, at, local.data, 0)
+        at = local.data + local.packed
 
 
 def _check_gap(source: Source, member: Member, gap: int) -> None:

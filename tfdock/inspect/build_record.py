@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tfdock.inspect.oci import Malformed, parsed
+from tfdock.inspect.oci import Malformed, canonical, parsed
 
 SCHEMA = "tfdock.record/1"
 MOST = 8 << 20
@@ -39,6 +39,10 @@ def read_record(data: bytes) -> dict[str, Any]:
         raise Malformed(f"a record is not `{SCHEMA}`")
     if not _is_shallow(record, _DEEPEST):
         raise Malformed("a record is deeper than anything that tfdock writes")
+    try:
+        canonical(record)
+    except UnicodeEncodeError as error:  # half a character, which JSON can name and nobody can write
+        raise Malformed("a record has text that is none") from error
     for name, check in _SHAPE.items():
         if not check(record.get(name)):
             raise Malformed(f"`{name}` of a record is not what stands there: {str(record.get(name))[:60]!a}")
@@ -92,6 +96,12 @@ def _map_with(shape: Mapping[str, _Check]) -> _Check:
     return lambda node: isinstance(node, dict) and all(check(node.get(name)) for name, check in shape.items())
 
 
+_CHOICES = _or_none(_list_of(_map_with({"field": _text})))
+_VERIFICATION = {
+    "checks": _or_none(_list_of(_map_with({"name": _text, "status": _text}))),
+    "gpu_code": _or_none(_map_of(_list_of(_text))),
+}
+
 _SHAPE: Mapping[str, _Check] = {
     "build_id": _like(BUILD_ID),
     "fingerprint": _like(FINGERPRINT),
@@ -100,7 +110,14 @@ _SHAPE: Mapping[str, _Check] = {
     "wheels": lambda node: (
         bool(node) and _list_of(_map_with({"file": _like(WHEEL), "sha256": _like(_SHA256), "size": _count}))(node)
     ),
-    "plan": _map_with({"environment": _map_of(_text), "bazel_flags": _list_of(_text), "image": _or_none(_any_map)}),
+    "plan": _map_with(
+        {
+            "environment": _map_of(_text),
+            "bazel_flags": _list_of(_text),
+            "image": _or_none(_any_map),
+            "choices": _CHOICES,
+        }
+    ),
     "toolchain_key": _text,
     "base_digest": _or_none(_text),
     "source": _or_none(_any_map),
@@ -111,7 +128,7 @@ _SHAPE: Mapping[str, _Check] = {
     "machine": _map_with({"cpus": _count, "memory": _count}),
     "estimate": _or_none(_map_with({"weight": _or_none(_number)})),
     "untested": _list_of(_text),
-    "verification": _or_none(_any_map),
+    "verification": _or_none(_map_with(_VERIFICATION)),
     "started": _like(_MOMENT),
     "finished": _like(_MOMENT),
     "bazel": _or_none(_map_with({"hits": _count, "executed": _count})),

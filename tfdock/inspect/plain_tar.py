@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tfdock.inspect.oci import Malformed
 
 BLOCK = 512
+"""Bytes that the parts of a tar are multiples of."""
 MOST_MEMBERS = 2000
 """Of a layer; the papers of one wheel are some ten."""
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import BinaryIO
 
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, is_normalized_name
 
 from tfdock.inspect import oci
+from tfdock.inspect.defects import fail
 from tfdock.inspect.wheel import core_metadata
 
 API_VERSION = "1.0"
@@ -49,6 +50,9 @@ def listed(file: BinaryIO, filename: str, sha256: str) -> tuple[Listed, bytes]:
     Raises `WheelError` for what is no wheel of that name. Its members are not unpacked.
     """
     about, data = core_metadata(file, filename)
+    project = filename.partition("-")[0]
+    if not is_normalized_name(canonicalize_name(project)):  # no installer could ask for it
+        fail("wheel-bad-name", f"`{project}` is no project's name: it begins or ends with neither letter nor digit.")
     row = Listed(
         file=filename,
         sha256=sha256,
@@ -73,17 +77,30 @@ def pages(files: Iterable[Listed], *, wheels: str = "../../") -> dict[str, bytes
 def root_page(projects: Iterable[str]) -> bytes:
     """The page that names every project."""
     links = (f'<a href="{escape(project)}/">{escape(project)}</a><br>' for project in sorted(set(projects)))
-    return _page("Simple index", links)
+    return _page(_title(), links)
 
 
 def project_page(project: str, files: Iterable[Listed], wheels: str = "../../") -> bytes:
     """The page that names a project's files; see `pages`."""
     rows = sorted(files, key=lambda row: row.file)
-    return _page(f"Links for {project}", (f"{_link(row, wheels)}<br>" for row in rows))
+    return _page(_title(project), (f"{_link(row, wheels)}<br>" for row in rows))
+
+
+def is_ours(page: bytes, project: str = "") -> bool:
+    """Whether a page is one as they are made here, of a project or of all: another program's is not replaced."""
+    return page.startswith(_head(_title(project)).encode())
+
+
+def _title(project: str = "") -> str:
+    return f"Links for {project}" if project else "Simple index"
 
 
 def _page(title: str, lines: Iterable[str]) -> bytes:
-    head = (
+    return "\n".join((_head(title), *lines, "</body>", "</html>", "")).encode()
+
+
+def _head(title: str) -> str:
+    lines = (
         "<!DOCTYPE html>",
         '<html lang="en">',
         "<head>",
@@ -94,7 +111,7 @@ def _page(title: str, lines: Iterable[str]) -> bytes:
         "<body>",
         f"<h1>{escape(title)}</h1>",
     )
-    return "\n".join((*head, *lines, "</body>", "</html>", "")).encode()
+    return "\n".join(lines)
 
 
 def _link(row: Listed, wheels: str) -> str:

@@ -115,18 +115,28 @@ class Look(Protocol):
 Watch = Callable[[Member], Look]
 """Called for every member, in two threads; all of one member happens in one."""
 
+Known = Callable[[Member], bytes | None]
+"""The sha256 of a member's contents, where these very bytes were read with `pieces` before. Called in two threads."""
 
-def read_wheel(file: BinaryIO, filename: str) -> WheelFacts:
+
+def read_wheel(file: BinaryIO, filename: str, known: Known | None = None) -> WheelFacts:
     """Check a wheel and say what it is.
 
-    `filename` is the wheel's name without a folder. Every member is unpacked once, for RECORD. Raises `WheelError`
-    when the file is not a sound wheel of that name.
+    `filename` is the wheel's name without a folder. Every member is unpacked once, for RECORD, but for those that are
+    `known`. Raises `WheelError` when the file is not a sound wheel of that name.
     """
-    return facts_of(open_archive(file), filename)
+    return facts_of(open_archive(file), filename, known=known)
 
 
-def facts_of(archive: Archive, filename: str, watch: Watch | None = None, *, renamed: bool = False) -> WheelFacts:
-    """The same of an open archive, at whose members `watch` looks meanwhile.
+def facts_of(
+    archive: Archive,
+    filename: str,
+    watch: Watch | None = None,
+    *,
+    renamed: bool = False,
+    known: Known | None = None,
+) -> WheelFacts:
+    """The same of an open archive, at whose members `watch` looks meanwhile: at all of them, whatever is `known`.
 
     `renamed` takes a file whose tags were changed by renaming it, which installers do not mind; `tag_problem` tells.
     """
@@ -138,7 +148,7 @@ def facts_of(archive: Archive, filename: str, watch: Watch | None = None, *, ren
     whole = hashlib.sha256()
     rows, problems = _record_rows(archive)
     problems += _listing_problems(archive, rows)
-    reading = _Reading(archive, rows, watch)
+    reading = _Reading(archive, rows, watch, None if watch else known)
     run_both(chain(reading.jobs(), [Job(archive.source.size, map(whole.update, archive.source.blocks()))]))
     problems += reading.problems
     return WheelFacts(
@@ -548,9 +558,9 @@ _TOGETHER = 8 << 20  # bytes, unpacked: a thread takes so much at once
 class _Reading:
     """Reads every member and compares it with RECORD; `problems` are the findings."""
 
-    def __init__(self, archive: Archive, rows: Mapping[str, _Row], watch: Watch | None) -> None:
+    def __init__(self, archive: Archive, rows: Mapping[str, _Row], watch: Watch | None, known: Known | None) -> None:
         self.problems: list[RecordProblem] = []
-        self._archive, self._rows, self._watch = archive, rows, watch
+        self._archive, self._rows, self._watch, self._known = archive, rows, watch, known
 
     def jobs(self) -> Iterator[Job]:
         """What is to be done, in the order of the archive: each a large member, or small ones together."""
@@ -566,7 +576,12 @@ class _Reading:
     def _steps(self, members: Iterable[Member]) -> Iterator[None]:
         for member in members:
             row, look = self._rows.get(member.name), self._watch(member) if self._watch else None
-            hasher = hashlib.new(row.algorithm) if row and row.algorithm in _STRONG_HASHES else None
+            algorithm = row.algorithm if row and row.algorithm in _STRONG_HASHES else ""
+            if self._known and algorithm in ("", "sha256") and (digest := self._known(member)):
+                self.problems += _content_problems(member, row, digest) if row and algorithm else ()
+                yield
+                continue
+            hasher = hashlib.new(algorithm) if algorithm else None
             for piece in pieces(self._archive.source, member):  # without a hash too: that checks CRC and size
                 if hasher:
                     hasher.update(piece)

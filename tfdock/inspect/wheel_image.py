@@ -28,6 +28,7 @@ from tfdock.inspect import simple_index
 from tfdock.inspect.archive import EARLIEST_EPOCH as EPOCH
 from tfdock.inspect.identity import constraints
 from tfdock.inspect.oci import INDEX, MANIFEST, Descriptor, Manifest, canonical, digest
+from tfdock.inspect.plain_tar import BLOCK
 from tfdock.inspect.simple_index import METADATA_SUFFIX, Listed
 from tfdock.inspect.wheel_labels import CREATED, labels
 from tfdock.model import Digest, Version
@@ -41,8 +42,9 @@ SUMS = f"{WHEELS}/SHA256SUMS"
 FINGERPRINT_TAG = "fp-"
 """What the tags of fingerprints begin with."""
 
-BLOCK = 512
-"""Bytes that the parts of a tar are multiples of."""
+MOST_WHEELS = 200
+MOST_PAPERS = 16 << 20
+"""Bytes of the layer with all that is no wheel."""
 END = bytes(2 * BLOCK)
 """What a tar ends with."""
 _PLATFORM = re.compile(r"(?:(?:many|musl)?linux(?:\d+|_\d+_\d+)?)_([a-z0-9_]+)")

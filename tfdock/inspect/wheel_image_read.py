@@ -1,9 +1,9 @@
 """A wheel image as a stranger hands it over, judged before a byte of it is used. Pure.
 
 Nothing is extracted. What stands around a wheel in its layer follows from its name and size, so it is compared, not
-interpreted. Of the papers every member is looked at by name and kind, in memory; they must be, byte for byte, what
-tfdock would have written. Manifest, labels, SHA256SUMS and records must say the same of every wheel; whether its
-bytes do, who keeps them finds out.
+interpreted. Of the papers every member is looked at by name and kind, in memory; they must be put together, byte for
+byte, as tfdock would have done it. Manifest, labels, SHA256SUMS and records must say the same of every wheel; whether
+its bytes do, who keeps them finds out. The image's own index and constraints are not used, and not judged.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tfdock.inspect.wheel_image import (
     ARTIFACT_TYPE,
     CONFIG_TYPE,
     LAYER_TYPE,
+    MOST_WHEELS,
     SUMS,
     WHEELS,
     archive,
@@ -31,11 +32,8 @@ from tfdock.inspect.wheel_labels import OWN
 
 MOST_CONFIG = 1 << 20
 """Bytes of a configuration."""
-MOST_PAPERS = 16 << 20
-"""Bytes of the layer with all that is no wheel."""
-MOST_WHEELS = 200
 LARGEST_WHEEL = 8 << 30
-"""Bytes, less than a tar's header can say; TensorFlow's largest have 0.6 GB."""
+"""Bytes; TensorFlow's largest have 0.6 GB."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
@@ -161,7 +159,9 @@ def _labels(node: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
     )
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
-            raise Malformed(f"label and annotation `{name[:60]}` say different things")
+            raise Malformed(f"label and annotation `{name[:60]!a}` say different things")
+        if not ours[name].isascii():
+            raise Malformed(f"label `{name[:60]!a}` has letters that tfdock does not write there")
     return ours
 
 

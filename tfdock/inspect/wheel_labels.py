@@ -48,7 +48,8 @@ def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -
         "verified": _listed(verified(record) for record in records),
     }
     found = {f"{STANDARD}.{name}": value for name, value in standard.items()}
-    return {name: value for name, value in (found | {f"{OWN}.{key}": own[key] for key in own}).items() if value}
+    found |= {f"{OWN}.{name}": value for name, value in own.items()}
+    return {name: value for name, value in found.items() if value}
 
 
 def verified(record: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ Whatever a wheel says of itself reaches the page as escaped text only.
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from tfdock.talk.report import environment, limits_of, style
 GENERATOR = '<meta name="generator" content="tfdock wheelhouse index">'
 """Stands in every page: what has it may be replaced by the next one."""
 
+_CPYTHON = re.compile("cp([0-9])([0-9]+)")
 _BEST_FIRST = list(WORDS)
 _NO_WHEEL = Way("none", "", "there is no wheel for that Python")
 _CPU = Way("cpu", "✓", "there is a wheel for the CPU alone")
@@ -78,7 +80,8 @@ def _newest_first(one: tuple[str, str]) -> tuple[object, ...]:
 def _pythons(wheels: Iterable[Mapping[str, Any]]) -> list[str]:
     """The Pythons that some wheel is made for: `3.11` of `cp311`."""
     tags = {tag for row in wheels for tag in str(row["python_tag"]).split(".")}
-    return sorted((f"{tag[2]}.{tag[3:]}" for tag in tags if tag.startswith("cp") and tag[3:].isdigit()), key=Version)
+    found = filter(None, (_CPYTHON.fullmatch(tag) for tag in tags))
+    return sorted((f"{match[1]}.{match[2]}" for match in found), key=Version)
 
 
 def _wheel(row: Mapping[str, Any], pythons: Iterable[str]) -> _Wheel:

@@ -49,9 +49,11 @@ class Finding:
 
     def _in(self, repository: ImageRef, plan: BuildPlan) -> StoredImage | None:
         tags = (fingerprint_tag(plan.fingerprint), plan.build_id)
+        # That of the wheel, not of this machine: the engine may be another one.
+        where = machine_platform(plan.build_id.rpartition("-")[2])
         for tag in tags:
             image = ImageRef(repository.repository, repository.registry, tag)
-            found = stored(image, here(), self.check)
+            found = stored(image, where, self.check)
             # Under the build id may lie another build of it, by another base or other flags.
             if found and [build.fingerprint for build in found.builds] == [plan.fingerprint]:
                 return found

@@ -13,7 +13,8 @@ from tfdock.decide.image_push import Shipment
 from tfdock.errors import Problem, ProfileError
 from tfdock.inspect import wheel_layout
 from tfdock.inspect.oci import Descriptor
-from tfdock.inspect.wheel_image import BLOCK, END, FINGERPRINT_TAG, header
+from tfdock.inspect.plain_tar import BLOCK
+from tfdock.inspect.wheel_image import END, FINGERPRINT_TAG, header
 
 _PIECE = 1 << 20
 

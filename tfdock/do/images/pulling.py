@@ -1,8 +1,8 @@
 """`pull`: wheels out of a registry into the wheelhouse. What arrives is kept, and used when all of it is known.
 
-A wheel is written beside its record, where no installer looks, while the digest of its layer is taken; then it is
-read as any wheel is, against its RECORD, and moved into the wheelhouse as a build would. A pull that breaks off or is
-killed leaves what arrived, and the next one goes on behind it.
+A wheel is written beside its record, where no installer looks, while the digest of its layer is taken and its members
+are read ahead; then it is held against its RECORD as any wheel is, and moved into the wheelhouse as a build would. A
+pull that breaks off or is killed leaves what arrived, and the next one goes on behind it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from io import FileIO
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from tfdock.do.failures import file_error, gib, make_folder
+from tfdock.do.images.ahead import Ahead
 from tfdock.do.images.stored import StoredImage, malformed
 from tfdock.do.machine import free_disk
 from tfdock.do.workspace import PULLED, WheelFile, Wheelhouse, file_sha256
@@ -33,7 +36,7 @@ _ROOM = 64 << 20
 """Bytes that are left free on the wheelhouse's disk."""
 
 Read = Callable[[BinaryIO, str], WheelFacts]
-"""Reads a whole wheel of that name, and holds it against its RECORD; raises WheelError."""
+"""Reads a whole wheel of that name, every member of it, and holds it against its RECORD; raises WheelError."""
 
 
 def _nothing(_: object) -> None:
@@ -61,14 +64,15 @@ class Pulling:
     """Takes builds out of images into a wheelhouse.
 
     `check` is called now and then and raises to stop; `say` hears what is going on, and `progress` of so many bytes
-    more. Every method raises what `Repository` does, and WheelRefused, DiskFull and what is wrong with files.
+    more. `read` is for who looks at what is in wheels; without, they are read while they arrive. Every method raises
+    what `Repository` does, and WheelRefused, DiskFull and what is wrong with files.
     """
 
     wheelhouse: Wheelhouse
     check: Callable[[], None]
     say: Callable[[str], object] = _nothing
     progress: Callable[[int], object] = _nothing
-    read: Read = read_wheel
+    read: Read | None = None
     received: int = field(default=0, init=False)
     kept: int = field(default=0, init=False)
 
@@ -77,7 +81,7 @@ class Pulling:
         make_folder(self.wheelhouse.root)
         found = []
         for build in image.builds:
-            with self.wheelhouse.locked(BuildId(build.build_id)):
+            with self._own_files(), self.wheelhouse.locked(BuildId(build.build_id)):
                 found.append(self.taken(image, build))
         return found
 
@@ -136,8 +140,10 @@ class Pulling:
         begun = min(part.stat().st_size, wheel.size) if part.is_file() else 0
         self._check_room(wheel.size - begun)
         try:
-            self._download(image, wheel, part, begun)
-            self._verify(image, wheel, part)
+            # Unbuffered: what has arrived is to be there when we are killed.
+            with open(part, "r+b" if begun else "w+b", buffering=0, opener=_no_link) as file:
+                file.truncate(begun)
+                self._take(image, wheel, file, begun)
         except VerificationFailed:
             part.unlink()
             if not begun:
@@ -148,6 +154,15 @@ class Pulling:
         else:
             self.kept += begun
             self.received += wheel.size - begun
+
+    def _take(self, image: StoredImage, wheel: FoundWheel, file: FileIO, begun: int) -> None:
+        """Bring a file that has `begun` bytes to the whole wheel, and hold it against image and RECORD."""
+        # Who looks at what is in a wheel reads all of it when it is there: nobody needs to before.
+        with Ahead(file, wheel.size, threads=0 if self.read else 2) as ahead:
+            ahead.arrived(begun)
+            self._download(image, wheel, file, begun, ahead.arrived)
+            self.check()
+            self._verify(image, wheel, file, self.read or partial(read_wheel, known=ahead.sha256))
 
     def _check_room(self, size: int) -> None:
         root, free = self.wheelhouse.root, free_disk(self.wheelhouse.root)
@@ -160,39 +175,38 @@ class Pulling:
                 )
             )
 
-    def _download(self, image: StoredImage, wheel: FoundWheel, part: Path, begun: int) -> None:
-        """Bring a file to the whole wheel, behind the `begun` bytes that it has."""
-        before = chain([frame(wheel.file, wheel.size)[0]], _blocks(part, begun)) if begun else ()
+    def _download(
+        self, image: StoredImage, wheel: FoundWheel, file: FileIO, begun: int, arrived: Callable[[int], object]
+    ) -> None:
+        """Write what is missing; `arrived` hears how much of the wheel is there."""
+        before = chain([frame(wheel.file, wheel.size)[0]], _blocks(file, begun)) if begun else ()
         pieces = image.repository.blob(wheel.layer, before)
-        # Unbuffered: what has arrived is to be there when we are killed.
-        with open(part, "r+b" if begun else "wb", buffering=0, opener=_no_link) as file:
-            file.truncate(begun)
-            file.seek(begun)
-            self.progress(begun)
-            try:
-                for piece in wheel_bytes(wheel, pieces, begun):
-                    file.write(piece)
-                    self.progress(len(piece))
-            except Malformed as error:
-                for _ in pieces:  # are these the bytes that were pushed? If not, the registry is to blame
-                    pass
-                raise malformed(image.image, image.digest, str(error)) from error
-            except NetworkError as error:
-                if file.tell():
-                    error.problems = tuple(_with_hint(problem) for problem in error.problems)
-                raise
-
-    def _verify(self, image: StoredImage, wheel: FoundWheel, part: Path) -> None:
-        """Hold what lies on the disk against the image, and against its own RECORD."""
-        self.check()
+        self.progress(begun)
         try:
-            with part.open("rb") as file:
-                facts = self.read(file, wheel.file)
+            for piece in wheel_bytes(wheel, pieces, begun):
+                _write(file, piece)
+                arrived(file.tell())
+                self.progress(len(piece))
+        except Malformed as error:
+            for _ in pieces:  # are these the bytes that were pushed? If not, the registry is to blame
+                pass
+            raise malformed(image.image, image.digest, str(error)) from error
+        except NetworkError as error:
+            if file.tell():
+                error.problems = tuple(_with_hint(problem) for problem in error.problems)
+            raise
+
+    def _verify(self, image: StoredImage, wheel: FoundWheel, file: FileIO, read: Read) -> None:
+        """Hold what lies on the disk against the image, and against its own RECORD."""
+        try:
+            facts = read(file, wheel.file)
         except WheelError as error:
             raise self._refused(image, wheel, error.code, error.message) from error
         if facts.sha256 != wheel.sha256:
             what = f"{wheel.file} has the sha256 {facts.sha256}, but its labels, SHA256SUMS and record {wheel.sha256}"
             raise malformed(image.image, image.digest, what)
+        if facts.tag_problem:  # who looks at members takes renamed wheels as well
+            raise self._refused(image, wheel, "wheel-tag-mismatch", facts.tag_problem)
         if not facts.record_ok:
             first = facts.record_problems[0]
             raise self._refused(image, wheel, first.code, f"{first.path}: {first.message}")
@@ -208,12 +222,19 @@ class Pulling:
         )
 
 
-def _blocks(path: Path, size: int) -> Iterator[bytes]:
-    """The first so many bytes of a file."""
-    with path.open("rb") as file:
-        while size and (block := file.read(min(size, _BLOCK))):
-            size -= len(block)
-            yield block
+def _blocks(file: FileIO, size: int) -> Iterator[bytes]:
+    """The first so many bytes of a file, which is left behind them."""
+    file.seek(0)
+    while size and (block := file.read(min(size, _BLOCK))):
+        size -= len(block)
+        yield block
+
+
+def _write(file: FileIO, data: bytes) -> None:
+    """All of it: on a disk that is nearly full, less may be written without an error."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement
-from packaging.utils import parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfdock.decide.render import BuildContext
 from tfdock.decide.runtime_image import (
@@ -36,12 +38,15 @@ from tfdock.do.wheels import inspected
 from tfdock.do.workspace import file_sha256
 from tfdock.errors import BuildFailed, Interrupted, Problem, WheelRefused
 from tfdock.inspect import wheel_image
+from tfdock.inspect.build_record import WHEEL
 from tfdock.inspect.identity import constraints, runs_on_python
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.wheel_labels import STANDARD, labels
 from tfdock.model import Digest, ImageRef
 from tfdock.read.knowledge import KnowledgeBase
 
+_PYTHON = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}")
+"""What may be called so in a script and in a path, whoever wrote the record."""
 _CREATED = f"{STANDARD}.created"
 
 
@@ -170,20 +175,21 @@ class _Making(Lab):
         asked = self._plan.get("runtime") if self._asked("runtime") else None
         known = self._knowledge.runtimes.get(python)
         reference = asked or (known.image if known and runs_on_python(*tags, python) else None)
-        if not isinstance(reference, str):
+        image = _image_called(reference)
+        if image is None or not _PYTHON.fullmatch(python):
             raise impossible(
                 "runtime-unknown",
                 f"no image is known with a Python for {tags[0]}",
-                "name one that has it: `runtime: …` in the profile",
+                "name one that has it: `runtime: …` in the profile, and build again",
             )
         linked = linked_to_accelerator(self._knowledge, self._inspection)
         if linked and not asked:
             raise impossible(
                 "runtime-lacks-libraries",
-                f"the wheel links {', '.join(linked)}, which {reference} does not have",
-                "name an image that has them and the wheel's Python: `runtime: …` in the profile",
+                f"the wheel links {', '.join(linked)}, which {image} does not have",
+                "name an image that has them and the wheel's Python: `runtime: …` in the profile, and build again",
             )
-        return ImageRef.parse(reference), python
+        return image, python
 
     def _choice(self, name: str) -> str:
         return next((str(one["value"]) for one in self._choices if one.get("field") == name), "")
@@ -201,11 +207,8 @@ class _Making(Lab):
 
     def _contents(self, base: ImageInfo, python: str) -> _Contents:
         """Fetch what the wheel requires, as when it was tried, and then what it uses of its accelerator."""
+        wanted = self._requirements()
         chosen = self._libraries(python)
-        try:
-            wanted = requirements(self._inspection.metadata.requires_dist)
-        except InvalidRequirement as error:
-            raise impossible("dependencies-unavailable", f"it requires {error}", "") from error
         limits = limits_of(self._knowledge, self._inspection)
         required = self._wheels_for(base, wanted, limits)
         held_to = (*limits, *(_pin(path) for path in required))
@@ -225,19 +228,33 @@ class _Making(Lab):
             for row in self._knowledge.companions
             if row.accelerator == accelerator.accelerator and row.extra in self._inspection.metadata.provides_extra
         }
-        texts = self._inspection.metadata.requires_dist
-        try:
-            plain = requirements(texts)
-            offered = [line for line in requirements(texts, sorted(filter(None, extras))) if line not in plain]
-        except InvalidRequirement as error:
-            raise impossible("dependencies-unavailable", f"it requires {error}", "") from error
+        plain = self._requirements()
+        offered = [line for line in self._requirements(sorted(filter(None, extras))) if line not in plain]
         return libraries(self._knowledge, self._inspection, offered, python)
+
+    def _requirements(self, extras: Sequence[str] = ()) -> list[str]:
+        """What the wheel's METADATA requires, as lines for pip."""
+        try:
+            return requirements(self._inspection.metadata.requires_dist, extras)
+        except InvalidRequirement as error:
+            fix = "correct what its source requires, and build again"
+            raise impossible("dependencies-unavailable", f"the wheel requires {error}", fix) from error
 
     def _wheels_for(self, base: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> tuple[Path, ...]:
         """The wheels that these lines mean, by name."""
         if not wanted:
             return ()
-        return tuple(sorted(self.fetched(base, wanted, limits).glob("*.whl")))
+        folder = self.fetched(base, wanted, limits)
+        found = sorted(folder.glob("*.whl"))
+        # A package that has only a source archive ran code of its own in the container where these were made.
+        for path in found:
+            if not _is_wheel(path):
+                raise impossible(
+                    "dependencies-unavailable",
+                    f"{path.name!a} came with what the wheel requires, and is no wheel",
+                    f"find out which package brings it; then remove {folder}",
+                )
+        return tuple(found)
 
     # --- the image ----------------------------------------------------------------------------------------------
 
@@ -247,6 +264,8 @@ class _Making(Lab):
         own = labels([self._build.record], self._build.wheels)
         own |= {f"{STANDARD}.base.name": str(reference)} | ({f"{STANDARD}.base.digest": digest} if digest else {})
         own.pop(_CREATED)  # when that was, the engine says
+        # Some of it comes from a record, which may be anybody's; a label is a line.
+        own = {name: "".join(one if one.isprintable() else " " for one in text) for name, text in own.items()}
         return RuntimeImage(
             build_id=self._build.build_id,
             base=reference,
@@ -265,7 +284,7 @@ class _Making(Lab):
         for path, wheel in zip(self._wheels, self._build.wheels, strict=True):
             _check_same(path, wheel.sha256)
         steps.engine.tag(found.id, self._wish.name)
-        # They hold everything a second time.
+        # They hold everything a second time; of an image that did not come to its end, `cache prune` removes them.
         for stage in steps.engine.dangling(STAGE_LABEL):
             if stage.labels[STAGE_LABEL] == steps.run:
                 steps.engine.remove_image(stage.id)
@@ -335,6 +354,21 @@ def _check_same(path: Path, sha256: str) -> None:
         raise WheelRefused(
             Problem(code="wheel-changed", message=f"{path} was replaced meanwhile", fix="run the same command again")
         )
+
+
+def _image_called(reference: object) -> ImageRef | None:
+    """The image of that name; None for what is no name."""
+    with suppress(ValueError):
+        return ImageRef.parse(reference) if isinstance(reference, str) else None
+    return None
+
+
+def _is_wheel(path: Path) -> bool:
+    if not WHEEL.fullmatch(path.name) or path.is_symlink() or not zipfile.is_zipfile(path):
+        return False
+    with suppress(InvalidWheelFilename):
+        return bool(parse_wheel_filename(path.name))
+    return False
 
 
 def _members(wheel: Path) -> list[str]:

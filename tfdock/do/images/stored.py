@@ -11,6 +11,7 @@ from tfdock.do.registry.oci import Found, Repository
 from tfdock.errors import Incompatible, NetworkError, Problem, ProfileError, VerificationFailed
 from tfdock.inspect import oci, wheel_image_read
 from tfdock.inspect.oci import Descriptor, Malformed, Manifest
+from tfdock.inspect.wheel_image import MOST_PAPERS
 from tfdock.inspect.wheel_image_read import FoundBuild, Labelled
 from tfdock.model import Digest, ImageRef
 
@@ -78,7 +79,7 @@ def _of_platform(image: ImageRef, repository: Repository, index: Found, platform
 
 
 def _builds(repository: Repository, about: Labelled) -> tuple[FoundBuild, ...]:
-    return wheel_image_read.builds(about, _small(repository, about.papers, wheel_image_read.MOST_PAPERS))
+    return wheel_image_read.builds(about, _small(repository, about.papers, MOST_PAPERS))
 
 
 def _small(repository: Repository, blob: Descriptor, most: int) -> bytes:

@@ -59,6 +59,9 @@ class Access:
 class Lab:
     """Containers on a bench, for wheels with those tags of Python and ABI (`cp311`, `cp311`)."""
 
+    _instead = ""
+    """What somebody can do who cannot fetch anything."""
+
     def __init__(self, bench: Bench, python_tag: str, abi_tag: str) -> None:
         self._bench, self._tags = bench, (python_tag, abi_tag)
 
@@ -108,7 +111,7 @@ class Lab:
                         code="dependencies-unavailable",
                         message=f"pip cannot get what the wheel requires: {' '.join(errors[-2:])[:500]}",
                         fix="check the network, `network:` in the settings and pip's variables (PIP_INDEX_URL, "
-                        "PIP_CERT); or give a folder of wheels: `tfdock verify --dependencies DIR`",
+                        f"PIP_CERT){self._instead}",
                     )
                 )
             )

@@ -49,6 +49,8 @@ _LONGEST = 1 << 20
 class Trying(Lab):
     """One wheel's trial on a bench."""
 
+    _instead = "; or give a folder of wheels: `tfdock verify --dependencies DIR`"
+
     def __init__(
         self, bench: Bench, knowledge: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: Wanted
     ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -14,7 +13,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from tfdock.decide.holdings import Told, told_by_build_info, told_by_record
 from tfdock.do.wheelhouse.index import Signature, WheelIndex, signature
-from tfdock.do.workspace import Wheelhouse, file_sha256
+from tfdock.do.workspace import Wheelhouse, file_sha256, record_of
 from tfdock.inspect.archive import open_archive
 from tfdock.inspect.defects import WheelError
 from tfdock.inspect.inspection import build_info_of
@@ -36,12 +35,12 @@ class Recorded:
     @property
     def fingerprint(self) -> str:
         """The build's fingerprint."""
-        return str(self.record.get("fingerprint"))
+        return str(self.record["fingerprint"])
 
     @property
     def wheels(self) -> Iterator[tuple[str, str, int]]:
         """Its wheels: file, sha256, size."""
-        for wheel in self.record.get("wheels") or ():
+        for wheel in self.record["wheels"]:
             yield wheel["file"], wheel["sha256"], wheel["size"]
 
 
@@ -73,21 +72,9 @@ class Held:
 
 
 def records(house: Wheelhouse) -> list[Recorded]:
-    """Every record of the wheelhouse that can be read."""
-    found = []
-    for file in house.record_files():
-        with suppress(OSError, ValueError):
-            record = json.loads(file.read_bytes())
-            one = Recorded(record=record, folder=file.parent)
-            with suppress(AttributeError, KeyError, TypeError):
-                if all(map(_is_wheel, one.wheels)):
-                    found.append(one)
-    return found
-
-
-def _is_wheel(row: tuple[object, object, object]) -> bool:
-    file, sha256, size = row
-    return isinstance(file, str) and isinstance(sha256, str) and isinstance(size, int)
+    """Every record of the wheelhouse that can be read, with the folder that it lies in."""
+    found = ((file.parent, record_of(file)) for file in house.record_files())
+    return [Recorded(record=record, folder=folder) for folder, record in found if record is not None]
 
 
 def held(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) -> list[Held]:

@@ -52,7 +52,8 @@ def covered(
                 answer = {"key": key, "wheel": _asked(house.root / file, knowledge)}
             except (WheelRefused, OSError):
                 continue  # it went, or changed, since it was indexed
-            write_atomically(kept, json.dumps(answer).encode())
+            with house.changing():  # who tidies up then knows that nobody is at it
+                write_atomically(kept, json.dumps(answer).encode())
         if answer["wheel"]["tensorflow"]:
             found.append({"file": file, "sha256": sha256, **answer["wheel"]})
     return found
@@ -61,7 +62,7 @@ def covered(
 def _remembered(kept: Path, key: str) -> dict[str, Any] | None:
     with suppress(OSError, ValueError):
         answer = json.loads(kept.read_bytes())
-        if isinstance(answer, dict) and answer.get("key") == key:
+        if isinstance(answer, dict) and answer.get("key") == key and isinstance(answer.get("wheel"), dict):
             return answer
     return None
 

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tfdock.do.failures import FULL
 from tfdock.do.workspace import Wheelhouse, write_atomically
-from tfdock.errors import Problem
+from tfdock.errors import Problem, ProfileError
 from tfdock.inspect.archive import open_archive
+from tfdock.inspect.build_record import WHEEL
 from tfdock.inspect.defects import FIXES, WheelError
-from tfdock.inspect.simple_index import METADATA_SUFFIX, Listed, listed, project_page, root_page
+from tfdock.inspect.simple_index import METADATA_SUFFIX, Listed, is_ours, listed, project_page, root_page
 from tfdock.inspect.wheel import facts_of
 
 SCHEMA = "tfdock.index/1"
@@ -31,6 +34,9 @@ Progress = Callable[[str], object]
 
 Signature = tuple[int, int, int, int]
 """Size, times of the last change of contents and of anything, inode: a file that has them all is the one it was."""
+_FEW = 100
+"""Files that are synced one by one; of thousands that takes minutes."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +74,20 @@ class WheelIndex:
         self._house = house
         self._root = house.root
         self._pages = house.root / "simple"
+        self._root_page = self._pages / "index.html"
         self._state = house.root / ".tfdock" / "index.json"
 
     @property
     def exists(self) -> bool:
-        """Whether one was made here."""
-        return (self._pages / "index.html").is_file()
+        """Whether one was made here; another program's does not count."""
+        return is_ours(_contents(self._root_page))
 
     def update(self, progress: Progress = lambda _: None) -> Indexed:
-        """Make the index of what is there now; only wheels that it does not know are read. Raises OSError."""
+        """Make the index of what is there now; only wheels that it does not know are read.
+
+        Raises OSError, and ProfileError (`file-error`) where another program's index is in its place.
+        """
+        self._check_place()
         known = self._known()
         looked = _Looked(entries=known)
         # Reading takes long, and nobody shall wait for it; then once more, alone, for what changed meanwhile.
@@ -92,14 +103,28 @@ class WheelIndex:
         )
 
     def leave_out(self, files: Iterable[str]) -> None:
-        """Name these no longer; for who holds the wheelhouse and is about to change or remove them."""
-        known = self._known() if self.exists else {}
-        if not known.keys().isdisjoint(left := set(files)):
-            entries = self._unchanged(known, without=left)
+        """Name these no longer; for who holds the wheelhouse and is about to change or remove them.
+
+        On a full disk no shorter page can be written: then all pages go, until `take_in` has room for them.
+        """
+        if not self.exists:
+            return
+        known, left = self._known(), set(files)
+        entries = self._unchanged(known, without=left)
+        try:
+            # Also where none of them is known: who was killed may have written a page, and not yet that it knows.
             self._write(entries, {}, gone=known.keys() - entries.keys())
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            for page in [one for one in self._pages.glob("*/index.html") if is_ours(_contents(one), one.parent.name)]:
+                page.unlink()
 
     def take_in(self, files: Mapping[str, str]) -> None:
-        """Name these as well, given with their sha256; for who holds the wheelhouse and has just published them."""
+        """Name these as well, given with their sha256; for who holds the wheelhouse and has just published them.
+
+        Without any, it writes what it knows of the others.
+        """
         if not self.exists:
             return
         known = self._known()
@@ -161,8 +186,14 @@ class WheelIndex:
             if document["schema"] != SCHEMA:
                 return {}
             return {entry.listed.file: entry for entry in map(_entry, document["wheels"])}
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return {}
+
+    def _check_place(self) -> None:
+        if self._root_page.exists() and not self.exists:
+            message = f"{self._root_page} is there already, and no page of tfdock's"
+            fix = "move that index away, or make one in a folder of your own: `--wheelhouse DIR`"
+            raise ProfileError(Problem(code="file-error", message=message, fix=fix))
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -171,20 +202,27 @@ class WheelIndex:
         self._pages.mkdir(exist_ok=True)
         self._write_documents(entries, documents)
         rows = [_row(entries[file]) for file in sorted(entries)]
-        _write_unsynced(self._state, json.dumps({"schema": SCHEMA, "wheels": rows}, separators=(",", ":")).encode())
+        state = json.dumps({"schema": SCHEMA, "wheels": rows}, separators=(",", ":"))
+        _write(self._state, state.encode())
         projects: dict[str, list[Listed]] = {}
         for entry in entries.values():
             projects.setdefault(entry.listed.project, []).append(entry.listed)
         for project, files in projects.items():
             (self._pages / project).mkdir(exist_ok=True)
             _write(self._pages / project / "index.html", project_page(project, files))
-        _write(self._pages / "index.html", root_page(projects))
-        for folder in [one for one in self._pages.iterdir() if one.name not in projects and one.is_dir()]:
-            (folder / "index.html").unlink(missing_ok=True)
-            with suppress(OSError):  # somebody keeps something else there
-                folder.rmdir()
+        _write(self._root_page, root_page(projects))
+        self._remove_pages(but=projects)
         for file in gone:
             self._document(file).unlink(missing_ok=True)
+
+    def _remove_pages(self, but: Collection[str]) -> None:
+        """Remove the pages of other projects, and nothing that somebody else put there or a link leads to."""
+        for folder in [one for one in self._pages.iterdir() if one.name not in but and not one.is_symlink()]:
+            page = folder / "index.html"
+            if is_ours(_contents(page), folder.name):
+                page.unlink(missing_ok=True)
+                with suppress(OSError):  # something else is kept there
+                    folder.rmdir()
 
     def _write_documents(self, entries: Mapping[str, Entry], documents: Mapping[str, bytes]) -> None:
         """METADATA beside each wheel; also where somebody removed it."""
@@ -194,7 +232,7 @@ class WheelIndex:
             if data is None and there.get(file + METADATA_SUFFIX) != entry.metadata_size:
                 data = _read(self._root / file, entry.listed.sha256)[1]
             if data is not None:
-                _write_unsynced(self._document(file), data)
+                _write(self._document(file), data, durable=len(documents) <= _FEW)
 
     def _document(self, file: str) -> Path:
         return self._root / f"{file}{METADATA_SUFFIX}"
@@ -241,30 +279,27 @@ def _row(entry: Entry) -> dict[str, object]:
 
 
 def _entry(row: Mapping[str, object]) -> Entry:
+    """The entry of a row; raises ValueError, TypeError or KeyError for what is none, however it came there."""
     about, known, size = row["listed"], row["signature"], row["metadata_size"]
     if not (isinstance(about, dict) and isinstance(known, list) and isinstance(size, int)):
         raise TypeError("no entry")
     one, two, three, four = known
-    if "/" in about["file"]:
-        raise ValueError("no name of a file")
-    return Entry(listed=Listed(**about), signature=(one, two, three, four), metadata_size=size)
+    listed = Listed(**about)
+    if not (WHEEL.fullmatch(listed.file) and _SHA256.fullmatch(listed.sha256)):
+        raise ValueError("no wheel")
+    if not all(isinstance(text, str | None) for text in (listed.requires_python, listed.metadata_sha256)):
+        raise TypeError("no text")
+    return Entry(listed=listed, signature=(one, two, three, four), metadata_size=size)
 
 
-def _write_unsynced(path: Path, data: bytes) -> None:
-    """Replace a file in one step. Of thousands syncing takes minutes; what a power cut spoils, the next run sees."""
-    if not _holds(path, data):
-        temporary = path.with_name(f".{path.name}.{os.getpid()}-0")
-        temporary.write_bytes(data)
-        temporary.replace(path)
-
-
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Write a file unless it holds that already."""
-    if not _holds(path, data):
-        write_atomically(path, data)
+    if _contents(path) != data:
+        write_atomically(path, data, durable=durable)
 
 
-def _holds(path: Path, data: bytes) -> bool:
+def _contents(path: Path) -> bytes:
+    """What a file holds; nothing, where there is none."""
     with suppress(OSError):
-        return path.stat().st_size == len(data) and path.read_bytes() == data
-    return False
+        return path.read_bytes()
+    return b""

@@ -6,55 +6,28 @@ removed.
 
 from __future__ import annotations
 
-import os
-import re
-import stat
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 from tfdock.decide.holdings import Chosen, Rules, Stock, choose
 from tfdock.do import journal
-from tfdock.do.wheelhouse.catalogue import Held, Recorded, held, records
+from tfdock.do.failures import FULL
+from tfdock.do.wheelhouse.catalogue import Held, Recorded, held
 from tfdock.do.wheelhouse.index import WheelIndex, signature
-from tfdock.do.workspace import PULLED, Wheelhouse, file_sha256, kept_files, remove_folder
+from tfdock.do.wheelhouse.leftovers import (
+    Leftover,
+    build_ids,
+    joined,
+    left_behind,
+    of_builds_without_wheel,
+    traces,
+)
+from tfdock.do.workspace import Wheelhouse, file_sha256, remove_folder
 from tfdock.errors import Locked
-from tfdock.inspect.simple_index import METADATA_SUFFIX
 from tfdock.model import BuildId
-
-_ABANDONED = 86400.0
-"""Seconds after which a staging folder is nobody's, if no run that is known here has it."""
-_TEMPORARY = re.compile(r"\..+\.\d+-\d+")
-"""What `write_atomically` writes before it renames; who holds the wheelhouse knows that nobody is at it."""
-
-
-Trace = frozenset[tuple[str, int, float, int]]
-"""Path, inode, time and size of a file, or of a folder and all that is in it: whatever is written changes one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
-    """Something that no wheel needs: a path in the wheelhouse, what it is, and by which it is known again.
-
-    `build_id` is the one whose it is, None for what belongs to none.
-    """
-
-    path: Path
-    what: str
-    trace: Trace
-    build_id: BuildId | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of all its files."""
-        return sum(size for *_, size in self.trace)
-
-    @property
-    def changed(self) -> float:
-        """When it, or anything in it, was changed last, in seconds since 1970."""
-        return max((changed for _, _, changed, _ in self.trace), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +55,18 @@ def prune(house: Wheelhouse, state: Path, rules: Rules, *, failed: bool = False,
     Those are logs, records, and wheels that were refused; of them what is younger than `rules.before` stays.
     `state` is where the journal of runs lies. Raises OSError.
     """
-    busy = {build_id for build_id in sorted(_build_ids(house)) if not _is_free(house, build_id)}
+    busy = {build_id for build_id in sorted(build_ids(house)) if not _is_free(house, build_id)}
     # Looked at first: what a run writes from here on is no leftover, whatever the wheels are found to be.
-    traces = _traces(house) if failed else {}
+    seen = traces(house) if failed else {}
     found = held(house, tuple)
     chosen = _chosen(found, rules, busy)
-    leftovers = [*_abandoned(house, state), *_strays(house)]
+    leftovers = list(left_behind(house, state, busy))
     if failed:
         doomed = {one.file for one in chosen.gone}
         stays = [one for one in found if one.path.name not in doomed]
-        unneeded = _of_builds_without_wheel(house, traces, stays)
-        old = (one for one in unneeded if rules.before is None or one.changed < rules.before)
-        leftovers += [one for one in old if one.build_id not in busy]
+        unneeded = of_builds_without_wheel(house, seen, stays)
+        leftovers = joined(leftovers, [one for one in unneeded if rules.before is None or one.changed < rules.before])
+    leftovers = [one for one in leftovers if one.build_id not in busy]
     work = _Work(house, found)
     if not dry_run:
         work.remove(chosen.gone, leftovers)
@@ -105,10 +78,6 @@ def prune(house: Wheelhouse, state: Path, rules: Rules, *, failed: bool = False,
         reached=chosen.reached and (rules.max_size is None or chosen.left + kept <= rules.max_size),
         busy=tuple(sorted(busy | work.busy)),
     )
-
-
-def _build_ids(house: Wheelhouse) -> set[BuildId]:
-    return {BuildId(folder.parent.name) for folder in _record_folders(house)}
 
 
 def _is_free(house: Wheelhouse, build_id: BuildId) -> bool:
@@ -141,8 +110,9 @@ def _chosen(found: Sequence[Held], rules: Rules, busy: Collection[str]) -> Chose
 
 
 def _is_sound(one: Held) -> bool:
+    """Whether it is what a build published; a link that somebody put there is not, wherever it leads."""
     with suppress(FileNotFoundError):
-        return file_sha256(one.path) == one.sha256
+        return not one.path.is_symlink() and file_sha256(one.path) == one.sha256
     return False
 
 
@@ -163,13 +133,15 @@ def _stock(one: Held, recorded: Recorded, busy: Collection[str]) -> Stock:
 class _Work:
     """Removes what was chosen, unless it has changed since, or a run has come to need it: that is `kept`.
 
-    Everything is moved aside first, which takes no time: nobody waits while hundreds of megabytes are removed.
+    Everything is moved aside first, which takes no time: nobody waits while hundreds of megabytes are removed. Only
+    where the disk has no room for that is it removed at once.
     """
 
     def __init__(self, house: Wheelhouse, found: Sequence[Held]) -> None:
         self._house = house
         self._found = {one.path.name: one for one in found}
-        self._aside = house.staging(f"pruned-{journal.new_run_id()}")
+        self._aside: Path | None = house.staging(f"pruned-{journal.new_run_id()}")
+        self._moved = count()
         self.kept: list[Stock | Leftover] = []
         self.busy: set[str] = set()
 
@@ -177,7 +149,7 @@ class _Work:
         """Remove them, build id by build id, and what is of none at the end."""
         if not (wheels or leftovers):
             return
-        self._aside.mkdir(parents=True)
+        self._make_room_aside()
         index = WheelIndex(self._house)
         with self._house.changing():
             index.leave_out(one.file for one in wheels if self._is_same(one.file))
@@ -187,11 +159,20 @@ class _Work:
             parts.setdefault(BuildId(one.build_id) if one.build_id else None, []).append(one)
         for build_id, part in parts.items():
             self._part(build_id, part)
+        if self._aside:
+            remove_folder(self._aside)
         stayed = {one.file: self._found[one.file].sha256 or "" for one in self.kept if isinstance(one, Stock)}
-        if stayed:
-            with self._house.changing():
-                index.take_in({file: sha256 for file, sha256 in stayed.items() if self._is_same(file)})
-        remove_folder(self._aside)
+        with self._house.changing():
+            index.take_in({file: sha256 for file, sha256 in stayed.items() if self._is_same(file)})
+
+    def _make_room_aside(self) -> None:
+        try:
+            if self._aside:
+                self._aside.mkdir(parents=True)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._aside = None
 
     def _part(self, build_id: BuildId | None, part: Sequence[Stock | Leftover]) -> None:
         with ExitStack() as locks:
@@ -210,17 +191,17 @@ class _Work:
 
     def _move(self, one: Stock | Leftover) -> None:
         path = self._house.root / one.file if isinstance(one, Stock) else one.path
-        same = self._is_same(one.file) if isinstance(one, Stock) else self._is_still_left(one)
+        same = self._is_same(one.file) if isinstance(one, Stock) else one.is_still_there()
         if not same:
             self.kept.append(one)
             return
         with suppress(FileNotFoundError):
-            path.rename(self._aside / f"{len(list(self._aside.iterdir()))}-{path.name}")
-
-    def _is_still_left(self, one: Leftover) -> bool:
-        """Nobody has written to it since; and METADATA still lacks its wheel."""
-        lacking = one.path.suffix != METADATA_SUFFIX or not one.path.with_suffix("").exists()
-        return lacking and _trace(one.path) == one.trace
+            if self._aside:
+                path.rename(self._aside / str(next(self._moved)))
+            elif path.is_dir() and not path.is_symlink():
+                remove_folder(path)
+            else:
+                path.unlink()
 
     def _is_same(self, file: str) -> bool:
         with suppress(FileNotFoundError):
@@ -233,87 +214,3 @@ class _Work:
         own = {one.path.name for one in self._found.values() if one.recorded and one.recorded.build_id == build_id}
         if gone and own <= gone:
             self._house.constraints(build_id).unlink(missing_ok=True)
-
-
-# --- what is left of builds -----------------------------------------------------------------------------------------
-
-
-def _record_folders(house: Wheelhouse) -> list[Path]:
-    builds = (one for one in _entries(house.root / ".tfdock") if one.name.startswith("tf"))
-    return [one for build in builds for one in _entries(build) if one.is_dir() and not one.is_symlink()]
-
-
-def _traces(house: Wheelhouse) -> dict[Path, Trace]:
-    """By which the records' folders, and what is in each, are known again."""
-    folders = _record_folders(house)
-    return {path: _trace(path) for folder in folders for path in (folder, *_entries(folder))}
-
-
-def _of_builds_without_wheel(
-    house: Wheelhouse, traces: Mapping[Path, Trace], stays: Sequence[Held]
-) -> Iterator[Leftover]:
-    """Folders of builds none of whose wheels is here; in the others logs of failed tries and refused wheels."""
-    there = {(one.path.name, one.sha256) for one in stays if one.recorded}
-    kept = {
-        one.folder: one for one in records(house) if any((file, sha256) in there for file, sha256, _ in one.wheels)
-    }
-    for folder in _record_folders(house):
-        needed = _needed(kept[folder]) if folder in kept else None
-        gone = [folder] if needed is None else [one for one in _entries(folder) if one.name not in needed]
-        for path in gone:
-            if path in traces:
-                what = _called(path, whole=needed is None)
-                yield Leftover(path=path, what=what, trace=traces[path], build_id=BuildId(folder.parent.name))
-
-
-def _needed(one: Recorded) -> set[str]:
-    """The files of a build whose wheel is here."""
-    return {"record.json", PULLED, str(one.record.get("log")), *kept_files(one.record).values()}
-
-
-def _called(path: Path, *, whole: bool) -> str:
-    if whole:
-        return "record and logs of a build without wheel" if (path / "record.json").is_file() else "logs"
-    return "refused wheel" if path.name == "refused" else "of a build that did not end well"
-
-
-def _abandoned(house: Wheelhouse, state: Path) -> Iterator[Leftover]:
-    """Staging folders of runs that are over. A run elsewhere may not be known here: they must be old as well."""
-    alive = journal.living(state)
-    for folder in _entries(house.root / ".tfdock" / "staging"):
-        one = Leftover(path=folder, what="staging of a run that was killed", trace=_trace(folder))
-        if folder.name not in alive and one.changed < time.time() - _ABANDONED:
-            yield one
-
-
-def _strays(house: Wheelhouse) -> Iterator[Leftover]:
-    """Half written files of ours, and METADATA whose wheel has gone."""
-    for path in (*_entries(house.root), *_files(house.root / "simple")):
-        if _TEMPORARY.fullmatch(path.name) and path.is_file():
-            yield Leftover(path=path, what="half written file", trace=_trace(path))
-        elif path.name.endswith(f".whl{METADATA_SUFFIX}") and not path.with_suffix("").exists():
-            yield Leftover(path=path, what="metadata without its wheel", trace=_trace(path))
-
-
-def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder, in order; nothing, where somebody has just removed it."""
-    try:
-        return sorted(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _files(path: Path) -> list[Path]:
-    """A path, and all that is below it: what goes meanwhile is left out."""
-    below = [Path(folder) / name for folder, names, files in os.walk(path) for name in (*names, *files)]
-    return [path, *below]
-
-
-def _trace(path: Path) -> Trace:
-    found = []
-    for one in _files(path):
-        with suppress(FileNotFoundError):
-            state = one.lstat()
-            size = 0 if stat.S_ISDIR(state.st_mode) else state.st_size
-            found.append((str(one), state.st_ino, state.st_mtime, size))
-    return frozenset(found)

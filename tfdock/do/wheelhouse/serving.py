@@ -26,6 +26,8 @@ SERVED = re.compile(
     rf"|{_NAME}\.whl(?:\.metadata)?|{_NAME}\.constraints\.txt"
 )
 """What may be asked for; whatever else lies in the folder, and `.tfdock` before all, is nobody's business."""
+_PATIENCE = 60.0
+"""Seconds that a client may say nothing; it may come again."""
 _TYPES = {".html": "text/html; charset=utf-8", ".txt": "text/plain; charset=utf-8", ".metadata": "text/plain"}
 
 
@@ -71,27 +73,38 @@ def serve(
     asyncio.run(_serve(house, host, port, ready, seen))
 
 
-async def _serve(
-    house: Wheelhouse, host: str, port: int, ready: Callable[[Address], object], seen: Callable[[str], object]
-) -> None:
+def _listening(host: str, port: int) -> list[socket.socket]:
     try:
-        sockets = bind_sockets(port, host)
-    except OSError as error:
+        if not host:  # to the system that is every address
+            raise OSError("no host is named")
+        return bind_sockets(port, host)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror or error if isinstance(error, OSError) else "it is no name of a host"
         raise ProfileError(
             Problem(
                 code="serve-address",
-                message=f"cannot listen on {host}, port {port}: {error.strerror or error}",
+                message=f"cannot listen on `{host}`, port {port}: {why}",
                 fix="give another `--port` (0 takes any that is free), or a `--host` that this machine has",
             )
         ) from error
+
+
+async def _serve(
+    house: Wheelhouse, host: str, port: int, ready: Callable[[Address], object], seen: Callable[[str], object]
+) -> None:
+    sockets = _listening(host, port)
 
     def told(handler: object) -> None:
         if isinstance(handler, _Files):
             seen(f"{handler.get_status()} {handler.request.method} {handler.request.path}")
 
     handlers = [(r"/(.*)", _Files, {"path": str(house.root), "default_filename": "index.html"})]
-    # Requests carry no bodies, and whoever says nothing for a minute may come again.
-    server = HTTPServer(Application(handlers, log_function=told), max_body_size=1024, idle_connection_timeout=60)
+    server = HTTPServer(
+        Application(handlers, log_function=told),
+        max_body_size=1024,  # no request that is answered has a body
+        body_timeout=_PATIENCE,
+        idle_connection_timeout=_PATIENCE,
+    )
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -124,6 +137,9 @@ class _Files(StaticFileHandler):
 
     def set_extra_headers(self, path: str) -> None:  # noqa: ARG002
         self.set_header("Cache-Control", "no-cache")  # keep it, and ask whether it still holds
+        # Who goes on with a download gets all of a file that has been replaced since, not the rest of another one.
+        if self.request.headers.get("If-Range") not in (None, self.compute_etag()):
+            self.request.headers.pop("Range", None)
 
     def write_error(self, status_code: int, **_: object) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")

@@ -262,7 +262,20 @@ def _repository(name: str) -> ImageRef:
 
 
 def _tag(text: str | None) -> str | None:
-    if text is not None and not _TAG.fullmatch(text):
+    from tfdock.inspect.wheel_image_read import is_promise
+
+    if text is None:
+        return None
+    if not _TAG.fullmatch(text):
         fix = "letters, digits, `.`, `_` and `-`, at most 128 of them, such as `--as nightly`"
         raise ProfileError(Problem(code="reference-malformed", message=f"`{text}` cannot be a tag", fix=fix))
+    if is_promise(text):
+        raise ProfileError(
+            Problem(
+                code="reference-malformed",
+                message=f"`{text}` cannot be a tag of yours: it is that of one build, which gets it anyway",
+                why="under a build id, or a fingerprint, `tfdock pull` takes nothing but that build",
+                fix="give another, such as `--as nightly`",
+            )
+        )
     return text

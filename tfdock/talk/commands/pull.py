@@ -130,10 +130,17 @@ class _Looking:
         from tfdock.do.images.finding import here
         from tfdock.do.images.stored import stored
 
+        down: list[NetworkError] = []
         for image in images:
-            found = stored(image, self.platform or here(), check)
+            try:
+                found = stored(image, self.platform or here(), check)
+            except NetworkError as error:
+                down.append(error)
+                continue
             if found:
                 return found
+        if down:
+            raise down[0]
         places = ", ".join(f"`{image}`" for image in images)
         fix = "check the name; a private one wants a login: `docker login`"
         raise NetworkError(
@@ -232,7 +239,7 @@ def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, A
     gpus = _Gpus(settings)
     house = House(settings.wheelhouse.absolute())
     with console.Reading(sys.stderr, wanted.name, "received") as reading:
-        pulling = Pulling(house, stop.check, _say, reading, gpus.read)
+        pulling = Pulling(house, stop.check, _say, reading, gpus.reader)
         image, found = until_stopped(lambda: _taken(pulling, wanted.find(stop.check)), stop)
     return [_told(image, one, gpus) for one in found]
 
@@ -249,7 +256,7 @@ def _say(text: str) -> None:
 
 
 class _Gpus:
-    """Reads wheels as `inspect` does where this machine has a GPU, and remembers what was found; else only checks."""
+    """Reads wheels as `inspect` does where this machine has a GPU, and remembers what was found."""
 
     def __init__(self, settings: Settings) -> None:
         from tfdock.do.machine import local_gpus
@@ -258,12 +265,12 @@ class _Gpus:
         self._here = bool(local_gpus())
         self._found: dict[str, Inspection] = {}
 
-    def read(self, file: BinaryIO, name: str) -> WheelFacts:
-        """Check a wheel; raises WheelError."""
-        from tfdock.inspect.wheel import read_wheel
+    @property
+    def reader(self) -> Callable[[BinaryIO, str], WheelFacts] | None:
+        """Reads a wheel of that name; raises WheelError. None where nobody needs to know what is in it."""
+        return self._read if self._here else None
 
-        if not self._here:
-            return read_wheel(file, name)
+    def _read(self, file: BinaryIO, name: str) -> WheelFacts:
         from tfdock.decide.serving import XLA_TRACE
         from tfdock.inspect.inspection import inspect_wheel
 
@@ -279,7 +286,7 @@ class _Gpus:
         base = knowledge_for(self._settings)
         if wheel.name not in self._found:  # it was here before
             with wheel.open("rb") as file:
-                self.read(file, wheel.name)
+                self._read(file, wheel.name)
         try:
             return base, self._found[wheel.name], asked(base, ["local"])
         except ProfileError:

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +36,10 @@ app.add_typer(group)
 _DAY = 86400
 
 
-def _house(settings: Settings) -> workspace.Wheelhouse:
+@contextmanager
+def _opened(settings: Settings) -> Iterator[workspace.Wheelhouse]:
+    """The wheelhouse, which must be there; what goes wrong with its files is told as such."""
+    from tfdock.do.failures import file_error
     from tfdock.do.workspace import Wheelhouse
 
     root = settings.wheelhouse.absolute()
@@ -47,7 +51,10 @@ def _house(settings: Settings) -> workspace.Wheelhouse:
                 fix="name it with `--wheelhouse`; `tfdock build` makes one",
             )
         )
-    return Wheelhouse(root)
+    try:
+        yield Wheelhouse(root)
+    except OSError as error:
+        raise file_error(error, {"the wheelhouse": root}) from error
 
 
 # --- list -----------------------------------------------------------------------------------------------------------
@@ -60,8 +67,8 @@ def list_(wheelhouse: Wheelhouse = None, knowledge: Knowledge = None, as_json: A
     from tfdock.do.wheelhouse.catalogue import held
 
     settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
-    house = _house(settings)
-    found = held(house, lambda: knowledge_for(settings).accelerators)
+    with _opened(settings) as house:
+        found = held(house, lambda: knowledge_for(settings).accelerators)
     if as_json:
         document = {"wheelhouse": str(house.root), "size": sum(one.size for one in found)}
         print_json("tfdock.wheelhouse-list/1", True, document | {"wheels": [_held_json(one) for one in found]})
@@ -109,8 +116,13 @@ def _listing(root: Path, found: Sequence[Held]) -> Iterator[str]:
     yield f"{style.strong(console.clean(str(root)))}  {_wheels(len(found))}, {size}"
     if found:
         head = ("TensorFlow", "Python", "for", "GPU code", "verified", "size", "made", "from", "wheel")
-        rows = [tuple(map(console.clean, _row(one))) for one in found]
+        rows = [tuple(map(_in_a_line, _row(one))) for one in found]
         yield from console.table([tuple(map(style.strong, head)), *rows])
+
+
+def _in_a_line(text: str) -> str:
+    """Text from elsewhere: a file whose name has a line break in it must not look like two."""
+    return console.clean(text.replace("\n", "\0"))
 
 
 def _row(one: Held) -> tuple[str, ...]:
@@ -152,13 +164,13 @@ def index_(
     from tfdock.do.wheelhouse.index import WheelIndex
 
     settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
-    house = _house(settings)
-    page = house.root / "index.html" if html else None
-    if page:
-        _may_be_written(page)  # told before anybody waits
-    indexed = WheelIndex(house).update(lambda file: console.say(f"reading {console.clean(file)}"))
-    if page:
-        _write_page(house, settings, page)
+    with _opened(settings) as house:
+        page = house.root / "index.html" if html else None
+        if page:
+            _may_be_written(page)  # told before anybody waits
+        indexed = WheelIndex(house).update(lambda file: console.say(f"reading {console.clean(file)}"))
+        if page:
+            _write_page(house, settings, page)
     console.show_problems(indexed.left_out)
     if as_json:
         document = {"index": str(house.root / "simple"), "page": str(page) if page else None, **asdict(indexed)}
@@ -228,17 +240,18 @@ def serve(
     from tfdock.do.wheelhouse import serving
     from tfdock.do.wheelhouse.index import WheelIndex
 
-    house = _house(settings_for(wheelhouse=wheelhouse))
-    index = WheelIndex(house)
-    if not index.exists:
-        raise ProfileError(
-            Problem(
-                code="wheelhouse-not-indexed",
-                message=f"{house.root} has no index",
-                fix=f"make it: `tfdock wheelhouse index --wheelhouse {house.root}`; then it follows by itself",
+    with _opened(settings_for(wheelhouse=wheelhouse)) as house:
+        index = WheelIndex(house)
+        if not index.exists:
+            making = f"tfdock wheelhouse index --wheelhouse {shlex.quote(str(house.root))}"
+            raise ProfileError(
+                Problem(
+                    code="wheelhouse-not-indexed",
+                    message=f"{house.root} has no index",
+                    fix=f"make it: `{making}`; then it follows by itself",
+                )
             )
-        )
-    wanted = _example(index.hashes())
+        wanted = _example(index.hashes())
 
     def ready(address: Address) -> None:
         if as_json:
@@ -322,8 +335,8 @@ def prune(
         max_size=None if max_size is None else read_size(max_size),
         keep=keep_latest,
     )
-    house = _house(settings)
-    pruned = pruning.prune(house, settings.state_dir, rules, failed=failed, dry_run=dry_run)
+    with _opened(settings) as house:
+        pruned = pruning.prune(house, settings.state_dir, rules, failed=failed, dry_run=dry_run)
     if as_json:
         print_json("tfdock.wheelhouse-prune/1", True, {"dry_run": dry_run, **_pruned_json(house.root, pruned)})
     else:
@@ -351,9 +364,10 @@ def _pruned_json(root: Path, pruned: Pruned) -> dict[str, Any]:
 def _tell_pruned(root: Path, pruned: Pruned, *, dry_run: bool) -> None:
     would = "would remove" if dry_run else "removed"
     for wheel in pruned.wheels:
-        console.result(f"{would} {wheel.file}  {console.size(wheel.size)}, {_ago(wheel.finished)}")
+        told = f"{console.size(wheel.size)}, made {_ago(wheel.finished)}"
+        console.result(f"{would} {_in_a_line(wheel.file)}  {told}")
     for one in pruned.leftovers:
-        path = console.clean(str(one.path.relative_to(root)))
+        path = _in_a_line(str(one.path.relative_to(root)))
         console.result(f"{would} {path}  {console.size(one.size)}, {one.what}")
     for build_id in pruned.busy:
         console.tell(f"{console.clean(build_id)} is left alone: a run has it")

@@ -11,7 +11,7 @@ fail() {
 }
 
 is_it() {
-  "$1" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" 2> /dev/null
+  "$1" -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != sys.argv[1])' "$version" 2> /dev/null
 }
 
 python=
