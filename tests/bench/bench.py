@@ -643,10 +643,10 @@ def written_profiles(folder: Path) -> Iterator[Path]:
 def cibuildwheel() -> Path:
     """The peer, installed once into an environment of its own."""
     folder = platformdirs.user_cache_path("tfdock-bench") / f"cibuildwheel-{CIBUILDWHEEL}"
-    ready, program = folder / "ready", folder / "bin" / "cibuildwheel"
-    if not ready.exists():
+    ready, python, program = (folder / name for name in ("ready", "bin/python", "bin/cibuildwheel"))
+    if not ready.exists() or not python.exists():  # a link to a Python that may have gone since
         output(sys.executable, "-m", "venv", "--clear", folder)
-        pip = (folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
+        pip = (python, "-m", "pip", "--disable-pip-version-check")
         output(*pip, "install", "--quiet", f"cibuildwheel=={CIBUILDWHEEL}")
         ready.touch()
     return program

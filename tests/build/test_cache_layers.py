@@ -754,6 +754,16 @@ def test_an_empty_machine_builds_from_the_registry_and_compiles_nothing_again(
         assert 0 < delta["size"] <= size
         assert before.sent <= 1.5 * delta["size"] + PER_PACK * delta["packs"]
 
+        native = write_profile(tmp_path / "native.yaml", workshop.tree(), optimize="native", verify={"run": False})
+        built = empty.build(native)
+        assert built.code == 0, built.told
+        kept = empty.run("cache", "push", reference, "--json").document["toolchains"][0]["native"]
+        assert kept > 0, "compiled for a CPU that no key names"
+        other = Tfdock(home=workshop.tfdock().home, cache=tmp_path / "other", engine=workshop.host)
+        assert other.run("cache", "pull", reference).code == 0
+        again = other.build(native)
+        assert again.build["cache"]["executed"] == kept, "what they have led to is the same here, and was pushed"
+
 
 @pytest.mark.engine
 def test_an_old_bazel_builds_from_the_registry_as_well(

@@ -92,9 +92,9 @@ class Disk:
     def blob(self, data: bytes) -> str:
         return self.write("cas", sha256(data), data)
 
-    def action(self, *outputs: bytes, more: bytes = b"", used: float | None = None) -> str:
+    def action(self, *outputs: bytes, more: bytes = b"", used: float | None = None, option: bytes = b"-O2") -> str:
         """An action with these outputs, its own message, and its command; the key."""
-        command = b"command of " + sha256(b"+".join(outputs)).encode()
+        command = part(1, b"gcc") + part(1, option) + part(1, sha256(b"+".join(outputs)).encode())
         message = part(1, digest(command)) + part(2, digest(b""))
         for data in (*outputs, command, message):
             self.blob(data)
@@ -677,6 +677,21 @@ def test_output_bases_of_runs_that_are_over_and_old_downloads_go(disk: Disk) -> 
     assert [output.run for output in found.outputs] == ["20261121-104600-3fa9c1"]
     assert not base.exists()
     assert [sorted(path.name for path in folder.iterdir()) for folder in downloads] == [["new", "read"]] * 2
+
+
+# --- what a push takes along ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", [b"-march=native", b"-Wp,-mtune=native", b"-mcpu=native"])
+def test_what_was_compiled_for_this_cpu_alone_stays_here(disk: Disk, option: bytes) -> None:
+    """The key does not name the CPU: another machine would take it for its own."""
+    portable = disk.action(b"portable", option=b"-march=x86-64-v3")
+    disk.action(b"native", option=option)
+    unsaid = disk.action(b"of a Bazel that keeps no commands")
+    disk.path("cas", unsaid).unlink()
+    found = inventory(disk.disk)
+    assert (found.native, found.incomplete) == (1, 0)
+    assert {action.entry.name[-64:] for action in found.actions} == {portable, unsaid}
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

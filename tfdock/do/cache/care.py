@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.decide import pruning
+from tfdock.decide.tools import NATIVE
 from tfdock.do.cache import CacheFolder, DiskCache, Entry, folder_size, folders, open_unnoticed, read_message
 from tfdock.do.cache.use import forget, uses
 from tfdock.do.workspace import remove_folder
@@ -83,12 +84,28 @@ class Listing:
         found: list[str] = []
         with suppress(Malformed, OSError):
             found += self.needs(key)
-        if (action := self.blobs.get(key)) is not None:
-            found.append(key)
-            with suppress(Malformed, OSError):
-                command = action_cache.command_of(read_message(action.path))
-                found += [command.hash] if command else []
+        if key in self.blobs:
+            found += [key, *([command] if (command := self._command(key)) else [])]
         return tuple(found)
+
+    def is_native(self, key: str) -> bool:
+        """Whether an action compiled for the CPU of the machine that it ran on, which its key does not name."""
+        command = self.blobs.get(self._command(key) or "")
+        if command is None:
+            return False
+        with suppress(Malformed, OSError):
+            return NATIVE.search(read_message(command.path).decode("latin-1")) is not None
+        return False
+
+    def _command(self, key: str) -> str | None:
+        """The blob that says what an action ran, where the cache has the action's own message."""
+        action = self.blobs.get(key)
+        if action is None:
+            return None
+        with suppress(Malformed, OSError):
+            command = action_cache.command_of(read_message(action.path))
+            return command.hash if command else None
+        return None
 
 
 def listing(disk: DiskCache) -> Listing:

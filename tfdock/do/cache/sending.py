@@ -30,7 +30,8 @@ class Pushed:
     """What became of a toolchain's cache in a push.
 
     `entries` of `size` bytes were sent, in `packs` of `sent` bytes; `there` were in the registry before. `incomplete`
-    actions were left out, because something that they need is not here. `gone` packs were replaced.
+    actions were left out, because something that they need is not here, and `native` ones, because another machine
+    could take them for its own and not run what they compiled. `gone` packs were replaced.
     """
 
     toolchain: str
@@ -40,6 +41,7 @@ class Pushed:
     sent: int = 0
     there: int = 0
     incomplete: int = 0
+    native: int = 0
     gone: int = 0
 
 
@@ -51,6 +53,7 @@ class Inventory:
     actions: list[Action] = field(default_factory=list)
     blobs: dict[str, Entry] = field(default_factory=dict)
     incomplete: int = 0
+    native: int = 0
 
     def drop(self, entry: Entry) -> None:
         """Forget an entry that is not what it should be, and the actions that need it."""
@@ -77,6 +80,9 @@ def inventory(disk: DiskCache) -> Inventory:
     for digest, entry in listing.blobs.items():
         found.blobs[digest] = Entry(name_of(disk, entry), entry.size, digest)
     for key, entry in listing.actions.items():
+        if listing.is_native(key):
+            found.native += 1
+            continue
         with suppress(action_cache.Malformed, FileNotFoundError, KeyError):
             data = read_message(entry.path)
             name = name_of(disk, entry)
@@ -88,7 +94,7 @@ def inventory(disk: DiskCache) -> Inventory:
                 )
             )
     found.actions = list(cache_push.complete(found.actions, found.blobs))
-    found.incomplete = len(listing.actions) - len(found.actions)
+    found.incomplete = len(listing.actions) - len(found.actions) - found.native
     return found
 
 
@@ -119,7 +125,8 @@ class Sending:
             spare = self.sent.get(key, []) if self._plan(inventory, shelf).sends else []
             plan = self._plan(inventory, replace(shelf, packs=(*shelf.packs, *spare)))
             told = self.told.setdefault(key, Pushed(toolchain=key, there=plan.there))
-            self.told[key] = replace(told, incomplete=inventory.incomplete, gone=max(told.gone, plan.gone))
+            gone = max(told.gone, plan.gone)
+            self.told[key] = replace(told, incomplete=inventory.incomplete, native=inventory.native, gone=gone)
             if not plan.sends and not spare:
                 return None
             try:

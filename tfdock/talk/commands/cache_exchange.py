@@ -175,6 +175,7 @@ def _tell_pushed(one: Pushed) -> None:
     text = f"pushed {one.entries} entries, {console.size(one.sent)} in {packs}; {one.there} were there"
     more = f"; {one.gone} packs replaced" if one.gone else ""
     more += f"; {one.incomplete} actions left out, whose outputs are not here" if one.incomplete else ""
+    more += f"; {one.native} actions left out, compiled for this machine's CPU alone" if one.native else ""
     console.say(f"{style.good(one.toolchain)}: {text}{more}", stream=sys.stderr)
 
 
