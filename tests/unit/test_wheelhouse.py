@@ -25,7 +25,6 @@ from tfdock.do.wheelhouse import coverage, pruning
 from tfdock.do.wheelhouse.index import WheelIndex
 from tfdock.do.workspace import PULLED, Wheelhouse, write_atomically
 from tfdock.errors import Locked, WheelRefused
-from tfdock.inspect.wheel_labels import verified
 from tfdock.model import BuildId
 from tfdock.talk.app import app
 
@@ -197,24 +196,6 @@ def test_a_spoilt_record_is_none(house: Wheelhouse, text: str) -> None:
     file.write_text(text)
     (row,) = document(house, "list")["wheels"]
     assert row["origin"] == "foreign"
-
-
-@pytest.mark.parametrize(
-    ("statuses", "told", "label"),
-    [
-        ({"file-integrity": "passed", "install": "passed", "import": "passed"}, "tried", "run"),
-        ({"file-integrity": "passed", "install": "passed", "import": "skipped"}, "files", "files"),
-        ({"file-integrity": "passed", "import": "failed"}, "failed", "no"),
-        ({"import": "skipped"}, "no", "no"),
-        ({}, "no", "no"),
-    ],
-)
-def test_verified_means_what_it_means_in_the_labels_of_images(
-    statuses: dict[str, str], told: str, label: str
-) -> None:
-    checks = [{"name": name, "status": status} for name, status in statuses.items()]
-    record = {"verification": {"checks": checks}}
-    assert (told_by_record(record).verified, verified(record)) == (told, label)
 
 
 def test_the_last_moment_of_all_is_told() -> None:

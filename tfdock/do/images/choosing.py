@@ -17,11 +17,10 @@ from tfdock.do.images.layers import WheelLayer
 from tfdock.do.wheels import refused
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Problem, ProfileError, WheelRefused, one_of
-from tfdock.inspect.build_record import BUILD_ID, read_record
+from tfdock.inspect.build_record import BUILD_ID, read_record, verified
 from tfdock.inspect.defects import WheelError
 from tfdock.inspect.oci import Descriptor, Malformed
 from tfdock.inspect.wheel_image import ImageBuild, ImageWheel, moving_tag
-from tfdock.inspect.wheel_labels import verified
 from tfdock.model import BuildId
 
 
@@ -116,8 +115,8 @@ class Choosing:
             except Malformed as error:
                 self._unreadable = f"{file} cannot be used: {error}"
                 continue
-            if verified(record) == "no":
-                self._unreadable = f"{file} says of no check that it has passed"
+            if verified(record) in ("no", "failed"):
+                self._unreadable = f"{file} does not say that its checks have passed"
             else:
                 found.append(_Recorded(record=record, document=data))
         return sorted(found, key=lambda one: (one.record["finished"], one.record["fingerprint"]), reverse=True)
