@@ -22,6 +22,8 @@ for the official one, whose files have 1.7 GB unpacked, is for that.
 The index of 5,000 wheels of 40 kB is made from nothing, and after one wheel more. Larger wheels take longer to read,
 and only the first has to read them all.
 
+The cause at the end of a log of 1 GB is found beside `wc -l` of that log: about the least that it takes to read it.
+
 Short commands are held against a peer's. Both are compiled to bytecode, as pip does when it installs a program, and
 `check` has been called once, so that it has its knowledge at hand.
 """
@@ -603,6 +605,30 @@ def add_wheel(house: Path, number: int) -> None:
         archive.writestr(f"{info}/RECORD", "".join([*rows, f"{info}/RECORD,,\n"]))
 
 
+def log_rows(work: Path, runs: int) -> Iterator[Row]:
+    """What went wrong in a log of 1 GB, its last line: against counting its lines, and the limit of memory."""
+    log = work / "build.log"
+    lines = "".join(
+        f"[{number:,} / 35,428] Compiling tensorflow/core/kernels/op_{number}.cc; {number % 400}s local\n"
+        f"tensorflow/core/op_{number}.h:{number % 900}:12: warning: unused variable 'error' [-Wunused-variable]\n"
+        for number in range(6000)
+    ).encode()
+    with log.open("wb") as file:
+        for _ in range(10**9 // len(lines)):
+            file.write(lines)
+        file.write(b"nvcc fatal   : Unsupported gpu architecture 'compute_35'\n")
+    ours = (TFDOCK, "diagnose", log)
+    row = Row(name="diagnose, 1 GB", aim=60.0, reference_command="wc -l")
+    yield row.measure(
+        runs,
+        lambda: timed(ours, work / "log", dict(os.environ)),
+        lambda: timed(("wc", "-l", log), work / "log", dict(os.environ)),
+    )
+    row = Row(name="diagnose, memory", aim=1.0, unit="MB", reference_command="the limit")
+    yield row.measure(1, lambda: peak_memory(ours, work / "log"), lambda: 200.0)
+    log.unlink()
+
+
 def peak_memory(command: Sequence[str | Path], log: Path) -> float:
     """The most memory that a command held at once, in MB of 10**6 bytes."""
     with log.open("wb") as sink:
@@ -685,6 +711,7 @@ def main() -> None:
     here, peer = machine(), cibuildwheel()
     plan = json.loads(output(TFDOCK, "plan", *PROFILE, "--json"))
     with workplace() as work:
+        logs = list(log_rows(work, 1 if quick else 5))
         index = list(index_rows(work, 1 if quick else 5))
         commands = list(command_rows(work, peer, 1 if quick else 21))
         wheels = list(wheel_rows(work, 1 if quick else 5))
@@ -692,7 +719,8 @@ def main() -> None:
         layers = list(layer_rows(work, 1 if quick else 5))
         images = list(image_rows(work, 1 if quick else 3))
         images += pull_rows(work, 1 if quick else 5)
-        rows = [*build_rows(work, plan, 1 if quick else 5), *several, *layers, *images, *index, *wheels, *commands]
+        rows = [*build_rows(work, plan, 1 if quick else 5), *several, *layers, *images, *index, *logs]
+        rows += [*wheels, *commands]
     target = ROOT / "build" / "bench.json"
     target.parent.mkdir(exist_ok=True)
     document = {"schema": "tfdock.bench/1", "machine": here, "rows": [row.as_json() for row in rows]}

@@ -109,7 +109,9 @@ def test_a_base_image_with_another_bazel_is_named_with_both_versions(
     tfdock: Tfdock, profile: Path, workshop: Workshop
 ) -> None:
     write_profile(profile, workshop.tree(), bazel={"version": "4.2.4"})
-    failed_in("image", tfdock.build(profile), 1, "Bazel 4.2.4 is wanted, the base image has 4.2.3", "`base:`")
+    outcome = tfdock.build(profile)
+    failed_in("image", outcome, 1, "Bazel 4.2.4 is wanted, the base image has 4.2.3", "`base:`")
+    assert [cause["id"] for cause in outcome.build["diagnosis"]] == ["bazel_version_mismatch"]
 
 
 def test_a_build_that_ends_without_a_wheel_says_so(tfdock: Tfdock, workshop: Workshop, tmp_path: Path) -> None:
@@ -126,6 +128,7 @@ def test_more_memory_than_allowed_is_named_as_such(tfdock: Tfdock, edited: Edite
     hungry = edited({KERNEL: before("#define MINIATURE_HUNGRY_COMPILE 18\n")}, resources={"memory": "1536MiB"})
     outcome = tfdock.build(hungry)
     failed_in("compile", outcome, 8, "out-of-memory", "1.5 GiB", "resources: {jobs: 1}")
+    assert outcome.build["diagnosis"][0]["id"] == "cc1plus_killed"
     assert tfdock.visible == []
 
 
@@ -149,7 +152,9 @@ def test_an_image_that_the_registry_does_not_have_is_a_network_error(
     tfdock: Tfdock, profile: Path, workshop: Workshop
 ) -> None:
     write_profile(profile, workshop.tree(), base="tensorflow/build:no-such-tag")
-    failed_in("image", tfdock.build(profile), 7, "image-not-found", "no-such-tag")
+    outcome = tfdock.build(profile)
+    failed_in("image", outcome, 7, "image-not-found", "no-such-tag")
+    assert [cause["id"] for cause in outcome.build["diagnosis"]] == ["manifest_unknown"]
 
 
 def test_a_source_that_cannot_be_reached_is_a_network_error(tfdock: Tfdock, tmp_path: Path) -> None:
@@ -164,6 +169,7 @@ def test_a_download_that_cannot_be_reached_is_a_network_error_of_phase_fetch(
 ) -> None:
     outcome = tfdock.build(edited(slow_fetch(closed_port())))
     failed_in("fetch", outcome, 7, "download-failed", "minimath")
+    assert outcome.build["diagnosis"][0]["id"] == "fetch_connection"
 
 
 def test_no_engine_is_an_error_of_its_own(tfdock: Tfdock, profile: Path) -> None:

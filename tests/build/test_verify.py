@@ -155,6 +155,8 @@ def test_what_a_wheel_requires_can_be_given_as_a_folder(sm_86: Built, tfdock: Tf
     assert lacking.code == 4
     assert statuses(lacking)["failed"] == ["install"]
     assert "brick>=2" in check(lacking, "install")["reason"]
+    assert [cause["id"] for cause in lacking.document["diagnosis"]] == ["pip_no_match"]
+    assert "pip_no_match [wheel, sure]" in lacking.stderr
 
 
 @pytest.fixture

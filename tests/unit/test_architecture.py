@@ -30,6 +30,7 @@ PURE = {"words", "read", "decide", "inspect"}
 
 # Package -> the modules or folders that may import it.
 HOMES = {
+    "ahocorasick_rs": ("inspect/diagnose.py",),
     "auditwheel": ("do/manylinux.py",),
     "docker": ("do/engine/", "do/registry/credentials.py"),
     "requests": ("do/engine/docker.py", "do/engine/streams.py"),

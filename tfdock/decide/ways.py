@@ -523,7 +523,7 @@ def _way(moves: _Moves, move: Change, resolution: Resolution, in_play: set[str])
         _kept(moves, path) for path in sorted((in_play | always) - set(move), key=_keep_order) if moves.says(path)
     ]
     keep = tuple(one for one in kept if one)
-    text = _said(change)
+    text = said(change)
     text = f"keep {', '.join(keep)}: {text}" if keep else text
     text += "".join(f" ({warning.message})" for warning in resolution.warnings)
     return Way(text=text, change=change, keep=keep, untested="allow_untested" in change)
@@ -556,7 +556,7 @@ def _kept(moves: _Moves, path: str) -> str:
     return f"`{path}`"
 
 
-def _said(change: Change) -> str:
+def said(change: Change) -> str:
     """What to write, then what to remove: `cuda: "12.8.0"` and `python: "3.11"`, and remove `base`."""
     lines = []
     for path, value in change.items():

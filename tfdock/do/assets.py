@@ -18,10 +18,10 @@ from tfdock.read.knowledge import KnowledgeBase, plain
 _PACKAGE = Path(__file__).resolve().parent.parent
 TABLES = (
     "accelerators", "architectures", "archives", "bazel", "cachebusters", "codes", "companions", "compilers",
-    "configs", "cpu_features", "drivers", "estimates", "flags", "generated_kernels", "gpus", "host_compilers",
-    "images", "interpreters", "libraries", "probes", "redistributables", "releases", "requirement_limits",
-    "runtime_compilers", "runtime_libraries", "runtime_toolkits", "runtimes", "size_limits", "toolkits",
-    "variables", "wheel_libraries",
+    "configs", "cpu_features", "drivers", "estimates", "failures", "flags", "generated_kernels", "gpus",
+    "host_compilers", "images", "interpreters", "libraries", "probes", "redistributables", "releases",
+    "requirement_limits", "runtime_compilers", "runtime_libraries", "runtime_toolkits", "runtimes",
+    "size_limits", "toolkits", "variables", "wheel_libraries",
 )  # fmt: skip
 
 
@@ -43,6 +43,11 @@ def profiles() -> Path:
     return _shipped("profiles")
 
 
+def _files(folder: Path, table: str) -> list[Path]:
+    """A table's one file, or those of a folder of its name."""
+    return [folder / f"{table}.yaml", *sorted((folder / table).glob("*.yaml"))]
+
+
 class _LazyTables(Mapping[str, list[tuple[str, str]]]):
     """Reads a table's files when it is asked for: most commands need few of them."""
 
@@ -50,7 +55,7 @@ class _LazyTables(Mapping[str, list[tuple[str, str]]]):
         self._folders = folders
 
     def __getitem__(self, table: str) -> list[tuple[str, str]]:
-        files = [folder / f"{table}.yaml" for folder in self._folders]
+        files = [file for folder in self._folders for file in _files(folder, table)]
         return [(str(file), read_text(file)) for file in files if file.is_file()]
 
     def __iter__(self) -> Iterator[str]:

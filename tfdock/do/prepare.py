@@ -32,6 +32,7 @@ from tfdock.read.yamldoc import Node
 
 if TYPE_CHECKING:
     from tfdock.decide.lock import LockFile
+    from tfdock.decide.mending import Context
     from tfdock.do.offline import Given
 
 
@@ -127,6 +128,42 @@ class Preparer:
         except ProfileError as error:
             raise ProfileError(*(placed(problem, document, str(path)) for problem in error.problems)) from error
         return Written(file=str(path), text=text, extended=extended, local=local, tree=tree)
+
+    def context(self, name: str) -> Context:
+        """A profile beside a log of its build, be it refused as it stands or not; raises ProfileError or OSError."""
+        from tfdock.decide.mending import Context
+
+        written = self.read(name)
+        profile, document = profiles.read(written.text, written.file, written.extended)
+        gpus = local_words(self.knowledge, local_gpus()) if profile.for_this_machine else ()
+
+        def decided(changed: Profile, *, ways: bool) -> Resolution:
+            return resolve(
+                changed,
+                document,
+                self.knowledge,
+                file=written.file,
+                local=written.local,
+                local_gpus=gpus,
+                machine=platform.machine(),
+                allow_untested=self._allow_untested,
+                ways=ways,
+            )
+
+        def attempt(changed: Profile) -> Resolution | None:
+            try:
+                return decided(changed, ways=False)
+            except Incompatible:
+                return None
+
+        context = Context(knowledge=self.knowledge, profile=profile, attempt=attempt)
+        try:
+            resolution = decided(profile, ways=True)
+            resources = size(profile.resources, resolution.release.cost, self.machine)
+        except Incompatible as error:
+            ways = {way.text: way for problem in error.problems for way in problem.ways}
+            return replace(context, ways=tuple(ways.values()))
+        return replace(context, resolution=resolution, resources=resources)
 
     def _decided(self, written: Written, pinned: Callable[[Resolution], Resolution]) -> Resolved:
         file = written.file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, Engine, E
 from tfdock.do.engine.carrier import Carrier
 from tfdock.do.room import Room
 from tfdock.do.watch import Lines, Stop, Stopper, watched
-from tfdock.errors import EngineLost, Problem, TimeLimit
+from tfdock.errors import EngineLost, Problem, TfdockError, TimeLimit
 from tfdock.inspect import bazel
 
 _TAIL = 200
@@ -62,6 +63,13 @@ class Steps:
     def carrier(self) -> Carrier:
         """What brings folders to the engine's containers."""
         return Carrier(self.engine, self.run, self.local)
+
+    def note(self, error: Exception) -> None:
+        """Write down why a phase ends, where no program said it: the engine, a registry, the system."""
+        problems = error.problems if isinstance(error, TfdockError) else ()
+        said = [problem.message for problem in problems] or [str(error)]
+        with suppress(OSError):  # a full disk is told all the same
+            self.log.write("".join(f"tfdock: {line}\n" for text in said for line in text.split("\n")).encode())
 
     def forget(self) -> None:
         """Another phase begins: what the one before said no longer counts."""

@@ -15,7 +15,7 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -23,6 +23,9 @@ from pydantic_core import ErrorDetails
 from tfdock.errors import Problem, ProfileError
 from tfdock.model import TARGET_FIELDS, Capability, ImageRef, Version
 from tfdock.read import yamldoc
+
+if TYPE_CHECKING:
+    from tfdock.read.failures import Failure
 
 _MEMORY = "memory"
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?\Z")
@@ -32,7 +35,7 @@ REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!]*\Z")
 _RANGE = re.compile(r"(?P<first>\d+\.\d+)(?P<open>\.\.(?P<last>\d+\.\d+)?)?\Z")
 
 
-def _placeholders(text: str) -> list[str]:
+def placeholders(text: str) -> list[str]:
     """The names in braces. Only plain ones: a row may not reach into objects (`{x.__class__}`)."""
     names = []
     for _, name, spec, conversion in string.Formatter().parse(text):
@@ -43,12 +46,12 @@ def _placeholders(text: str) -> list[str]:
 
 
 def _only(text: str, names: Sequence[str]) -> None:
-    if unknown := [name for name in _placeholders(text) if name not in names]:
+    if unknown := [name for name in placeholders(text) if name not in names]:
         raise ValueError(f"placeholder {{{unknown[0]}}} is unknown here; known: {', '.join(names) or 'none'}")
 
 
 def _image_name(text: str) -> None:
-    _placeholders(text)
+    placeholders(text)
     ImageRef.parse(re.sub(r"\{\w+\}", "1", text))
 
 
@@ -87,7 +90,7 @@ def _with(*names: str) -> AfterValidator:
     return _read_by(lambda text: _only(text, names))
 
 
-Template = Annotated[str, _read_by(_placeholders)]
+Template = Annotated[str, _read_by(placeholders)]
 ImageName = Annotated[str, _read_by(_image_name)]
 ReleaseRange = Annotated[str, _like(_RANGE, "release or range (`2.18`, `2.3..2.17`, `2.18..`)")]
 Expression = Annotated[str, _read_by(_expression)]
@@ -1006,6 +1009,14 @@ class KnowledgeBase:
     def codes(self) -> dict[str, Code]:
         """A problem's code -> row."""
         return self._keyed("codes", Code)
+
+    @cached_property
+    def failures(self) -> dict[str, Failure]:
+        """A failure's id -> row."""
+        # Here, not above: it is made of rows, and only who reads a log needs it.
+        from tfdock.read.failures import Failure
+
+        return self._keyed("failures", Failure)
 
     @cached_property
     def gpus(self) -> dict[str, Gpu]:

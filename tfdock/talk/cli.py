@@ -21,6 +21,7 @@ from tfdock.talk.commands import (
     cache,
     cache_exchange,
     check,
+    diagnose,
     doctor,
     fetch,
     image,
@@ -42,6 +43,7 @@ COMMANDS = (
     cache,
     cache_exchange,
     check,
+    diagnose,
     doctor,
     fetch,
     image,
@@ -56,8 +58,8 @@ COMMANDS = (
     wheelhouse,
 )
 _ORDER = (
-    "advise", "init", "check", "plan", "render", "lock", "fetch", "build", "pull", "inspect", "verify", "report",
-    "shell", "doctor", "gpus", "releases", "explain", "schema",
+    "advise", "init", "check", "plan", "render", "lock", "fetch", "build", "pull", "inspect", "verify", "diagnose",
+    "report", "shell", "doctor", "gpus", "releases", "explain", "schema",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: _ORDER.index(getattr(command.callback, "__name__", "").rstrip("_")))
 

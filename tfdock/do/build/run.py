@@ -16,7 +16,7 @@ from tfdock.do import events
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, Engine
 from tfdock.do.failures import Failures, make_folder
 from tfdock.do.steps import Steps
-from tfdock.errors import Interrupted, TfdockError
+from tfdock.errors import EngineError, Interrupted, NetworkError, TfdockError
 from tfdock.model import Mount
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ class Run:
         except (TfdockError, OSError) as error:
             # The engine's own Interrupted does not know whether it was SIGINT or SIGTERM.
             cause = builder.stop.interruption if isinstance(error, Interrupted) else None
+            if isinstance(error, EngineError | NetworkError | OSError):
+                self.steps.note(error)
             raise self.failures(phase).completed(cause or error) from None
         finally:
             self.seconds[phase] = round(builder.clock() - started, 3)

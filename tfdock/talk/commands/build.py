@@ -35,6 +35,7 @@ from tfdock.talk.app import (
 )
 
 if TYPE_CHECKING:
+    from tfdock.decide.diagnosis import Diagnosis
     from tfdock.do.build import Builder, BuildResult
     from tfdock.do.events import Listener
     from tfdock.do.prepare import Prepared, Preparer
@@ -139,6 +140,7 @@ def build(
     ok = all(result["status"] in ("built", "up-to-date", "pulled") for result in results)
     if as_json:
         codes = [result.pop("exit_code") for result in results]
+        results = [{**one, "diagnosis": findings_json(one.get("diagnosis"))} for one in results]
         print_json("tfdock.build/1", ok, {"builds": results})
     else:
         codes = [result["exit_code"] for result in results]
@@ -296,7 +298,20 @@ def _build_one(builder: Builder, prepared: Prepared, *, force: bool) -> dict[str
 
         refused = "refused" if isinstance(error, Incompatible | VerificationFailed) else "failed"
         status = "interrupted" if isinstance(error, Interrupted) else refused
-        return _failed(prepared.file, prepared.plan.build_id, status, error, builder.log)
+        result = _failed(prepared.file, prepared.plan.build_id, status, error, builder.log)
+        return result if status == "interrupted" else {**result, "diagnosis": _diagnosis(builder, prepared)}
+
+
+def _diagnosis(builder: Builder, prepared: Prepared) -> Diagnosis | None:
+    """What the log of a build that failed shows; None where it has none."""
+    from tfdock.decide.mending import Context
+    from tfdock.do.diagnosing import context_of, of_run
+
+    if builder.log is None:
+        return None
+    known = context_of(prepared.file, preparer_for(builder.settings)) or Context(knowledge=builder.knowledge)
+    context = replace(known, resolution=prepared.plan.resolution, resources=prepared.plan.resources)
+    return of_run(builder.log, builder.knowledge, context)
 
 
 def _build_result(builder: Builder, prepared: Prepared, *, force: bool) -> BuildResult:
@@ -359,6 +374,7 @@ def _tell_result(result: dict[str, Any]) -> None:
     if result["problems"]:
         console.say(f"{style.bad(result['status'])}  {name}")
         console.show_problems(result["problems"])
+        show_diagnosis(result.get("diagnosis"), result["log"])
         return
     total = sum(result["seconds"].values())
     took = f" in {console.duration(total)}" if result["status"] == "built" else ""
@@ -372,6 +388,25 @@ def _tell_result(result: dict[str, Any]) -> None:
         console.say(f"  wheel    {wheel['path']}  {console.size(wheel['size'])}")
         console.say(f"  install  pip install '{wheel['path']}'")
     console.say(f"  record   {result['record']}")
+
+
+def findings_json(found: Diagnosis | None) -> list[dict[str, Any]]:
+    """What a log showed, for programs: empty where nothing failed, or nothing is known."""
+    if found is None:
+        return []
+    from tfdock.talk.diagnosis import as_json
+
+    return [as_json(one) for one in found.findings]
+
+
+def show_diagnosis(found: Diagnosis | None, log: str | None) -> None:
+    """The cause that a log shows, below the message that something failed; nothing where it shows none."""
+    if found is None or log is None:
+        return
+    from tfdock.talk.diagnosis import lines
+
+    for line in lines(found, Path(log).name, sys.stderr, brief=True):
+        console.say(line)
 
 
 @contextmanager

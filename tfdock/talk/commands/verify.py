@@ -26,7 +26,7 @@ from tfdock.talk.app import (
     print_json,
     settings_for,
 )
-from tfdock.talk.commands.build import shown_progress, stoppable
+from tfdock.talk.commands.build import findings_json, show_diagnosis, shown_progress, stoppable
 from tfdock.talk.commands.inspect import Wheel
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def verify(
 ) -> None:
     """Check a wheel against a profile, then install and try it in a clean container without network."""
     from tfdock.decide.checks import build_traces
+    from tfdock.do.diagnosing import of_run
     from tfdock.do.verify import unsound
     from tfdock.do.verify.bench import Wanted
     from tfdock.do.wheels import inspected
@@ -114,7 +115,14 @@ def verify(
         wanted = replace(wanted, options=_options(base, wheel, inspection.wheel.sha256))
         found = _verified(settings, base, wheel, inspection, wanted)
     document = _document(base, wheel, profile, asked, inspection, found)
+    shown = None
+    if found.failed and inspection and not wanted.run:
+        context = preparer_for(settings, allow_untested=allow_untested).context(profile) if profile else None
+        shown = of_run(_log(settings, inspection), base, context)
+    document["diagnosis"] = findings_json(shown)
     _tell(document, found, as_json=as_json)
+    if inspection:
+        show_diagnosis(shown, str(_log(settings, inspection)))
     if html:  # told first: a page that cannot be written loses nothing
         from tfdock.do.texts import write_text
         from tfdock.talk.report import verify_page
@@ -165,7 +173,7 @@ def _verified(
 
     if wanted.run:
         return verified(None, base, wheel, inspection, wanted)
-    log = settings.cache_dir.absolute() / "verify" / f"{inspection.wheel.sha256[:16]}.log"
+    log = _log(settings, inspection)
     try:
         with stoppable(kept="the wheel is as it was") as stop, shown_progress() as listen:
             engine = local_engine()
@@ -174,6 +182,11 @@ def _verified(
     except EngineError as error:
         found = verified(None, base, wheel, inspection, replace(wanted, run=error.problems[0].message))
         return replace(found, impossible=error)
+
+
+def _log(settings: Settings, inspection: Inspection) -> Path:
+    """Where the trial of a wheel is written down."""
+    return settings.cache_dir.absolute() / "verify" / f"{inspection.wheel.sha256[:16]}.log"
 
 
 # --- what is told ---------------------------------------------------------------------------------------------------

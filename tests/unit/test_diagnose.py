@@ -1,0 +1,443 @@
+"""`tfdock diagnose`: logs of every form, hostile ones, what is ranked first, a profile beside it, what is printed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+from tfdock.decide.diagnosis import Diagnosis, diagnosis
+from tfdock.do import assets
+from tfdock.do.diagnosing import context_of, of_run
+from tfdock.do.engine.fake import FakeEngine
+from tfdock.do.steps import Steps
+from tfdock.do.watch import Stop
+from tfdock.errors import NetworkError, Problem
+from tfdock.inspect.diagnose import Diagnostician
+from tfdock.inspect.log_lines import BLOCK, Log, bare, unpacked
+from tfdock.talk.app import app, preparer_for, settings_for
+from tfdock.talk.diagnosis import lines
+
+KNOWLEDGE = assets.knowledge()
+ROWS = list(KNOWLEDGE.failures.values())
+ARCH = "nvcc fatal   : Unsupported gpu architecture 'compute_35'"
+KILLED = "gcc: internal compiler error: Killed (program cc1plus)"
+HEADER = "a.cc:1:10: fatal error: Python.h: No such file or directory"
+
+
+def diagnosed(*chunks: str | bytes) -> Diagnosis:
+    reader = Diagnostician(ROWS)
+    for chunk in unpacked(one.encode() if isinstance(one, str) else one for one in chunks):
+        reader.feed(chunk)
+    return diagnosis(reader.close(), KNOWLEDGE)
+
+
+def ids(*chunks: str | bytes) -> list[str]:
+    return [one.id for one in diagnosed(*chunks).findings]
+
+
+def run(*words: str | Path, stdin: bytes | None = None) -> Result:
+    environment = {"COLUMNS": "400", "NO_COLOR": "1"}
+    return CliRunner().invoke(app, ["diagnose", *map(str, words)], env=environment, input=stdin)
+
+
+# --- forms of logs --------------------------------------------------------------------------------------------------
+
+PREFIXES = (
+    "#7 18.90 ", "#12 ", "2024-05-06T07:30:55.1182304Z ", "2024-05-06T07:30:55.118230Z 01O ", "2024-05-06 07:30:55 ",
+    "[2024-05-06T07:30:55.118Z] ", "[07:30:55] ", "(07:30:55) ", "07:30:55.118 ", "builder-1  | ", "tf_build_1 | ",
+    "wheel\tRun make wheel\t2024-05-06T07:30:55.1182304Z ", "May  6 07:30:55 ci-3 docker[123]: ", "##[error]",
+    "2024-05-06T07:30:55.1Z #9 231.4 ", "[   12.345678] ", "    ", "\t", "2024-05-06T07:30:55.118230Z stderr F ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("line", [ARCH, KILLED, "ERROR: Config value 'cuda_wheel' is not defined in any .rc file"])
+def test_what_builders_and_ci_systems_put_before_a_line_is_no_part_of_it(prefix: str, line: str) -> None:
+    assert bare(prefix + line) == line
+    (found,) = diagnosed(f"{prefix}one\n{prefix}{line}\n{prefix}three\n").findings
+    assert (found.line, found.excerpt) == (2, f"{line}\nthree")
+
+
+@pytest.mark.parametrize("quotes", ["''", "‘’", "`'", '""', "��", "â€˜â€™"])
+def test_quotes_may_be_of_any_kind_and_broken(quotes: str) -> None:
+    begin, end = quotes[: len(quotes) // 2], quotes[len(quotes) // 2 :]
+    assert ids(f"a.cc:3:22: error: {begin}uint32_t{end} was not declared in this scope\n") == ["gcc13_cstdint"]
+    latin = b"a.cc:3:22: error: \x91uint32_t\x92 was not declared in this scope\n"
+    assert ids(latin) == ["gcc13_cstdint"]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"one\r\n{ARCH}\r\nthree\r\n".encode(),
+        f"[1 / 9] Compiling\r[2 / 9] Compiling\n\x1b[0m\x1b[31m\x1b[1mnvcc fatal \x1b[0m  : {ARCH[15:]}\n".encode(),
+        f"[1 / 9] Compiling\n[2 / 9] Compiling a\r{ARCH}\r[3 / 9] Compiling\n".encode(),
+        f"\x1b]0;title\x07one\n\x1b_bk;t=1714980655118\x07{ARCH}\n".encode(),
+        f"\xfe\x80\x00broken\n{ARCH}\n".encode("latin-1"),
+        gzip.compress(f"one\n{ARCH}\n".encode()),
+        gzip.compress(b"one\n") + gzip.compress(f"{ARCH}\n".encode()) + bytes(512),
+        f"one\n{ARCH}\n".encode("utf-16"),
+        f"one\n{ARCH}\n".encode("utf-16-be").join([b"\xfe\xff", b""]),
+        f"\ufeffone\n{ARCH}".encode(),
+    ],
+    ids=["crlf", "colours", "cr", "osc", "bytes", "gzip", "members", "utf-16", "utf-16-be", "bom"],
+)
+def test_a_log_may_be_coloured_overwritten_packed_or_broken(log: bytes) -> None:
+    (found,) = diagnosed(log).findings
+    assert (found.id, found.line, found.values) == ("nvcc_unsupported_arch", 2, {"arch": "compute_35"})
+    assert diagnosed(*[log[at : at + 1] for at in range(len(log))]) == diagnosed(log)
+
+
+def test_however_a_log_is_cut_the_same_is_found() -> None:
+    log = b"".join(f"line {number} of many\n".encode() for number in range(300_000))
+    log = log[: 3 * BLOCK // 2] + f"\n{HEADER}\nnext\n\nafter\n".encode() + log + f"{ARCH}".encode()
+    whole = diagnosed(log)
+    assert [one.id for one in whole.findings] == ["python_h_missing", "nvcc_unsupported_arch"]
+    assert whole.findings[0].excerpt == f"{HEADER}\nnext"
+    assert whole.findings[0].line == log[: log.index(HEADER.encode())].count(b"\n") + 1
+    assert whole.lines == log.count(b"\n") + 1
+    for size in (1000, 65_537, BLOCK - 1, 3 * BLOCK + 1):
+        assert diagnosed(*[log[at : at + size] for at in range(0, len(log), size)]) == whole
+
+
+def test_a_packed_log_that_is_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "build.log.gz"
+    path.write_bytes(gzip.compress(f"{ARCH}\n".encode() + b"x" * 5000)[:-9])
+    result = run(path)
+    assert result.exit_code == 0
+    assert "nvcc_unsupported_arch" in result.stdout
+    assert "ends too early: only what comes before it is read" in result.stderr
+
+
+# --- hostile logs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["begin", "middle", "end"])
+def test_a_line_of_any_length_is_searched_and_shown_in_part(place: str) -> None:
+    long = b"x" * (20 * BLOCK)
+    before, after = {"begin": (b"", long), "middle": (long, long), "end": (long, b"")}[place]
+    what = b' : PKIX path building failed: and "Server terminated abruptly (error code: 14, x)" '
+    found = diagnosed(b"one\n" + before, what, after + b"\nlast\n")
+    assert [one.id for one in found.findings] == ["fetch_tls", "bazel_server_abrupt_14"]
+    assert {one.line for one in found.findings} == {2}
+    assert all(one.count == 1 for one in found.findings)
+    assert all(len(one.excerpt) < 3000 for one in found.findings)
+    assert found.lines == 3
+
+
+def test_memory_is_bounded_whatever_the_log() -> None:
+    reader = Diagnostician(ROWS)
+    many = f"{ARCH}\n{KILLED}\nERROR: x failed\nerror: {'y' * 500}\n".encode() * 500
+    reader.feed(many)
+    tracemalloc.start()
+    try:
+        for _ in range(40):
+            reader.feed(many)
+        reader.feed(b"z" * 8 * BLOCK)
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+    seen = reader.close()
+    assert [one.rule for one in seen.sightings] == ["nvcc_unsupported_arch", "cc1plus_killed"]
+    assert len(seen.suspects) <= 10
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "libc++" * 500 + ": version",
+        "nvcc fatal : " * 200,
+        "undefined reference to `" * 100,
+        "error: '" * 300 + "' was not declared in this scope",
+        "\x1b[" * 1000,
+        "\x1b]0;" * 500,
+        '"' * 3000 + " is not defined for option",
+        "ERROR: " + "no such target '" * 200,
+        "E: " * 1000,
+        "No such file or directory: " * 100,
+    ],
+)
+def test_no_line_repeated_a_thousand_times_takes_long(line: str) -> None:
+    log = f"{line}\n".encode() * (4 * BLOCK // len(line))
+    began = time.process_time()
+    diagnosed(log, f"{ARCH}\n")
+    assert time.process_time() - began < 8
+
+
+def test_nothing_of_a_log_reaches_a_terminal_raw(tmp_path: Path) -> None:
+    log = tmp_path / "evil\x1b[2J.log"
+    evil = "\x1b]0;owned\x07\x1b]52;c;cm0gLXJm\x07\x9b2J\x07\x08\u202e\x1b[\x1b[31m \x1bP+q\x1b\\ \x00"
+    log.write_text(f"ERROR: no such target '//{evil}:x': {evil}\nfatal: {evil}\n")
+    other = tmp_path / "unknown.log"
+    other.write_text(f"ERROR: {evil}\n")
+    for result in (run(log), run(other), run(log, "--json"), run(other, "--json")):
+        assert result.exit_code == 0, result.output
+        assert all(one.isprintable() or one == "\n" for one in result.output)
+    assert json.loads(run(log, "--json").stdout)["findings"][0]["id"] == "target_not_found"
+
+
+# --- what is the cause ----------------------------------------------------------------------------------------------
+
+
+def test_the_first_that_stopped_something_is_before_what_follows_and_what_was_survived() -> None:
+    log = "\n".join(
+        [
+            "W asm_compiler.cc:81] Your CUDA software stack is old. We fallback to the NVIDIA driver",
+            HEADER,
+            KILLED,
+            "The command '/bin/sh -c bazel build //x' returned a non-zero code: 137",
+        ]
+    )
+    found = diagnosed(log).findings
+    assert [(one.id, one.confidence) for one in found] == [
+        ("python_h_missing", "high"),
+        ("cc1plus_killed", "high"),
+        ("docker_build_oom_137", "medium"),
+        ("ptxas_too_old_for_gpu", "medium"),
+    ]
+
+
+def test_what_was_survived_is_a_guess_where_something_else_stopped_it() -> None:
+    git = "fatal: detected dubious ownership in repository at '/src'"
+    assert [one.confidence for one in diagnosed(f"{git}\n").findings] == ["medium"]
+    found = diagnosed(f"{git}\nERROR: /s/BUILD:1:1: Frobnicating failed: (Exit 1)\n")
+    assert [(one.id, one.confidence) for one in found.findings] == [("git_dubious_ownership", "low")]
+    assert list(lines(found, "run.log", sys.stderr, brief=True)) == []
+    assert any("perhaps" in line for line in lines(found, "run.log", sys.stderr))
+
+
+def test_what_was_tried_again_and_then_went_well_is_not_the_cause() -> None:
+    timeout = "ERROR: java.io.IOException: Error downloading [http://a/z.tar.gz] to /x/z.tar.gz: Read timed out"
+    again = f"{timeout}\nINFO: Analyzed target //tensorflow/tools/pip_package:wheel (3 packages loaded).\n{HEADER}\n"
+    assert ids(again) == ["python_h_missing"]
+    assert ids(f"{timeout}\nINFO: Analyzed target //x\nINFO: Build completed successfully, 3 total actions\n") == []
+    assert ids(f"{KILLED}\nINFO: Build completed successfully, 3 total actions\n{timeout}") == ["fetch_timeout"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"note: yesterday's build ended with {ARCH}",
+        f"+ echo '{ARCH}'",
+        f"Step 3/9 : RUN echo {ARCH}",
+        f"#7 [3/9] RUN echo {ARCH}",
+        f"WARNING: retrying after: {HEADER}",
+        f"the previous run ended with: {KILLED}",
+        f"attempt 1 of 3 failed, retrying; it said {HEADER}",
+        'Expected error: "No space left on device"',
+        f"  | {HEADER}",
+        f"# {HEADER}",
+        f"> {ARCH}",
+        f"  137 | #error -- unsupported GNU version! {HEADER}",
+        "INFO: From Compiling x: no space left on device: never mind",
+        "[       OK ] DiskTest.No space left on device (0 ms)",
+        "//tensorflow/core:collect2_ld_terminated_with_signal_9_test PASSED in 0.1s",
+        "int Server_terminated_abruptly(int error_code) { return 14; }",
+    ],
+)
+def test_a_line_that_only_quotes_or_warns_is_no_failure(line: str) -> None:
+    assert ids(f"{line}\n") == []
+
+
+def test_a_failure_that_repeats_is_told_once_with_its_first_line_and_how_often() -> None:
+    (found,) = diagnosed(f"one\n{KILLED}\n" * 5).findings
+    assert (found.line, found.count) == (2, 5)
+
+
+def test_values_come_from_the_line_or_others_and_have_words_where_the_log_says_nothing() -> None:
+    other = "Please downgrade your bazel installation to version 6.1.0 or lower to build TensorFlow!"
+    assert "{" not in diagnosed(other).findings[0].cause
+    assert "the installed Bazel is outside of it" in diagnosed(other).findings[0].cause
+    assert "7.4.1 is outside of it" in diagnosed(f"You have bazel 7.4.1 installed.\n{other}").findings[0].cause
+
+
+# --- a profile beside it --------------------------------------------------------------------------------------------
+
+
+def profile_of(tmp_path: Path, **fields: Any) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({"schema": 1, "tensorflow": "2.18.0", **fields}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("fields", "line", "asked", "change"),
+    [
+        (
+            {"compute_capabilities": ["sm_80", "sm_86"], "cuda": "12.5.1"},
+            "nvcc fatal   : Unsupported gpu architecture 'compute_86'",
+            "sm_80, sm_86 and CUDA 12.5.1",
+            {"compute_capabilities": ["sm_80"]},
+        ),
+        (
+            {"gpus": ["rtx5090"], "cuda": "12.5.1"},
+            "nvcc fatal   : Unsupported gpu architecture 'compute_120'",
+            "sm_120 (rtx5090) and CUDA 12.5.1",
+            {"tensorflow": "2.20.0", "cuda": "12.8.0"},
+        ),
+        (
+            {"gpus": ["rtx3080"], "bazel": {"configs": ["mkl"]}},
+            "ERROR: Config value 'mkl' is not defined in any .rc file",
+            "TensorFlow 2.18.0 and Bazel 6.5.0",
+            {"bazel.configs": None},
+        ),
+        (
+            {"accelerator": "cpu", "resources": {"jobs": 4}},
+            KILLED,
+            "",
+            {"resources.jobs": 2},
+        ),
+        (
+            {"accelerator": "cpu"},
+            "a.cc:1:2: error: 'memcpy' writing 8 bytes into a region of size 4 [-Werror=stringop-overflow]",
+            "",
+            {"bazel.copts": ["-Wno-error=stringop-overflow"]},
+        ),
+    ],
+)
+def test_a_profile_says_what_it_asks_and_gets_a_change_that_check_accepts(
+    tmp_path: Path, fields: dict[str, Any], line: str, asked: str, change: dict[str, Any]
+) -> None:
+    profile = profile_of(tmp_path, **fields)
+    log = tmp_path / "build.log"
+    log.write_text(f"{line}\n")
+    document = json.loads(run(log, "--profile", profile, "--json").stdout)
+    (found,) = document["findings"]
+    assert asked in found["asked"]
+    assert found["asked"].startswith("your profile asks ")
+    changes = [one["change"] for one in found["changes"]]
+    assert change in changes
+    for one in changes:
+        changed = yaml.safe_load(profile.read_text())
+        for path, value in one.items():
+            field, _, inner = path.partition(".")
+            if inner:
+                changed[field] = {**(changed.get(field) or {}), inner: value}
+                changed[field] = {key: some for key, some in changed[field].items() if some is not None}
+            else:
+                changed = {**changed, field: value}
+        (tmp_path / "changed.yaml").write_text(
+            yaml.safe_dump({key: value for key, value in changed.items() if value is not None})
+        )
+        assert CliRunner().invoke(app, ["check", str(tmp_path / "changed.yaml")]).exit_code == 0, one
+    text = run(log, "--profile", profile).stdout
+    assert found["asked"][1:] in text
+    assert "`tfdock check` accepts it" in text
+
+
+# --- a run of ours --------------------------------------------------------------------------------------------------
+
+
+def test_a_diagnosis_never_hides_the_failure_that_it_is_about(tmp_path: Path) -> None:
+    preparer = preparer_for(settings_for())
+    assert of_run(None, KNOWLEDGE) is None
+    assert of_run(tmp_path / "gone.log", KNOWLEDGE) is None
+    assert context_of(str(tmp_path / "gone.yaml"), preparer) is None
+
+
+def test_what_the_log_of_a_run_says_of_steps_that_are_over_is_not_the_cause(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    log.write_text(f"=== tfdock: compile of x ===\n{KILLED}\n=== tfdock: compile of x ===\n{HEADER}\n")
+    found = of_run(log, KNOWLEDGE)
+    assert found is not None
+    assert [(one.id, one.line) for one in found.findings] == [("python_h_missing", 4)]
+
+
+def test_what_no_program_said_is_written_down_by_the_run(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    with log.open("wb") as file:
+        steps = Steps(engine=FakeEngine(), run="r", log=file, listen=lambda _: None, stop=Stop())
+        message = "127.0.0.1:5551 has no image tensorflow/build:9, or does not show it to you"
+        steps.note(NetworkError(Problem(code="image-not-found", message=message)))
+        steps.note(OSError(28, "No space left on device"))
+    assert log.read_text() == f"tfdock: {message}\ntfdock: [Errno 28] No space left on device\n"
+    found = of_run(log, KNOWLEDGE)
+    assert found is not None
+    assert [one.id for one in found.findings] == ["manifest_unknown", "bazel_no_space"]
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_it_prints_table_cause_fix_line_excerpt_and_source(tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    log.write_text(f"one\n{HEADER}\n{KILLED}\n")
+    told = run(log).stdout.splitlines()
+    assert told[0].split() == ["line", "stage", "cause"]
+    assert told[1].split() == ["1", "2", "compile", "sure", "python_h_missing"]
+    assert f"python_h_missing [compile, sure] {log}:2" in told
+    assert f"  | {HEADER}" in told
+    assert any(line.startswith("  fix: Install them") for line in told)
+    assert any(line.startswith("  source: https://") for line in told)
+
+
+def test_the_document_has_the_keys_that_others_rely_on(tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    log.write_text(f"one\n{ARCH}\n")
+    result = run(log, "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert list(document)[:3] == ["schema", "ok", "findings"]
+    assert (document["schema"], document["ok"]) == ("tfdock.diagnose/1", True)
+    (found,) = document["findings"]
+    assert {"id", "stage", "confidence", "line", "excerpt", "cause", "fix", "source"} <= set(found)
+    assert (found["id"], found["stage"], found["confidence"], found["line"]) == (
+        "nvcc_unsupported_arch", "compile", "high", 2,
+    )  # fmt: skip
+
+
+def test_several_logs_and_standard_input_are_each_told_by_name(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(ARCH)
+    result = run(log, "-", stdin=f"{KILLED}\n".encode())
+    assert f"{log}:1" in result.stdout
+    assert "cc1plus_killed [compile, sure] -:1" in result.stdout
+    document = json.loads(run("--json", stdin=gzip.compress(KILLED.encode())).stdout)
+    assert [(one["id"], one["file"]) for one in document["findings"]] == [("cc1plus_killed", "-")]
+
+
+def test_noise_is_explained_when_asked(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("I port.cc:153] oneDNN custom operations are on. You may see\n2.18.0\n")
+    assert run(log).stdout == f"{log}: no failure that is known, in 2 lines\n"
+    told = run(log, "--explain-warnings").stdout
+    assert "harmless:" in told
+    assert "onednn_on" in told
+    document = json.loads(run(log, "--explain-warnings", "--json").stdout)
+    assert (document["findings"], [one["id"] for one in document["warnings"]]) == ([], ["onednn_on"])
+
+
+def test_where_nothing_is_known_it_says_so_with_suspicious_lines_and_how_to_report_it(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    many = "".join(f"frob.c:{number}: error: frobnication {number}\n" for number in range(10_000))
+    log.write_text(f"one\n{many}FAILED: frobnication\n")
+    told = run(log).stdout
+    assert "no failure that is known, in 10,002 lines" in told
+    assert "frob.c:0: error: frobnication 0" in told
+    assert "FAILED: frobnication" in told
+    assert "To report it" in told
+    assert len(told.splitlines()) < 20
+    document = json.loads(run(log, "--json").stdout)
+    assert document["findings"] == []
+    assert document["suspects"][0] == {"file": str(log), "line": 2, "text": "frob.c:0: error: frobnication 0"}
+
+
+def test_a_log_that_cannot_be_read_is_one_problem(tmp_path: Path) -> None:
+    result = run(tmp_path / "none.log", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["problems"][0]["code"] == "file-unreadable"
+
+
+def test_an_empty_log_is_a_log() -> None:
+    assert diagnosed(b"") == Diagnosis(lines=0, findings=())
+    assert list(Log().close()) == []

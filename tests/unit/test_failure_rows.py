@@ -1,0 +1,241 @@
+"""Laws of the rows about failures, and every row on its own text: buried in a long log, with a cascade after it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tfdock
+from tfdock.decide.diagnosis import Diagnosis, diagnosis
+from tfdock.do import assets
+from tfdock.errors import ProfileError
+from tfdock.inspect.diagnose import Diagnostician
+from tfdock.inspect.log_lines import NEAR
+from tfdock.read.failures import Failure
+from tfdock.read.knowledge import KnowledgeBase
+from tfdock.read.profile import Profile
+from tfdock.read.yamldoc import MAX_BYTES
+
+FILES = sorted((Path(tfdock.__file__).parent / "knowledge" / "failures").glob("*.yaml"))
+KNOWLEDGE = assets.knowledge()
+ROWS = KNOWLEDGE.failures
+FAILURES = [row for row in ROWS.values() if row.is_failure]
+SUBJECTS = {
+    "targets", "release", "python", "bazel", "gpu_compiler", "host_compiler", "base", "runtime", "optimize", "debug",
+    "xla", "resources", "cuda", "cudnn", "rocm",
+}  # fmt: skip
+
+
+def _noise(lines: int) -> bytes:
+    """What a long build prints when all is well, scary words among it."""
+    written = []
+    for number in range(lines):
+        match number % 20:
+            case 3:
+                written.append(
+                    f"tensorflow/core/x{number}.cc:{number}:12: warning: unused variable 'error' [-Wunused]"
+                )
+            case 7:
+                written.append(f"  {number:5} | int killed_by_error(int fatal) {{ return No_space_left_on_device; }}")
+            case 11:
+                written.append(f"WARNING: Download from https://mirror/{number} failed: GET returned 404 Not Found")
+            case 13:
+                written.append(f"//tensorflow/core/platform:error_{number}_test (cached) PASSED in 0.1s")
+            case 17:
+                written.append("gcc -Werror=return-type -DFATAL=1 -o failed.o -c failed.cc # error: none")
+            case _:
+                written.append(f"[{number:,} / 100,000] Compiling tensorflow/core/kernels/op_{number}.cc; 12s local")
+    return "\n".join(written).encode() + b"\n"
+
+
+BEFORE, BRIEF, AFTER = _noise(70_000), _noise(100), _noise(29_000)
+CASCADE = (
+    b"Target //tensorflow/tools/pip_package:wheel failed to build\n"
+    b"Use --verbose_failures to see the command lines of failed build steps.\n"
+    + b"ERROR: /src/tensorflow/BUILD:1:1: Executing genrule //tensorflow:api failed: (Exit 1): bash failed\n" * 500
+    + b"collect2: error: ld returned 1 exit status\n" * 400
+    + b"FAILED: Build did NOT complete successfully\nmake: *** [Makefile:3: wheel] Error 1\n"
+    b"The command '/bin/sh -c make wheel' returned a non-zero code: 2\n"
+)
+
+
+def diagnosed(*parts: bytes, knowledge: KnowledgeBase = KNOWLEDGE) -> Diagnosis:
+    reader = Diagnostician(list(knowledge.failures.values()))
+    for part in parts:
+        reader.feed(part)
+    return diagnosis(reader.close(), knowledge)
+
+
+# --- each row -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", FAILURES, ids=lambda row: row.id)
+def test_a_failure_is_found_in_a_long_log_before_its_cascade(row: Failure) -> None:
+    for index, text in enumerate(row.examples.fires):
+        before, after = (BEFORE, AFTER) if index == 0 else (BRIEF, BRIEF)  # one of 100,000 lines is enough
+        found = diagnosed(before, text.encode() + b"\n", CASCADE, after)
+        assert found.findings, text
+        first = found.findings[0]
+        assert first.id == row.id, (text, [one.id for one in found.findings])
+        assert 1 <= first.line - before.count(b"\n") <= 1 + text.count("\n")
+        assert first.excerpt.split("\n")[0] in text.replace("\t", " ")
+        assert "{" not in first.cause.replace("${", "")
+        assert first.source.startswith("https://")
+
+
+@pytest.mark.parametrize("row", FAILURES, ids=lambda row: row.id)
+def test_a_near_miss_is_not_that_failure(row: Failure) -> None:
+    for text in row.examples.near:
+        found = diagnosed(text.encode() + b"\n", CASCADE)
+        assert row.id not in {one.id for one in found.findings}, text
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS.values() if row.harmless], ids=lambda row: row.id)
+def test_noise_is_no_failure_and_is_explained(row: Failure) -> None:
+    for text in row.examples.fires:
+        found = diagnosed(text.encode() + b"\n")
+        assert found.findings == ()
+        assert [one.id for one in found.warnings] == [row.id]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS.values() if row.passes], ids=lambda row: row.id)
+def test_what_ended_well_takes_back_the_failures_above_it(row: Failure) -> None:
+    for stage in row.passes:
+        failed = next(one for one in FAILURES if one.stage == stage)
+        above = f"{failed.examples.fires[0]}\n".encode()
+        well = f"{row.examples.fires[0]}\n".encode()
+        assert diagnosed(above).findings
+        assert failed.id not in {one.id for one in diagnosed(above, well).findings}
+        assert failed.id in {one.id for one in diagnosed(well, above).findings}
+
+
+def test_a_log_of_a_build_that_went_well_has_no_failure_in_it() -> None:
+    found = diagnosed(BEFORE, b"INFO: Build completed successfully, 100,000 total actions\n")
+    assert found.findings == ()
+    assert found.suspects == ()
+    assert found.lines == 70_001
+
+
+# --- what must hold of the rows -------------------------------------------------------------------------------------
+
+
+def test_an_id_has_one_row() -> None:
+    ids = Counter(row["id"] for file in FILES for row in _plain(file)["rows"])
+    assert [name for name, count in ids.items() if count > 1] == []
+    assert set(ids) == set(ROWS)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_file_says_what_it_is_and_cites_all_of_its_sources(file: Path) -> None:
+    text, document = file.read_text(), _plain(file)
+    assert text.startswith("# ")
+    assert len(text.encode()) < MAX_BYTES - 6 * 1024
+    cited = {row["source"] for row in document["rows"]}
+    assert cited == set(document["sources"]), "a source nobody cites is a leftover"
+    assert document["checked"]
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)
+def test_a_row_names_only_what_there_is(row: Failure) -> None:
+    assert set(row.instead_of) <= set(ROWS) - {row.id}
+    assert set(row.asks) <= SUBJECTS
+    for change in row.changes:
+        assert len(change) == 1, "a change is of one field"
+        (path,) = change
+        field, _, inner = path.partition(".")
+        assert field in Profile.model_fields, path
+        if inner:
+            assert inner in type(Profile.model_fields[field].get_default(call_default_factory=True)).model_fields
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)
+def test_no_expression_takes_long_whatever_it_is_held_against(row: Failure) -> None:
+    for pattern in (*row.patterns, *row.facts):
+        spent, lines = 0.0, 0
+        for line in _hostile(row, pattern.has):
+            began = time.process_time()
+            pattern.found(line)
+            spent, lines = spent + time.process_time() - began, lines + 1
+        assert spent / lines < 0.005, pattern.line
+
+
+def _hostile(row: Failure, literal: str) -> Iterator[str]:
+    """Lines as long as any that are looked at, of pieces that an expression may take for its beginning."""
+    pieces = ["a", "/", "lib", "libc++", "-", ". ", '"', ": ", "[", "x.h "]
+    for text in row.examples.fires:
+        for cut in range(4, min(len(text), 80), 15):
+            pieces += [text[:cut].split("\n")[-1], text[cut - 4 : cut + 12].split("\n")[0]]
+    for piece in filter(None, pieces):
+        many = piece * 2 * NEAR
+        yield many[: 2 * NEAR - len(literal)] + literal
+        yield (literal + many)[: 2 * NEAR]
+
+
+# --- rows of one's own ----------------------------------------------------------------------------------------------
+
+OWN = """
+sources: {{me: https://example.org/1}}
+rows:
+  - id: {id}
+    stage: compile
+    patterns: [{{has: "frobnicator", line: '^frob: {line}'}}]
+    values: {{what: "it"}}
+    cause: "The frobnicator met {{what}}."
+    fix: "Turn it off."
+    source: me
+    examples: {{fires: ["frob: the frobnicator met 12"], near: ["the frobnicator met 12"]}}
+"""
+
+
+def _with(tmp_path: Path, text: str) -> KnowledgeBase:
+    (tmp_path / "failures").mkdir()
+    (tmp_path / "failures" / "mine.yaml").write_text(text)
+    return assets.knowledge([tmp_path])
+
+
+@pytest.mark.parametrize("name", ["frobnicated", "ld_killed"])
+def test_a_folder_of_ones_own_adds_rows_and_replaces_shipped_ones(tmp_path: Path, name: str) -> None:
+    own = _with(tmp_path, OWN.format(id=name, line=r"the frobnicator met (?P<what>\d+)"))
+    (found,) = diagnosed(b"frob: the frobnicator met 12\n", knowledge=own).findings
+    assert (found.id, found.cause, found.source) == (name, "The frobnicator met 12.", "https://example.org/1")
+    assert len(own.failures) == len(ROWS) + (name not in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("fires: [", 'fires: ["nothing of the kind", '), "no pattern fires on the example"),
+        (("frob: {line}", "glob: {line}"), "patterns[0] fires on none"),
+        (("near: [", 'near: ["frob: the frobnicator met 13", '), "fires on what is only near"),
+        (("met {{what}}", "met {{whom}}"), "placeholder {whom} is not in `values`"),
+        (('values: {{what: "it"}}', "values: {{}}"), "group `what` of a pattern is not in `values`"),
+        (("stage: compile", "stage: nowhere"), "stage"),
+        (('has: "frobnicator"', 'has: "frob\'s nicator"'), "no quotes"),
+        (('    fix: "Turn it off."\n', ""), "a failure says its fix"),
+        (("frob: {line}", "frob: ({line}"), "not a regular expression"),
+    ],
+)
+def test_a_row_that_does_not_do_what_its_examples_say_is_refused(
+    tmp_path: Path, change: tuple[str, str], complaint: str
+) -> None:
+    assert change[0] in OWN
+    text = OWN.replace(*change).format(id="frobnicated", line=r"the frobnicator met (?P<what>\d+)")
+    with pytest.raises(ProfileError) as caught:
+        _ = _with(tmp_path, text).failures
+    (problem, *_) = caught.value.problems
+    assert problem.code == "knowledge-row"
+    assert complaint in problem.message
+    assert problem.line is not None
+    assert problem.file == str(tmp_path / "failures" / "mine.yaml")
+
+
+def _plain(file: Path) -> dict[str, Any]:
+    loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    document: dict[str, Any] = yaml.load(file.read_text(), loader)
+    return document

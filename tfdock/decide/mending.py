@@ -1,0 +1,236 @@
+"""A failure and the profile that met it: what the profile asks that has to do with it, and changes that may mend it.
+
+A change comes from the failure's row. It is offered only if the profile with it is accepted, as `tfdock check` would.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tfdock.decide.devices import find_gpu
+from tfdock.decide.fits import exact_target
+from tfdock.decide.resolve import Resolution
+from tfdock.decide.sizing import MIB, Resources
+from tfdock.decide.ways import Change, changed, said
+from tfdock.errors import Way
+from tfdock.model import TARGET_FIELDS, Version
+from tfdock.read.knowledge import KnowledgeBase
+from tfdock.read.profile import Profile
+
+if TYPE_CHECKING:
+    from tfdock.read.failures import Failure
+
+_MOST = 3
+"""How many changes are offered."""
+_TRIED = 12
+"""How many versions of a component are tried, the nearest first."""
+_NUMBER = re.compile(r"(?:sm|compute|lto)_(\d+[a-z]?)|(gfx\w+)|(\d+\.\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The profile that was built, as far as it is known.
+
+    `resolution` is None where it is refused as it stands, and then `ways` are those out of the refusal. `attempt`
+    decides a changed profile, and gives None where it is refused; without it no change is offered.
+    """
+
+    knowledge: KnowledgeBase
+    profile: Profile | None = None
+    resolution: Resolution | None = None
+    resources: Resources | None = None
+    attempt: Callable[[Profile], Resolution | None] | None = None
+    ways: tuple[Way, ...] = ()
+
+
+# --- what it asks ---------------------------------------------------------------------------------------------------
+
+
+def asked(row: Failure, context: Context) -> str:
+    """What the profile asks of all that a failure has to do with: `your profile asks sm_120 and CUDA 12.5.1`."""
+    words = [word for subject in row.asks if (word := _word(subject, context))]
+    if not words:
+        return ""
+    listed = f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+    return f"your profile asks {listed}"
+
+
+def _word(subject: str, context: Context) -> str:
+    if subject == "resources":
+        return _limits(context.resources)
+    if context.resolution:
+        return _decided(subject, context.resolution)
+    return _written(subject, context.profile, context.knowledge) if context.profile else ""
+
+
+def _limits(resources: Resources | None) -> str:
+    if resources is None:
+        return ""
+    return f"{resources.jobs} job{'s' if resources.jobs != 1 else ''} in {resources.memory / MIB / 1024:.1f} GiB"
+
+
+def _decided(subject: str, resolution: Resolution) -> str:
+    accelerator = resolution.accelerator
+    if version := resolution.components.get(subject):
+        return f"{accelerator.titles.get(subject, subject)} {version}"
+    compiler = f"{resolution.gpu_compiler} {resolution.gpu_compiler_version}".rstrip()
+    return {
+        "targets": ", ".join(resolution.targets),
+        "release": f"TensorFlow {resolution.version}",
+        "python": f"Python {resolution.python}",
+        "bazel": f"Bazel {resolution.bazel}",
+        "gpu_compiler": f"{compiler} for GPU code" if compiler else "",
+        "host_compiler": f"{resolution.host_compiler} for C++",
+        "base": f"the image {resolution.base}",
+        "runtime": f"the image {resolution.runtime} to try it in" if resolution.runtime else "",
+        "optimize": f"`optimize: {' '.join(resolution.optimize) or 'portable'}`",
+        "debug": "debug information" if resolution.debug else "",
+        "xla": "XLA" if resolution.xla else "no XLA",
+    }.get(subject, "")
+
+
+def _written(subject: str, profile: Profile, knowledge: KnowledgeBase) -> str:
+    """The same of a profile that is refused as it stands: what is written in it."""
+    titles = {name: title for row in knowledge.accelerators.values() for name, title in row.titles.items()}
+    if subject == "release":
+        return f"TensorFlow {profile.source.release}"
+    if subject == "targets":
+        listed = [target for name in TARGET_FIELDS for target in getattr(profile, name) or ()]
+        return ", ".join(listed or [_gpu(name, knowledge) for name in profile.named_gpus])
+    if subject == "gpu_compiler":
+        return f"{profile.compiler} for GPU code" if profile.compiler else ""
+    version = profile.components.get(subject) or getattr(profile, subject, None)
+    title = titles.get(subject, subject.capitalize())
+    return f"{title} {version}" if isinstance(version, str) else ""
+
+
+def _gpu(name: str, knowledge: KnowledgeBase) -> str:
+    """`sm_120 (rtx5090)`; the name alone where the GPU is unknown."""
+    gpu = find_gpu(knowledge, name)
+    row = knowledge.accelerators.get(gpu.accelerator) if gpu else None
+    return f"{exact_target(row, gpu.target)} ({name})" if gpu and row else name
+
+
+# --- changes --------------------------------------------------------------------------------------------------------
+
+
+def changes(row: Failure, values: Mapping[str, str], context: Context) -> tuple[Way, ...]:
+    """The row's changes of the profile that are accepted, those of other fields each."""
+    if context.profile is None or context.attempt is None:
+        return ()
+    if context.resolution is None:
+        return context.ways if row.changes else ()
+    found: list[Way] = []
+    for template in row.changes:
+        for change in _moves(template, values, context, context.profile):
+            if any(set(change) == set(other.change) for other in found):
+                break
+            if context.attempt(changed(context.profile, change)) is not None:
+                found.append(Way(text=said(change), change=change))
+                break
+        if len(found) == _MOST:
+            break
+    return tuple(found)
+
+
+def _moves(
+    template: Mapping[str, object], values: Mapping[str, str], context: Context, profile: Profile
+) -> Iterator[Change]:
+    """The changes that a template of a row may mean, the nearest first."""
+    for path, wanted in template.items():  # a template has one field
+        if isinstance(wanted, Mapping):
+            (verb, text), *_ = wanted.items()
+            yield from _moved(path, verb, str(text).format(**values), context, profile)
+        elif wanted is None:
+            yield from [{path: None}] if _says(profile, path) else []
+        elif _now(profile, path) != wanted and not _is_decided(path, wanted, context):
+            yield {path: wanted}
+
+
+def _moved(path: str, verb: str, text: str, context: Context, profile: Profile) -> Iterator[Change]:
+    if verb == "half":
+        jobs = context.resources.jobs if context.resources else 0
+        yield from [{path: max(1, jobs // 2)}] if jobs > 1 else []
+    elif path == "targets":
+        yield from _without_target(text, context, profile)
+    elif verb == "without":
+        listed = list(_now(profile, path) or ())  # type: ignore[call-overload]
+        rest = [one for one in listed if one.removeprefix("--config=") != text and one != text]
+        yield from [{path: rest or None}] if len(rest) < len(listed) else []
+    elif verb == "with":
+        listed = list(_now(profile, path) or ())  # type: ignore[call-overload]
+        yield from [{path: [*listed, text]}] if text not in listed else []
+    else:
+        of_target, near = (text, "") if verb == "for" else ("", text)
+        versions = _versions(path, near, context, profile)
+        yield from ({path: version} for version in versions if _has(path, version, of_target, context))
+
+
+def _without_target(text: str, context: Context, profile: Profile) -> Iterator[Change]:
+    """The list of targets without one, beside the GPUs, or where those want it in their place."""
+    if context.resolution is None or not (gone := _number(text)):
+        return
+    field = context.resolution.accelerator.target_field
+    rest = [target for target in context.resolution.targets if _number(target) != gone]
+    if rest and len(rest) < len(context.resolution.targets):
+        yield {field: rest}
+        if profile.gpus:
+            yield {field: rest, "gpus": None}
+
+
+def _number(target: str) -> str:
+    """`120` of `sm_120`, `compute_120` and `12.0`."""
+    match = _NUMBER.search(target)
+    return next((one.replace(".", "") for one in match.groups() if one), "") if match else ""
+
+
+def _has(toolkit: str, version: str, target: str, context: Context) -> bool:
+    """Whether a version of a toolkit compiles for a target that the build asks for; any, where none is said."""
+    if not target:
+        return True
+    number, resolution = _number(target), context.resolution
+    row = context.knowledge.toolkits.get((toolkit, str(Version(version).minor)))
+    wanted = resolution is not None and any(_number(one) == number for one in resolution.targets)
+    return bool(wanted and row and number in row.targets)
+
+
+def _versions(name: str, near: str, context: Context, profile: Profile) -> Iterable[str]:
+    """Other versions of a component, or of Python, that the release takes or the rows know."""
+    knowledge, source = context.knowledge, profile.source
+    release = knowledge.releases.get(str(Version(source.release).minor))
+    now = profile.components.get(name) or getattr(profile, name, None)
+    known = set(release.pythons) if release and name == "python" else set()
+    if release and (support := release.components.get(name)):
+        known |= {*support.accepted, *([support.tested] if support.tested else [])}
+        if not support.closed:
+            known |= {row.version for row in knowledge.toolkits.values() if row.toolkit == name}
+    first = near if Version(near).parts else str(now or "")
+    order = sorted(known - {str(now)}, key=Version)
+    at = next((index for index, one in enumerate(order) if first and Version(one) >= Version(first)), len(order))
+    distance = {one: (abs(index - at), index < at) for index, one in enumerate(order)}
+    return sorted(order, key=distance.__getitem__)[:_TRIED]
+
+
+def _says(profile: Profile, path: str) -> bool:
+    """Whether a field is set to something else than its default."""
+    field, _, inner = path.partition(".")
+    if field not in type(profile).model_fields:
+        return field in profile.components
+    default = type(profile).model_fields[field].get_default(call_default_factory=True)
+    value = getattr(profile, field)
+    return bool(getattr(value, inner) != getattr(default, inner) if inner else value != default)
+
+
+def _now(profile: Profile, path: str) -> object:
+    value: object = profile
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return value
+
+
+def _is_decided(path: str, wanted: object, context: Context) -> bool:
+    """Whether the build did so anyway."""
+    return path == "compiler" and context.resolution is not None and context.resolution.gpu_compiler == wanted

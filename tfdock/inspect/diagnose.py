@@ -1,0 +1,223 @@
+"""What a log shows of known failures: one search for all of their texts at once, then a look at those lines. Pure.
+
+Expressions see lines that have their literal, `NEAR` bytes around it at most, and of such lines in one block no more
+than `_PATIENCE` and as many again: no log takes long, whatever is in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import ahocorasick_rs
+
+from tfdock.inspect import bazel
+from tfdock.inspect.log_lines import Block, Log
+
+_PATIENCE, _IMPATIENCE, _BORED = 2000, 20, 100_000
+"""Lines with one literal that are looked at in a block, from its beginning and again from its end; how few they are
+once so many were looked at in vain."""
+_ENOUGH = 100
+"""Times that a failure is looked for in a log; what comes after says nothing more."""
+_SUSPECTS = 5
+"""Lines that look like errors which are kept, the first ones and the last ones."""
+_SUSPICIOUS = (
+    "ERROR:", "error:", "Error:", "FATAL:", "fatal:", "FAILED", "Killed", "Exception:", "rror response from", "E: ",
+)  # fmt: skip
+
+
+class Pattern(Protocol):
+    """A text of a tool's, and whether the tool goes on after it."""
+
+    @property
+    def has(self) -> str: ...
+    @property
+    def survivable(self) -> bool: ...
+
+
+class Rule(Protocol):
+    """What is known of a failure."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def stage(self) -> str: ...
+    @property
+    def patterns(self) -> Sequence[Pattern]: ...
+    @property
+    def facts(self) -> Sequence[Pattern]: ...
+    @property
+    def passes(self) -> Sequence[str]: ...
+    @property
+    def is_failure(self) -> bool: ...
+    def reads(self, place: int, line: str) -> Mapping[str, str] | None:
+        """What a line gives for a pattern, or after those for a fact; None where it does not match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A rule that a log bears out: where first, in how many lines at least, and what it gives for its names.
+
+    `survivable`: everything seen of it lets the tool go on.
+    """
+
+    rule: str
+    line: int
+    excerpt: tuple[str, ...]
+    values: Mapping[str, str]
+    survivable: bool
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A line that looks like an error."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a log shows: failures and noise in the order of their lines, and lines that look like errors.
+
+    `mended` are failures after which it went on well.
+    """
+
+    lines: int
+    sightings: tuple[Sighting, ...]
+    mended: tuple[Sighting, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+
+
+@dataclass
+class _Epoch:
+    """What was seen since something ended well."""
+
+    sightings: dict[str, Sighting] = field(default_factory=dict)
+    suspects: list[Suspect] = field(default_factory=list)
+    last: deque[Suspect] = field(default_factory=lambda: deque(maxlen=_SUSPECTS))
+
+
+class Diagnostician:
+    """Reads a log, block after block, against all rules; one for each log."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        uses: dict[str, list[tuple[Rule, int]]] = {literal: [] for literal in _SUSPICIOUS}
+        for rule in rules:
+            for place, pattern in enumerate((*rule.patterns, *rule.facts)):
+                uses.setdefault(pattern.has, []).append((rule, place))
+        self._uses = list(uses.values())
+        self._rules = {rule.id: rule for rule in rules}
+        self._search = ahocorasick_rs.BytesAhoCorasick([literal.encode() for literal in uses])
+        self._log = Log()
+        self._now = _Epoch()
+        self._mended: dict[str, Sighting] = {}
+        self._values: dict[str, dict[str, str]] = {}
+        self._vain: Counter[int] = Counter()
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the log."""
+        for block in self._log.feed(data):
+            self._look(block)
+
+    def close(self) -> Seen:
+        """The log has ended."""
+        for block in self._log.close():
+            self._look(block)
+        now = self._now
+        last = [one for one in now.last if one not in now.suspects]
+        return Seen(
+            lines=self._log.lines,
+            sightings=tuple(sorted(map(self._complete, now.sightings.values()), key=lambda one: one.line)),
+            mended=tuple(sorted(map(self._complete, self._mended.values()), key=lambda one: one.line)),
+            suspects=(*now.suspects, *last),
+        )
+
+    def _complete(self, sighting: Sighting) -> Sighting:
+        return replace(sighting, values={**self._values.get(sighting.rule, {}), **sighting.values})
+
+    def _look(self, block: Block) -> None:
+        counted, line = 0, block.line
+        for literal, place in self._candidates(block):
+            text = block.text(place)
+            if literal < len(_SUSPICIOUS):
+                line, counted = line + block.data.count(b"\n", counted, place), place
+                self._suspect(line, text)
+            for rule, pattern in self._uses[literal]:
+                values = self._read(rule, pattern, text)
+                self._vain[literal] += values is None
+                if values is not None:
+                    line, counted = line + block.data.count(b"\n", counted, place), place
+                    self._found(rule, pattern, line, block.shown(place), values)
+
+    def _candidates(self, block: Block) -> Iterator[tuple[int, int]]:
+        """(literal, place) of what is worth a look, in order: of one literal not too many."""
+        places: dict[int, list[int]] = {}
+        for literal, start, _ in self._search.find_matches_as_indexes(block.data, overlapping=True):
+            if block.since <= start < block.until:
+                places.setdefault(literal, []).append(start)
+        found = []
+        for literal, starts in places.items():
+            patience = _PATIENCE if self._vain[literal] < _BORED else _IMPATIENCE
+            most = 4 * _SUSPECTS if literal < len(_SUSPICIOUS) else patience
+            few = starts if len(starts) <= 2 * most else [*starts[:most], *starts[-most:]]
+            found += [(start, literal) for start in few]
+        found.sort()
+        return ((literal, start) for start, literal in found)
+
+    def _read(self, rule: Rule, place: int, text: str) -> Mapping[str, str] | None:
+        if place >= len(rule.patterns):
+            self._learn(rule, rule.reads(place, text) or {})
+            return None
+        known = self._now.sightings.get(rule.id)
+        if known and known.count >= _ENOUGH:
+            return None
+        return rule.reads(place, text)
+
+    def _learn(self, rule: Rule, values: Mapping[str, str]) -> None:
+        """A fact: the last one before a failure, else the first one after it."""
+        known = self._values.setdefault(rule.id, {})
+        for name, text in values.items():
+            if rule.id not in self._now.sightings or name not in known:
+                known[name] = text
+
+    def _found(self, rule: Rule, place: int, line: int, excerpt: tuple[str, ...], values: Mapping[str, str]) -> None:
+        if rule.passes:
+            self._passed(rule)
+            return
+        known = self._now.sightings.get(rule.id)
+        survivable = rule.patterns[place].survivable
+        if known is None:
+            self._now.sightings[rule.id] = Sighting(rule.id, line, excerpt, values, survivable)
+        else:
+            self._now.sightings[rule.id] = replace(
+                known,
+                count=known.count + 1,
+                survivable=known.survivable and survivable,
+                values={**values, **known.values},
+            )
+
+    def _passed(self, passing: Rule) -> None:
+        """Something ended well: failures before it were no reason to stop."""
+        kept = {}
+        for name, sighting in self._now.sightings.items():
+            rule = self._rules[name]
+            over = sighting.survivable or rule.stage in passing.passes
+            if rule.is_failure and over:
+                self._mended[name] = sighting
+            else:
+                kept[name] = sighting
+        self._now = _Epoch(sightings=kept)
+
+    def _suspect(self, line: int, text: str) -> None:
+        if not bazel.is_error(text):
+            return
+        suspect = Suspect(line, text)
+        if len(self._now.suspects) < _SUSPECTS:
+            if suspect not in self._now.suspects:
+                self._now.suspects.append(suspect)
+        else:
+            self._now.last.append(suspect)

@@ -1,0 +1,196 @@
+"""A log of any kind -> blocks of whole lines, and a line as its program printed it. Pure, in bounded memory.
+
+A log may be packed (gzip), of UTF-16 or broken UTF-8, coloured, of progress that overwrites itself (CR), with the
+prefixes of builders and CI systems, and with lines of any length.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+BLOCK = 1 << 20
+"""Bytes that are searched at once."""
+NEAR = 1000
+"""Bytes of a line, before and after a place in it, that are looked at: no line is too long then."""
+AFTER = 2
+"""Lines after one that are shown with it."""
+_LONGEST = 512
+"""Bytes of what is searched for, at most."""
+_ESCAPE_LENGTH = 256
+
+# Colours and cursors; what programs tell a terminal or a CI system (OSC, APC), never over a line's end; single ones.
+_ESCAPE = re.compile(
+    rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|[\]_P^X][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[ -/]{0,4}[0-Z\\^-~])"
+)
+_UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_GZIP = b"\x1f\x8b"
+
+_DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_PREFIX = re.compile(
+    "|".join(
+        [
+            r"\ufeff",
+            rf"{_DATE}(?: \d\d[OE][+ ]?| (?:stdout|stderr) [FP])? ",  # GitHub, GitLab, containers' runtimes
+            rf"\[(?:{_DATE}|{_CLOCK}|[+ ]{{0,12}}\d+(?:\.\d+)?s?)\]:? ?",  # Jenkins, `ts`, kernels
+            rf"\(?{_CLOCK}\)?:? (?=\S)",  # Bazel's --show_timestamps
+            r"#\d+ (?:\d+\.\d+ )?(?=\S)",  # BuildKit
+            r"(?:=> ?)+(?:#|=> )?",
+            r"(?=[\d+]*[A-Za-z_])[\w.@/-]{1,80}\s{0,40}\| ",  # Compose, foreman
+            r"[^\t\n]{1,100}\t[^\t\n]{1,100}\t(?=\d{4}-\d\d-\d\dT)",  # `gh run view --log`
+            r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,80} [\w./-]{1,60}(?:\[\d+\])?: ",  # syslog
+            r"##\[(?:error|warning|group|debug|section|command)\]|::(?:error|warning|notice)[^:\n]{0,200}::",
+            r"E\s{2,7}(?=\S)",  # pytest
+            r"\s{1,200}",
+        ]
+    )
+)
+_PREFIXES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Bytes of a log without escape sequences. `line` is the number of the first line, from 1.
+
+    What is found from `since` on and before `until` belongs to this block; the rest is there to be seen with it.
+    """
+
+    data: bytes
+    line: int
+    since: int
+    until: int
+
+    def around(self, place: int) -> tuple[int, int]:
+        """Begin and end of the line at a place, as far as it is looked at; a lone CR ends a line too."""
+        data, low, high = self.data, max(place - NEAR, 0), min(place + NEAR, len(self.data))
+        begin = max(data.rfind(b"\n", low, place), data.rfind(b"\r", low, place)) + 1 or low
+        ends = [end for end in (data.find(b"\n", place, high), data.find(b"\r", place, high)) if end >= 0]
+        return begin, min(ends, default=high)
+
+    def text(self, place: int) -> str:
+        """The line at a place, as its program printed it."""
+        begin, end = self.around(place)
+        return bare(self.data[begin:end].decode("utf-8", "replace"))
+
+    def shown(self, place: int) -> tuple[str, ...]:
+        """The line at a place, and those after it that are not empty."""
+        begin, end = self.around(place)
+        lines = [self.data[begin:end]]
+        for _ in range(AFTER):
+            at = self.data.find(b"\n", end, end + NEAR)
+            if at < 0 or at + 1 >= len(self.data):
+                break
+            begin, end = self.around(at + 1)
+            lines.append(self.data[begin:end])
+        return tuple(text for line in lines if (text := bare(line.decode("utf-8", "replace")).rstrip()))
+
+
+def bare(line: str) -> str:
+    """A line without the prefixes of builders and CI systems, and without indentation."""
+    for _ in range(_PREFIXES):
+        match = _PREFIX.match(line)
+        if not match or match.end() == len(line):
+            break
+        line = line[match.end() :]
+    return line.rstrip()
+
+
+class Log:
+    """Cuts the bytes of a log into blocks, each but for the last with the lines that follow its own."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()  # plain bytes that belong to the next block, after `_since` of the one before
+        self._since = 0
+        self._raw = b""  # what may be the beginning of an escape sequence
+        self._line = 1
+
+    def feed(self, data: bytes) -> Iterator[Block]:
+        """The blocks that are complete with some bytes more."""
+        data = self._raw + data
+        at = data.rfind(b"\x1b", max(len(data) - _ESCAPE_LENGTH, 0))
+        self._raw, data = (data[at:], data[:at]) if at >= 0 else (b"", data)
+        self._held += _plain(data)
+        while len(self._held) >= BLOCK:
+            yield self._cut(min(len(self._held), 2 * BLOCK))
+
+    def close(self) -> Iterator[Block]:
+        """The last block, once there is no more."""
+        self._held += _plain(self._raw)
+        self._raw = b""
+        if self._held:
+            yield Block(bytes(self._held), self._line, self._since, len(self._held))
+
+    @property
+    def lines(self) -> int:
+        """How many lines there were; to be asked when it is closed."""
+        return self._line - 1 + self._held.count(b"\n") + (not self._held.endswith(b"\n") if self._held else 0)
+
+    def _cut(self, size: int) -> Block:
+        data = bytes(memoryview(self._held)[:size])
+        until = len(data)
+        for _ in range(AFTER + 2):
+            until = data.rfind(b"\n", self._since, until)
+            if until < 0:
+                break
+        if until < 0:  # a line longer than a block: what is near its end is seen again with what follows
+            until = len(data) - NEAR - _LONGEST
+            keep = until - NEAR
+        else:
+            until = keep = until + 1
+        block = Block(data, self._line, self._since, until)
+        self._line += data.count(b"\n", 0, keep)
+        self._since = until - keep
+        del self._held[:keep]
+        return block
+
+
+def _plain(data: bytes) -> bytes:
+    return _ESCAPE.sub(b"", data) if b"\x1b" in data else data
+
+
+def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """A log as UTF-8, whatever it is packed in; raises ValueError where gzip's data ends too early or is broken."""
+    chunks = iter(chunks)
+    first = b""
+    for chunk in chunks:
+        first += chunk
+        if len(first) >= len(_GZIP):
+            break
+    rest = _joined(first, chunks)
+    if first.startswith(_GZIP):
+        yield from unpacked(_gunzipped(rest))
+    elif coding := _UTF16.get(first[:2]):
+        decoder = codecs.getincrementaldecoder(coding)("replace")
+        yield from (decoder.decode(chunk).encode("utf-8", "replace") for chunk in rest)
+    else:
+        yield from rest
+
+
+def _joined(first: bytes, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    yield from [first] if first else []
+    yield from chunks
+
+
+def _gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """All members of a gzip file, no more than a block at a time."""
+    one = zlib.decompressobj(wbits=31)
+    for chunk in chunks:
+        left = chunk
+        while left:
+            if one.eof:
+                if not left.startswith(_GZIP[: len(left)]):
+                    return  # padding
+                one = zlib.decompressobj(wbits=31)
+            try:
+                data = one.decompress(left, BLOCK)
+            except zlib.error as error:
+                raise ValueError(f"its gzip data is broken: {error}") from error
+            if data:
+                yield data
+            left = one.unused_data if one.eof else one.unconsumed_tail
+    if not one.eof:
+        raise ValueError("its gzip data ends too early")

@@ -1,0 +1,180 @@
+"""Rows about failures: what a log says when something went wrong, why, and what to do. Checked by their own examples.
+
+Their files are `failures/*.yaml` of a knowledge folder, one table in several files: a row of an overlay replaces the
+shipped one of the same `id`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
+
+from tfdock.read.knowledge import Expression, Row, Template, placeholders
+
+Stage = Literal["configure", "bazel", "fetch", "compile", "link", "wheel", "runtime", "docker"]
+STAGES: tuple[str, ...] = Stage.__args__  # type: ignore[attr-defined]
+"""In the order in which a build meets them."""
+Has = Annotated[str, StringConstraints(min_length=6, max_length=120, pattern=r"^[ -~]+$")]
+_QUOTES = re.compile("\u00e2\u0080[\u0098\u0099\u009c\u009d]|â€[˜™œ\u009d]|\ufffd{1,3}|[\"'`´‘’‛“”„]")
+_QUOTE_IN_LITERAL = re.compile("[\"'`]")
+# What compilers, shells and builders only repeat: source lines, commands, names of tests.
+_REPEATED = re.compile(
+    r"\s*[\d+]* *\||\++ |[$#>] |echo |SUBCOMMAND: |\s*#(?:error|warning|include)\b|(?:>>> |--> )?RUN |"
+    r"(?:Step \d+/\d+ :|\[[^\]]{0,40}\d+/\d+\] )(?:RUN|COPY|ADD|FROM|ENV) |"
+    r"\[ *(?:RUN|OK|PASSED|-+) *\]|//\S+ +(?:\(cached\) )?PASSED"
+)
+_WARNED = re.compile(
+    r"(?:WARNING|INFO|DEBUG|NOTE|Note|note|warning|Warning|hint|HINT)\b ?:|.{0,400}?\b(?:warning|note) ?: "
+)
+
+
+# What is told of another time: in a commit, a comment, a script that tries again.
+_TOLD = re.compile(
+    r"\b(?:previous(?:ly)?|earlier|last (?:night|week|run|build|time|attempt)|yesterday|[Rr]etrying|for example|"
+    r"e\.g\.|(?:if|when) you (?:see|get)|known issue|[Ww]orkaround)\b"
+)
+
+
+class _Record(BaseModel):
+    model_config = Row.model_config
+
+
+class Pattern(_Record):
+    """What a tool prints: `has` is a text in it, unchanged and without quotes; `line` an expression for the line.
+
+    In the line every kind of quote is ". `survivable`: the tool goes on after it; a failure that stops something is
+    rather the cause. `in_warnings`: it is meant even where the line calls itself a warning.
+    """
+
+    has: Has
+    line: Expression | None = None
+    survivable: bool = False
+    in_warnings: bool = False
+
+    @field_validator("has")
+    @classmethod
+    def _without_quotes(cls, text: str) -> str:
+        if _QUOTE_IN_LITERAL.search(text):
+            raise ValueError("a literal holds no quotes: tools write them in several ways")
+        return text
+
+    def match(self, line: str, *, harmless: bool = False) -> Mapping[str, str] | None:
+        """What the line gives, where it is one that this pattern means; `line` is `comparable`."""
+        if self.has not in line or _REPEATED.match(line):
+            return None
+        if not (self.in_warnings or harmless) and (_WARNED.match(line) or _TOLD.search(line[: line.index(self.has)])):
+            return None
+        return self.found(line)
+
+    def found(self, line: str) -> Mapping[str, str] | None:
+        """The named groups of the expression, None where it does not match."""
+        if self.line is None:
+            return {}
+        match = compiled(self.line).search(line)
+        return {name: text for name, text in match.groupdict().items() if text} if match else None
+
+
+class Examples(_Record):
+    """Lines on which a row fires, each of its patterns by one at least, and some that are nearly so."""
+
+    fires: tuple[str, ...] = Field(min_length=1)
+    near: tuple[str, ...] = Field(min_length=1)
+
+
+Move = Mapping[str, str]
+
+
+class Failure(Row):
+    """One cause of failure, and how it shows in a log.
+
+    `cause` and `fix` are templates of `values`: a group of that name in `patterns` or `facts` (which find nothing by
+    themselves), else the words given there. `instead_of` are the rows that say less of the same line. `cascade`: it
+    comes of something before it. `unsure`: others may be the cause. `asks` is what of a profile has to do with it.
+    `changes` are changes of the profile that may mend it, the best first: a field with its value, null to leave it
+    out, or {without: …}, {with: …} of a list, {half: jobs}, {for: target}, {nearest: version}.
+
+    `harmless`: it is no failure, and told only when asked. `passes` are the stages of which it says that they ended
+    well, so that failures above it no longer count.
+    """
+
+    KEY = ("id",)
+
+    id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$")]
+    stage: Stage
+    patterns: tuple[Pattern, ...] = Field(min_length=1)
+    facts: tuple[Pattern, ...] = ()
+    values: dict[str, str] = Field(default_factory=dict)
+    instead_of: tuple[str, ...] = ()
+    cascade: bool = False
+    unsure: bool = False
+    asks: tuple[str, ...] = ()
+    changes: tuple[dict[str, str | bool | Move | None], ...] = ()
+    cause: Template
+    fix: Template = "There is nothing to do."
+    confirmed: Literal["yes", "maintainer", "no"] = "no"
+    harmless: bool = False
+    passes: tuple[Stage, ...] = ()
+    examples: Examples
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it is a thing that went wrong."""
+        return not (self.harmless or self.passes)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        groups = {name for one in (*self.patterns, *self.facts) if one.line for name in compiled(one.line).groupindex}
+        if unused := groups - set(self.values):
+            raise ValueError(f"group `{min(unused)}` of a pattern is not in `values`")
+        texts = [self.cause, self.fix, *_texts_of(self.changes)]
+        if unknown := {name for text in texts for name in placeholders(text)} - set(self.values):
+            raise ValueError(f"placeholder {{{min(unknown)}}} is not in `values`")
+        if self.is_failure and "fix" not in self.model_fields_set:
+            raise ValueError("a failure says its fix")
+        return self
+
+    @model_validator(mode="after")
+    def _fires_as_it_says(self) -> Self:
+        lines = [line for text in self.examples.fires for line in text.split("\n")]
+        for index in range(len(self.patterns)):
+            if not any(self.reads(index, line) is not None for line in lines):
+                raise ValueError(f"patterns[{index}] fires on none of `examples.fires`")
+        for text in self.examples.fires:
+            if not any(self._fires(line) for line in text.split("\n")):
+                raise ValueError(f"no pattern fires on the example {text!r}")
+        for text in self.examples.near:
+            if any(self._fires(line) for line in text.split("\n")):
+                raise ValueError(f"a pattern fires on what is only near: {text!r}")
+        return self
+
+    def reads(self, place: int, line: str) -> Mapping[str, str] | None:
+        """What a line of a log gives for a pattern, or after those for a fact; None where it does not match."""
+        line = comparable(line)
+        if place >= len(self.patterns):
+            return self.facts[place - len(self.patterns)].found(line)
+        return self.patterns[place].match(line, harmless=not self.is_failure)
+
+    def _fires(self, line: str) -> bool:
+        return any(self.reads(place, line) is not None for place in range(len(self.patterns)))
+
+
+def _texts_of(changes: tuple[Mapping[str, Any], ...]) -> Iterator[str]:
+    for change in changes:
+        for value in change.values():
+            yield from value.values() if isinstance(value, Mapping) else [value] if isinstance(value, str) else []
+
+
+@cache
+def compiled(expression: str) -> re.Pattern[str]:
+    """An expression of a row, compiled once."""
+    return re.compile(expression)
+
+
+@lru_cache(maxsize=16)  # one line is held against several rows
+def comparable(line: str) -> str:
+    """A line with every kind of quote as ", broken ones too, and no tabs: what expressions are held against."""
+    return _QUOTES.sub('"', line).replace("\t", " ")

@@ -1,0 +1,106 @@
+"""`diagnose`: what went wrong, by a log. Needs no engine and no network."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdock.talk import console
+from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, preparer_for, print_json, settings_for
+
+if TYPE_CHECKING:
+    from tfdock.decide.diagnosis import Diagnosis
+    from tfdock.decide.mending import Context
+    from tfdock.read.knowledge import KnowledgeBase
+
+_STANDARD_INPUT = "-"
+
+
+@app.command(
+    epilog="Examples: `tfdock diagnose build.log`, `docker build . 2>&1 | tfdock diagnose`, "
+    "`tfdock diagnose build.log.gz --profile rtx5090`. Exit status: 0, whatever is found."
+)
+@command("tfdock.diagnose/1")
+def diagnose(
+    logs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Logs, also packed with gzip; standard input if there is none, or for `-`.",
+            metavar="LOG…",
+            show_default=False,
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            help="The profile that was built: a file, or the name of a shipped one.",
+            metavar="PROFILE",
+            show_default=False,
+        ),
+    ] = None,
+    explain_warnings: Annotated[
+        bool, typer.Option("--explain-warnings", help="Say as well what looks bad and is harmless.")
+    ] = False,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what went wrong in a log of a build or of a program that imports TensorFlow, and what to do about it."""
+    names = logs or [_STANDARD_INPUT]
+    if not logs and sys.stdin.isatty():
+        raise typer.BadParameter("name a log, or send one to standard input")
+    settings = settings_for(knowledge=knowledge)
+    base, context = knowledge_for(settings), None
+    if profile:
+        context = preparer_for(settings).context(profile)
+    found = {name: _read(name, base, context) for name in dict.fromkeys(names)}
+    if as_json:
+        _print_json(found, explain_warnings=explain_warnings)
+    else:
+        _print(found, explain_warnings=explain_warnings)
+
+
+def _read(name: str, base: KnowledgeBase, context: Context | None) -> Diagnosis:
+    from tfdock.do.diagnosing import diagnosed, of_file
+
+    told = partial(_tell, name)
+    with console.Reading(sys.stderr, name, "read") as reading:
+        if name == _STANDARD_INPUT:
+            return diagnosed(sys.stdin.buffer, base, context, progress=reading, told=told)
+        return of_file(Path(name), base, context, progress=reading, told=told)
+
+
+def _tell(name: str, text: str) -> None:
+    console.tell(console.clean(f"{name}: {text}"))
+
+
+def _print(found: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
+    from tfdock.talk.diagnosis import lines
+
+    for index, (name, one) in enumerate(found.items()):
+        for line in [*([""] if index else []), *lines(one, name, sys.stdout, warnings=explain_warnings)]:
+            console.say(line, stream=sys.stdout)
+
+
+def _print_json(found: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
+    """The findings of all logs: the first of each, then the second."""
+    from tfdock.talk.diagnosis import as_json
+
+    ranked = [(rank, name, one) for name, log in found.items() for rank, one in enumerate(log.findings)]
+    findings = [{**as_json(one), "file": name} for _, name, one in sorted(ranked, key=lambda item: item[0])]
+    document = {
+        "findings": findings,
+        "logs": [{"file": name, "lines": log.lines} for name, log in found.items()],
+        "suspects": [
+            {"file": name, "line": one.line, "text": console.clean(one.text)}
+            for name, log in found.items()
+            for one in (log.suspects if not log.findings else ())
+        ],
+    }
+    if explain_warnings:
+        document["warnings"] = [{**as_json(one), "file": name} for name, log in found.items() for one in log.warnings]
+    print_json("tfdock.diagnose/1", True, document)
