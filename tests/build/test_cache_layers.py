@@ -283,6 +283,17 @@ def test_what_cannot_be_pushed_is_said_before_anything_is_asked(
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_cache_that_is_still_empty_is_no_error(site: Site, before: Proxy) -> None:
+    """As a build leaves it that was cut before it compiled: the job's next step pushes all the same."""
+    here = site.machine("here")
+    CacheFolder.opened(here.tfdock.cache)
+    outcome = here.run("push")
+    assert outcome.code == 0, outcome.told
+    assert (outcome.document["toolchains"], outcome.document["digest"]) == ([], None)
+    assert "nothing is pushed" in outcome.stderr
+    assert before.asked == []
+
+
 def test_packs_that_pile_up_become_one(site: Site, before: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_push, "MOST_PACKS", 5)
     here = site.machine("here", 1)

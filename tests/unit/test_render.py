@@ -28,7 +28,7 @@ from .desk import MADE_UP_TABLES, Desk
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "golden"
-PROFILES = sorted(file.stem for file in assets.profiles().glob("*.yaml"))
+PROFILES = [file.stem for file in assets.profile_files()]
 HEAD = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\n'
 
 
@@ -40,7 +40,7 @@ def shipped() -> Desk:
 
 def planned(desk: Desk, name: str) -> BuildPlan:
     """The plan of a shipped profile; a local source counts as one fixed tree, whatever becomes of it."""
-    texts = {file.name: file.read_text("utf-8") for file in assets.profiles().glob("*.yaml")}
+    texts = {file.name: file.read_text("utf-8") for file in assets.profile_files()}
     text = texts[f"{name}.yaml"]
     profile, _ = profiles.read(text, name, texts)
     local = LocalSource(tree="0" * 64 if profile.source.path else None)

@@ -112,6 +112,14 @@ class Wheelhouse:
                 return None
         return record
 
+    def has(self, build_id: BuildId, fingerprint: str) -> bool:
+        """Whether that very build is here, by its record and the sizes of its wheels; `finished` reads them too."""
+        record = record_of(self.record_folder(build_id, fingerprint) / "record.json")
+        if record is None or record.get("fingerprint") != fingerprint:
+            return False
+        files = [(self.root / wheel["file"], wheel["size"]) for wheel in record["wheels"]]
+        return all(path.is_file() and path.stat().st_size == size for path, size in files)
+
     def record_files(self, build_id: BuildId | None = None) -> list[Path]:
         """The files of all records, or of those of a build id."""
         return sorted(self._private.glob(f"{build_id or '*'}/*/record.json"))

@@ -67,6 +67,33 @@ Registry = Annotated[
         show_default=False,
     ),
 ]
+MatrixFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--matrix",
+        help="Take the cells of a matrix instead of profiles.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        help="Of a matrix, take the cells whose build id is like this: `*-py3.11-*`; may be given again.",
+        metavar="GLOB",
+        show_default=False,
+    ),
+]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        help="Write what became of the matrix there: report.html, report.json, junit.xml.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
 CacheDir = Annotated[
     Path | None, typer.Option("--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", show_default=False)
 ]
@@ -82,7 +109,7 @@ def command(schema: str) -> Callable[[_F], _F]:
                 return function(*args, **kwargs)
             except TfdockError as error:
                 console.show_problems(error.problems)
-                if kwargs.get("as_json"):
+                if kwargs.get("as_json") or kwargs.get("format_") == "json":
                     print_json(schema, False, {"problems": error.problems})
                 raise typer.Exit(error.exit_code) from error
 

@@ -21,6 +21,7 @@ from tfdock.talk.commands import (
     cache,
     cache_exchange,
     check,
+    ci,
     doctor,
     fetch,
     image,
@@ -29,6 +30,7 @@ from tfdock.talk.commands import (
     inspect,
     know,
     lock,
+    matrix,
     pull,
     report,
     verify,
@@ -42,6 +44,7 @@ COMMANDS = (
     cache,
     cache_exchange,
     check,
+    ci,
     doctor,
     fetch,
     image,
@@ -50,14 +53,15 @@ COMMANDS = (
     inspect,
     know,
     lock,
+    matrix,
     pull,
     report,
     verify,
     wheelhouse,
 )
 _ORDER = (
-    "advise", "init", "check", "plan", "render", "lock", "fetch", "build", "pull", "inspect", "verify", "report",
-    "shell", "doctor", "gpus", "releases", "explain", "schema",
+    "advise", "init", "check", "plan", "render", "lock", "fetch", "matrix", "build", "pull", "inspect", "verify",
+    "report", "shell", "doctor", "gpus", "releases", "explain", "schema",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: _ORDER.index(getattr(command.callback, "__name__", "").rstrip("_")))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 from tfdock.errors import Problem
+from tfdock.talk import ci_log
 
 _PLAIN_WIDTH = 80
 """Columns of a terminal that does not say how many it has."""
@@ -69,9 +70,9 @@ def clean(text: str) -> str:
 
 
 def say(text: str = "", *, stream: TextIO | None = None) -> None:
-    """Print a line as it stands, to standard error unless told otherwise."""
+    """Print a line, to standard error unless told otherwise. What is no result is never a command to a CI service."""
     stream = stream or sys.stderr
-    stream.write(f"{text}\n")
+    stream.write(f"{text if stream is sys.stdout else ci_log.here().harmless(text)}\n")
     stream.flush()
 
 
@@ -183,9 +184,11 @@ def _pieces(word: str, room: int) -> Iterator[str]:
 
 
 def show_problems(problems: Iterable[Problem]) -> None:
-    """Problems on standard error: where and what, then why, and the ways out last."""
-    for line in problem_lines(list(problems), Style(sys.stderr), width(sys.stderr)):
+    """Problems on standard error: where and what, then why, and the ways out last; and to a CI service, by place."""
+    problems = list(problems)
+    for line in problem_lines(problems, Style(sys.stderr), width(sys.stderr)):
         say(line)
+    ci_log.here().annotate(problems)
 
 
 def problem_lines(problems: Sequence[Problem], style: Style, columns: int) -> Iterator[str]:
