@@ -131,7 +131,9 @@ def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         _abandon(sys.stdout.fileno())
         problem = Problem(
-            code="disk-full", message=f"cannot write: {error.strerror}", fix="make room, or write elsewhere"
+            code="disk-full",
+            message=f"cannot write to {error.filename or 'standard output'}: {error.strerror}",
+            fix="make room, or write elsewhere; what was done before is done",
         )
         return problem, ExitCode.RESOURCES
     if isinstance(error, OSError) and error.filename:

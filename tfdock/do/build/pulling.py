@@ -13,6 +13,7 @@ from tfdock.do.images.pulling import Pulled, Pulling
 from tfdock.do.images.stored import StoredImage
 from tfdock.do.watch import Limit, until_stopped
 from tfdock.errors import NetworkError, Problem, TimeLimit, VerificationFailed, one_of
+from tfdock.model import ImageRef
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
@@ -49,7 +50,9 @@ class _Asking:
 
     def first(self, lock: LockFile | None) -> Pulled | None:
         """What the first registry has that has it whole."""
-        asked = finding.Finding(repositories=self._builder.settings.registries, check=self._check)
+        settings = self._builder.settings
+        places = tuple(str(settings.mirrored(ImageRef.parse(name))) for name in settings.registries)
+        asked = finding.Finding(repositories=places, check=self._check)
         try:
             for image in asked.images(self._plan, lock, self._down):
                 try:

@@ -142,7 +142,8 @@ class Repository(Session):
             elif start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
                 raise Strange("it goes on elsewhere than it was asked to")
             while left:
-                piece = response.read(min(_READ, left))
+                # What has come, not so much: on a slow line it is to be kept, and seen, as it comes.
+                piece = response.read1(min(_READ, left))
                 if not piece:
                     raise Broken
                 left -= len(piece)
