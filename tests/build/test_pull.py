@@ -35,31 +35,14 @@ from tfdock.inspect.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
 from tfdock.model import ImageRef
 
 from .harness import Json, Outcome, Tfdock, closed_port, wait_until
-from .registries import Fault, OwnRegistry, Proxy, own_registry, proxy, sha256
+from .registries import Fault, OwnRegistry, Proxy, flipped, sha256
 from .wheel_images import END, Forged, files_below, member, push, put, repository
 from .wheelhouses import Made, made
 
+pytestmark = pytest.mark.usefixtures("impatient")
+
 MANIFESTS, BLOBS = "GET .*manifests", "GET .*blobs"
 OTHER = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm90-x86_64"
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
-    with own_registry(tmp_path_factory.mktemp("registry") / "files") as registry:
-        yield registry
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, nobody waits long after a broken connection."""
-    monkeypatch.setattr("tfdock.do.registry.web.random.uniform", lambda *_: 0.005)
-
-
-@pytest.fixture
-def before(registry: OwnRegistry) -> Iterator[Proxy]:
-    """A proxy before the registry."""
-    with proxy(registry.address) as state:
-        yield state
 
 
 @pytest.fixture
@@ -374,7 +357,7 @@ def test_a_tag_that_stands_for_a_build_and_was_moved_is_refused(
 # --- faults ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["status", "reset", "lost", "truncated"])
+@pytest.mark.parametrize("kind", ["status", "reset", "lost", "torn", "truncated"])
 @pytest.mark.parametrize("request_", [MANIFESTS, f"{BLOBS}.*config", f"{BLOBS}.*papers", f"{BLOBS}.*wheel"])
 def test_a_pull_survives_whatever_fails_once(
     site: Here, before: Proxy, build: Made, kind: str, request_: str
@@ -407,6 +390,7 @@ def manifest_of(site: Here, reference: str) -> bytes:
     [
         (Fault("status", MANIFESTS, times=99), "registry-unreachable", FEW),
         (Fault("reset", MANIFESTS, times=99), "registry-unreachable", FEW),
+        (Fault("truncated", MANIFESTS, times=99), "registry-unreachable", FEW),
         (Fault("status", MANIFESTS, times=99, status=429), "registry-rate-limited", FEW),
         (Fault("status", MANIFESTS, times=99, status=429, patience="3600"), "registry-rate-limited", 1),
         (Fault("status", MANIFESTS, times=99, status=401), "registry-denied", 1),
@@ -415,7 +399,11 @@ def manifest_of(site: Here, reference: str) -> bytes:
         (Fault("status", f"{BLOBS}.*wheel", times=99), "registry-unreachable", TRIES),
         (Fault("reset", f"{BLOBS}.*wheel", times=99), "registry-unreachable", TRIES),
         (Fault("lost", f"{BLOBS}.*papers", times=99), "registry-unreachable", TRIES),
+        (Fault("truncated", f"{BLOBS}.*papers", times=99), "registry-unreachable", TRIES),
+        (Fault("torn", f"{BLOBS}.*wheel", times=99), "registry-unreachable", TRIES),
         (Fault("status", f"{BLOBS}.*wheel", times=99, status=429), "registry-rate-limited", TRIES),
+        (Fault("status", f"{BLOBS}.*wheel", times=99, status=429, patience="3600"), "registry-rate-limited", 1),
+        (Fault("status", f"{BLOBS}.*wheel", times=99, status=401), "registry-denied", 1),
         (Fault("status", f"{BLOBS}.*wheel", times=99, status=403), "registry-denied", 1),
         (Fault("status", f"{BLOBS}.*wheel", times=99, status=404), "image-not-found", 1),
         (Fault("status", f"{BLOBS}.*config", times=99, status=404), "image-not-found", 1),
@@ -462,15 +450,23 @@ def test_a_byte_that_flips_is_refused_with_the_digest(
     if where == "on the way":
         before.faults.append(Fault("corrupted", request, times=9))
     else:
-        data = bytearray(registry.blob(blob).read_bytes())
-        data[len(data) // 2] ^= 1
-        registry.blob(blob).write_bytes(data)
+        registry.blob(blob).write_bytes(flipped(registry.blob(blob).read_bytes()))
     before.asked.clear()
     status, found = site.told(build.build_id)
     assert (status, found.code) == (4, "registry-damaged-content")
     assert blob in found.message
     assert site.parts == []
     assert before.count(request) == 1, "asking again fetches the same bytes"
+
+
+def test_a_manifest_in_which_a_byte_flips_on_the_way_is_refused(site: Here, before: Proxy, build: Made) -> None:
+    digest = push(site.where, build)[build.build_id]
+    before.forget()
+    before.faults.append(Fault("corrupted", MANIFESTS, times=9))
+    status, found = site.told(build.build_id)
+    assert (status, found.code) == (4, "registry-damaged-content")
+    assert digest in found.message
+    assert before.count(MANIFESTS) == 1
 
 
 def test_a_registry_that_serves_another_manifest_for_a_digest_is_refused(
