@@ -1,50 +1,85 @@
 """Eight processes that build, pull, prune and index in one wheelhouse: run by `test_wheelhouse_crowd`.
 
-They are forked from one that has everything loaded, so that they start at once. What goes wrong in one is printed.
+Builds go through all their phases, on an engine in memory; pulls are from a real registry. The eight are forked from
+one process that has everything loaded, so that they start at once. What goes wrong in one is printed.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the tests' own packages lie
 
+from build.test_orchestration import SOURCE, Desk, leaving, wheel
 from tfdock.decide.holdings import Rules
+from tfdock.do.engine.fake import FakeRun
 from tfdock.do.images.pulling import Pulling
-from tfdock.do.images.stored import StoredImage
-from tfdock.do.registry.oci import Repository
+from tfdock.do.images.stored import stored
+from tfdock.do.settings import Settings
 from tfdock.do.wheelhouse import pruning
 from tfdock.do.wheelhouse.index import WheelIndex
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Locked
-from tfdock.inspect.oci import Descriptor, digest
-from tfdock.inspect.wheel_image import frame
-from tfdock.inspect.wheel_image_read import FoundBuild, FoundWheel
 from tfdock.model import ImageRef
-from unit import houses
 
 ROLES = ("built", "built", "built", "pulled", "pulled", "pruned", "pruned", "indexed")
-GPUS = ("sm80", "sm86", "sm89", "sm90")
-SECONDS = 0.5
+BRANCHES = ("first", "second", "third", "fourth")
+"""Each is a build id of its own."""
+TAGS = ("older", "newer")
+"""Two images of each build id: other bytes, the same file name."""
+SECONDS = 0.6
 
 
-def main(folder: Path, number: int) -> None:
+def desk_of(folder: Path, branch: str) -> Desk:
+    """A builder of one branch; it writes its profile into a folder of its own."""
+    own = folder / branch
+    own.mkdir(exist_ok=True)
+    return Desk(own, tensorflow=SOURCE | {"ref": branch})
+
+
+def compiling(text: str) -> dict[str, FakeRun]:
+    """What the compile container of a build leaves: a wheel with that text in it."""
+    return {"compile": FakeRun(effect=leaving(wheel(content=text.encode())))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where they all are: one wheelhouse, one state folder, and a repository of a registry."""
+
+    settings: Settings
+    repository: str
+    desks: dict[str, Desk]
+
+    @property
+    def house(self) -> Wheelhouse:
+        return Wheelhouse(self.settings.wheelhouse)
+
+
+def main(folder: Path, repository: str, number: int) -> None:
     """Fork the eight and print their process ids; wait for them once standard input ends: until then those stand."""
+    desks = {branch: desk_of(folder, branch) for branch in BRANCHES}
+    settings = replace(
+        desks[BRANCHES[0]].settings,
+        wheelhouse=folder / "house",
+        cache_dir=folder / "cache",
+        state_dir=folder / "state",
+    )
+    for desk in desks.values():
+        desk.settings = settings
+    place = Place(settings=settings, repository=repository, desks=desks)
     workers = []
-    for place, role in enumerate(ROLES):
+    for seat, role in enumerate(ROLES):
         worker = os.fork()
         if worker == 0:
-            work(folder, role, random.Random(100 * number + place))
+            work(folder, place, role, random.Random(100 * number + seat))
         workers.append(worker)
     sys.stdout.write(json.dumps(workers) + "\n")
     sys.stdout.flush()
@@ -53,14 +88,13 @@ def main(folder: Path, number: int) -> None:
         os.waitpid(worker, 0)
 
 
-def work(folder: Path, role: str, chance: random.Random) -> None:
+def work(folder: Path, place: Place, role: str, chance: random.Random) -> None:
     """One of them, for as long as a round lasts."""
-    house = Wheelhouse(folder / "house")
     end = time.monotonic() + SECONDS
     try:
         with (folder / f"done-{os.getpid()}").open("a") as done:
             while time.monotonic() < end:
-                if DO[role](folder, house, chance):
+                if DO[role](place, chance):
                     done.write(f"{role}\n")
                     done.flush()
     except BaseException:
@@ -69,80 +103,42 @@ def work(folder: Path, role: str, chance: random.Random) -> None:
     os._exit(0)
 
 
-def build(_: Path, house: Wheelhouse, chance: random.Random) -> bool:
-    """As a build does: hold the build id, write into staging, publish."""
-    gpu, salt = chance.choice(GPUS), f"{chance.random()} {chance.randbytes(200_000).hex()}"
+def build(place: Place, chance: random.Random) -> bool:
+    """As `tfdock build --force` does, through image, fetch, compile, seal and verify."""
+    desk = place.desks[chance.choice(BRANCHES)]
+    desk.engine.phases |= compiling(chance.randbytes(100_000).hex())
     try:
-        with house.locked(houses.build_id(gpu)):
-            houses.publish(
-                house, f"2.18.0+cuda12.5.{gpu}", name=houses.build_id(gpu), salt=salt, finished=time.time()
-            )
+        result = desk.build(force=True)
     except Locked:
         return False
-    return True
+    return result.status == "built"
 
 
-@dataclass(frozen=True)
-class Slowly:
-    """A registry that has one layer, and takes its time."""
-
-    layer: bytes
-
-    def blob(self, _: Descriptor, begun: Iterable[bytes] = ()) -> Iterator[bytes]:
-        """The layer behind what is there already."""
-        at = sum(map(len, begun))
-        while at < len(self.layer):
-            time.sleep(0.004)
-            yield self.layer[at : at + 8192]
-            at += 8192
-
-
-def pull(_: Path, house: Wheelhouse, chance: random.Random) -> bool:
+def pull(place: Place, chance: random.Random) -> bool:
     """As `tfdock pull` does, from where an earlier one broke off."""
-    gpu, salt = chance.choice(GPUS), random.Random(chance.randrange(2)).randbytes(50_000).hex()
-    name = houses.build_id(gpu)
-    file, data = houses.wheel(version=f"2.18.0+cuda12.5.{gpu}", salt=salt)
-    layer = data.join(frame(file, len(data)))
-    descriptor = Descriptor(
-        media_type="application/vnd.oci.image.layer.v1.tar", digest=digest(layer), size=len(layer)
-    )
-    sha256, fingerprint = hashlib.sha256(data).hexdigest(), houses.fingerprint_of(name, salt)
-    build = FoundBuild(
-        build_id=name,
-        fingerprint=fingerprint,
-        record=houses.record(name, fingerprint, file, data, time.time()),
-        wheels=(FoundWheel(file=file, sha256=sha256, size=len(data), layer=descriptor),),
-    )
-    image = StoredImage(
-        image=ImageRef("me/wheels", "registry.example"),
-        digest=descriptor.digest,
-        platform="linux/amd64",
-        builds=(build,),
-        repository=cast("Repository", Slowly(layer)),
-    )
+    reference = f"{place.repository}/{chance.choice(BRANCHES)}:{chance.choice(TAGS)}"
+    image = stored(ImageRef.parse(reference), "linux/amd64", lambda: None)
+    assert image
     try:
-        (found,) = Pulling(house, check=lambda: None).all_of(image)
+        (found,) = Pulling(place.house, check=lambda: None).all_of(image)
     except Locked:
         return False
     return found.status == "pulled"
 
 
-def prune(folder: Path, house: Wheelhouse, chance: random.Random) -> bool:
+def prune(place: Place, chance: random.Random) -> bool:
     """One rule or another."""
-    now = time.time()
-    rules = chance.choice(
-        [Rules(max_size=0), Rules(before=now - 0.2), Rules(max_size=500_000, keep=1), Rules(keep=1)]
-    )
-    pruning.prune(house, folder / "state", rules, failed=chance.random() < 0.5)
+    rules = [Rules(max_size=0), Rules(before=time.time() - 0.2), Rules(max_size=500_000, keep=1), Rules(keep=1)]
+    pruning.prune(place.house, place.settings.state_dir, chance.choice(rules), failed=chance.random() < 0.5)
     return True
 
 
-def index(_: Path, house: Wheelhouse, __: random.Random) -> bool:
-    WheelIndex(house).update()
+def index(place: Place, _: random.Random) -> bool:
+    WheelIndex(place.house).update()
     return True
 
 
-DO: dict[str, Callable[[Path, Wheelhouse, random.Random], bool]] = {
+DO: dict[str, Callable[[Place, random.Random], bool]] = {
     "built": build,
     "pulled": pull,
     "pruned": prune,
@@ -150,4 +146,4 @@ DO: dict[str, Callable[[Path, Wheelhouse, random.Random], bool]] = {
 }
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
