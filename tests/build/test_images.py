@@ -702,7 +702,8 @@ def test_a_dockerfile_copies_the_wheel_out_of_the_image_and_installs_it(publishe
     lines = (
         f"FROM {base}",
         f"COPY --from={published.name}@{published.digest} /wheels /wheels",
-        "RUN pip install --no-index --no-deps --find-links /wheels tensorflow-miniature",
+        "RUN pip install --no-index --no-deps --find-links /wheels --constraint /wheels/*.constraints.txt "
+        "tensorflow-miniature",
     )
     published.engine("build", "--quiet", "--tag", tag, "-", text="\n".join(lines))
     try:
@@ -710,6 +711,36 @@ def test_a_dockerfile_copies_the_wheel_out_of_the_image_and_installs_it(publishe
     finally:
         published.engine("rmi", "--force", tag)
     assert f"Version: {published.finished.wheel.name.split('-')[1]}" in shown.splitlines()
+
+
+@pytest.mark.engine
+def test_a_build_comes_back_by_tag_by_digest_and_by_its_profile_where_nothing_of_it_is_left(
+    published: Published, tmp_path: Path
+) -> None:
+    finished = published.finished
+    lines = {
+        "tag": ("pull", f"{published.name}:{published.tags[0]}"),
+        "digest": ("pull", f"{published.name}@{published.digest}"),
+        "profile": ("build", finished.profile),
+    }
+    for name, words in lines.items():
+        # Another machine, without an engine: it can only be pulled.
+        machine = Tfdock(home=tmp_path / name, cache=tmp_path / name / "cache").with_variables(
+            TFDOCK_REGISTRIES=published.name
+        )
+        outcome = machine.run(*words, "--json")
+        assert outcome.code == 0, outcome.told
+        (build,) = outcome.builds if name == "profile" else outcome.document["pulls"][0]["builds"]
+        assert build["status"] == "pulled"
+        wheel = machine.wheelhouse / finished.wheel.name
+        assert wheel.read_bytes() == finished.wheel.read_bytes()
+        assert Path(build["record"]).read_bytes() == finished.record.read_bytes()
+    assert machine.run("wheelhouse", "index").code == 0
+    index = ("--index-url", f"{machine.wheelhouse.as_uri()}/simple/")
+    assert installed(tmp_path / "installed", *index) == wheel.name.split("-")[1]
+    imported = (sys.executable, "-c", "import tensorflow; print(tensorflow.__file__)")
+    done = subprocess.run(imported, cwd=tmp_path / "installed", capture_output=True, text=True)
+    assert done.stdout.startswith(str(tmp_path / "installed")), done.stderr
 
 
 @pytest.mark.engine
