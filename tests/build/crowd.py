@@ -47,7 +47,7 @@ def desk_of(folder: Path, branch: str) -> Desk:
 
 def compiling(text: str) -> dict[str, FakeRun]:
     """What the compile container of a build leaves: a wheel with that text in it."""
-    return {"compile": FakeRun(effect=leaving(wheel(content=text.encode())))}
+    return {"compile": FakeRun(effect=leaving(wheel(code=text.encode())))}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -718,7 +718,7 @@ def test_a_build_comes_back_by_tag_by_digest_and_by_its_profile_where_nothing_of
     published: Published, tmp_path: Path
 ) -> None:
     finished = published.finished
-    lines = {
+    lines: dict[str, tuple[str | Path, ...]] = {
         "tag": ("pull", f"{published.name}:{published.tags[0]}"),
         "digest": ("pull", f"{published.name}@{published.digest}"),
         "profile": ("build", finished.profile),

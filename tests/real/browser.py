@@ -137,6 +137,16 @@ def overlap(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
     return across > 1 and down > 4
 
 
+def faint(browser: Browser) -> dict[tuple[str, str], float]:
+    """The texts of the page that do not stand out from what is behind them: text and colour there -> contrast."""
+    return {
+        (one["text"], ground): contrast(one["colour"], ground)
+        for one in browser.run("texts()")
+        for ground in one["grounds"]
+        if contrast(one["colour"], ground) < 4.5
+    }
+
+
 def contrast(one: str, other: str) -> float:
     """The ratio of the Web Content Accessibility Guidelines, for two colours as a browser writes them."""
     low, high = sorted(map(luminance, (one, other)))
