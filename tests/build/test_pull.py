@@ -36,7 +36,7 @@ from tfdock.model import ImageRef
 
 from .harness import Json, Outcome, Tfdock, closed_port, wait_until
 from .registries import Fault, OwnRegistry, Proxy, flipped, sha256
-from .wheel_images import END, Forged, files_below, member, push, put, repository
+from .wheel_images import END, Forged, files_below, member, push, put, repository, written
 from .wheelhouses import Made, made
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -207,6 +207,14 @@ def test_an_image_of_several_builds_brings_all_of_them(tmp_path: Path, site: Her
     assert [pulled.status for pulled in site.pull("both")] == ["pulled", "pulled"]
     assert site.has(one)
     assert site.has(other)
+
+
+def test_a_pull_writes_into_the_wheelhouse_and_nowhere_else(site: Here, build: Made) -> None:
+    push(site.where, build)
+    with written() as places:
+        site.pull(build.build_id)
+    assert site.house.root / build.wheel.name in places
+    assert [place for place in places if not place.is_relative_to(site.house.root)] == []
 
 
 def test_members_are_unpacked_while_the_wheel_arrives_and_not_again(
@@ -616,6 +624,7 @@ HOSTILE: dict[str, tuple[Callable[[bytes, bytes], list[bytes]], str]] = {
     "something behind the wheel": (lambda wheel, papers: [wheel[:-512] + b"x" * 512, papers], "something behind"),
     "a longer layer": (lambda wheel, papers: [wheel + bytes(512), papers], "but with that wheel it would have"),
     "a huge layer": (lambda wheel, papers: [wheel + bytes(20 << 20), papers], "but with that wheel it would have"),
+    "huge papers": (lambda wheel, papers: [wheel, papers + bytes(17 << 20)], "where tfdock writes 16777216 at most"),
     "no papers": (lambda wheel, _: [wheel], "and has 1 layers"),
     "a layer more": (lambda wheel, papers: [wheel, papers, many(1)], "and has 3 layers"),
     "a layer twice": (lambda _, papers: [papers, papers], "a layer stands in it twice"),
@@ -629,10 +638,12 @@ def test_a_layer_that_holds_something_else_is_refused_and_nothing_is_written(
     layers, said = HOSTILE[kind]
     Forged(build, layers=layers).push(site.where, "hostile")
     everything = files_below(tmp_path)
-    status, found = site.told("hostile")
+    with written() as places:
+        status, found = site.told("hostile")
     assert (status, found.code) == (4, "wheel-image-malformed")
     assert said in found.message
     assert {name for name in files_below(tmp_path) if name not in everything} <= of_a_lock(build)
+    assert [place for place in places if not place.is_relative_to(site.house.root)] == []
 
 
 def of_a_lock(build: Made) -> set[str]:
@@ -670,6 +681,7 @@ def forged(build: Made) -> dict[str, tuple[Forged, str]]:
         "annotations that differ": (Forged(build, annotations=labels | {"io.tfdock.build-id": OTHER}), "different"),
         "no labels": (Forged(build, config={"config": {}}), "no labels"),
         "another platform": (Forged(build, config={"architecture": "s390x"}), "its wheels are not"),
+        "a huge config": (Forged(build, config={"comment": "x" * (2 << 20)}), "where tfdock writes 1048576 at most"),
         "other diff_ids": (Forged(build, config={"rootfs": {"diff_ids": []}}), "other layers"),
         "a packed layer": (Forged(build, layer_type=f"{LAYER_TYPE}+gzip"), "unpacks nothing"),
         "another sum for all": (Forged(build).claims(sha256=other), "has the sha256"),
@@ -680,7 +692,7 @@ LIES = [
     "no sums", "sums that lie", "sums that are none", "no record", "a record of another", "a record that is none",
     "a record that breaks others", "a record in another's place", "labels of another size", "a label that leads out",
     "two wheels of one name", "another fingerprint", "annotations that differ", "no labels", "another platform",
-    "other diff_ids", "a packed layer", "another sum for all",
+    "a huge config", "other diff_ids", "a packed layer", "another sum for all",
 ]  # fmt: skip
 
 
@@ -693,6 +705,27 @@ def test_an_image_whose_parts_do_not_agree_is_refused(site: Here, build: Made, k
     status, found = site.told("lying")
     assert (status, found.code) == (4, "wheel-image-malformed")
     assert said in found.message
+    assert site.parts == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "size", "code"),
+    [
+        (0, 1 << 40, "wheel-image-malformed"),
+        (1, 1 << 40, "wheel-image-malformed"),
+        (1, 1024, "registry-damaged-content"),
+        (1, 1 << 20, "registry-unreachable"),  # it never brings as much
+    ],
+)
+def test_a_manifest_that_lies_about_sizes_is_refused(
+    site: Here, build: Made, layer: int, size: int, code: str
+) -> None:
+    manifest, blobs = Forged(build).manifest()
+    document = json.loads(manifest)
+    document["layers"][layer]["size"] = size
+    put(site.where, "lying", oci.canonical(document), blobs)
+    _, found = site.told("lying")
+    assert found.code == code
     assert site.parts == []
 
 
