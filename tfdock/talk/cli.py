@@ -15,7 +15,7 @@ from tfdock import __version__
 from tfdock.errors import ExitCode, Problem
 from tfdock.talk import console
 from tfdock.talk.app import app
-from tfdock.talk.commands import (
+from tfdock.talk.commands import (  # noqa: F401 - importing a module registers its commands
     advise,
     build,
     cache,
@@ -35,26 +35,7 @@ from tfdock.talk.commands import (
     wheelhouse,
 )
 
-# Importing a module registers its commands; `--help` lists them in the order in which one meets them.
-COMMANDS = (
-    advise,
-    build,
-    cache,
-    cache_exchange,
-    check,
-    doctor,
-    fetch,
-    image,
-    image_runtime,
-    init,
-    inspect,
-    know,
-    lock,
-    pull,
-    report,
-    verify,
-    wheelhouse,
-)
+# In the order in which one meets them.
 _ORDER = (
     "advise", "init", "check", "plan", "render", "lock", "fetch", "build", "pull", "inspect", "verify", "report",
     "shell", "doctor", "gpus", "releases", "explain", "schema",
