@@ -488,7 +488,7 @@ def test_a_byte_that_flips_on_the_way_is_refused_and_nothing_of_it_is_seen(site:
     before.faults.append(Fault("corrupted", f"GET .*{digest}", times=9))
     there = site.machine("there")
     status, found = there.told("pull")
-    assert (status, found.code) == (4, "registry-damaged-content")
+    assert (status, found.code) == (7, "registry-damaged-content")
     assert digest in found.message
     assert there.entries == {}
     assert before.count(f"GET .*{digest}") == 1, "asking again fetches the same bytes"
@@ -504,7 +504,7 @@ def test_a_byte_that_flips_in_the_registrys_store_is_refused_with_the_digest(
     file.write_bytes(flipped(file.read_bytes()))
     there = site.machine("there")
     outcome = there.run("pull")
-    assert (outcome.code, problem(outcome)["code"]) == (4, "registry-damaged-content")
+    assert (outcome.code, problem(outcome)["code"]) == (7, "registry-damaged-content")
     assert digest in problem(outcome)["message"]
     assert there.entries == {}
     assert there.leftovers == []

@@ -224,7 +224,7 @@ def test_only_wheels_with_a_record_of_checks_that_passed_can_be_pushed(desk: Tfd
     unverified = made(desk.wheelhouse, release="2.16.0", status="failed")
     damaged = made(desk.wheelhouse, release="2.15.0")
     damaged.record.write_text(damaged.record.read_text().replace(damaged.fingerprint, "none"))
-    for wheel, why in ((without, ""), (unverified, "no check"), (damaged, "cannot be used")):
+    for wheel, why in ((without, ""), (unverified, "does not say that its checks have passed"), (damaged, "cannot be used")):
         outcome = desk.run("image", "push", "--json", wheel.wheel, repository)
         assert (outcome.code, problem(outcome)["code"]) == (4, "wheel-without-record"), outcome.told
         assert why in problem(outcome)["why"]
@@ -608,8 +608,10 @@ class Published:
     def copied(self, reference: str, folder: Path) -> Path:
         """All that is in an image, by `docker create` and `docker cp`."""
         container = self.engine("create", reference)
+        folder.mkdir()
         try:
-            self.engine("cp", f"{container}:/", folder)
+            for part in ("wheels", "simple", "meta"):
+                self.engine("cp", f"{container}:/{part}", folder)
         finally:
             self.engine("rm", container)
         return folder

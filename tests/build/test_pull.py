@@ -461,7 +461,7 @@ def test_a_byte_that_flips_is_refused_with_the_digest(
         registry.blob(blob).write_bytes(flipped(registry.blob(blob).read_bytes()))
     before.asked.clear()
     status, found = site.told(build.build_id)
-    assert (status, found.code) == (4, "registry-damaged-content")
+    assert (status, found.code) == (7, "registry-damaged-content")
     assert blob in found.message
     assert site.parts == []
     assert before.count(request) == 1, "asking again fetches the same bytes"
@@ -472,7 +472,7 @@ def test_a_manifest_in_which_a_byte_flips_on_the_way_is_refused(site: Here, befo
     before.forget()
     before.faults.append(Fault("corrupted", MANIFESTS, times=9))
     status, found = site.told(build.build_id)
-    assert (status, found.code) == (4, "registry-damaged-content")
+    assert (status, found.code) == (7, "registry-damaged-content")
     assert digest in found.message
     assert before.count(MANIFESTS) == 1
 
@@ -484,7 +484,7 @@ def test_a_registry_that_serves_another_manifest_for_a_digest_is_refused(
     file = registry.blob(digest)
     file.write_bytes(file.read_bytes().replace(b"cp311", b"cp312"))
     status, found = site.told(digest)
-    assert (status, found.code) == (4, "registry-damaged-content")
+    assert (status, found.code) == (7, "registry-damaged-content")
 
 
 # --- goes on where it was -------------------------------------------------------------------------------------------
@@ -874,7 +874,7 @@ def test_an_image_that_is_not_what_it_says_is_not_compiled_over(
     else:
         Forged(planned, layers=extra("../x")).push(site.where, tag)
     outcome = site.tfdock.build("cpu.yaml")
-    assert (outcome.code, outcome.build["status"]) == (4, "refused"), outcome.told
+    assert (outcome.code, outcome.build["status"]) == (7 if kind == "damaged" else 4, "refused"), outcome.told
     (found,) = outcome.build["problems"]
     codes = {"damaged": "registry-damaged-content", "moved": "wheel-image-moved", "lying": "wheel-image-malformed"}
     assert found["code"] == codes[kind]

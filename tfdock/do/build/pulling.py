@@ -60,7 +60,7 @@ class _Asking:
                 except NetworkError as error:
                     self._down(error)
         except VerificationFailed as error:
-            raise VerificationFailed(*map(_or_build, error.problems)) from error
+            raise type(error)(*map(_or_build, error.problems)) from error
         return None
 
     def _taken(self, image: StoredImage) -> Pulled:

@@ -59,7 +59,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 @group.command(
     epilog="Example: `tfdock image pack rtx3080 -o rtx3080.tar`, then `docker load -i rtx3080.tar`. Prints each "
-    "image's digest and build id. Exit status: 2 there is no such build, or no such file can be, 4 a wheel is refused."
+    "image's digest and build id. Exit status: 2 no such build, or no place for such a file, 4 a wheel is refused."
 )
 @command("tfdock.image-pack/1")
 def pack(
