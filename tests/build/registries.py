@@ -84,8 +84,8 @@ class Fault:
     """What happens to requests like this one: so many times, then no more.
 
     `kind`: `status` (an answer of that status), `reset` (the connection dies before the request is passed on), `lost`
-    (after it), `torn` (in the middle of the answer), `truncated` (half an answer), `corrupted` (one bit of it is
-    another), `spoiled` (one bit of the request is).
+    (after it), `torn` (in the middle of the answer), `truncated` (half an answer), `stalled` (the other half never
+    comes), `corrupted` (one bit of it is another), `spoiled` (one bit of the request is).
     """
 
     kind: str
@@ -175,10 +175,12 @@ class _Forwarder(http.server.BaseHTTPRequestHandler):
         length = int(response.getheader("Content-Length") or 0)
         if fault and fault.kind == "lost":
             self._reset()
-        elif fault and fault.kind in ("truncated", "torn"):
+        elif fault and fault.kind in ("truncated", "torn", "stalled"):
             self._answer(response.status, headers, data[: len(data) // 2], length)
             if fault.kind == "torn":
                 self._reset()
+            elif fault.kind == "stalled":
+                self.connection.recv(1)  # until who asked has gone
         elif fault and fault.kind == "corrupted":
             self._answer(response.status, headers, flipped(data), length)
         else:

@@ -224,7 +224,11 @@ def test_only_wheels_with_a_record_of_checks_that_passed_can_be_pushed(desk: Tfd
     unverified = made(desk.wheelhouse, release="2.16.0", status="failed")
     damaged = made(desk.wheelhouse, release="2.15.0")
     damaged.record.write_text(damaged.record.read_text().replace(damaged.fingerprint, "none"))
-    for wheel, why in ((without, ""), (unverified, "does not say that its checks have passed"), (damaged, "cannot be used")):
+    for wheel, why in (
+        (without, ""),
+        (unverified, "does not say that its checks have passed"),
+        (damaged, "cannot be used"),
+    ):
         outcome = desk.run("image", "push", "--json", wheel.wheel, repository)
         assert (outcome.code, problem(outcome)["code"]) == (4, "wheel-without-record"), outcome.told
         assert why in problem(outcome)["why"]
@@ -748,6 +752,7 @@ def test_an_engine_loads_the_file_of_images(published: Published, tmp_path: Path
     finished, file = published.finished, tmp_path / "image.tar"
     outcome = finished.tfdock.run("image", "pack", finished.profile, "-o", file)
     assert outcome.stdout == f"{published.digest}  {published.tags[0]}\n", "as pushed, so packed"
+    assert f"  tags  {', '.join(published.tags)}\n" in outcome.stderr
     said = published.engine("load", "--input", file)
     names = [line.removeprefix("Loaded image: ") for line in said.splitlines()]
     try:

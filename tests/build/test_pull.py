@@ -534,6 +534,17 @@ def test_a_pull_that_ends_half_way_is_continued_by_the_next_one(
     assert before.received < build.wheel.stat().st_size - arrived + 30_000, "only what was missing"
 
 
+def test_on_a_slow_line_what_has_come_is_kept_and_counted(site: Here, before: Proxy, build: Made) -> None:
+    push(site.where, build)
+    before.faults.append(Fault("stalled", f"GET .*{layer_of(build)}"))
+    running = site.tfdock.start("pull", site.reference(build.build_id))
+    half = build.wheel.stat().st_size // 2
+    wait_until(lambda: any(part.stat().st_size > half - 10_000 for part in site.parts))
+    running.signal(signal.SIGINT)
+    assert running.finish(45).code == 130
+    assert site.visible == []
+
+
 @pytest.mark.parametrize("left", ["damaged", "too long", "whole", "a link"])
 def test_what_an_earlier_pull_left_is_not_believed(
     site: Here, before: Proxy, build: Made, tmp_path: Path, left: str
@@ -919,3 +930,54 @@ def test_what_is_pulled_is_said_to_run_as_this_machines_gpu_runs_it(site: Here, 
         (gpu,) = one["gpus"]
         assert (gpu["name"], gpu["compute_capability"], gpu["runs"]) == ("rtx3080", "8.6", "no")
         assert "does not run on it" in outcome.stderr, "this wheel has no GPU code at all"
+
+
+def test_a_mirror_is_asked_instead_of_the_registry_that_is_named(site: Here, before: Proxy, build: Made) -> None:
+    push(site.where, build)
+    before.forget()
+    name = site.where.partition("/")[2]
+    behind = site.tfdock.with_variables(
+        TFDOCK_REGISTRY_MIRROR=f"wheels.example={before.address}", TFDOCK_REGISTRIES=f"wheels.example/{name}"
+    )
+    outcome = behind.run("pull", f"wheels.example/{name}:{build.build_id}")
+    assert outcome.code == 0, outcome.told
+    assert site.has(build)
+    assert behind.run("pull", build.build_id).code == 0
+    assert before.count("GET .*/manifests/") == 2
+
+
+@pytest.mark.parametrize("how", ["pull", "push"])
+def test_a_wheel_that_was_damaged_here_is_said_to_be(site: Here, build: Made, how: str) -> None:
+    push(site.where, build)
+    site.pull(build.build_id)
+    wheel = site.house.root / build.wheel.name
+    wheel.write_bytes(wheel.read_bytes()[:-100])
+    words = ("pull", build.build_id) if how == "pull" else ("image", "push", build.build_id)
+    outcome = site.tfdock.run(*words)
+    assert (outcome.code, "[wheel-changed]" in outcome.stderr) == (4, True), outcome.told
+    assert "was not built here" not in outcome.stderr
+    wheel.unlink()
+    assert site.tfdock.run("pull", build.build_id).code == 0, "as it was told"
+    assert site.has(build)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("some.whl", "reference-malformed", "install it with pip"),
+        ("latest", "profile-not-found", "an image: `host/name:tag`"),
+        ("UPPER/x:1", "reference-malformed", "no capitals"),
+    ],
+)
+def test_a_name_that_cannot_be_pulled_says_what_can(site: Here, name: str, code: str, words: str) -> None:
+    outcome = site.tfdock.run("pull", name, "--json")
+    (found,) = outcome.document["problems"]
+    assert (outcome.code, found["code"]) == (2, code)
+    assert words in found["fix"]
+
+
+@pytest.mark.usefixtures("planned")
+def test_no_other_build_is_offered_where_there_is_none(site: Here) -> None:
+    found = problem(site.tfdock.run("pull", "cpu.yaml", "--json"))
+    assert "tfdock build" in found["fix"]
+    assert "another build" not in found["fix"]

@@ -186,6 +186,17 @@ def test_it_can_be_sent_to_a_registry_and_pulled_by_its_digest(
         assert images.look(pulled)["Id"] == outcome.document["image"]["id"]
 
 
+def test_it_does_not_take_the_place_of_wheels(finished: Finished, tmp_path: Path) -> None:
+    with own_registry(tmp_path / "registry") as registry:
+        where = f"{registry.address}/me/wheels"
+        assert finished.tfdock.run("image", "push", finished.profile, where, "--as", "all").code == 0
+        before = registry.get("/v2/me/wheels/manifests/all")
+        outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--push", f"{where}:all", "--json")
+        (found,) = outcome.document["problems"]
+        assert (outcome.code, found["code"]) == (2, "image-tag-taken")
+        assert registry.get("/v2/me/wheels/manifests/all") == before
+
+
 def test_a_registry_that_is_not_there_is_told_and_the_image_stays(finished: Finished, images: Images) -> None:
     name = images.called("127.0.0.1:1/me/tensorflow:mini")
     outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--push", name, "--json")
