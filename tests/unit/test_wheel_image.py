@@ -16,6 +16,7 @@ from tfdock.decide.image_push import shipment
 from tfdock.decide.plan import EPOCH
 from tfdock.errors import ProfileError, WheelRefused
 from tfdock.inspect import oci, wheel_layout
+from tfdock.inspect.build_record import verified
 from tfdock.inspect.oci import Descriptor, Manifest
 from tfdock.inspect.simple_index import Listed
 from tfdock.inspect.wheel_image import (
@@ -32,7 +33,6 @@ from tfdock.inspect.wheel_image import (
     frame,
     moving_tag,
 )
-from tfdock.inspect.wheel_labels import verified
 
 CUDA = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 METADATA = b"Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.18.0+cuda12.5.sm86\nLicense: Apache 2.0\n"
@@ -217,7 +217,7 @@ def test_labels_are_what_is_known() -> None:
     (listed,) = json.loads(own.pop("wheels"))
     assert listed == {"file": build().wheels[0].file, "sha256": build().wheels[0].sha256, "size": 7}
     assert own == {
-        "build-id": CUDA, "fingerprint": "1" * 64, "python": "3.11", "platform": "linux_x86_64", "verified": "run",
+        "build-id": CUDA, "fingerprint": "1" * 64, "python": "3.11", "platform": "linux_x86_64", "verified": "tried",
     }  # fmt: skip
 
 
@@ -232,9 +232,9 @@ def test_labels_leave_out_what_a_record_does_not_say() -> None:
 @pytest.mark.parametrize(
     ("checks", "word"),
     [
-        ([("file-integrity", "passed"), ("import", "passed")], "run"),
+        ([("file-integrity", "passed"), ("import", "passed")], "tried"),
         ([("file-integrity", "passed"), ("import", "skipped")], "files"),
-        ([("file-integrity", "passed"), ("import", "failed")], "no"),
+        ([("file-integrity", "passed"), ("import", "failed")], "failed"),
         ([("import", "skipped")], "no"),
         ([], "no"),
     ],

@@ -25,7 +25,6 @@ from tfdock.do.wheelhouse import coverage, pruning
 from tfdock.do.wheelhouse.index import WheelIndex
 from tfdock.do.workspace import PULLED, Wheelhouse, write_atomically
 from tfdock.errors import Locked, WheelRefused
-from tfdock.inspect.wheel_labels import verified
 from tfdock.model import BuildId
 from tfdock.talk.app import app
 
@@ -197,24 +196,6 @@ def test_a_spoilt_record_is_none(house: Wheelhouse, text: str) -> None:
     file.write_text(text)
     (row,) = document(house, "list")["wheels"]
     assert row["origin"] == "foreign"
-
-
-@pytest.mark.parametrize(
-    ("statuses", "told", "label"),
-    [
-        ({"file-integrity": "passed", "install": "passed", "import": "passed"}, "tried", "run"),
-        ({"file-integrity": "passed", "install": "passed", "import": "skipped"}, "files", "files"),
-        ({"file-integrity": "passed", "import": "failed"}, "failed", "no"),
-        ({"import": "skipped"}, "no", "no"),
-        ({}, "no", "no"),
-    ],
-)
-def test_verified_means_what_it_means_in_the_labels_of_images(
-    statuses: dict[str, str], told: str, label: str
-) -> None:
-    checks = [{"name": name, "status": status} for name, status in statuses.items()]
-    record = {"verification": {"checks": checks}}
-    assert (told_by_record(record).verified, verified(record)) == (told, label)
 
 
 def test_the_last_moment_of_all_is_told() -> None:
@@ -685,3 +666,20 @@ def test_a_held_build_id_is_told_after_a_moment(house: Wheelhouse) -> None:
     with house.locked(houses.build_id()), pytest.raises(Locked), house.locked(houses.build_id()):
         pass
     assert time.monotonic() - began < 10
+
+
+def test_a_record_that_cannot_be_read_is_warned_of(house: Wheelhouse) -> None:
+    houses.publish(house)
+    (file,) = house.record_files()
+    file.write_text(file.read_text()[:200])
+    for command in ("list", "prune"):
+        result = CliRunner().invoke(app, ["wheelhouse", command, "--wheelhouse", str(house.root)])
+        assert result.exit_code == 0
+        assert f"warning: {file} is no record that can be read" in result.stderr
+    assert document(house, "list")["problems"][0]["code"] == "record-unreadable"
+
+
+def test_a_folder_without_a_name_is_not_the_current_one(house: Wheelhouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(house.root)
+    for name, status in (("", 2), (".", 0)):
+        assert CliRunner().invoke(app, ["wheelhouse", "list", "--wheelhouse", name]).exit_code == status

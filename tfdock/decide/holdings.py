@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
-Verified = Literal["tried", "files", "failed", "no"]
-"""Installed and imported in a clean container; its files and GPU code checked alone; something failed; not by us."""
+from tfdock.inspect.build_record import Verified, verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,7 @@ def told_by_record(record: Mapping[str, Any]) -> Told:
         accelerator=accelerator,
         toolkit=chosen.get(accelerator or ""),
         gpu_code=_code(verification),
-        verified=_verified(verification),
+        verified=verified(record),
         finished=_moment(record.get("finished")),
     )
 
@@ -66,16 +65,6 @@ def _code(verification: Mapping[str, Any]) -> tuple[str, ...] | None:
     if not isinstance(code, dict):
         return None
     return tuple(str(target) for kind in ("sass", "ptx", "amdgpu") for target in _list(code.get(kind)))
-
-
-def _verified(verification: Mapping[str, Any]) -> Verified:
-    checks = [_map(check) for check in _list(verification.get("checks"))]
-    statuses = {str(check.get("name")): check.get("status") for check in checks}
-    if "failed" in statuses.values():
-        return "failed"
-    if statuses.get("import") == "passed":
-        return "tried"
-    return "files" if "passed" in statuses.values() else "no"
 
 
 def _moment(text: object) -> float | None:

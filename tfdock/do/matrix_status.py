@@ -11,15 +11,17 @@ from tfdock.do.matrix import Cell, Cells
 from tfdock.do.settings import Settings
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Interrupted, NetworkError, Problem, TfdockError
+from tfdock.model import ImageRef
 
 _AT_ONCE = 8
 """Questions to registries under way at a time."""
 
 
 def repositories(cells: Cells, settings: Settings) -> tuple[str, ...]:
-    """Where wheels of a matrix may be: the repositories of the settings, and the matrix's own."""
+    """Where wheels of a matrix are asked for: in the repositories of the settings, and in the matrix's own."""
     own = cells.matrix.ci.registry
-    return tuple(dict.fromkeys((*settings.registries, *((own,) if own else ()))))
+    names = (*settings.registries, *((own,) if own else ()))
+    return tuple(dict.fromkeys(str(settings.mirrored(ImageRef.parse(name))) for name in names))
 
 
 def looked_for(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from tfdock.inspect.oci import Malformed, canonical, parsed
 
@@ -23,6 +23,9 @@ _LARGEST = 1 << 53
 _LONGEST = 1 << 16
 """Characters of a text."""
 _DEEPEST = 40
+
+Verified = Literal["tried", "files", "failed", "no"]
+"""Installed and imported in a clean container; its files and GPU code checked alone; something failed; not by us."""
 
 _Check = Callable[[object], bool]
 
@@ -50,6 +53,19 @@ def read_record(data: bytes) -> dict[str, Any]:
     if len(set(files)) < len(files):
         raise Malformed("a record lists a wheel twice")
     return record
+
+
+def verified(record: Mapping[str, Any]) -> Verified:
+    """How the wheels of a build were verified. A record may be anybody's: what is not as it should be is not told."""
+    found = record.get("verification")
+    checks = found.get("checks") if isinstance(found, dict) else None
+    rows = [row for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
+    statuses = {str(row.get("name")): row.get("status") for row in rows}
+    if "failed" in statuses.values():
+        return "failed"
+    if statuses.get("import") == "passed":
+        return "tried"
+    return "files" if "passed" in statuses.values() else "no"
 
 
 def _is_shallow(node: object, left: int) -> bool:

@@ -15,6 +15,7 @@ from packaging.metadata import parse_email
 from packaging.utils import parse_wheel_filename
 
 from tfdock.inspect.archive import EARLIEST_EPOCH
+from tfdock.inspect.build_record import verified
 from tfdock.inspect.oci import canonical
 
 if TYPE_CHECKING:
@@ -50,15 +51,6 @@ def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -
     found = {f"{STANDARD}.{name}": value for name, value in standard.items()}
     found |= {f"{OWN}.{name}": value for name, value in own.items()}
     return {name: value for name, value in found.items() if value}
-
-
-def verified(record: Mapping[str, Any]) -> str:
-    """How the wheels of a build were verified: `run` in a clean container, as `files` only, or `no`."""
-    checks = _map(record.get("verification")).get("checks") or ()
-    status = {check.get("name"): check.get("status") for check in checks if isinstance(check, Mapping)}
-    if "failed" in status.values() or "passed" not in status.values():
-        return "no"
-    return "run" if status.get("import") == "passed" else "files"
 
 
 def _description(records: Sequence[Mapping[str, Any]]) -> str:

@@ -75,9 +75,7 @@ def _image(text: str) -> str:
     # `[a-z…]` of a registry's name would take a dash in front as well: an option to whoever is given the name.
     if not text.isascii() or text.startswith("-"):
         raise ValueError(f"not an image reference: {text!r}")
-    image = ImageRef.parse(text)
-    if image.repository != image.repository.lower():
-        raise ValueError(f"not an image reference: {text!r}; only a registry may have capitals")
+    ImageRef.parse(text)
     return text
 
 

@@ -54,9 +54,24 @@ Knowledge = Annotated[
 AllowUntested = Annotated[
     bool, typer.Option("--allow-untested", help="Take combinations that nobody is known to have tested.")
 ]
+
+
+def _folder(text: str) -> Path:
+    # A shell's variable that is not set; to Path it is the current folder.
+    if not text:
+        raise typer.BadParameter("the name of the folder is empty; the current one is `.`")
+    return Path(text)
+
+
 Wheelhouse = Annotated[
     Path | None,
-    typer.Option("--wheelhouse", help="Where wheels go; ./wheelhouse by default.", metavar="DIR", show_default=False),
+    typer.Option(
+        "--wheelhouse",
+        help="Where wheels go; ./wheelhouse by default.",
+        metavar="DIR",
+        show_default=False,
+        parser=_folder,
+    ),
 ]
 Registry = Annotated[
     list[str] | None,
@@ -95,7 +110,8 @@ Report = Annotated[
     ),
 ]
 CacheDir = Annotated[
-    Path | None, typer.Option("--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", show_default=False)
+    Path | None,
+    typer.Option("--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", show_default=False, parser=_folder),
 ]
 
 

@@ -273,13 +273,21 @@ def _filled(cell: str, width: int) -> str:
     return cell + " " * (width - columns_of(cell))
 
 
+_REDRAWN, _REPEATED = 0.1, 10.0
+"""Seconds after which a count is drawn anew, and after which it is told again where it cannot be."""
+
+
 class Reading:
-    """A line that counts bytes while a file is read: on a terminal alone, and gone at the end."""
+    """A line that counts bytes while a file is read: on a terminal, gone at the end; elsewhere one now and then.
+
+    `total` is how many there are in all, where that is known.
+    """
 
     def __init__(self, stream: TextIO, what: str, verb: str = "unpacked") -> None:
+        self.total: int | None = None
         self._stream, self._what, self._verb = stream, clean(what), verb
         self._shown = redraws(stream)
-        self._count, self._drawn = 0, 0.0
+        self._count, self._drawn = 0, time.monotonic()
 
     def __enter__(self) -> Reading:
         return self
@@ -290,9 +298,14 @@ class Reading:
     def __call__(self, count: int) -> None:
         """So many bytes more."""
         self._count += count
-        if self._shown and time.monotonic() - self._drawn > 0.1:
-            self._drawn = time.monotonic()
-            self._draw(f"reading, {size(self._count)} {self._verb}: {self._what}")
+        now = time.monotonic()
+        if now - self._drawn > (_REDRAWN if self._shown else _REPEATED):
+            self._drawn = now
+            told = f"{size(self._count)}{f' of {size(self.total)}' if self.total else ''} {self._verb}: {self._what}"
+            if self._shown:
+                self._draw(f"reading, {told}")
+            else:
+                say(told, stream=self._stream)
 
     def _draw(self, text: str) -> None:
         if self._shown:

@@ -135,6 +135,8 @@ class Builder:
             done = None if force else self.up_to_date(plan, lock)
             if done is None and not (force or given):
                 done = self._pulled(plan, lock)
+            if done is None:
+                self.wheelhouse.check_whole(plan.build_id, plan.fingerprint)
             return done or self._build(plan, tree, fresh=force, lock=lock, given=given)
 
     def _pulled(self, plan: BuildPlan, lock: LockFile | None) -> BuildResult | None:

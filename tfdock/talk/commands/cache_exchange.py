@@ -92,8 +92,9 @@ def pull(
     from tfdock.do.cache import CacheFolder
     from tfdock.do.watch import until_stopped
 
-    image = _named(reference, writing=False)
-    cache = CacheFolder.opened(settings_for(cache_dir=cache_dir).cache_dir)
+    settings = settings_for(cache_dir=cache_dir)
+    image = settings.mirrored(_named(reference, writing=False))
+    cache = CacheFolder.opened(settings.cache_dir)
     with _exchange(cache, image) as (exchange, stop):
         pulled = until_stopped(lambda: exchange.pull(toolchains or []), stop)
     for one in pulled:

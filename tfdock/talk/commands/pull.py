@@ -36,12 +36,14 @@ from tfdock.talk.pulled import LocalGpus, tell_pulled
 
 if TYPE_CHECKING:
     from tfdock.decide.plan import BuildPlan
-    from tfdock.do.images.pulling import Pulled, Pulling
+    from tfdock.do.images.pulling import Pulled
     from tfdock.do.images.stored import StoredImage
     from tfdock.do.matrix import Cell, Cells
     from tfdock.do.settings import Settings
     from tfdock.do.watch import Stop
 
+_SILENT = 5.0
+"""Seconds without an answer after which it is said."""
 _PLATFORM = re.compile(r"linux/[a-z0-9_]+(?:/[a-z0-9_]+)?")
 
 
@@ -53,8 +55,8 @@ def _platform(text: str | None) -> str | None:
 
 @app.command(
     epilog="Examples: `tfdock pull ghcr.io/me/wheels:2.18-py3.11-cuda12.5-sm86`, `tfdock pull rtx3080`, `tfdock pull "
-    "--matrix profiles/matrix.yaml`. Prints the wheels' paths. Exit status: 2 no such profile or name, 3 nothing for "
-    "this machine, 4 refused, 7 not there, or no registry answers.",
+    "--matrix profiles/matrix.yaml`. Prints the wheels' paths. Exit status: 2 no such profile, or no image of "
+    "wheels, 3 nothing for this machine, 4 refused, 7 not there, or no registry answers.",
 )
 @command("tfdock.pull/1")
 def pull(
@@ -150,13 +152,18 @@ class _Looking:
         """What a word stands for; raises ProfileError, and what planning a profile raises."""
         from tfdock.inspect.wheel_image_read import is_promise
 
+        _check_no_wheel(name)
         if _is_image(name):
-            image = _named(name)
+            asked = _named(name)
+            image = self.settings.mirrored(asked if asked.tag or asked.digest else asked.tagged("latest"))
             return _Wanted(name=name, find=lambda check: self._image([image], check))
         if is_promise(name):
-            images = [ImageRef(one.repository, one.registry, name) for one in self._repositories(name)]
+            images = [one.tagged(name) for one in self._repositories(name)]
             return _Wanted(name=name, find=lambda check: self._image(images, check))
-        return self._profile(name)
+        try:
+            return self._profile(name)
+        except ProfileError as error:
+            raise ProfileError(*map(_or_image, error.problems)) from error
 
     def _image(self, images: Sequence[ImageRef], check: Callable[[], None]) -> StoredImage:
         from tfdock.do.images.finding import here
@@ -174,7 +181,7 @@ class _Looking:
         if down:
             raise down[0]
         places = ", ".join(f"`{image}`" for image in images)
-        fix = "check the name; a private one wants a login: `docker login`"
+        fix = "check name and tag; a private one wants a login: `docker login`"
         raise NetworkError(
             Problem(code="image-not-found", message=f"there is no {places}, or it is private", fix=fix)
         )
@@ -210,13 +217,13 @@ class _Looking:
             return found
         if down:
             raise down[0]
-        fixes = [f"build it: `tfdock build {name}`", f"take another build of it: `tfdock pull {plan.build_id}`"]
+        build = f"build it: `tfdock build {name}`" if name != plan.build_id else "build it"
         raise _Lacking(
             Problem(
                 code="image-not-found",
                 message=f"no registry has this build of {plan.build_id}: {', '.join(map(str, repositories))}",
                 why=f"what is looked for has the fingerprint {plan.fingerprint[:32]}",
-                fix=one_of(fixes if name != plan.build_id else fixes[1:]),
+                fix=one_of([build, *(f"take another build of it: `tfdock pull {one}`" for one in asked.others)]),
             )
         )
 
@@ -230,7 +237,14 @@ class _Looking:
                     "`registries: [ghcr.io/me/wheels]` in the configuration file",
                 )
             )
-        return [ImageRef.parse(one) for one in self.settings.registries]
+        return [self.settings.mirrored(ImageRef.parse(one)) for one in self.settings.registries]
+
+
+def _or_image(problem: Problem) -> Problem:
+    """With what else could have been meant, where there is no profile of that name."""
+    if problem.code != "profile-not-found" or problem.line:
+        return problem
+    return replace(problem, fix=f"{problem.fix}; or an image: `host/name:tag`, such as `ghcr.io/me/wheels:nightly`")
 
 
 def _is_image(name: str) -> bool:
@@ -238,6 +252,13 @@ def _is_image(name: str) -> bool:
     if Path(name).exists() or name.endswith((".yaml", ".yml")) or name.startswith((".", "/")):
         return False
     return "/" in name or ":" in name or "@" in name
+
+
+def _check_no_wheel(name: str) -> None:
+    if name.endswith(".whl"):
+        message = f"`{console.clean(name)}` is a wheel, and neither a profile nor an image"
+        fix = "install it with pip; or name what is to be pulled: an image, a profile, a build id"
+        raise ProfileError(Problem(code="reference-malformed", message=message, fix=fix))
 
 
 def _named(text: str) -> ImageRef:
@@ -305,15 +326,29 @@ def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, A
     house = House(settings.wheelhouse.absolute())
     with console.Reading(sys.stderr, wanted.name, "received") as reading:
         pulling = Pulling(house, stop.check, _say, reading, gpus.reader)
-        image, found = until_stopped(lambda: _taken(pulling, wanted.find(stop.check)), stop)
+
+        def taken() -> tuple[StoredImage, list[Pulled]]:
+            image = wanted.find(stop.check)
+            reading.total = sum(wheel.size for build in image.builds for wheel in build.wheels)
+            return image, pulling.all_of(image)
+
+        image, found = until_stopped(taken, stop, _Waiting(wanted.name, reading))
     return [tell_pulled(image, one, gpus) for one in found]
 
 
-def _taken(pulling: Pulling, image: StoredImage) -> tuple[StoredImage, list[Pulled]]:
-    for build in image.builds:
-        sizes = ", ".join(f"{wheel.file}, {console.size(wheel.size)}" for wheel in build.wheels)
-        _say(f"{image.image}: {sizes}")
-    return image, pulling.all_of(image)
+@dataclass
+class _Waiting:
+    """Says that a registry is silent, once: before anything has come."""
+
+    name: str
+    reading: console.Reading
+    said: bool = False
+
+    def __call__(self, silent: float) -> None:
+        """Time passes."""
+        if silent > _SILENT and not (self.said or self.reading.total):
+            self.said = True
+            _say(f"waiting for an answer about {self.name}")
 
 
 def _say(text: str) -> None:
