@@ -17,6 +17,11 @@ _OFFICIAL = Path(__file__).with_name("official.py")
 _UNAVAILABLE = 69
 
 
+# Tests that run inside of a CI service speak to people all the same: what they print is compared.
+for _variable in ("GITHUB_ACTIONS", "GITLAB_CI"):
+    os.environ.pop(_variable, None)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="write the expected renders below tests/golden anew")
 

@@ -141,6 +141,12 @@ class VerificationFailed(WheelRefused):
     """A wheel was completely built or given, and checking it found that it is not what it should be."""
 
 
+class DamagedContent(VerificationFailed):
+    """What a registry serves has not the digest that it is asked for by: no wheel and no cache comes of it."""
+
+    exit_code = ExitCode.NETWORK
+
+
 class EngineError(TfdockError):
     """The container engine refused or failed a request for a reason of its own."""
 

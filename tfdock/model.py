@@ -157,8 +157,14 @@ class ImageRef:
             raise ValueError(f"not an image reference: {text!r}")
         registry, repository = match["registry"], match["repository"]
         if registry and not ("." in registry or ":" in registry or registry == "localhost"):
+            if registry != registry.lower():
+                raise ValueError(f"not an image reference: {text!r}; only a registry may have capitals")
             registry, repository = None, f"{registry}/{repository}"
         return cls(repository, registry or "docker.io", match["tag"], match["digest"])
+
+    def tagged(self, tag: str) -> ImageRef:
+        """What that tag of its repository stands for."""
+        return ImageRef(self.repository, self.registry, tag)
 
     def at(self, registry: str) -> ImageRef:
         """The same image served by another registry (a mirror).

@@ -83,3 +83,23 @@ packages() {
   for archive in "$folder"/archives/*.deb; do dpkg-deb --extract "$archive" "$folder"; done
   rm -rf "$folder/archives"
 }
+
+# What runs a pipeline of GitLab's on one machine. Newer ones want a newer Node than Debian 12 has.
+GITLAB_CI_LOCAL=gitlab-ci-local@4.60.0
+
+# gitlab_ci_local_programs: that program of npm's; prints its path. It copies a job's files with rsync.
+gitlab_ci_local_programs() {
+  local folder=$BED/${GITLAB_CI_LOCAL/@/-}
+  need npm npm
+  need rsync rsync
+  need git git
+  if [[ ! -d $folder ]]; then
+    say "fetching $GITLAB_CI_LOCAL"
+    rm -rf "$folder.part"
+    mkdir "$folder.part"
+    npm install --silent --no-audit --no-fund --prefix "$folder.part" "$GITLAB_CI_LOCAL" \
+      >>"$LOGS/npm.log" 2>&1 </dev/null || die "npm could not fetch $GITLAB_CI_LOCAL, see $LOGS/npm.log"
+    mv "$folder.part" "$folder"
+  fi
+  printf '%s\n' "$folder/node_modules/.bin/gitlab-ci-local"
+}

@@ -26,6 +26,9 @@ The cause at the end of a log of 1 GB is found beside `wc -l` of that log: about
 
 Short commands are held against a peer's. Both are compiled to bytecode, as pip does when it installs a program, and
 `check` has been called once, so that it has its knowledge at hand.
+
+A matrix of 10,000 cells is expanded, pruned and told as JSON; what a cell of it costs is held against what one of 100
+costs, the start of the program included.
 """
 
 from __future__ import annotations
@@ -666,6 +669,33 @@ def written_profiles(folder: Path) -> Iterator[Path]:
         yield path
 
 
+def matrix_rows(work: Path, runs: int) -> Iterator[Row]:
+    """A matrix of 10,000 cells told as JSON: a cell of it against one of 100, and its memory against the limit."""
+
+    def command(cells: int) -> tuple[str | Path, ...]:
+        return (TFDOCK, "matrix", written_matrix(work / f"matrix-{cells}.yaml", cells), "--format", "json")
+
+    def milliseconds(cells: int) -> Callable[[], float]:
+        asked = command(cells)
+        return lambda: timed(asked, work / "log", dict(os.environ)) * 1000 / cells
+
+    row = Row(name="matrix, one of 10000", aim=1.0, unit="ms", reference_command="tfdock matrix, one of 100 cells")
+    yield row.measure(runs, milliseconds(10_000), milliseconds(100))
+    row = Row(name="matrix, memory", aim=1.0, unit="MB", reference_command="the limit")
+    yield row.measure(1, lambda: peak_memory(command(10_000), work / "log"), lambda: 300.0)
+
+
+def written_matrix(path: Path, cells: int) -> Path:
+    """A matrix of so many cells, a hundred times some; a fifth of them cannot be, for want of such a Python."""
+    releases = ("2.20.0", "2.19.1", "2.19.0", "2.18.1", "2.18.0", "2.17.1", "2.17.0", "2.16.2", "2.15.1", "2.14.1")
+    known = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90")
+    chosen = ([one for bit, one in enumerate(known) if number & 1 << bit] for number in range(1, cells // 100 + 1))
+    pythons = ("3.9", "3.10", "3.11", "3.12", "3.13")
+    axes = {"tensorflow": releases, "python": pythons, "debug": (False, True), "compute_capabilities": list(chosen)}
+    path.write_text(json.dumps({"schema": 1, "profile": {"xla": True}, "axes": axes}), "utf-8")
+    return path
+
+
 def cibuildwheel() -> Path:
     """The peer, installed once into an environment of its own."""
     folder = platformdirs.user_cache_path("tfdock-bench") / f"cibuildwheel-{CIBUILDWHEEL}"
@@ -714,6 +744,7 @@ def main() -> None:
         logs = list(log_rows(work, 1 if quick else 5))
         index = list(index_rows(work, 1 if quick else 5))
         commands = list(command_rows(work, peer, 1 if quick else 21))
+        commands += matrix_rows(work, 1 if quick else 5)
         wheels = list(wheel_rows(work, 1 if quick else 5))
         several = list(side_by_side_rows(work, plan, 1 if quick else 3))
         layers = list(layer_rows(work, 1 if quick else 5))

@@ -19,6 +19,7 @@ from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL
 from tfdock.do.engine.docker import DockerEngine
 
 from .harness import MINIATURE, Tfdock, copy_tree, wait_until, write_profile
+from .registries import OwnRegistry, Proxy, own_registry, proxy
 
 USER = 1234
 """An ordinary user, whom nobody has heard of."""
@@ -195,3 +196,26 @@ def as_user(workshop: Workshop) -> Iterator[AsUser]:
     yield make
     for command in commands:
         assert command.leftovers == []
+
+
+# --- a registry of the tests' own ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
+    """Debian's registry with nothing in it."""
+    with own_registry(tmp_path_factory.mktemp("registry") / "files") as registry:
+        yield registry
+
+
+@pytest.fixture
+def before(registry: OwnRegistry) -> Iterator[Proxy]:
+    """A proxy before the registry."""
+    with proxy(registry.address) as state:
+        yield state
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, nobody waits long after a broken connection."""
+    monkeypatch.setattr("tfdock.do.registry.web.random.uniform", lambda *_: 0.005)

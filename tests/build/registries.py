@@ -84,7 +84,8 @@ class Fault:
     """What happens to requests like this one: so many times, then no more.
 
     `kind`: `status` (an answer of that status), `reset` (the connection dies before the request is passed on), `lost`
-    (after it), `truncated` (half an answer), `corrupted` (one bit of it is another).
+    (after it), `torn` (in the middle of the answer), `truncated` (half an answer), `stalled` (the other half never
+    comes), `corrupted` (one bit of it is another), `spoiled` (one bit of the request is).
     """
 
     kind: str
@@ -162,6 +163,8 @@ class _Forwarder(http.server.BaseHTTPRequestHandler):
         if fault and fault.kind == "status":
             self._answer(fault.status, [("Retry-After", fault.patience)], b"", 0)
             return
+        if fault and fault.kind == "spoiled":
+            body = flipped(body)
         connection = http.client.HTTPConnection(self.upstream, timeout=60)
         # With the proxy's own Host, so that the registry sends us back here.
         connection.request(self.command, self.path, body, dict(self.headers))
@@ -172,13 +175,14 @@ class _Forwarder(http.server.BaseHTTPRequestHandler):
         length = int(response.getheader("Content-Length") or 0)
         if fault and fault.kind == "lost":
             self._reset()
-        elif fault and fault.kind == "truncated":
+        elif fault and fault.kind in ("truncated", "torn", "stalled"):
             self._answer(response.status, headers, data[: len(data) // 2], length)
+            if fault.kind == "torn":
+                self._reset()
+            elif fault.kind == "stalled":
+                self.connection.recv(1)  # until who asked has gone
         elif fault and fault.kind == "corrupted":
-            middle = len(data) // 2
-            self._answer(
-                response.status, headers, data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :], length
-            )
+            self._answer(response.status, headers, flipped(data), length)
         else:
             self._answer(response.status, headers, data, length)
 
@@ -207,6 +211,12 @@ class _Forwarder(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Say nothing."""
+
+
+def flipped(data: bytes) -> bytes:
+    """The same but for one bit."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
 
 # --- made-up caches -------------------------------------------------------------------------------------------------

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
-import http.server
 import json
-import os
 import random
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,6 +29,7 @@ from tfdock.model import ImageRef
 
 from .conftest import EditedTree, Workshop
 from .harness import Json, Outcome, Running, Tfdock, wait_until, write_profile
+from .logins import PASSWORD, basic, docker_config, guarded
 from .registries import (
     REPOSITORY,
     Fault,
@@ -45,34 +38,17 @@ from .registries import (
     action_result,
     add_action,
     entries,
-    own_registry,
+    flipped,
     proxy,
     sha256,
 )
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 KEY = "0123456789abcdef"
 OTHER = "fedcba9876543210"
 PER_PACK = 64 << 10
 """Bytes that a push may send for each pack besides the entries."""
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
-    with own_registry(tmp_path_factory.mktemp("registry") / "files") as registry:
-        yield registry
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, nobody waits long after a broken connection."""
-    monkeypatch.setattr("tfdock.do.registry.web.random.uniform", lambda *_: 0.005)
-
-
-@pytest.fixture
-def before(registry: OwnRegistry) -> Iterator[Proxy]:
-    """A proxy before the registry."""
-    with proxy(registry.address) as state:
-        yield state
 
 
 class Machine:
@@ -281,6 +257,17 @@ def test_what_cannot_be_pushed_is_said_before_anything_is_asked(
     outcome = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache").run("cache", *words, "--json")
     assert (outcome.code, problem(outcome)["code"]) == (status, code)
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_cache_that_is_still_empty_is_no_error(site: Site, before: Proxy) -> None:
+    """As a build leaves it that was cut before it compiled: the job's next step pushes all the same."""
+    here = site.machine("here")
+    CacheFolder.opened(here.tfdock.cache)
+    outcome = here.run("push")
+    assert outcome.code == 0, outcome.told
+    assert (outcome.document["toolchains"], outcome.document["digest"]) == ([], None)
+    assert "nothing is pushed" in outcome.stderr
+    assert before.asked == []
 
 
 def test_packs_that_pile_up_become_one(site: Site, before: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -512,7 +499,7 @@ def test_a_byte_that_flips_on_the_way_is_refused_and_nothing_of_it_is_seen(site:
     before.faults.append(Fault("corrupted", f"GET .*{digest}", times=9))
     there = site.machine("there")
     status, found = there.told("pull")
-    assert (status, found.code) == (4, "registry-damaged-content")
+    assert (status, found.code) == (7, "registry-damaged-content")
     assert digest in found.message
     assert there.entries == {}
     assert before.count(f"GET .*{digest}") == 1, "asking again fetches the same bytes"
@@ -525,12 +512,10 @@ def test_a_byte_that_flips_in_the_registrys_store_is_refused_with_the_digest(
     site.machine("here", 3).push()
     digest = manifest(site, before)["layers"][layer]["digest"]
     file = registry.blob(digest)
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
+    file.write_bytes(flipped(file.read_bytes()))
     there = site.machine("there")
     outcome = there.run("pull")
-    assert (outcome.code, problem(outcome)["code"]) == (4, "registry-damaged-content")
+    assert (outcome.code, problem(outcome)["code"]) == (7, "registry-damaged-content")
     assert digest in problem(outcome)["message"]
     assert there.entries == {}
     assert there.leftovers == []
@@ -608,66 +593,6 @@ def test_more_than_the_disk_can_hold_is_refused_before_it_is_asked_for(site: Sit
 # --- logins ---------------------------------------------------------------------------------------------------------
 
 
-class Guard(http.server.BaseHTTPRequestHandler):
-    """Stands before a registry and asks for a login: for a token, or for name and password."""
-
-    upstream: str
-    kind: str
-    told: list[tuple[str, str]]
-
-    def do_GET(self) -> None:
-        shown = self.headers.get("Authorization", "")
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.told.append((self.path.partition("?")[0], shown))
-        if self.path.startswith("/token"):
-            known = shown == basic() or (b"grant_type=refresh_token" in body and PASSWORD.encode() in body)
-            self._answer(200, [], b'{"access_token": "t0k3n"}' if known else b'{"token": "for anybody"}')
-            return
-        wanted = basic() if self.kind == "basic" else "Bearer t0k3n"
-        if shown != wanted:
-            realm = 'Basic realm="here"'
-            if self.kind == "token":
-                realm = f'Bearer realm="http://{self.headers["Host"]}/token",service="here",scope="all"'
-            self._answer(401, [("WWW-Authenticate", realm)], b"")
-            return
-        connection = http.client.HTTPConnection(self.upstream, timeout=60)
-        connection.request(self.command, self.path, body, dict(self.headers))
-        response = connection.getresponse()
-        data = response.read()
-        headers = [one for one in response.getheaders() if one[0].lower() not in ("content-length", "connection")]
-        self._answer(response.status, headers, data)
-        connection.close()
-
-    do_HEAD = do_POST = do_PATCH = do_PUT = do_GET  # noqa: N815
-
-    def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
-        self.send_response(status)
-        for name, value in (*headers, ("Content-Length", str(len(data)))):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
-
-
-PASSWORD = "canary-8d1f-password"
-
-
-def basic() -> str:
-    return f"Basic {base64.b64encode(f'me:{PASSWORD}'.encode()).decode()}"
-
-
-@contextmanager
-def guarded(registry: OwnRegistry, kind: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    told: list[tuple[str, str]] = []
-    handler = type("Handler", (Guard,), {"upstream": registry.address, "kind": kind, "told": told})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}", told
-        server.shutdown()
-
-
 @pytest.mark.parametrize("kind", ["basic", "token"])
 @pytest.mark.parametrize("kept", ["config", "helper", "identity helper", "wrong", "nothing", "broken helper"])
 def test_a_registry_that_wants_a_login_gets_what_docker_keeps_and_nobody_else_sees_it(
@@ -692,25 +617,6 @@ def test_a_registry_that_wants_a_login_gets_what_docker_keeps_and_nobody_else_se
         assert PASSWORD not in outcome.told
         assert basic().partition(" ")[2] not in outcome.told
         assert "t0k3n" not in outcome.told
-
-
-def docker_config(folder: Path, address: str, kept: str) -> dict[str, str]:
-    """The variables of a Docker client that keeps a login in this way."""
-    folder.mkdir()
-    config: dict[str, Any] = {}
-    if kept in ("config", "wrong"):
-        password = PASSWORD if kept == "config" else f"wrong {PASSWORD}"
-        config = {"auths": {address: {"auth": base64.b64encode(f"me:{password}".encode()).decode()}}}
-    elif "helper" in kept:
-        config = {"credHelpers": {address: "tests"}}
-        helper = folder / "docker-credential-tests"
-        user = "<token>" if kept.startswith("identity") else "me"
-        answer = {"ServerURL": address, "Username": user, "Secret": PASSWORD}
-        says = f"echo {PASSWORD}; exit 3" if "broken" in kept else f"cat >/dev/null; echo '{json.dumps(answer)}'"
-        helper.write_text(f"#!/bin/sh\n{says}\n")
-        helper.chmod(0o755)
-    (folder / "config.json").write_text(json.dumps(config))
-    return {"DOCKER_CONFIG": str(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
 # --- with real builds -----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import email.utils
 import hashlib
 import http.client
 import itertools
@@ -30,35 +31,24 @@ from tfdock.do.images.choosing import Choosing
 from tfdock.do.images.layers import WheelLayer
 from tfdock.do.images.pushing import Push, Pushed
 from tfdock.do.registry.oci import Repository
-from tfdock.do.registry.upload import CHUNK
+from tfdock.do.registry.upload import CHUNK, TRIES
+from tfdock.do.registry.web import TRIES as FEW
 from tfdock.do.settings import load
 from tfdock.do.workspace import Wheelhouse
-from tfdock.errors import Interrupted, NetworkError
+from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.inspect import oci
 from tfdock.inspect.wheel_image import ARTIFACT_TYPE, LAYER_TYPE, ImageWheel
 from tfdock.model import ImageRef
 
 from .conftest import USER, Finished
 from .harness import Json, Outcome, Tfdock, wait_until
-from .registries import Fault, OwnRegistry, Proxy, own_registry, proxy
+from .logins import PASSWORD, basic, docker_config, guarded
+from .registries import Fault, OwnRegistry, Proxy, proxy
 from .wheel_images import no_plan
-from .wheelhouses import made
+from .wheelhouses import Made, made
 
 REPOSITORY = "team/wheels"
 CUDA, MOVING = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64", "2.18-py3.11-cuda12.5-sm86"
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
-    with own_registry(tmp_path_factory.mktemp("registry") / "files") as registry:
-        yield registry
-
-
-@pytest.fixture
-def before(registry: OwnRegistry) -> Iterator[Proxy]:
-    """A proxy before the registry."""
-    with proxy(registry.address) as state:
-        yield state
 
 
 @pytest.fixture
@@ -234,7 +224,11 @@ def test_only_wheels_with_a_record_of_checks_that_passed_can_be_pushed(desk: Tfd
     unverified = made(desk.wheelhouse, release="2.16.0", status="failed")
     damaged = made(desk.wheelhouse, release="2.15.0")
     damaged.record.write_text(damaged.record.read_text().replace(damaged.fingerprint, "none"))
-    for wheel, why in ((without, ""), (unverified, "no check"), (damaged, "cannot be used")):
+    for wheel, why in (
+        (without, ""),
+        (unverified, "does not say that its checks have passed"),
+        (damaged, "cannot be used"),
+    ):
         outcome = desk.run("image", "push", "--json", wheel.wheel, repository)
         assert (outcome.code, problem(outcome)["code"]) == (4, "wheel-without-record"), outcome.told
         assert why in problem(outcome)["why"]
@@ -406,12 +400,6 @@ def own_address() -> str:
     pytest.skip("this machine has no address but 127.0.0.1")
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, nobody waits long after a broken connection."""
-    monkeypatch.setattr("tfdock.do.registry.web.random.uniform", lambda *_: 0.005)
-
-
 def pushed_here(house: Path, name: str, repository: str, say: Callable[[str], None] = print) -> Pushed:
     """A push in this process, in which every chunk takes a while."""
     image, seconds = ImageRef.parse(repository), itertools.count(step=8)
@@ -424,9 +412,7 @@ def pushed_here(house: Path, name: str, repository: str, say: Callable[[str], No
 def test_a_push_that_takes_long_says_how_far_it_is(tmp_path: Path, repository: str) -> None:
     one, said = made(tmp_path, size=5 * CHUNK), list[str]()
     pushed_here(tmp_path, one.build_id, repository, said.append)
-    assert said == [
-        f"{one.wheel.name}: {text}" for text in ("8 of 42 MB", "25 of 42 MB", "42 of 42 MB", "sent, 41.9 MB")
-    ]
+    assert said == [f"{one.wheel.name}: {text}" for text in ("8 of 42 MB", "25 of 42 MB", "42 of 42 MB", "sent")]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -436,9 +422,6 @@ def test_a_push_that_takes_long_says_how_far_it_is(tmp_path: Path, repository: s
         Fault("status", "PATCH .*uploads", status=503),
         Fault("reset", "PATCH .*uploads", after=1),
         Fault("lost", "PATCH .*uploads"),
-        Fault("status", "PUT .*manifests", status=500),
-        Fault("lost", "PUT .*manifests"),
-        Fault("status", "POST .*uploads", status=429, patience="1"),
     ],
     ids=lambda fault: f"{fault.kind}-{fault.request[:5].strip()}",
 )
@@ -456,28 +439,135 @@ def test_a_push_goes_on_after_a_fault(
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize(
-    ("fault", "code", "tries"),
-    [
-        (Fault("status", "PATCH .*uploads", times=99, status=503), "registry-unreachable", 5),
-        (Fault("status", "POST .*uploads", times=99, status=403), "registry-denied", 1),
-        (Fault("status", "PUT .*uploads", times=99, status=400), "registry-unreachable", 1),
-        (Fault("status", "PUT .*manifests", times=99, status=500), "registry-unreachable", 3),
-    ],
-    ids=["down", "forbidden", "wrong-digest", "no-manifests"],
-)
-def test_a_push_that_fails_leaves_no_tag_and_the_next_one_ends_it(
-    tmp_path: Path, before: Proxy, registry: OwnRegistry, repository: str, fault: Fault, code: str, tries: int
+@pytest.mark.parametrize("kind", ["status", "reset", "lost"])
+@pytest.mark.parametrize("request_", ["HEAD", "POST", "PATCH", "PUT .*uploads", "GET .*manifests", "PUT .*manifests"])
+def test_a_push_survives_whatever_fails_once(
+    tmp_path: Path, before: Proxy, registry: OwnRegistry, repository: str, kind: str, request_: str
 ) -> None:
-    one = made(tmp_path, seed=f"{fault.request} {fault.status}")
+    one = made(tmp_path, seed=f"{kind} {request_}")
+    before.faults.append(Fault(kind, request_))
+    pushed = pushed_here(tmp_path, one.build_id, repository)
+    assert [fault.times for fault in before.faults] == [0], "it did fail"
+    found = manifest(registry, repository, CUDA)
+    assert oci.digest(oci.canonical(found)) == pushed.tags[CUDA]
+    layer = registry.blob(found["layers"][0]["digest"]).read_bytes()
+    assert layer[1024 : 1024 + one.wheel.stat().st_size] == one.wheel.read_bytes()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("fault", "code", "tries", "said"),
+    [
+        (Fault("status", "HEAD", times=99), "registry-unreachable", FEW, "503"),
+        (Fault("reset", "GET .*manifests", times=99), "registry-unreachable", FEW, "reset"),
+        (Fault("status", "POST", times=99), "registry-unreachable", TRIES, "503"),
+        (Fault("status", "PATCH", times=99), "registry-unreachable", TRIES, "503"),
+        (Fault("reset", "PATCH", times=99), "registry-unreachable", TRIES, "reset"),
+        (Fault("reset", "PUT .*uploads", times=99), "registry-unreachable", TRIES, "reset"),
+        (Fault("status", "PUT .*manifests", times=99, status=500), "registry-unreachable", FEW, "500"),
+        (Fault("reset", "PUT .*manifests", times=99), "registry-unreachable", FEW, "reset"),
+        (Fault("status", "PATCH", times=99, status=429), "registry-rate-limited", TRIES, "too many requests"),
+        (Fault("status", "PUT .*manifests", times=99, status=429), "registry-rate-limited", FEW, "too many requests"),
+        (Fault("status", "POST", times=9, status=429, patience="3600"), "registry-rate-limited", 1, "too many"),
+        (Fault("status", "GET .*manifests", times=9, status=401), "registry-denied", 1, "without a login"),
+        (Fault("status", "POST", times=9, status=401), "registry-denied", 1, "without a login"),
+        (Fault("status", "POST", times=9, status=403), "registry-denied", 1, "refuses to take"),
+        (Fault("status", "PUT .*manifests", times=9, status=403), "registry-denied", 1, "refuses to take"),
+        (Fault("status", "POST", times=9, status=404), "image-not-found", 1, "no repository"),
+    ],
+    ids=lambda value: f"{value.kind}-{value.status}-{value.request}" if isinstance(value, Fault) else "",
+)
+def test_a_push_that_always_fails_is_tried_so_often_leaves_no_tag_and_the_next_one_ends_it(
+    tmp_path: Path,
+    before: Proxy,
+    registry: OwnRegistry,
+    repository: str,
+    fault: Fault,
+    code: str,
+    tries: int,
+    said: str,
+) -> None:
+    one = made(tmp_path, seed=repr(fault))
     before.faults.append(replace(fault))
-    with pytest.raises(NetworkError) as caught:
-        pushed_here(tmp_path, one.build_id, repository)
-    assert [(problem.code, caught.value.exit_code) for problem in caught.value.problems] == [(code, 7)]
-    assert before.count(fault.request) == tries
+    found = refused(tmp_path, one, repository)
+    assert (found.code, before.count(fault.request)) == (code, tries)
+    assert before.address in found.message
+    assert said in found.message
+    assert found.fix
     assert manifest(registry, repository, CUDA) is None
     before.forget()
     assert set(pushed_here(tmp_path, one.build_id, repository).tags) == {CUDA, MOVING, f"fp-{one.fingerprint[:32]}"}
+
+
+def refused(house: Path, one: Made, repository: str) -> Problem:
+    """What is told of a push that the registry, or the way to it, does not let happen."""
+    with pytest.raises(NetworkError) as caught:
+        pushed_here(house, one.build_id, repository)
+    assert caught.value.exit_code == 7
+    (found,) = caught.value.problems
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fault", "asked", "why"),
+    [
+        (Fault("spoiled", "PATCH"), "PUT .*uploads", "it says DIGEST_INVALID"),
+        # The registry said that it had the wheel, and then it has not.
+        (Fault("status", "HEAD", status=200), "PUT .*manifests", "it says MANIFEST_BLOB_UNKNOWN"),
+    ],
+    ids=["damaged on the way", "a blob that is missing"],
+)
+def test_what_the_registry_itself_finds_wrong_is_not_sent_again(
+    tmp_path: Path, before: Proxy, registry: OwnRegistry, repository: str, fault: Fault, asked: str, why: str
+) -> None:
+    one = made(tmp_path, seed=repr(fault))
+    before.faults.append(replace(fault))
+    found = refused(tmp_path, one, repository)
+    assert (found.why, before.count(asked)) == (why, 1)
+    assert "answers 400 Bad Request" in found.message
+    assert before.address in found.message
+    assert manifest(registry, repository, CUDA) is None
+    pushed = pushed_here(tmp_path, one.build_id, repository)
+    layer = manifest(registry, repository, CUDA)["layers"][0]["digest"]
+    assert oci.digest(registry.blob(layer).read_bytes()) == layer
+    assert pushed.tags[CUDA]
+
+
+@pytest.mark.parametrize("patience", ["2", "date"])
+def test_a_push_waits_as_long_as_the_registry_asks_for(
+    tmp_path: Path, before: Proxy, repository: str, patience: str
+) -> None:
+    one = made(tmp_path, seed=patience)
+    moment = email.utils.formatdate(time.time() + 3, usegmt=True)
+    before.faults.append(Fault("status", "PATCH", status=429, patience=moment if patience == "date" else patience))
+    began = time.monotonic()
+    pushed_here(tmp_path, one.build_id, repository)
+    assert time.monotonic() - began >= 1.5
+    assert before.count("PATCH") >= 2
+
+
+@pytest.mark.parametrize("kind", ["basic", "token"])
+@pytest.mark.parametrize("kept", ["config", "helper", "wrong", "nothing"])
+def test_push_and_pull_show_a_registry_the_login_that_docker_keeps(
+    desk: Tfdock, registry: OwnRegistry, tmp_path: Path, kind: str, kept: str
+) -> None:
+    one = made(desk.wheelhouse, seed=f"{kind} {kept}")
+    with guarded(registry, kind) as (address, told):
+        repository = f"{address}/{REPOSITORY}/{kind}-{kept}"
+        there = Tfdock(home=tmp_path / "there", cache=tmp_path / "there" / "cache")
+        variables = docker_config(tmp_path / "docker", address, kept)
+        sent = desk.with_variables(**variables).run("image", "push", "--json", one.build_id, repository)
+        taken = there.with_variables(**variables).run("pull", "--json", f"{repository}:{one.build_id}")
+        if kept in ("config", "helper"):
+            assert (sent.code, taken.code) == (0, 0), sent.told + taken.told
+            assert (there.wheelhouse / one.wheel.name).read_bytes() == one.wheel.read_bytes()
+        else:
+            assert (sent.code, problem(sent)["code"]) == (7, "registry-denied"), sent.told
+            assert taken.code == 7, taken.told
+            assert list(there.wheelhouse.glob("*")) == []
+        assert ({"basic": basic(), "token": "Bearer t0k3n"}[kind] in {shown for _, shown in told}) is (sent.code == 0)
+        for secret in (PASSWORD, basic().partition(" ")[2], "t0k3n"):
+            assert secret not in sent.told + taken.told
 
 
 def test_a_push_that_is_stopped_leaves_no_tag(
@@ -522,8 +612,10 @@ class Published:
     def copied(self, reference: str, folder: Path) -> Path:
         """All that is in an image, by `docker create` and `docker cp`."""
         container = self.engine("create", reference)
+        folder.mkdir()
         try:
-            self.engine("cp", f"{container}:/", folder)
+            for part in ("wheels", "simple", "meta"):
+                self.engine("cp", f"{container}:/{part}", folder)
         finally:
             self.engine("rm", container)
         return folder
@@ -614,7 +706,8 @@ def test_a_dockerfile_copies_the_wheel_out_of_the_image_and_installs_it(publishe
     lines = (
         f"FROM {base}",
         f"COPY --from={published.name}@{published.digest} /wheels /wheels",
-        "RUN pip install --no-index --no-deps --find-links /wheels tensorflow-miniature",
+        "RUN pip install --no-index --no-deps --find-links /wheels --constraint /wheels/*.constraints.txt "
+        "tensorflow-miniature",
     )
     published.engine("build", "--quiet", "--tag", tag, "-", text="\n".join(lines))
     try:
@@ -625,10 +718,41 @@ def test_a_dockerfile_copies_the_wheel_out_of_the_image_and_installs_it(publishe
 
 
 @pytest.mark.engine
+def test_a_build_comes_back_by_tag_by_digest_and_by_its_profile_where_nothing_of_it_is_left(
+    published: Published, tmp_path: Path
+) -> None:
+    finished = published.finished
+    lines: dict[str, tuple[str | Path, ...]] = {
+        "tag": ("pull", f"{published.name}:{published.tags[0]}"),
+        "digest": ("pull", f"{published.name}@{published.digest}"),
+        "profile": ("build", finished.profile),
+    }
+    for name, words in lines.items():
+        # Another machine, without an engine: it can only be pulled.
+        machine = Tfdock(home=tmp_path / name, cache=tmp_path / name / "cache").with_variables(
+            TFDOCK_REGISTRIES=published.name
+        )
+        outcome = machine.run(*words, "--json")
+        assert outcome.code == 0, outcome.told
+        (build,) = outcome.builds if name == "profile" else outcome.document["pulls"][0]["builds"]
+        assert build["status"] == "pulled"
+        wheel = machine.wheelhouse / finished.wheel.name
+        assert wheel.read_bytes() == finished.wheel.read_bytes()
+        assert Path(build["record"]).read_bytes() == finished.record.read_bytes()
+    assert machine.run("wheelhouse", "index").code == 0
+    index = ("--index-url", f"{machine.wheelhouse.as_uri()}/simple/")
+    assert installed(tmp_path / "installed", *index) == wheel.name.split("-")[1]
+    imported = (sys.executable, "-c", "import tensorflow; print(tensorflow.__file__)")
+    done = subprocess.run(imported, cwd=tmp_path / "installed", capture_output=True, text=True)
+    assert done.stdout.startswith(str(tmp_path / "installed")), done.stderr
+
+
+@pytest.mark.engine
 def test_an_engine_loads_the_file_of_images(published: Published, tmp_path: Path) -> None:
     finished, file = published.finished, tmp_path / "image.tar"
     outcome = finished.tfdock.run("image", "pack", finished.profile, "-o", file)
     assert outcome.stdout == f"{published.digest}  {published.tags[0]}\n", "as pushed, so packed"
+    assert f"  tags  {', '.join(published.tags)}\n" in outcome.stderr
     said = published.engine("load", "--input", file)
     names = [line.removeprefix("Loaded image: ") for line in said.splitlines()]
     try:

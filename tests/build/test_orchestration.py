@@ -55,11 +55,16 @@ SOURCE = {"release": "99.18.0", "git": "https://example.org/tensorflow.git", "re
 
 
 def wheel(
-    python: str = "cp311", *, damaged: bool = False, requires: str = "", build_info: Mapping[str, object] = BUILD_INFO
+    python: str = "cp311",
+    *,
+    damaged: bool = False,
+    requires: str = "",
+    build_info: Mapping[str, object] = BUILD_INFO,
+    code: bytes = b"",
 ) -> bytes:
     """A wheel as small as they come; a damaged one is not what its RECORD says."""
     files = {
-        "tensorflow/__init__.py": b"",
+        "tensorflow/__init__.py": code,
         "tensorflow/python/platform/build_info.py": f"build_info = {dict(build_info)}\n".encode(),
         "tensorflow_miniature-99.18.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: tensorflow-miniature\n"
         b"Version: 99.18.0\n" + requires.encode(),

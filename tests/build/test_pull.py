@@ -35,31 +35,14 @@ from tfdock.inspect.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
 from tfdock.model import ImageRef
 
 from .harness import Json, Outcome, Tfdock, closed_port, wait_until
-from .registries import Fault, OwnRegistry, Proxy, own_registry, proxy, sha256
-from .wheel_images import END, Forged, files_below, member, push, put, repository
+from .registries import Fault, OwnRegistry, Proxy, flipped, sha256
+from .wheel_images import END, Forged, files_below, member, push, put, repository, written
 from .wheelhouses import Made, made
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 MANIFESTS, BLOBS = "GET .*manifests", "GET .*blobs"
 OTHER = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm90-x86_64"
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
-    with own_registry(tmp_path_factory.mktemp("registry") / "files") as registry:
-        yield registry
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, nobody waits long after a broken connection."""
-    monkeypatch.setattr("tfdock.do.registry.web.random.uniform", lambda *_: 0.005)
-
-
-@pytest.fixture
-def before(registry: OwnRegistry) -> Iterator[Proxy]:
-    """A proxy before the registry."""
-    with proxy(registry.address) as state:
-        yield state
 
 
 @pytest.fixture
@@ -226,6 +209,14 @@ def test_an_image_of_several_builds_brings_all_of_them(tmp_path: Path, site: Her
     assert site.has(other)
 
 
+def test_a_pull_writes_into_the_wheelhouse_and_nowhere_else(site: Here, build: Made) -> None:
+    push(site.where, build)
+    with written() as places:
+        site.pull(build.build_id)
+    assert site.house.root / build.wheel.name in places
+    assert [place for place in places if not place.is_relative_to(site.house.root)] == []
+
+
 def test_members_are_unpacked_while_the_wheel_arrives_and_not_again(
     site: Here, build: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,7 +365,7 @@ def test_a_tag_that_stands_for_a_build_and_was_moved_is_refused(
 # --- faults ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["status", "reset", "lost", "truncated"])
+@pytest.mark.parametrize("kind", ["status", "reset", "lost", "torn", "truncated"])
 @pytest.mark.parametrize("request_", [MANIFESTS, f"{BLOBS}.*config", f"{BLOBS}.*papers", f"{BLOBS}.*wheel"])
 def test_a_pull_survives_whatever_fails_once(
     site: Here, before: Proxy, build: Made, kind: str, request_: str
@@ -407,6 +398,7 @@ def manifest_of(site: Here, reference: str) -> bytes:
     [
         (Fault("status", MANIFESTS, times=99), "registry-unreachable", FEW),
         (Fault("reset", MANIFESTS, times=99), "registry-unreachable", FEW),
+        (Fault("truncated", MANIFESTS, times=99), "registry-unreachable", FEW),
         (Fault("status", MANIFESTS, times=99, status=429), "registry-rate-limited", FEW),
         (Fault("status", MANIFESTS, times=99, status=429, patience="3600"), "registry-rate-limited", 1),
         (Fault("status", MANIFESTS, times=99, status=401), "registry-denied", 1),
@@ -415,7 +407,11 @@ def manifest_of(site: Here, reference: str) -> bytes:
         (Fault("status", f"{BLOBS}.*wheel", times=99), "registry-unreachable", TRIES),
         (Fault("reset", f"{BLOBS}.*wheel", times=99), "registry-unreachable", TRIES),
         (Fault("lost", f"{BLOBS}.*papers", times=99), "registry-unreachable", TRIES),
+        (Fault("truncated", f"{BLOBS}.*papers", times=99), "registry-unreachable", TRIES),
+        (Fault("torn", f"{BLOBS}.*wheel", times=99), "registry-unreachable", TRIES),
         (Fault("status", f"{BLOBS}.*wheel", times=99, status=429), "registry-rate-limited", TRIES),
+        (Fault("status", f"{BLOBS}.*wheel", times=99, status=429, patience="3600"), "registry-rate-limited", 1),
+        (Fault("status", f"{BLOBS}.*wheel", times=99, status=401), "registry-denied", 1),
         (Fault("status", f"{BLOBS}.*wheel", times=99, status=403), "registry-denied", 1),
         (Fault("status", f"{BLOBS}.*wheel", times=99, status=404), "image-not-found", 1),
         (Fault("status", f"{BLOBS}.*config", times=99, status=404), "image-not-found", 1),
@@ -462,15 +458,23 @@ def test_a_byte_that_flips_is_refused_with_the_digest(
     if where == "on the way":
         before.faults.append(Fault("corrupted", request, times=9))
     else:
-        data = bytearray(registry.blob(blob).read_bytes())
-        data[len(data) // 2] ^= 1
-        registry.blob(blob).write_bytes(data)
+        registry.blob(blob).write_bytes(flipped(registry.blob(blob).read_bytes()))
     before.asked.clear()
     status, found = site.told(build.build_id)
-    assert (status, found.code) == (4, "registry-damaged-content")
+    assert (status, found.code) == (7, "registry-damaged-content")
     assert blob in found.message
     assert site.parts == []
     assert before.count(request) == 1, "asking again fetches the same bytes"
+
+
+def test_a_manifest_in_which_a_byte_flips_on_the_way_is_refused(site: Here, before: Proxy, build: Made) -> None:
+    digest = push(site.where, build)[build.build_id]
+    before.forget()
+    before.faults.append(Fault("corrupted", MANIFESTS, times=9))
+    status, found = site.told(build.build_id)
+    assert (status, found.code) == (7, "registry-damaged-content")
+    assert digest in found.message
+    assert before.count(MANIFESTS) == 1
 
 
 def test_a_registry_that_serves_another_manifest_for_a_digest_is_refused(
@@ -480,7 +484,7 @@ def test_a_registry_that_serves_another_manifest_for_a_digest_is_refused(
     file = registry.blob(digest)
     file.write_bytes(file.read_bytes().replace(b"cp311", b"cp312"))
     status, found = site.told(digest)
-    assert (status, found.code) == (4, "registry-damaged-content")
+    assert (status, found.code) == (7, "registry-damaged-content")
 
 
 # --- goes on where it was -------------------------------------------------------------------------------------------
@@ -528,6 +532,17 @@ def test_a_pull_that_ends_half_way_is_continued_by_the_next_one(
     assert (one["kept"], one["received"]) == (arrived, build.wheel.stat().st_size - arrived)
     assert site.has(build)
     assert before.received < build.wheel.stat().st_size - arrived + 30_000, "only what was missing"
+
+
+def test_on_a_slow_line_what_has_come_is_kept_and_counted(site: Here, before: Proxy, build: Made) -> None:
+    push(site.where, build)
+    before.faults.append(Fault("stalled", f"GET .*{layer_of(build)}"))
+    running = site.tfdock.start("pull", site.reference(build.build_id))
+    half = build.wheel.stat().st_size // 2
+    wait_until(lambda: any(part.stat().st_size > half - 10_000 for part in site.parts))
+    running.signal(signal.SIGINT)
+    assert running.finish(45).code == 130
+    assert site.visible == []
 
 
 @pytest.mark.parametrize("left", ["damaged", "too long", "whole", "a link"])
@@ -620,6 +635,7 @@ HOSTILE: dict[str, tuple[Callable[[bytes, bytes], list[bytes]], str]] = {
     "something behind the wheel": (lambda wheel, papers: [wheel[:-512] + b"x" * 512, papers], "something behind"),
     "a longer layer": (lambda wheel, papers: [wheel + bytes(512), papers], "but with that wheel it would have"),
     "a huge layer": (lambda wheel, papers: [wheel + bytes(20 << 20), papers], "but with that wheel it would have"),
+    "huge papers": (lambda wheel, papers: [wheel, papers + bytes(17 << 20)], "where tfdock writes 16777216 at most"),
     "no papers": (lambda wheel, _: [wheel], "and has 1 layers"),
     "a layer more": (lambda wheel, papers: [wheel, papers, many(1)], "and has 3 layers"),
     "a layer twice": (lambda _, papers: [papers, papers], "a layer stands in it twice"),
@@ -633,10 +649,12 @@ def test_a_layer_that_holds_something_else_is_refused_and_nothing_is_written(
     layers, said = HOSTILE[kind]
     Forged(build, layers=layers).push(site.where, "hostile")
     everything = files_below(tmp_path)
-    status, found = site.told("hostile")
+    with written() as places:
+        status, found = site.told("hostile")
     assert (status, found.code) == (4, "wheel-image-malformed")
     assert said in found.message
     assert {name for name in files_below(tmp_path) if name not in everything} <= of_a_lock(build)
+    assert [place for place in places if not place.is_relative_to(site.house.root)] == []
 
 
 def of_a_lock(build: Made) -> set[str]:
@@ -674,6 +692,7 @@ def forged(build: Made) -> dict[str, tuple[Forged, str]]:
         "annotations that differ": (Forged(build, annotations=labels | {"io.tfdock.build-id": OTHER}), "different"),
         "no labels": (Forged(build, config={"config": {}}), "no labels"),
         "another platform": (Forged(build, config={"architecture": "s390x"}), "its wheels are not"),
+        "a huge config": (Forged(build, config={"comment": "x" * (2 << 20)}), "where tfdock writes 1048576 at most"),
         "other diff_ids": (Forged(build, config={"rootfs": {"diff_ids": []}}), "other layers"),
         "a packed layer": (Forged(build, layer_type=f"{LAYER_TYPE}+gzip"), "unpacks nothing"),
         "another sum for all": (Forged(build).claims(sha256=other), "has the sha256"),
@@ -684,7 +703,7 @@ LIES = [
     "no sums", "sums that lie", "sums that are none", "no record", "a record of another", "a record that is none",
     "a record that breaks others", "a record in another's place", "labels of another size", "a label that leads out",
     "two wheels of one name", "another fingerprint", "annotations that differ", "no labels", "another platform",
-    "other diff_ids", "a packed layer", "another sum for all",
+    "a huge config", "other diff_ids", "a packed layer", "another sum for all",
 ]  # fmt: skip
 
 
@@ -697,6 +716,27 @@ def test_an_image_whose_parts_do_not_agree_is_refused(site: Here, build: Made, k
     status, found = site.told("lying")
     assert (status, found.code) == (4, "wheel-image-malformed")
     assert said in found.message
+    assert site.parts == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "size", "code"),
+    [
+        (0, 1 << 40, "wheel-image-malformed"),
+        (1, 1 << 40, "wheel-image-malformed"),
+        (1, 1024, "registry-damaged-content"),
+        (1, 1 << 20, "registry-unreachable"),  # it never brings as much
+    ],
+)
+def test_a_manifest_that_lies_about_sizes_is_refused(
+    site: Here, build: Made, layer: int, size: int, code: str
+) -> None:
+    manifest, blobs = Forged(build).manifest()
+    document = json.loads(manifest)
+    document["layers"][layer]["size"] = size
+    put(site.where, "lying", oci.canonical(document), blobs)
+    _, found = site.told("lying")
+    assert found.code == code
     assert site.parts == []
 
 
@@ -845,7 +885,7 @@ def test_an_image_that_is_not_what_it_says_is_not_compiled_over(
     else:
         Forged(planned, layers=extra("../x")).push(site.where, tag)
     outcome = site.tfdock.build("cpu.yaml")
-    assert (outcome.code, outcome.build["status"]) == (4, "refused"), outcome.told
+    assert (outcome.code, outcome.build["status"]) == (7 if kind == "damaged" else 4, "refused"), outcome.told
     (found,) = outcome.build["problems"]
     codes = {"damaged": "registry-damaged-content", "moved": "wheel-image-moved", "lying": "wheel-image-malformed"}
     assert found["code"] == codes[kind]
@@ -890,3 +930,54 @@ def test_what_is_pulled_is_said_to_run_as_this_machines_gpu_runs_it(site: Here, 
         (gpu,) = one["gpus"]
         assert (gpu["name"], gpu["compute_capability"], gpu["runs"]) == ("rtx3080", "8.6", "no")
         assert "does not run on it" in outcome.stderr, "this wheel has no GPU code at all"
+
+
+def test_a_mirror_is_asked_instead_of_the_registry_that_is_named(site: Here, before: Proxy, build: Made) -> None:
+    push(site.where, build)
+    before.forget()
+    name = site.where.partition("/")[2]
+    behind = site.tfdock.with_variables(
+        TFDOCK_REGISTRY_MIRROR=f"wheels.example={before.address}", TFDOCK_REGISTRIES=f"wheels.example/{name}"
+    )
+    outcome = behind.run("pull", f"wheels.example/{name}:{build.build_id}")
+    assert outcome.code == 0, outcome.told
+    assert site.has(build)
+    assert behind.run("pull", build.build_id).code == 0
+    assert before.count("GET .*/manifests/") == 2
+
+
+@pytest.mark.parametrize("how", ["pull", "push"])
+def test_a_wheel_that_was_damaged_here_is_said_to_be(site: Here, build: Made, how: str) -> None:
+    push(site.where, build)
+    site.pull(build.build_id)
+    wheel = site.house.root / build.wheel.name
+    wheel.write_bytes(wheel.read_bytes()[:-100])
+    words = ("pull", build.build_id) if how == "pull" else ("image", "push", build.build_id)
+    outcome = site.tfdock.run(*words)
+    assert (outcome.code, "[wheel-changed]" in outcome.stderr) == (4, True), outcome.told
+    assert "was not built here" not in outcome.stderr
+    wheel.unlink()
+    assert site.tfdock.run("pull", build.build_id).code == 0, "as it was told"
+    assert site.has(build)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("some.whl", "reference-malformed", "install it with pip"),
+        ("latest", "profile-not-found", "an image: `host/name:tag`"),
+        ("UPPER/x:1", "reference-malformed", "no capitals"),
+    ],
+)
+def test_a_name_that_cannot_be_pulled_says_what_can(site: Here, name: str, code: str, words: str) -> None:
+    outcome = site.tfdock.run("pull", name, "--json")
+    (found,) = outcome.document["problems"]
+    assert (outcome.code, found["code"]) == (2, code)
+    assert words in found["fix"]
+
+
+@pytest.mark.usefixtures("planned")
+def test_no_other_build_is_offered_where_there_is_none(site: Here) -> None:
+    found = problem(site.tfdock.run("pull", "cpu.yaml", "--json"))
+    assert "tfdock build" in found["fix"]
+    assert "another build" not in found["fix"]

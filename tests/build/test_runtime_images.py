@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import docker
@@ -28,6 +28,7 @@ from tfdock.errors import BuildFailed, NetworkError
 from tfdock.inspect import simple_index, wheel_image
 from tfdock.inspect.oci import Descriptor
 from tfdock.model import ImageRef
+from tfdock.read.knowledge import RuntimeLibrary
 
 from .conftest import Finished, Workshop
 from .harness import KNOWLEDGE, Json, Outcome, write_profile
@@ -185,6 +186,17 @@ def test_it_can_be_sent_to_a_registry_and_pulled_by_its_digest(
         assert images.look(pulled)["Id"] == outcome.document["image"]["id"]
 
 
+def test_it_does_not_take_the_place_of_wheels(finished: Finished, tmp_path: Path) -> None:
+    with own_registry(tmp_path / "registry") as registry:
+        where = f"{registry.address}/me/wheels"
+        assert finished.tfdock.run("image", "push", finished.profile, where, "--as", "all").code == 0
+        before = registry.get("/v2/me/wheels/manifests/all")
+        outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--push", f"{where}:all", "--json")
+        (found,) = outcome.document["problems"]
+        assert (outcome.code, found["code"]) == (2, "image-tag-taken")
+        assert registry.get("/v2/me/wheels/manifests/all") == before
+
+
 def test_a_registry_that_is_not_there_is_told_and_the_image_stays(finished: Finished, images: Images) -> None:
     name = images.called("127.0.0.1:1/me/tensorflow:mini")
     outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--push", name, "--json")
@@ -219,8 +231,15 @@ def test_what_is_not_built_is_told_with_the_command_that_builds_it(workshop: Wor
 # --- other wheels ---------------------------------------------------------------------------------------------------
 
 
-def made(finished: Finished, wheel: Path, folder: Path, name: str, **choices: str) -> Made:
-    """The runtime image of a wheel that no build has made."""
+def made(
+    finished: Finished,
+    wheel: Path,
+    folder: Path,
+    name: str,
+    libraries: Callable[[RuntimeLibrary], bool] | None = None,
+    **choices: str,
+) -> Made:
+    """The runtime image of a wheel that no build has made; of CUDA it gets these `libraries`, or none."""
     data = wheel.read_bytes()
     listed, metadata = simple_index.listed(io.BytesIO(data), wheel.name, hashlib.sha256(data).hexdigest())
     one = wheel_image.ImageWheel(listed=listed, metadata=metadata, size=len(data), layer=Descriptor.of("x", b""))
@@ -233,9 +252,13 @@ def made(finished: Finished, wheel: Path, folder: Path, name: str, **choices: st
     machine = load(
         {"cache_dir": finished.tfdock.cache, "state_dir": finished.tfdock.state, "knowledge": (KNOWLEDGE,)}
     )
+    knowledge = assets.knowledge(machine.knowledge)
+    if libraries:
+        knowledge.runtime_libraries = tuple(filter(libraries, knowledge.runtime_libraries))
+        knowledge.runtime_toolkits = ()
     engine, log = DockerEngine(finished.tfdock.engine), folder / "log"
     with bench_for(engine, machine, lambda _: None, Stop(), log, build.build_id, "image") as bench:
-        found = make(bench, assets.knowledge(machine.knowledge), build, [wheel], Wish(name=name, gpu=False))
+        found = make(bench, knowledge, build, [wheel], Wish(name=name, gpu=libraries is not None))
         stages = [one.labels["io.tfdock.stage"] for one in engine.dangling("io.tfdock.stage")]
         assert bench.steps.run not in stages, "what an image was made in goes when it is there"
         return found
@@ -265,6 +288,20 @@ def test_two_wheels_that_require_the_same_share_all_layers_but_the_last(
     assert one[-1] != other[-1]
 
 
+def test_what_the_wheel_opens_of_cuda_is_installed_and_found_by_the_loader(
+    finished: Finished, images: Images, tmp_path: Path
+) -> None:
+    # The smallest alone: all of them are gigabytes.
+    try:
+        found = made(finished, finished.wheel, tmp_path, images.name("cuda"), lambda row: row.name == "cudart")
+    except NetworkError as error:
+        pytest.skip(f"PyPI cannot be reached: {error.problems[0].message}")
+    names = [one.partition(" ")[0] for one in found.distributions]
+    assert names == ["nvidia-cuda-runtime", "tensorflow-miniature"]
+    script = "import ctypes; cuda = ctypes.CDLL('libcudart.so.13'); print(cuda.cudaGetErrorString is not None)"
+    assert images.run(found.name, "python", "-c", script) == "True"
+
+
 def plain(engine: DockerEngine, dockerfile: bytes, name: str) -> None:
     """An image of a Dockerfile and nothing else."""
     context = BuildContext(files={"Dockerfile": dockerfile})
@@ -292,7 +329,7 @@ def test_a_base_that_will_not_do_says_why(
             engine, f"FROM {reference}\nRUN rm -rf /usr/lib/python3/dist-packages/pip*\n".encode(), choices["runtime"]
         )
     with pytest.raises(BuildFailed) as caught:
-        made(finished, finished.wheel, tmp_path, images.name("never"), **choices)
+        made(finished, finished.wheel, tmp_path, images.name("never"), None, **choices)
     (problem,) = caught.value.problems
     assert problem.code == "image-step-failed"
     assert re.search(rf"{says}.*\n  log: {tmp_path}/log", problem.message, re.DOTALL)

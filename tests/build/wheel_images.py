@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
+import os
+import sys
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -139,6 +142,36 @@ def put(where: str, tag: str, manifest: bytes, blobs: Mapping[str, bytes]) -> st
         target.upload(Descriptor.of("application/octet-stream", data), io.BytesIO(data))
     media_type = json.loads(manifest)["mediaType"]
     return target.put_manifest(tag, media_type, manifest)
+
+
+_written: set[Path] | None = None
+"""While somebody watches: where this process has written."""
+
+
+def _hear(event: str, words: tuple[Any, ...]) -> None:
+    """An audit hook: Python tells of each file that is opened, made or moved, whoever does it and wherever."""
+    if _written is None:
+        return
+    if event == "open" and isinstance(words[0], str | bytes) and words[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        _written.add(Path(os.fsdecode(words[0])).absolute())
+    elif event in ("os.mkdir", "os.symlink", "os.link", "os.rename"):
+        place = words[0] if event == "os.mkdir" else words[1]
+        _written.add(Path(os.fsdecode(place)).absolute())
+
+
+sys.addaudithook(_hear)
+
+
+@contextlib.contextmanager
+def written() -> Iterator[set[Path]]:
+    """Every place where this process writes meanwhile."""
+    global _written
+    found: set[Path] = set()
+    _written = found
+    try:
+        yield found
+    finally:
+        _written = None
 
 
 def files_below(folder: Path) -> dict[str, str]:

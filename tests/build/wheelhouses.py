@@ -40,13 +40,14 @@ def made(
     machine: str = "x86_64",
     size: int = 100_000,
     seed: str = "",
+    fingerprint: str = "",
     finished: str = "2026-01-02T03:04:05+00:00",
     status: str = "passed",
 ) -> Made:
     """Put a wheel of some `size` bytes, which do not shrink, and its record into a wheelhouse. Equal arguments make
     equal files; `seed` makes them others."""
     build_id = f"tf{release}-py3.11-{words}-{machine}"
-    fingerprint = hashlib.sha256(f"{build_id} {seed}".encode()).hexdigest()
+    fingerprint = fingerprint or hashlib.sha256(f"{build_id} {seed}".encode()).hexdigest()
     root.mkdir(parents=True, exist_ok=True)
     wheel = _wheel(root, f"{release}+{local}" if local else release, machine, size, seed or build_id)
     with wheel.open("rb") as file:

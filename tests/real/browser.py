@@ -83,8 +83,8 @@ class Browser:
         assert "error" not in message, message
         return dict(message["result"])
 
-    def open(self, page: Path, width: int, scheme: str, media: str = "") -> None:
-        """Show a page in a window of that width, and wait until it is loaded."""
+    def open(self, page: Path | str, width: int, scheme: str, media: str = "") -> None:
+        """Show a page, by its file or its URL, in a window of that width, and wait until it is loaded."""
         phone = width < 500
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=phone)
         # They would go when the picture is taken, and all that is centred would move.
@@ -92,7 +92,7 @@ class Browser:
         wanted = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", media=media, features=wanted)
         self.events.clear()
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not self.seen("Page.loadEventFired"):
             self.events.append(self._message())
         self.run(LOOK)
@@ -135,6 +135,16 @@ def overlap(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
     across = min(one["x"] + one["width"], other["x"] + other["width"]) - max(one["x"], other["x"])
     down = min(one["y"] + one["height"], other["y"] + other["height"]) - max(one["y"], other["y"])
     return across > 1 and down > 4
+
+
+def faint(browser: Browser) -> dict[tuple[str, str], float]:
+    """The texts of the page that do not stand out from what is behind them: text and colour there -> contrast."""
+    return {
+        (one["text"], ground): contrast(one["colour"], ground)
+        for one in browser.run("texts()")
+        for ground in one["grounds"]
+        if contrast(one["colour"], ground) < 4.5
+    }
 
 
 def contrast(one: str, other: str) -> float:

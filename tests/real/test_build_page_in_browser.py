@@ -13,7 +13,7 @@ import pytest
 from tfdock.inspect.bazel_profile import Action, Profile, read_profile
 from tfdock.talk.build_page import build_page
 
-from .browser import HOSTILE, Browser, contrast, overlap
+from .browser import HOSTILE, Browser, faint, overlap
 
 RECORDED = Path(__file__).parents[1] / "unit/bazel"
 WIDTHS = (1400, 800, 400)
@@ -184,13 +184,7 @@ def test_every_text_stands_out_from_what_is_behind_it(
     browser: Browser, pages: dict[str, Path], name: str, scheme: str
 ) -> None:
     browser.open(pages[name], 1400, scheme)
-    faint = {
-        (one["text"], ground): contrast(one["colour"], ground)
-        for one in browser.run("texts()")
-        for ground in one["grounds"]
-        if contrast(one["colour"], ground) < 4.5
-    }
-    assert faint == {}
+    assert faint(browser) == {}
 
 
 @pytest.mark.parametrize("name", BUILDS)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,7 @@ from tfdock.do import assets
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.talk.coverage_page import coverage_page
 
-from .browser import HOSTILE, Browser, contrast
+from .browser import HOSTILE, Browser, faint
 
 WIDTHS = (1400, 800, 360)
 SCHEMES = ("light", "dark")
@@ -164,13 +168,7 @@ def test_every_text_stands_out_from_what_is_behind_it(
     browser: Browser, pages: dict[str, Path], name: str, scheme: str
 ) -> None:
     browser.open(pages[name], 1400, scheme)
-    faint = {
-        (one["text"], ground): contrast(one["colour"], ground)
-        for one in browser.run("texts()")
-        for ground in one["grounds"]
-        if contrast(one["colour"], ground) < 4.5
-    }
-    assert faint == {}
+    assert faint(browser) == {}
 
 
 @pytest.mark.parametrize("name", ["many", "hostile", "empty"])
@@ -194,3 +192,38 @@ def test_each_wheel_is_named_once_and_leads_to_its_file(
     assert [text for text, _ in links] == [one["file"] for one in documents["many"]]
     folder = pages["many"].parent.as_uri()
     assert all(href == f"{folder}/{text.replace('+', '%2B')}" for text, href in links)
+
+
+@pytest.fixture
+def served(official_wheels: Callable[..., Path], tmp_path: Path) -> Iterator[str]:
+    """The root of the server of a wheelhouse with an official wheel in it, whose page the command has made."""
+    wheel = official_wheels("tensorflow==2.18.0", python="3.11")
+    try:
+        (tmp_path / wheel.name).hardlink_to(wheel)
+    except OSError:  # on another disk
+        shutil.copy(wheel, tmp_path)
+    tfdock = Path(sys.executable).with_name("tfdock")
+    where = ("--wheelhouse", tmp_path)
+    subprocess.run((tfdock, "wheelhouse", "index", "--html", *where), check=True, capture_output=True)
+    command = (tfdock, "wheelhouse", "serve", "--port", "0", *where)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        assert server.stdout
+        yield server.stdout.readline().strip().removesuffix("simple/")
+        server.terminate()
+
+
+def test_the_page_that_the_command_makes_and_serves_tells_of_the_wheel_that_lies_there(
+    browser: Browser, served: str, knowledge: KnowledgeBase
+) -> None:
+    browser.open(f"{served}index.html", 1400, "light")
+    cells = {one["target"]: one for one in browser.run(CELLS)}
+    assert {(one["release"], one["python"]) for one in cells.values()} == {("TensorFlow 2.18.0", "3.11")}
+    for target, gpu in (("8.6", "rtx3080"), ("9.0", "h100"), ("12.0", "rtx5090"), ("5.2", "gtx980")):
+        known = find_gpu(knowledge, gpu)
+        assert known
+        assert cells[target]["runs"] == serve(knowledge, known, official(knowledge, "2.18")).runs
+    links = browser.run("[...document.querySelectorAll('article a')].map(one => one.href)")
+    (link,) = [link for link in links if link.endswith(".whl")]
+    with urllib.request.urlopen(urllib.request.Request(link, method="HEAD")) as answer:
+        assert int(answer.headers["Content-Length"]) > 500_000_000
+    assert not browser.seen("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")

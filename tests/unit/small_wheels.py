@@ -6,7 +6,11 @@ import base64
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from tfdock.inspect.facts import Library
+from tfdock.inspect.inspection import Inspection
+from tfdock.inspect.wheel import WheelFacts, WheelMetadata
 
 NAME = "tensorflow-2.18.0-cp311-cp311-linux_x86_64.whl"
 INFO = "tensorflow-2.18.0.dist-info"
@@ -32,6 +36,30 @@ def wheel_of(files: Mapping[str, bytes], record: str | None = None, requires: st
         for path, data in contents.items():
             archive.writestr(path, data)
     return file.getvalue()
+
+
+def inspection_of(version: str, libraries: Sequence[Library], build_info: Mapping[str, object] | None) -> Inspection:
+    """What is found in a sound wheel of that version with these libraries."""
+    facts = WheelFacts(
+        name="tensorflow",
+        version=version,
+        build="",
+        python_tag="cp311",
+        abi_tag="cp311",
+        platform_tag="linux_x86_64",
+        size=1,
+        sha256="0" * 64,
+        members=1,
+        record_ok=True,
+        record_problems=(),
+    )
+    return Inspection(
+        wheel=facts,
+        metadata=WheelMetadata(name="tensorflow", version=version, requires_python=None, requires_dist=()),
+        libraries=tuple(libraries),
+        build_info=build_info,
+        traces={},
+    )
 
 
 def _digest(data: bytes) -> str:

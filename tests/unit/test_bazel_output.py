@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tfdock.inspect.bazel import (
+    first_error,
     is_error,
     progress,
     speaks_of_full_disk,
@@ -113,6 +114,26 @@ def test_lines_that_report_an_error_are_found(line: str) -> None:
 )
 def test_other_lines_are_not_taken_for_errors(line: str) -> None:
     assert not is_error(line)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param(["INFO: x", "ERROR: no such target", "ERROR: failed"], "ERROR: no such target", id="the first"),
+        pytest.param(
+            ["ERROR: An error occurred during the fetch of repository 'm':", "   Traceback (most recent call last):",
+             "Error in download: java.io.IOException: GET returned 404", "ERROR: Error fetching repository: Trace"],
+            "ERROR: An error occurred during the fetch of repository 'm': Error in download: java.io.IOException: "
+            "GET returned 404",
+            id="one that is only announced",
+        ),
+        pytest.param(["ERROR: nothing follows:"], "ERROR: nothing follows:", id="nothing follows"),
+        pytest.param([f"ERROR: {'x' * 999}the end"], f"ERROR: {'x' * 293} … {'x' * 290}the end", id="a long one"),
+        pytest.param(["INFO: fine", ""], "", id="none"),
+    ],
+)  # fmt: skip
+def test_the_first_error_is_one_that_says_what_it_is(lines: list[str], expected: str) -> None:
+    assert first_error(lines) == expected
 
 
 @pytest.mark.parametrize(

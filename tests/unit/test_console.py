@@ -301,3 +301,19 @@ def test_no_table_is_wider_than_it_may_be(rows: list[tuple[str, ...]], columns: 
     lines = console.table(rows, columns=columns)
     assert max(map(len, lines), default=0) <= columns
     assert "".join("".join(lines).split()) == "".join("".join(row) for row in rows).replace(" ", "")
+
+
+@pytest.mark.usefixtures("style")
+def test_in_a_pipe_a_long_reading_is_told_now_and_then_with_how_much_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter([0.0, 1.0, 11.0, 12.0, 22.5])
+    monkeypatch.setattr("tfdock.talk.console.time.monotonic", lambda: next(times))
+    stream = io.StringIO()
+    with console.Reading(stream, "a\x1b[31m.whl", "received") as reading:
+        reading(1_000_000)
+        reading(1_000_000)
+        reading.total = 8_000_000
+        reading(1_000_000)
+        reading(1_000_000)
+    assert stream.getvalue() == "2.0 MB received: a�[31m.whl\n4.0 MB of 8.0 MB received: a�[31m.whl\n"

@@ -718,7 +718,7 @@ def test_a_bad_value_is_refused_at_its_place_with_a_fix(text: str, place: str, m
     assert problem.code == ("profile-missing-key" if "missing" in message else "profile-bad-value")
 
 
-@pytest.mark.parametrize("record", profiles._Record.__subclasses__(), ids=lambda record: record.__name__)
+@pytest.mark.parametrize("record", profiles.Record.__subclasses__(), ids=lambda record: record.__name__)
 def test_what_is_shown_to_be_written_is_taken(record: type[BaseModel]) -> None:
     for name, info in record.model_fields.items():
         for example in info.examples or ():

@@ -8,7 +8,7 @@ import pytest
 
 from tfdock.do import events
 from tfdock.model import BuildId
-from tfdock.talk.progress import Going, PlainProgress, TerminalProgress
+from tfdock.talk.progress import Going, PlainProgress, Tally, TerminalProgress
 
 ONE, OTHER = BuildId("tf9-one"), BuildId("tf9-other")
 
@@ -78,5 +78,70 @@ def test_on_a_terminal_each_of_several_builds_has_one_row() -> None:
         ]
         one(events.PhaseEnded(build_id=ONE, phase="compile", seconds=1, ok=True))
         assert len(shown._drawn().renderables) == 1  # type: ignore[union-attr]
+    finally:
+        shown.close()
+
+
+def test_in_a_pipe_a_line_says_how_far_a_matrix_is(clock: list[float]) -> None:
+    stream = io.StringIO()
+    several = PlainProgress(stream)
+    several.expect({ONE: 600.0, OTHER: 300.0, "tf9-third": 300.0}, 2)
+    one = several.of(ONE)
+    one(started(ONE, expected=600.0))
+    clock[0] += 100
+    several.over(OTHER, "up-to-date")
+    several.of("tf9-third")
+    several.over("tf9-third", "failed")
+    one(events.PhaseEnded(build_id=ONE, phase="compile", seconds=100, ok=True))
+    several.over(ONE, "built")
+    assert stream.getvalue().splitlines() == [
+        "tf9-one: compile …",
+        "1 of 3 done: 1 up-to-date; about 8:20 left",
+        "2 of 3 done: 1 up-to-date, 1 failed; about 8:20 left",
+        "tf9-one: compile done in 1:40",
+        "3 of 3 done: 1 up-to-date, 1 failed, 1 built",
+    ]
+
+
+@pytest.mark.usefixtures("clock")
+def test_an_estimate_for_all_is_shared_out_and_wants_one_for_each() -> None:
+    running = Going()
+    running.take(started(ONE, expected=600.0))
+    assert Tally({OTHER: 100.0, "tf9-third": 200.0}, 1).told({ONE: running}).endswith("; about 15:00 left")
+    # Two at a time; but nothing is faster than what takes longest.
+    assert Tally({OTHER: 500.0, "tf9-third": 500.0}, 2).told({ONE: running}).endswith("; about 13:20 left")
+    assert Tally({OTHER: 100.0}, 2).told({ONE: running}).endswith("; about 10:00 left")
+    assert Tally({OTHER: None}, 2).told({ONE: running}) == "0 of 1 done"
+
+
+@pytest.mark.usefixtures("clock")
+def test_on_a_terminal_a_matrix_is_a_table_no_longer_than_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("LINES", "14")
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = TerminalProgress(Screen())
+
+    def rows() -> list[str]:
+        return [" ".join(str(row).split()) for row in shown._drawn().renderables]  # type: ignore[union-attr]
+
+    try:
+        shown.expect({ONE: 60.0, OTHER: None, **{f"tf9-{number}": 60.0 for number in range(20)}}, 2)
+        one = shown.of(ONE)
+        one(started(ONE, expected=60.0))
+        assert rows() == [
+            "● compile 0.0 s about 1:00 left tf9-one",
+            "○ waiting tf9-other",
+            *(f"○ waiting 1:00 tf9-{number}" for number in range(4)),
+            "and 16 more",
+            "0 of 22 done",
+        ]
+        shown.of(OTHER)(started(OTHER, "image"))
+        one(events.PhaseEnded(build_id=ONE, phase="compile", seconds=1, ok=True))
+        shown.over(ONE, "built")
+        assert rows()[0] == "● image 0.0 s tf9-other"
+        assert rows()[-1] == "1 of 22 done: 1 built"
     finally:
         shown.close()

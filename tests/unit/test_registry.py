@@ -249,7 +249,7 @@ def test_a_registry_says_in_its_own_words_why_it_refuses() -> None:
     said = {"errors": [{"code": "MANIFEST_BLOB_UNKNOWN", "message": "blob \x1b[31munknown", "detail": "x" * 999}]}
     with scripted(lambda _: (400, {}, json.dumps(said).encode())) as registry:
         code, told = refused(lambda: registry.repository().put_manifest("main", oci.MANIFEST, b"{}"))
-    assert code == "registry-unreachable"
+    assert code == "registry-refused"
     assert "MANIFEST_BLOB_UNKNOWN" in told
     assert len(told) < 1000
 
@@ -257,7 +257,7 @@ def test_a_registry_says_in_its_own_words_why_it_refuses() -> None:
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"errors": 5}', b'{"errors": [5, {"code": 7}]}', b"[" * 60_000])
 def test_what_a_registry_says_may_be_anything(body: bytes) -> None:
     with scripted(lambda _: (400, {}, body)) as registry:
-        assert refused(lambda: registry.repository().manifest("main"))[0] == "registry-unreachable"
+        assert refused(lambda: registry.repository().manifest("main"))[0] == "registry-refused"
 
 
 @pytest.mark.parametrize("had", [0, 1, 5000, len(DATA) - 1])

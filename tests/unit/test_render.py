@@ -24,11 +24,12 @@ from tfdock.errors import ProfileError
 from tfdock.read import profile as profiles
 from tfdock.read.knowledge import KnowledgeBase
 
+from . import golden
 from .desk import MADE_UP_TABLES, Desk
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "golden"
-PROFILES = sorted(file.stem for file in assets.profiles().glob("*.yaml"))
+PROFILES = [file.stem for file in assets.profile_files()]
 HEAD = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\n'
 
 
@@ -40,7 +41,7 @@ def shipped() -> Desk:
 
 def planned(desk: Desk, name: str) -> BuildPlan:
     """The plan of a shipped profile; a local source counts as one fixed tree, whatever becomes of it."""
-    texts = {file.name: file.read_text("utf-8") for file in assets.profiles().glob("*.yaml")}
+    texts = {file.name: file.read_text("utf-8") for file in assets.profile_files()}
     text = texts[f"{name}.yaml"]
     profile, _ = profiles.read(text, name, texts)
     local = LocalSource(tree="0" * 64 if profile.source.path else None)
@@ -59,17 +60,7 @@ def golden_files(plan: BuildPlan) -> dict[str, bytes]:
 def test_a_shipped_profile_renders_to_the_very_bytes_that_were_read_last(
     shipped: Desk, name: str, refresh_golden: bool
 ) -> None:
-    folder = GOLDEN / name
-    files = golden_files(planned(shipped, name))
-    if refresh_golden:
-        shutil.rmtree(folder, ignore_errors=True)
-        for path, data in files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(data)
-    expected = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert set(files) == expected
-    for path, data in files.items():
-        assert data.decode() == (folder / path).read_text("utf-8"), "if it is meant: make golden, and read the diff"
+    golden.held_against(GOLDEN / name, golden_files(planned(shipped, name)), refresh=refresh_golden)
 
 
 def test_there_is_a_golden_folder_for_each_shipped_profile_and_no_other() -> None:

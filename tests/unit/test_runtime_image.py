@@ -44,10 +44,10 @@ from tfdock.inspect import simple_index, wheel_image
 from tfdock.inspect.facts import Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.oci import Descriptor
-from tfdock.inspect.wheel import WheelFacts, WheelMetadata
 from tfdock.model import ImageRef
 
-from .small_wheels import NAME, wheel_of
+from . import golden
+from .small_wheels import NAME, inspection_of, wheel_of
 
 KNOWLEDGE = assets.knowledge()
 TEMPLATES = assets.templates()
@@ -60,25 +60,8 @@ def built(cuda: str = "", cudnn: str = "", version: str = "2.18.0", runpath: Seq
     """A wheel of that release, built with these; without CUDA it is for the CPU."""
     info = {"is_cuda_build": bool(cuda), "cuda_version": cuda, "cudnn_version": cudnn}
     core = "tensorflow/libtensorflow_cc.so.2"
-    return Inspection(
-        wheel=WheelFacts(
-            name="tensorflow",
-            version=version,
-            build="",
-            python_tag="cp311",
-            abi_tag="cp311",
-            platform_tag="linux_x86_64",
-            size=1,
-            sha256="0" * 64,
-            members=1,
-            record_ok=True,
-            record_problems=(),
-        ),
-        metadata=WheelMetadata(name="tensorflow", version=version, requires_python=None, requires_dist=()),
-        libraries=(Library(path=core, size=1, machine="x86_64", versions={}, runpath=tuple(runpath)),),
-        build_info=info if cuda else {"is_cuda_build": False},
-        traces={},
-    )
+    library = Library(path=core, size=1, machine="x86_64", versions={}, runpath=tuple(runpath))
+    return inspection_of(version, (library,), info if cuda else {"is_cuda_build": False})
 
 
 EXTRA = tuple(
@@ -210,16 +193,8 @@ CASES = ("alone", "cpu", "cuda", "cuda-2.10")
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_image_renders_to_the_very_bytes_that_were_read_last(name: str, refresh_golden: bool) -> None:
-    folder, files = GOLDEN / name, render_runtime(image(name), TEMPLATES).files
-    if refresh_golden:
-        shutil.rmtree(folder, ignore_errors=True)
-        for path, data in files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(data)
-    expected = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert set(files) == expected
-    for path, data in files.items():
-        assert data.decode() == (folder / path).read_text("utf-8"), "if it is meant: make golden, and read the diff"
+    files = render_runtime(image(name), TEMPLATES).files
+    golden.held_against(GOLDEN / name, files, refresh=refresh_golden)
 
 
 def test_there_is_a_golden_folder_for_each_case_and_no_other() -> None:

@@ -18,7 +18,7 @@ from tfdock.read import profile as profiles
 jsonschema: Any = importlib.import_module("jsonschema")  # has no types
 
 FOLDER = assets.profiles()
-SHIPPED = sorted(FOLDER.glob("*.yaml"))
+SHIPPED = assets.profile_files()
 SCHEMA = profiles.json_schema()
 HEAD = 'schema: 1\ntensorflow: "2.18.0"\n'
 

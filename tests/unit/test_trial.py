@@ -28,8 +28,9 @@ from tfdock.decide.trial import (
 from tfdock.do import assets
 from tfdock.inspect.facts import Containers, GpuCode, Images, Library
 from tfdock.inspect.inspection import Inspection
-from tfdock.inspect.wheel import WheelFacts, WheelMetadata
 from tfdock.read.knowledge import KnowledgeBase
+
+from .small_wheels import inspection_of
 
 KNOWLEDGE = assets.knowledge()
 NO_GPU = "the engine gives containers none"
@@ -63,25 +64,7 @@ def wheel(
     info: Mapping[str, object] | None = CUDA_INFO,
     libraries: Sequence[Library] = OWN,
 ) -> Inspection:
-    return Inspection(
-        wheel=WheelFacts(
-            name="tensorflow",
-            version=version,
-            build="",
-            python_tag="cp311",
-            abi_tag="cp311",
-            platform_tag="linux_x86_64",
-            size=1,
-            sha256="0" * 64,
-            members=1,
-            record_ok=True,
-            record_problems=(),
-        ),
-        metadata=WheelMetadata(name="tensorflow", version=version, requires_python=None, requires_dist=()),
-        libraries=tuple(libraries),
-        build_info=info,
-        traces={},
-    )
+    return inspection_of(version, libraries, info)
 
 
 def tried(inspection: Inspection, *, xla: bool | None = None, without_gpu: str = NO_GPU) -> Trial:

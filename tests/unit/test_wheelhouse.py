@@ -666,3 +666,20 @@ def test_a_held_build_id_is_told_after_a_moment(house: Wheelhouse) -> None:
     with house.locked(houses.build_id()), pytest.raises(Locked), house.locked(houses.build_id()):
         pass
     assert time.monotonic() - began < 10
+
+
+def test_a_record_that_cannot_be_read_is_warned_of(house: Wheelhouse) -> None:
+    houses.publish(house)
+    (file,) = house.record_files()
+    file.write_text(file.read_text()[:200])
+    for command in ("list", "prune"):
+        result = CliRunner().invoke(app, ["wheelhouse", command, "--wheelhouse", str(house.root)])
+        assert result.exit_code == 0
+        assert f"warning: {file} is no record that can be read" in result.stderr
+    assert document(house, "list")["problems"][0]["code"] == "record-unreadable"
+
+
+def test_a_folder_without_a_name_is_not_the_current_one(house: Wheelhouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(house.root)
+    for name, status in (("", 2), (".", 0)):
+        assert CliRunner().invoke(app, ["wheelhouse", "list", "--wheelhouse", name]).exit_code == status

@@ -7,11 +7,13 @@ Templates lay out, this module decides. Values reach a template only as narrow t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tfdock.decide.resolve import Resolution
@@ -21,6 +23,7 @@ from tfdock.read.knowledge import PACKAGE, REQUIREMENT
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+Filters = tuple[tuple[str, Callable[..., str]], ...]
 _BAZEL_RELEASES = "https://github.com/bazelbuild/bazel/releases/download"
 
 
@@ -62,9 +65,18 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
     return BuildContext(files=dict(sorted(files.items())), source_tree=tree)
 
 
-def from_template(templates: Mapping[str, str], name: str, values: Mapping[str, object]) -> bytes:
-    """A Dockerfile of the template of that name, with these values."""
-    return _tidy(_environment(templates).get_template(name).render(values)).encode()
+def toolchain_inputs(resolution: Resolution) -> str:
+    """A hash of what is in an image before the source: equal for builds whose images have the same toolchain."""
+    values = {name: value for name, value in _values(resolution).items() if not name.startswith("source")}
+    del values["build_id"], values["patches"]
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def from_template(
+    templates: Mapping[str, str], name: str, values: Mapping[str, object], filters: Filters = ()
+) -> bytes:
+    """A file of the template of that name, with these values; `filters` are its own, by name."""
+    return _tidy(_environment(tuple(sorted(templates.items())), filters).get_template(name).render(values)).encode()
 
 
 def _check_templates(resolution: Resolution, templates: Mapping[str, str]) -> None:
@@ -134,7 +146,8 @@ def _environment_file(environment: Mapping[str, str]) -> bytes:
 # --- Jinja --------------------------------------------------------------------------------------------------------
 
 
-def _environment(templates: Mapping[str, str]) -> ImmutableSandboxedEnvironment:
+@lru_cache(maxsize=4)  # templates are compiled once, however many profiles are rendered
+def _environment(templates: tuple[tuple[str, str], ...], filters: Filters = ()) -> ImmutableSandboxedEnvironment:
     # Here and not above: who only checks a profile renders nothing.
     from jinja2 import DictLoader, StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -154,7 +167,7 @@ def _environment(templates: Mapping[str, str]) -> ImmutableSandboxedEnvironment:
         "quoted": _quoted,
         "package_words": lambda words: _words(words, PACKAGE),
         "requirement_words": lambda words: _words(words, REQUIREMENT),
-    }
+    } | dict(filters)
     return environment
 
 

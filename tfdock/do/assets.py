@@ -15,13 +15,15 @@ from tfdock.do.texts import read_text
 from tfdock.errors import Problem, ProfileError
 from tfdock.read.knowledge import KnowledgeBase, plain
 
+MATRIX = "matrix.yaml"
+"""What a matrix is called among profiles."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 TABLES = (
-    "accelerators", "architectures", "archives", "bazel", "cachebusters", "codes", "companions", "compilers",
-    "configs", "cpu_features", "drivers", "estimates", "failures", "flags", "generated_kernels", "gpus",
+    "accelerators", "architectures", "archives", "bazel", "cachebusters", "ci_actions", "codes", "companions",
+    "compilers", "configs", "cpu_features", "drivers", "estimates", "failures", "flags", "generated_kernels", "gpus",
     "host_compilers", "images", "interpreters", "libraries", "probes", "redistributables", "releases",
-    "requirement_limits", "runtime_compilers", "runtime_libraries", "runtime_toolkits", "runtimes",
-    "size_limits", "toolkits", "variables", "wheel_libraries",
+    "requirement_limits", "runtime_compilers", "runtime_libraries", "runtime_toolkits", "runtimes", "size_limits",
+    "toolkits", "variables", "wheel_libraries",
 )  # fmt: skip
 
 
@@ -38,9 +40,21 @@ def templates() -> dict[str, str]:
     return {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in files}
 
 
+def pipeline_templates() -> dict[str, str]:
+    """Every file below `ci/templates/`, by its path there."""
+    root = _shipped("ci/templates")
+    return {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in sorted(root.rglob("*.*"))}
+
+
 def profiles() -> Path:
     """The folder of the shipped profiles."""
     return _shipped("profiles")
+
+
+def profile_files() -> list[Path]:
+    """The shipped profiles' files, by name. The matrix beside them, which is made of some, is none."""
+    found = (file for file in profiles().glob("*.yaml") if file.name != MATRIX)
+    return sorted(found, key=lambda file: file.stem)
 
 
 def _files(folder: Path, table: str) -> list[Path]:

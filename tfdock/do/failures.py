@@ -148,8 +148,8 @@ class Failures:
     @property
     def _first_error(self) -> str:
         said = [line for line in self.tail if line.strip()]
-        first = self.errors[0] if self.errors else said[-1] if said else ""
-        return f": {first.strip()[:300]}" if first else ""
+        first = bazel.first_error(self.errors) or (said[-1].strip()[:300] if said else "")
+        return f": {first}" if first else ""
 
 
 def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:

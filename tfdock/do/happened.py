@@ -16,9 +16,10 @@ from typing import Any, BinaryIO, TextIO
 
 from tfdock.decide import changes
 from tfdock.decide.plan import TOLD
+from tfdock.do.steps import announced
 from tfdock.do.workspace import Wheelhouse, kept_files
 from tfdock.inspect import bazel_spawns
-from tfdock.inspect.bazel_events import Build, read_events, read_output
+from tfdock.inspect.bazel_events import Build, Figures, read_events, read_output
 from tfdock.inspect.bazel_profile import Profile, read_profile
 from tfdock.inspect.bazel_spawns import Spawns
 from tfdock.model import BuildId
@@ -88,6 +89,12 @@ def _build(traces: Traces) -> Build:
         return found
     with _lines(traces.log) as lines:
         return read_output(_after(lines, traces.compiling))
+
+
+def figures_of(log: Path, build_id: str) -> Figures | None:
+    """What Bazel said of its actions in the log of a build that has no record; None where it did not come so far."""
+    with _lines(log) as lines:
+        return read_output(_after(lines, announced(f"compile of {build_id}"))).figures
 
 
 def _after(lines: Iterator[str], first: str) -> Iterator[str]:

@@ -107,4 +107,5 @@ def clean(state: Path, entry: RunEntry, engine: Engine, *, keep_output: bool = F
     if not keep_output:
         remove_folder(Path(entry.output))
     remove_folder(Path(entry.staging))
-    remove_folder(state / "runs" / entry.run)
+    with _scan_lock(state):  # whoever looks whether the run lives makes its lock file anew
+        remove_folder(state / "runs" / entry.run)

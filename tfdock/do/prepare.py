@@ -97,13 +97,14 @@ class Preparer:
 
         `pinned` says what of its resolution is fixed more closely, by a lock.
         """
-        return self._planned(self.resolve(name, pinned))
+        return self.planned(self.resolve(name, pinned))
 
     def prepare_written(self, written: Written, pinned: Callable[[Resolution], Resolution] | None = None) -> Prepared:
         """The same for a profile that was read before, perhaps on another machine."""
-        return self._planned(self._decided(written, pinned or (lambda resolution: resolution)))
+        return self.planned(self._decided(written, pinned or (lambda resolution: resolution)))
 
-    def _planned(self, found: Resolved) -> Prepared:
+    def planned(self, found: Resolved) -> Prepared:
+        """Render and plan what was resolved."""
         context = render(found.resolution, self._templates)
         plan = make_plan(found.profile, found.resolution, context, self.knowledge, self.machine, self._remote)
         return Prepared(file=found.file, plan=plan, tree=found.tree)
@@ -113,15 +114,13 @@ class Preparer:
         try:
             return self._decided(self.read(name), pinned or (lambda resolution: resolution))
         except OSError as error:  # the profile, or a file of the checkout or of the patches that it names
-            message, fix = f"cannot be read: {error.strerror}", "check the name, the owner and the mode"
-            file = str(error.filename or name)
-            raise ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=file)) from error
+            raise unreadable(error, name) from error
 
     def read(self, name: str) -> Written:
         """Read a profile with all that stands in other files; raises ProfileError or OSError."""
         path = find_profile(name)
-        text = _read(path)
-        extended = _extended(text, path)
+        text = read_profile_text(path)
+        extended = extended_texts(text, path)
         profile, document = profiles.read(text, str(path), extended)
         try:
             local, tree = read_local(profile.source, path.parent, str(path))
@@ -166,20 +165,37 @@ class Preparer:
         return replace(context, resolution=resolution, resources=resources)
 
     def _decided(self, written: Written, pinned: Callable[[Resolution], Resolution]) -> Resolved:
-        file = written.file
-        profile, document = profiles.read(written.text, file, written.extended)
-        gpus = local_words(self.knowledge, local_gpus()) if profile.for_this_machine else ()
+        profile, document = profiles.read(written.text, written.file, written.extended)
+        return self.decided(profile, document, written.file, written.local, written.tree, pinned=pinned)
+
+    @cached_property
+    def _local_gpus(self) -> tuple[str, ...]:
+        return tuple(local_words(self.knowledge, local_gpus()))
+
+    def decided(
+        self,
+        profile: Profile,
+        document: Node,
+        file: str,
+        local: LocalSource,
+        tree: Path | None,
+        *,
+        pinned: Callable[[Resolution], Resolution] | None = None,
+        ways: bool = True,
+    ) -> Resolved:
+        """Resolve a profile that was read, with its document; raises Incompatible, without `ways` out if so asked."""
         resolution = resolve(
             profile,
             document,
             self.knowledge,
             file=file,
-            local=written.local,
-            local_gpus=gpus,
+            local=local,
+            local_gpus=self._local_gpus if profile.for_this_machine else (),
             machine=platform.machine(),
             allow_untested=self._allow_untested,
+            ways=ways,
         )
-        resolution = pinned(resolution)
+        resolution = pinned(resolution) if pinned else resolution
         try:
             resources = size(profile.resources, resolution.release.cost, self.machine)
             options = partial(bazel_options, self.knowledge, resolution.bazel)
@@ -193,8 +209,14 @@ class Preparer:
             document=document,
             resolution=resolution,
             resources=resources,
-            tree=written.tree,
+            tree=tree,
         )
+
+
+def unreadable(error: OSError, name: str) -> ProfileError:
+    """The refusal of a profile for a file of it that cannot be read."""
+    message, fix = f"cannot be read: {error.strerror}", "check the name, the owner and the mode"
+    return ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=str(error.filename or name)))
 
 
 def placed(problem: Problem, document: Node, file: str) -> Problem:
@@ -208,11 +230,11 @@ def find_profile(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    if path.suffix not in (".yaml", ".yml") and path.name == name:
+    if path.suffix not in (".yaml", ".yml") and path.name == name and f"{name}.yaml" != assets.MATRIX:
         for folder in (Path("profiles"), assets.profiles()):
             if (folder / f"{name}.yaml").is_file():
                 return folder / f"{name}.yaml"
-    shipped = sorted(file.stem for file in assets.profiles().glob("*.yaml"))
+    shipped = [file.stem for file in assets.profile_files()]
     stems = dict.fromkeys((name, name.removesuffix(path.suffix)))
     beside = [file for stem in stems for end in (".yaml", ".yml") if Path(file := f"{stem}{end}").is_file()]
     near = beside or difflib.get_close_matches(path.stem.lower(), shipped, n=1)
@@ -236,11 +258,12 @@ def _instead(name: str) -> str:
     return f"`{name}` is not a file" if Path(name).exists() else f"the profile `{name}` does not exist"
 
 
-def _read(path: Path) -> str:
+def read_profile_text(path: Path) -> str:
+    """The text of a profile, or of a matrix of them; raises ProfileError."""
     return read_text(path, code="profile-unreadable")
 
 
-def _extended(text: str, path: Path) -> dict[str, str]:
+def extended_texts(text: str, path: Path) -> dict[str, str]:
     """The texts of the profiles that this one extends, by the name each is given."""
     others: dict[str, str] = {}
     folder, file = path.parent, str(path)
@@ -258,6 +281,6 @@ def _extended(text: str, path: Path) -> dict[str, str]:
                     field="extends",
                 )
             )
-        text = others[name] = _read(target)
+        text = others[name] = read_profile_text(target)
         folder, file = target.parent, name
     return others

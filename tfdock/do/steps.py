@@ -18,6 +18,7 @@ from tfdock.do.room import Room
 from tfdock.do.watch import Lines, Stop, Stopper, watched
 from tfdock.errors import EngineLost, Problem, TfdockError, TimeLimit
 from tfdock.inspect import bazel
+from tfdock.inspect.bazel_events import read_output
 
 _TAIL = 200
 _ERRORS = 50
@@ -97,10 +98,21 @@ class Steps:
         raise TimeLimit(
             Problem(
                 code="time-limit",
-                message=f"the time limit of {self.limit} s was reached in phase {phase}{came}; {self.stop.kept}",
-                fix="run the same command again to go on",
+                message=f"the time limit of {self.limit} s was reached in phase {phase}{came}; {self.stop.kept}"
+                f"{self._counted}",
+                fix="run the same command again to go on; on another machine, after `tfdock cache push` here and "
+                "`tfdock cache pull` there",
             )
         )
+
+    @property
+    def _counted(self) -> str:
+        """Bazel's own figures, which it prints when it is stopped; its progress counts steps of its own as well."""
+        figures = read_output(self.tail).figures
+        if figures is None:
+            return ""
+        ran = "1 action was executed" if figures.executed == 1 else f"{figures.executed:,} actions were executed"
+        return f" ({ran}, {figures.hits:,} came from it)"
 
     def check(self, phase: str) -> None:
         """Raise if the run is to end, where there is nothing to be stopped."""

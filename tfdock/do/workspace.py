@@ -82,7 +82,7 @@ class Wheelhouse:
             raise Locked(
                 Problem(
                     code="build-locked",
-                    message=f"another run is building {build_id} into {self.root}",
+                    message=f"another run is building or pulling {build_id} into {self.root}",
                     fix="wait for it to end, or give another `--wheelhouse`",
                 )
             ) from error
@@ -112,6 +112,14 @@ class Wheelhouse:
                 return None
         return record
 
+    def has(self, build_id: BuildId, fingerprint: str) -> bool:
+        """Whether that very build is here, by its record and the sizes of its wheels; `finished` reads them too."""
+        record = record_of(self.record_folder(build_id, fingerprint) / "record.json")
+        if record is None or record.get("fingerprint") != fingerprint:
+            return False
+        files = [(self.root / wheel["file"], wheel["size"]) for wheel in record["wheels"]]
+        return all(path.is_file() and path.stat().st_size == size for path, size in files)
+
     def record_files(self, build_id: BuildId | None = None) -> list[Path]:
         """The files of all records, or of those of a build id."""
         return sorted(self._private.glob(f"{build_id or '*'}/*/record.json"))
@@ -134,14 +142,17 @@ class Wheelhouse:
         if not path.exists():
             return
         found = file_sha256(path)
-        owners = {
-            record["build_id"]
+        rows = [
+            (record["build_id"], one["sha256"])
             for record in self.records()
             for one in record["wheels"]
-            if (one["file"], one["sha256"]) == (wheel.file, found)
-        }
+            if one["file"] == wheel.file
+        ]
+        owners = {owner for owner, sha256 in rows if sha256 == found}
         if found == wheel.sha256 or build_id in owners:
             return
+        if rows and not owners:
+            raise changed_wheel(path)
         whose = f"belongs to {', '.join(sorted(owners))}" if owners else "was not built here"
         raise WheelRefused(
             Problem(
@@ -150,6 +161,12 @@ class Wheelhouse:
                 fix="move it away, use another `--wheelhouse`, or give the profile a `wheel: {local_version: …}`",
             )
         )
+
+    def check_whole(self, build_id: BuildId, fingerprint: str) -> None:
+        """Refuse before hours of work what `check_free` would after them: a wheel of that build that has changed."""
+        record = record_of(self.record_folder(build_id, fingerprint) / "record.json")
+        for wheel in record["wheels"] if record else ():
+            self.check_free(build_id, WheelFile(file=wheel["file"], sha256=wheel["sha256"], size=wheel["size"]))
 
     def publish(
         self,
@@ -194,6 +211,17 @@ class Wheelhouse:
         for name in (PULLED, *kept_files(replaced).values()):
             if name not in beside and name not in kept_files(record).values():
                 (folder / name).unlink(missing_ok=True)
+
+
+def changed_wheel(path: Path, fix: str = "remove it, and run the same command again") -> WheelRefused:
+    """The refusal of a wheel whose bytes no record of it knows."""
+    return WheelRefused(
+        Problem(
+            code="wheel-changed",
+            message=f"{path} is not the wheel that its record speaks of: it was damaged, or changed, since",
+            fix=fix,
+        )
+    )
 
 
 def kept_files(record: Mapping[str, Any]) -> dict[str, str]:

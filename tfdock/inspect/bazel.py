@@ -16,6 +16,7 @@ _NETWORK = re.compile(
     r"Temporary failure (?:in name resolution|resolving)"
 )
 _NO_SPACE = re.compile(r"No space left on device|ENOSPC")
+_LONG = 600
 _ERROR = re.compile(r"^(?:ERROR|FATAL|FAILED)\b|\berror:|^tfdock: |Killed\b|\w+(?:Error|Exception): ")
 
 
@@ -47,6 +48,17 @@ def _number(text: str) -> int:
 def is_error(line: str) -> bool:
     """Whether a line of a build log looks like the report of an error."""
     return _ERROR.search(line) is not None
+
+
+def first_error(lines: Iterable[str]) -> str:
+    """The first report of an error among lines, at most 600 characters of it; empty where there is none.
+
+    Where that only announces one, as Bazel does of a repository rule that failed, the next one comes with it.
+    """
+    errors = [line.strip() for line in lines if is_error(line)]
+    ends = next((place for place, line in enumerate(errors, 1) if not line.endswith(":")), len(errors))
+    text = " ".join(errors[:ends])
+    return text if len(text) <= _LONG else f"{text[: _LONG // 2]} … {text[-_LONG // 2 + 3 :]}"
 
 
 def speaks_of_network(lines: Iterable[str]) -> bool:

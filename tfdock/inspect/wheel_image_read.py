@@ -74,9 +74,12 @@ def is_wheel_image(manifest: Manifest) -> bool:
     return manifest.artifact_type == ARTIFACT_TYPE
 
 
-def is_wheel_index(data: bytes) -> bool:
-    """The same of an index; raises Malformed."""
-    node = parsed(data)
+def says_wheels(data: bytes) -> bool:
+    """The same of the bytes of a manifest, or of an index; whatever else it is, it is not that."""
+    try:
+        node = parsed(data)
+    except Malformed:
+        return False
     return isinstance(node, dict) and node.get("artifactType") == ARTIFACT_TYPE
 
 

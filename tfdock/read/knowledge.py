@@ -698,6 +698,16 @@ class Code(Row):
     example: str | None = None
 
 
+class CiAction(Row):
+    """An action of GitHub's that rendered workflows use, by the commit that was looked at."""
+
+    KEY = ("action",)
+
+    action: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+/[A-Za-z0-9._/-]+$")]
+    version: Annotated[str, Field(pattern=r"^v[0-9.]+$")]
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+
+
 class Compiler(Row):
     """A compiler that can compile GPU code itself: its targets and its newest PTX ISA."""
 
@@ -1004,6 +1014,11 @@ class KnowledgeBase:
     def wheel_libraries(self) -> tuple[WheelLibrary, ...]:
         """Whose the libraries of a wheel are: overlay rows first."""
         return self._rows("wheel_libraries", WheelLibrary, newest_file_first=True)
+
+    @cached_property
+    def ci_actions(self) -> dict[str, CiAction]:
+        """An action's name -> row."""
+        return self._keyed("ci_actions", CiAction)
 
     @cached_property
     def codes(self) -> dict[str, Code]:

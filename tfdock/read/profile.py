@@ -36,7 +36,7 @@ MAX_EXTENDS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Pattern:
+class Pattern:
     """Text that matches as a whole, for us and for editors that read the JSON Schema."""
 
     expression: str
@@ -55,7 +55,7 @@ class _Pattern:
             re.sub(r"(?i)^(sm|compute)[\s-]", r"\1_", text).lower(),
         ):
             if re.fullmatch(self.expression, near, re.ASCII):
-                raise _wrong(message, f"did you mean `{near}`?")
+                raise wrong(message, f"did you mean `{near}`?")
         raise ValueError(message)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -65,7 +65,7 @@ class _Pattern:
         return {**handler(schema), "pattern": f"^(?:{self.expression})$"}
 
 
-def _wrong(message: str, fix: str, *where: str) -> PydanticCustomError:
+def wrong(message: str, fix: str, *where: str) -> PydanticCustomError:
     """A finding of our own with its fix; `where` leads from the value that is checked to the one that is wrong."""
     # As a template: pydantic fills in braces, and the message may hold the user's.
     return PydanticCustomError("tfdock", "{message}", {"message": message, "fix": fix, "where": where})
@@ -75,13 +75,12 @@ def _image(text: str) -> str:
     # `[a-z…]` of a registry's name would take a dash in front as well: an option to whoever is given the name.
     if not text.isascii() or text.startswith("-"):
         raise ValueError(f"not an image reference: {text!r}")
-    image = ImageRef.parse(text)
-    if image.repository != image.repository.lower():
-        raise ValueError(f"not an image reference: {text!r}; only a registry may have capitals")
+    ImageRef.parse(text)
     return text
 
 
-def _no_control_characters(text: str) -> str:
+def no_control_characters(text: str) -> str:
+    """The text, if it is one line that a terminal shows as it is; raises ValueError."""
     if not text.isprintable():
         raise ValueError("holds a control character or line break")
     return text
@@ -91,7 +90,7 @@ def _not_our_own(flag: str) -> str:
     name = flag.removeprefix("--").split("=")[0]
     for own in (name, name.removeprefix("no")):
         if own in _OWN_FLAGS:
-            raise _wrong(f"`--{name}` is tfdock's own: {_OWN_FLAGS[own][0]}", f"remove it; {_OWN_FLAGS[own][1]}")
+            raise wrong(f"`--{name}` is tfdock's own: {_OWN_FLAGS[own][0]}", f"remove it; {_OWN_FLAGS[own][1]}")
     return flag
 
 
@@ -100,19 +99,19 @@ class _IsVersion:
 
 
 VersionText = Annotated[
-    str, _IsVersion(), _Pattern(r"\d{1,6}(\.\d{1,6}){0,3}(-?(rc|a|b|dev)\d{1,6})?", "a version (`2.18.0`)")
+    str, _IsVersion(), Pattern(r"\d{1,6}(\.\d{1,6}){0,3}(-?(rc|a|b|dev)\d{1,6})?", "a version (`2.18.0`)")
 ]
-PythonText = Annotated[str, _IsVersion(), _Pattern(r"[23]\.\d{1,2}", "a Python version (`3.11`)")]
-Word = Annotated[str, _Pattern(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", "a plain name")]
+PythonText = Annotated[str, _IsVersion(), Pattern(r"[23]\.\d{1,2}", "a Python version (`3.11`)")]
+Word = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", "a plain name")]
 # As a short name of ours or as the driver prints it: `NVIDIA GeForce RTX 3080 Ti (Laptop)`.
-GpuName = Annotated[str, _Pattern(r"[A-Za-z0-9][A-Za-z0-9 ._+()/-]*", "a GPU's name")]
+GpuName = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9 ._+()/-]*", "a GPU's name")]
 GitRef = Annotated[
     str,
-    _Pattern(r"(?!.*(\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./+-]{0,250}", "a git branch, tag or commit"),
+    Pattern(r"(?!.*(\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./+-]{0,250}", "a git branch, tag or commit"),
 ]
 GitUrl = Annotated[
     str,
-    _Pattern(
+    Pattern(
         # The address ends up in the image's history; over HTTP what stands for a user's name may be a token.
         r"(https?://(?![^/]*@)|(git|ssh|file)://(?![^/@]*:[^/@]*@))[A-Za-z0-9_.~:@%/+-]+"
         r"|[A-Za-z0-9_.][A-Za-z0-9_.-]*@[A-Za-z0-9.-]+:[A-Za-z0-9_./~-]+",
@@ -120,20 +119,20 @@ GitUrl = Annotated[
     ),
 ]
 Url = Annotated[
-    str, _Pattern(r"(https?|file)://(?![^/]*@)[A-Za-z0-9_.~:@%/+=&?,-]+", "a web address without a password")
+    str, Pattern(r"(https?|file)://(?![^/]*@)[A-Za-z0-9_.~:@%/+=&?,-]+", "a web address without a password")
 ]
-Sha256 = Annotated[str, _Pattern(r"[0-9a-f]{64}", "64 hexadecimal digits")]
-Path_ = Annotated[str, AfterValidator(_no_control_characters)]
+Sha256 = Annotated[str, Pattern(r"[0-9a-f]{64}", "64 hexadecimal digits")]
+Path_ = Annotated[str, AfterValidator(no_control_characters)]
 ImageText = Annotated[str, AfterValidator(_image)]
 Flag = Annotated[
     str,
-    AfterValidator(_no_control_characters),
-    _Pattern(r"--[a-z0-9_@/:]+(=.*)?", "a Bazel flag"),
+    AfterValidator(no_control_characters),
+    Pattern(r"--[a-z0-9_@/:]+(=.*)?", "a Bazel flag"),
     AfterValidator(_not_our_own),
 ]
-Copt = Annotated[str, AfterValidator(_no_control_characters), _Pattern(r"-.+", "a compiler flag")]
-Memory = Annotated[str, _Pattern(MEMORY, "an amount of memory (`24GiB`)")]
-Duration = Annotated[str, _Pattern(DURATION, "a duration (`5h30m`)")]
+Copt = Annotated[str, AfterValidator(no_control_characters), Pattern(r"-.+", "a compiler flag")]
+Memory = Annotated[str, Pattern(MEMORY, "an amount of memory (`24GiB`)")]
+Duration = Annotated[str, Pattern(DURATION, "a duration (`5h30m`)")]
 
 
 def _not_dotted(text: str) -> str:
@@ -141,35 +140,38 @@ def _not_dotted(text: str) -> str:
     if re.fullmatch(r"\d{1,2}\.\d[af]?", text, re.ASCII):
         number = text.replace(".", "")
         fix = f"write `sm_{number}` for SASS, `compute_{number}` for SASS and PTX"
-        raise _wrong(f"`{text}` does not say what to compile", fix)
+        raise wrong(f"`{text}` does not say what to compile", fix)
     return text
 
 
 Target = Annotated[
     str,
     AfterValidator(_not_dotted),
-    _Pattern(r"[a-z]+_?[0-9]+[a-z0-9]*", "a target such as `sm_86`, `compute_86` or `gfx90a`"),
+    Pattern(r"[a-z]+_?[0-9]+[a-z0-9]*", "a target such as `sm_86`, `compute_86` or `gfx90a`"),
 ]
 
 
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound=BaseModel)
 
 
 def _not_empty(words: list[_T]) -> list[_T]:
     if not words:
-        raise _wrong("the list is empty", "name at least one, or remove the line")
+        raise wrong("the list is empty", "name at least one, or remove the line")
     return words
 
 
-_List = Annotated[list[_T], AfterValidator(_not_empty)]
+ListOf = Annotated[list[_T], AfterValidator(_not_empty)]
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """A map of a document, with these fields and no others."""
+
     # Deferred: only the whole is ever checked, its parts with it.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
-class TensorFlow(_Record):
+class TensorFlow(Record):
     """Which source to build; `release` names the release whose rules it follows."""
 
     release: VersionText = Field(description="The release whose rules the source follows", examples=["2.18.0"])
@@ -202,18 +204,18 @@ class TensorFlow(_Record):
         kinds = [name for name in ("git", "archive", "path") if getattr(self, name)]
         if len(kinds) > 1:
             message = f"{' and '.join(f'`{kind}`' for kind in kinds)} exclude one another"
-            raise _wrong(message, "keep one", kinds[-1])
+            raise wrong(message, "keep one", kinds[-1])
         if self.archive and not self.sha256:
-            raise _wrong("`archive` needs its `sha256`", "add `sha256: …`, as `sha256sum` prints it", "archive")
+            raise wrong("`archive` needs its `sha256`", "add `sha256: …`, as `sha256sum` prints it", "archive")
         if self.sha256 and not self.archive:
-            raise _wrong("`sha256` belongs to an `archive`", "remove it, or name the `archive`", "sha256")
+            raise wrong("`sha256` belongs to an `archive`", "remove it, or name the `archive`", "sha256")
         for name in ("ref", "fallback"):
             if getattr(self, name) and (self.archive or self.path):
-                raise _wrong(f"`{name}` belongs to a git source", f"remove `{name}`", name)
+                raise wrong(f"`{name}` belongs to a git source", f"remove `{name}`", name)
         return self
 
 
-class Bazel(_Record):
+class Bazel(Record):
     """Bazel itself, and what is added to its command line."""
 
     version: VersionText | None = Field(
@@ -253,7 +255,7 @@ _OWN_FLAGS = {
 }
 
 
-class Resources(_Record):
+class Resources(Record):
     """Limits; `auto` sizes from the machine or its cgroup."""
 
     jobs: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field(
@@ -271,17 +273,17 @@ class Resources(_Record):
     )
 
 
-class PerFile(_Record):
+class PerFile(Record):
     """Compiler options for the files that match a Bazel label pattern."""
 
-    files: Annotated[str, AfterValidator(_no_control_characters)] = Field(
+    files: Annotated[str, AfterValidator(no_control_characters)] = Field(
         description="Labels or paths as `--per_file_copt` takes them: `+third_party/.*,-//x.*`",
         examples=["+third_party/.*,-//x.*"],
     )
     copts: list[Copt] = Field(description="Compiler options for these files", examples=[["-g"]])
 
 
-class Debug(_Record):
+class Debug(Record):
     """A debug build: compilation mode, symbols, options per file."""
 
     mode: Literal["opt", "dbg", "fastbuild"] = Field("dbg", description="Bazel's compilation mode")
@@ -289,34 +291,34 @@ class Debug(_Record):
     per_file: list[PerFile] = Field([], description="Options for some files only")
 
 
-class HostCompiler(_Record):
+class HostCompiler(Record):
     """The compiler of the C++ code."""
 
     name: Word = Field(description="gcc, clang, or one of your own knowledge", examples=["gcc"])
     version: VersionText | None = Field(
         None, description="Its version, where Debian and Ubuntu put it", examples=["11"]
     )
-    path: Annotated[Path_, _Pattern(r"/.+", "an absolute path (`/usr/bin/gcc-11`)")] | None = Field(
+    path: Annotated[Path_, Pattern(r"/.+", "an absolute path (`/usr/bin/gcc-11`)")] | None = Field(
         None, description="Where it stands in the base image", examples=["/usr/bin/gcc-11"]
     )
 
 
-class WheelNaming(_Record):
+class WheelNaming(Record):
     """What the wheel is called."""
 
     name: Word | None = Field(None, description="Project name instead of `tensorflow`", examples=["my-tensorflow"])
-    local_version: (
-        Annotated[str, _Pattern(r"[a-z0-9]+(\.[a-z0-9]+)*", "a local version (`cuda12.5.sm86`)")] | None
-    ) = Field(
-        None,
-        description="Local version; made from the toolkit and capabilities by default",
-        examples=["cuda12.5.sm86"],
+    local_version: Annotated[str, Pattern(r"[a-z0-9]+(\.[a-z0-9]+)*", "a local version (`cuda12.5.sm86`)")] | None = (
+        Field(
+            None,
+            description="Local version; made from the toolkit and capabilities by default",
+            examples=["cuda12.5.sm86"],
+        )
     )
 
 
 def _no_login(text: str) -> str:
     if endpoint.has_login(text):
-        raise _wrong(
+        raise wrong(
             "an address with a user or a password in it",
             "remove what stands before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper",
         )
@@ -326,18 +328,18 @@ def _no_login(text: str) -> str:
 CacheUrl = Annotated[
     str,
     AfterValidator(_no_login),
-    _Pattern(
+    Pattern(
         endpoint.CACHE, "the address of a remote cache (`https://cache.example:8443`, `grpc://cache.example:9092`)"
     ),
 ]
 ExecutorUrl = Annotated[
     str,
     AfterValidator(_no_login),
-    _Pattern(endpoint.EXECUTOR, "the address of a remote executor (`grpcs://executor.example:443`)"),
+    Pattern(endpoint.EXECUTOR, "the address of a remote executor (`grpcs://executor.example:443`)"),
 ]
 
 
-class Cache(_Record):
+class Cache(Record):
     """A cache and an executor past this machine; both speak Bazel's remote APIs."""
 
     remote: CacheUrl | None = Field(
@@ -348,7 +350,7 @@ class Cache(_Record):
     executor: ExecutorUrl | None = Field(
         None, description="Where actions are executed: grpc or grpcs", examples=["grpcs://executor.example:443"]
     )
-    instance: Annotated[str, _Pattern(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "an instance name (`main`)")] | None = (
+    instance: Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "an instance name (`main`)")] | None = (
         Field(None, description="The server's instance name", examples=["main"])
     )
     upload: bool = Field(True, description="Send what is built here to the remote cache")
@@ -357,7 +359,7 @@ class Cache(_Record):
     )
 
 
-class Verify(_Record):
+class Verify(Record):
     """How the finished wheel is checked."""
 
     run: bool = Field(True, description="Install and try the wheel in a clean container")
@@ -366,10 +368,10 @@ class Verify(_Record):
     )
 
 
-Cpu = Annotated[str, _Pattern(r"[a-z0-9][a-z0-9._-]{0,30}", "a CPU feature such as `avx2`")]
+Cpu = Annotated[str, Pattern(r"[a-z0-9][a-z0-9._-]{0,30}", "a CPU feature such as `avx2`")]
 
 
-class Profile(_Record):
+class Profile(Record):
     """One wheel to build."""
 
     schema_: Literal[1] = Field(alias="schema", description="Version of this format")
@@ -385,18 +387,18 @@ class Profile(_Record):
     accelerator: Word | None = Field(
         None, description="cuda, rocm or cpu; by what else is asked when left out", examples=["cuda"]
     )
-    gpus: _List[GpuName] | Literal["local"] | None = Field(
+    gpus: ListOf[GpuName] | Literal["local"] | None = Field(
         None,
         description="GPU names, or `local` for this machine's; beside a list of targets: what it must serve",
         examples=[["rtx3080"]],
     )
-    compute_capabilities: _List[Target] | None = Field(
+    compute_capabilities: ListOf[Target] | None = Field(
         None, description="What to compile: `sm_86` for SASS, `compute_86` for SASS and PTX", examples=[["sm_86"]]
     )
-    amdgpu_targets: _List[Target] | None = Field(
+    amdgpu_targets: ListOf[Target] | None = Field(
         None, description="What to compile: gfx targets", examples=[["gfx90a"]]
     )
-    targets: _List[Target] | None = Field(
+    targets: ListOf[Target] | None = Field(
         None, description="What to compile, for any other accelerator", examples=[["gfx90a"]]
     )
     cuda: VersionText | None = Field(None, description="CUDA version; the tested one by default", examples=["12.5.1"])
@@ -416,7 +418,7 @@ class Profile(_Record):
         None, description="Who compiles the C++ code: gcc or clang; the release's own by default", examples=["gcc"]
     )
     xla: bool = Field(True, description="Build XLA")
-    optimize: Literal["portable", "native"] | _List[Cpu] = Field(
+    optimize: Literal["portable", "native"] | ListOf[Cpu] = Field(
         "portable",
         description="CPU code: portable, this machine's only, or named features",
         examples=[["avx2", "fma"]],
@@ -462,10 +464,10 @@ class Profile(_Record):
         given = [name for name in TARGET_FIELDS if getattr(self, name) is not None]
         if len(given) > 1:
             message = f"{' and '.join(f'`{name}`' for name in given)} say the same thing"
-            raise _wrong(message, "keep one", given[-1])
+            raise wrong(message, "keep one", given[-1])
         for name in self.components:
             if getattr(self, name, None) is not None:
-                raise _wrong(f"`{name}` stands in the profile already", "keep one", "components", name)
+                raise wrong(f"`{name}` stands in the profile already", "keep one", "components", name)
         return self
 
 
@@ -491,20 +493,37 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple
     Returns the profile and the merged document, whose nodes know the line of each value. Raises ProfileError with
     all problems at once.
     """
-    document = _merged(text, file, others or {}, ())
-    problems = _unquoted_texts(document, file)
+    document = merged(text, file, others or {})
+    axes = document.entries.get("axes")
+    if axes is not None:
+        raise ProfileError(
+            Problem(
+                code="profile-is-matrix",
+                message="this is a matrix, not a profile: it has `axes`",
+                fix="name it to `tfdock matrix`, or to `tfdock build --matrix`",
+                file=axes.file or file,
+                line=axes.line,
+                column=axes.column,
+            )
+        )
+    return checked(Profile, document, file), document
+
+
+def checked(model: type[_R], document: yamldoc.Node, file: str) -> _R:
+    """A document as a record of that type; raises ProfileError with all problems at once, each at its node."""
+    problems = _unquoted_texts(model, document, file)
     flagged = {problem.field for problem in problems}
     try:
-        profile = Profile.model_validate(document.value)
+        record = model.model_validate(document.value)
     except ValidationError as error:
         # Of a union's findings the first at each place is kept: our own says most, "should be a map" least.
         items = sorted(error.errors(include_url=False), key=lambda item: _RANK.get(item["type"], 1))
-        found = [_problem(item, document, file) for item in items]
+        found = [_problem(model, item, document, file) for item in items]
         problems = _without_echoes([*problems, *(item for item in found if item.field not in flagged)])
         raise ProfileError(*sorted(problems, key=lambda item: (item.line or 0, item.column or 0))) from error
     if problems:
         raise ProfileError(*problems)
-    return profile, document
+    return record
 
 
 def extended_by(text: str, file: str) -> yamldoc.Node | None:
@@ -513,7 +532,8 @@ def extended_by(text: str, file: str) -> yamldoc.Node | None:
     return node if node and node.kind == "text" else None
 
 
-def _merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...]) -> yamldoc.Node:
+def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...] = ()) -> yamldoc.Node:
+    """A profile's document over those that it extends, which `others` holds; raises ProfileError."""
     node = yamldoc.parse(text, file)
     if node.kind != "map":
         raise ProfileError(
@@ -554,18 +574,18 @@ def _merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ..
                 field="extends",
             )
         )
-    base = _merged(others[parent.raw], parent.raw, others, (*seen, parent.raw))
-    return _overlaid(base, node)
+    base = merged(others[parent.raw], parent.raw, others, (*seen, parent.raw))
+    return overlaid(base, node)
 
 
-def _overlaid(base: yamldoc.Node, node: yamldoc.Node) -> yamldoc.Node:
-    """Maps merge, everything else replaces. GPUs or targets replace whichever of them the base had."""
+def overlaid(base: yamldoc.Node, node: yamldoc.Node) -> yamldoc.Node:
+    """A map over another: maps merge, all else replaces. GPUs or targets replace whichever of them the base had."""
     entries = dict(base.entries)
     if any(name in node.entries for name in _DEVICE_FIELDS):
         entries = {key: child for key, child in entries.items() if key not in _DEVICE_FIELDS}
     for key, child in node.entries.items():
         old = entries.get(key)
-        entries[key] = _overlaid(old, child) if old and old.kind == child.kind == "map" else child
+        entries[key] = overlaid(old, child) if old and old.kind == child.kind == "map" else child
     return yamldoc.Node(
         kind="map",
         line=node.line,
@@ -579,10 +599,10 @@ def _overlaid(base: yamldoc.Node, node: yamldoc.Node) -> yamldoc.Node:
 # --- from pydantic's findings to ours -----------------------------------------------------------------------------
 
 
-def _unquoted_texts(document: yamldoc.Node, file: str) -> list[Problem]:
+def _unquoted_texts(model: type[BaseModel], document: yamldoc.Node, file: str) -> list[Problem]:
     """Text written as YAML numbers; versions so are the first mistake of every user: 3.10 is the number 3.1."""
     found = []
-    for path, marks in _text_paths(Profile, document, ()):
+    for path, marks in _text_paths(model, document, ()):
         node = document.at(path)
         if node.kind not in ("number", "date"):
             continue
@@ -608,7 +628,7 @@ def _as_text(raw: str, marks: Sequence[Any]) -> str:
     """What to write for a number whose digits would not do in quotes either; empty where they would."""
     try:
         for mark in marks:
-            if isinstance(mark, _Pattern):
+            if isinstance(mark, Pattern):
                 mark.check(raw)
             elif isinstance(mark, AfterValidator):
                 mark.func(raw)  # type: ignore[call-arg]
@@ -670,7 +690,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _models(part)
 
 
-def _problem(item: Any, document: yamldoc.Node, file: str) -> Problem:
+def _problem(model: type[BaseModel], item: Any, document: yamldoc.Node, file: str) -> Problem:
     kind, context = item["type"], item.get("ctx", {})
     path = (*_path(item, document), *context.get("where", ()))
     node = document.at(path)
@@ -678,7 +698,7 @@ def _problem(item: Any, document: yamldoc.Node, file: str) -> Problem:
     line, column = node.line, node.column
     if kind == "extra_forbidden":
         line, column = document.at(path[:-1]).keys.get(str(path[-1]), (line, column))
-        known = _known_keys(path[:-1])
+        known = _known_keys(model, path[:-1])
         near = difflib.get_close_matches(str(path[-1]).lower().replace("-", "_"), known, n=1, cutoff=0.6)
         code, message = "profile-unknown-key", f"unknown key `{name}`"
         fix = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
@@ -690,7 +710,7 @@ def _problem(item: Any, document: yamldoc.Node, file: str) -> Problem:
         plain = item["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
         what = _MESSAGES.get(kind, plain)
         code, message = "profile-bad-value", f"`{name}`: {what}" if name else what
-        fix = context.get("fix") or _fix(item, node, path)
+        fix = context.get("fix") or _fix(model, item, node, path)
     return Problem(
         code=code,
         message=message,
@@ -729,21 +749,21 @@ _MESSAGES = {
 }
 
 
-def _fix(item: Any, node: yamldoc.Node, path: _Path) -> str:
+def _fix(model: type[BaseModel], item: Any, node: yamldoc.Node, path: _Path) -> str:
     kind = item["type"]
     if kind == "literal_error":
         if node.kind == "text" and node.raw == item["ctx"]["expected"]:
             return f"write it without quotes: `{node.raw}`"
         near = difflib.get_close_matches(node.raw, re.findall(r"'([^']+)'", item["ctx"]["expected"]), n=1)
-        listed = f", or write a list: `[{_listed(node.raw)}]`" if _takes_lists(path) else ""
+        listed = f", or write a list: `[{_listed(node.raw)}]`" if _takes_lists(model, path) else ""
         return f"did you mean `{near[0]}`?" if near else f"use {item['ctx']['expected']}{listed}"
     if kind == "list_type":
         return f"write a list: `[{_listed(node.raw)}]`" if node.raw else "write a list: `[a, b]`"
     if kind == "bool_type":
         return "write `true` or `false`"
     if kind in ("dict_type", "model_type"):
-        return f"write `{path[-1]}: {{{_known_keys(path)[0] if kind == 'model_type' else 'name'}: …}}`"
-    name, info = _deepest(path)
+        return f"write `{path[-1]}: {{{_known_keys(model, path)[0] if kind == 'model_type' else 'name'}: …}}`"
+    name, info = _deepest(model, path)
     if info is None or not info.description:
         return "correct the value"
     if not info.examples:
@@ -761,13 +781,13 @@ def _as_yaml(value: object) -> str:
     return text if isinstance(value, int) or re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", text) else f'"{text}"'
 
 
-def _takes_lists(path: _Path) -> bool:
+def _takes_lists(model: type[BaseModel], path: _Path) -> bool:
     """Whether the field at the top takes a list beside fixed words."""
 
     def inside(annotation: Any) -> bool:
         return get_origin(annotation) is list or any(inside(part) for part in get_args(annotation))
 
-    info = Profile.model_fields.get(str(path[0])) if len(path) == 1 else None
+    info = model.model_fields.get(str(path[0])) if len(path) == 1 else None
     return info is not None and inside(info.annotation)
 
 
@@ -780,9 +800,9 @@ def _listed(raw: str) -> str:
     )
 
 
-def _deepest(path: _Path) -> tuple[str, FieldInfo | None]:
+def _deepest(model: type[BaseModel], path: _Path) -> tuple[str, FieldInfo | None]:
     """The last field along a path, by its own name: what stands below it are items or words of the user's."""
-    models: list[type[BaseModel]] = [Profile]
+    models: list[type[BaseModel]] = [model]
     name, deepest = "", None
     for part in path:
         info = next((model.model_fields[str(part)] for model in models if str(part) in model.model_fields), None)
@@ -792,8 +812,7 @@ def _deepest(path: _Path) -> tuple[str, FieldInfo | None]:
     return name, deepest
 
 
-def _known_keys(path: _Path) -> list[str]:
-    model: type[BaseModel] = Profile
+def _known_keys(model: type[BaseModel], path: _Path) -> list[str]:
     for part in path:
         info = model.model_fields.get(str(part))
         model = next(_models(info.annotation), model) if info else model

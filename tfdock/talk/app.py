@@ -54,9 +54,24 @@ Knowledge = Annotated[
 AllowUntested = Annotated[
     bool, typer.Option("--allow-untested", help="Take combinations that nobody is known to have tested.")
 ]
+
+
+def _folder(text: str) -> Path:
+    # A shell's variable that is not set; to Path it is the current folder.
+    if not text:
+        raise typer.BadParameter("the name of the folder is empty; the current one is `.`")
+    return Path(text)
+
+
 Wheelhouse = Annotated[
     Path | None,
-    typer.Option("--wheelhouse", help="Where wheels go; ./wheelhouse by default.", metavar="DIR", show_default=False),
+    typer.Option(
+        "--wheelhouse",
+        help="Where wheels go; ./wheelhouse by default.",
+        metavar="DIR",
+        show_default=False,
+        parser=_folder,
+    ),
 ]
 Registry = Annotated[
     list[str] | None,
@@ -67,8 +82,36 @@ Registry = Annotated[
         show_default=False,
     ),
 ]
+MatrixFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--matrix",
+        help="Take the cells of a matrix instead of profiles.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        help="Of a matrix, take the cells whose build id is like this: `*-py3.11-*`; may be given again.",
+        metavar="GLOB",
+        show_default=False,
+    ),
+]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        help="Write what became of the matrix there: report.html, report.json, junit.xml.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
 CacheDir = Annotated[
-    Path | None, typer.Option("--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", show_default=False)
+    Path | None,
+    typer.Option("--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", show_default=False, parser=_folder),
 ]
 
 
@@ -82,7 +125,7 @@ def command(schema: str) -> Callable[[_F], _F]:
                 return function(*args, **kwargs)
             except TfdockError as error:
                 console.show_problems(error.problems)
-                if kwargs.get("as_json"):
+                if kwargs.get("as_json") or kwargs.get("format_") == "json":
                     print_json(schema, False, {"problems": error.problems})
                 raise typer.Exit(error.exit_code) from error
 

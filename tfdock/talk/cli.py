@@ -15,12 +15,13 @@ from tfdock import __version__
 from tfdock.errors import ExitCode, Problem
 from tfdock.talk import console
 from tfdock.talk.app import app
-from tfdock.talk.commands import (
+from tfdock.talk.commands import (  # noqa: F401 - importing a module registers its commands
     advise,
     build,
     cache,
     cache_exchange,
     check,
+    ci,
     diagnose,
     doctor,
     fetch,
@@ -30,35 +31,17 @@ from tfdock.talk.commands import (
     inspect,
     know,
     lock,
+    matrix,
     pull,
     report,
     verify,
     wheelhouse,
 )
 
-# Importing a module registers its commands; `--help` lists them in the order in which one meets them.
-COMMANDS = (
-    advise,
-    build,
-    cache,
-    cache_exchange,
-    check,
-    diagnose,
-    doctor,
-    fetch,
-    image,
-    image_runtime,
-    init,
-    inspect,
-    know,
-    lock,
-    pull,
-    report,
-    verify,
-    wheelhouse,
-)
+# In the order in which one meets them.
 _ORDER = (
-    "advise", "init", "check", "plan", "render", "lock", "fetch", "build", "pull", "inspect", "verify", "diagnose",
+    "advise", "init", "check", "plan", "render", "lock", "fetch", "matrix", "build", "pull", "inspect", "verify",
+    "diagnose",
     "report", "shell", "doctor", "gpus", "releases", "explain", "schema",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: _ORDER.index(getattr(command.callback, "__name__", "").rstrip("_")))
@@ -133,7 +116,9 @@ def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         _abandon(sys.stdout.fileno())
         problem = Problem(
-            code="disk-full", message=f"cannot write: {error.strerror}", fix="make room, or write elsewhere"
+            code="disk-full",
+            message=f"cannot write to {error.filename or 'standard output'}: {error.strerror}",
+            fix="make room, or write elsewhere; what was done before is done",
         )
         return problem, ExitCode.RESOURCES
     if isinstance(error, OSError) and error.filename:

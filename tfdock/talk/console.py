@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 from tfdock.errors import Problem
+from tfdock.talk import ci_log
 
 _PLAIN_WIDTH = 80
 """Columns of a terminal that does not say how many it has."""
@@ -69,9 +70,9 @@ def clean(text: str) -> str:
 
 
 def say(text: str = "", *, stream: TextIO | None = None) -> None:
-    """Print a line as it stands, to standard error unless told otherwise."""
+    """Print a line, to standard error unless told otherwise. What is no result is never a command to a CI service."""
     stream = stream or sys.stderr
-    stream.write(f"{text}\n")
+    stream.write(f"{text if stream is sys.stdout else ci_log.here().harmless(text)}\n")
     stream.flush()
 
 
@@ -183,9 +184,11 @@ def _pieces(word: str, room: int) -> Iterator[str]:
 
 
 def show_problems(problems: Iterable[Problem]) -> None:
-    """Problems on standard error: where and what, then why, and the ways out last."""
-    for line in problem_lines(list(problems), Style(sys.stderr), width(sys.stderr)):
+    """Problems on standard error: where and what, then why, and the ways out last; and to a CI service, by place."""
+    problems = list(problems)
+    for line in problem_lines(problems, Style(sys.stderr), width(sys.stderr)):
         say(line)
+    ci_log.here().annotate(problems)
 
 
 def problem_lines(problems: Sequence[Problem], style: Style, columns: int) -> Iterator[str]:
@@ -270,13 +273,21 @@ def _filled(cell: str, width: int) -> str:
     return cell + " " * (width - columns_of(cell))
 
 
+_REDRAWN, _REPEATED = 0.1, 10.0
+"""Seconds after which a count is drawn anew, and after which it is told again where it cannot be."""
+
+
 class Reading:
-    """A line that counts bytes while a file is read: on a terminal alone, and gone at the end."""
+    """A line that counts bytes while a file is read: on a terminal, gone at the end; elsewhere one now and then.
+
+    `total` is how many there are in all, where that is known.
+    """
 
     def __init__(self, stream: TextIO, what: str, verb: str = "unpacked") -> None:
+        self.total: int | None = None
         self._stream, self._what, self._verb = stream, clean(what), verb
         self._shown = redraws(stream)
-        self._count, self._drawn = 0, 0.0
+        self._count, self._drawn = 0, time.monotonic()
 
     def __enter__(self) -> Reading:
         return self
@@ -287,9 +298,14 @@ class Reading:
     def __call__(self, count: int) -> None:
         """So many bytes more."""
         self._count += count
-        if self._shown and time.monotonic() - self._drawn > 0.1:
-            self._drawn = time.monotonic()
-            self._draw(f"reading, {size(self._count)} {self._verb}: {self._what}")
+        now = time.monotonic()
+        if now - self._drawn > (_REDRAWN if self._shown else _REPEATED):
+            self._drawn = now
+            told = f"{size(self._count)}{f' of {size(self.total)}' if self.total else ''} {self._verb}: {self._what}"
+            if self._shown:
+                self._draw(f"reading, {told}")
+            else:
+                say(told, stream=self._stream)
 
     def _draw(self, text: str) -> None:
         if self._shown:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tfdock.talk import console
@@ -23,6 +25,18 @@ def as_json(finding: Finding) -> dict[str, Any]:
     document["cause"], document["fix"] = console.clean(finding.cause), console.clean(finding.fix)
     document["values"] = {name: console.clean(text) for name, text in finding.values.items()}
     return document
+
+
+def findings_json(found: Diagnosis | None) -> list[dict[str, Any]]:
+    """What a log showed, for programs: empty where nothing failed, or nothing is known."""
+    return [] if found is None else [as_json(one) for one in found.findings]
+
+
+def show(found: Diagnosis | None, log: str | None) -> None:
+    """The cause that a log shows, below the message that something failed; nothing where it shows none."""
+    if found is not None and log is not None:
+        for line in lines(found, Path(log).name, sys.stderr, brief=True):
+            console.say(line)
 
 
 def lines(

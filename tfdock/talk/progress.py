@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tfdock.decide.estimate import remaining
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 60.0
 """Silence after which a pipe gets a line: CI systems kill jobs that say nothing."""
 _SHOWN_LINES = 6
+_KEPT_LINES = 8
+"""Lines of a screen that a table leaves to what is said above it, and to its own end."""
 
 
 class Progress(Protocol):
@@ -29,6 +32,12 @@ class Progress(Protocol):
 
     def __call__(self, event: events.Event) -> None:
         """Hears of the only one."""
+
+    def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
+        """These are to come, so many at a time, each with the seconds that it may take, where that is known."""
+
+    def over(self, name: str, status: str) -> None:
+        """One of them has ended."""
 
     def close(self) -> None:
         """No more comes."""
@@ -70,13 +79,51 @@ class Going:
         return f"[{self._progress.done:,} / {self._progress.total:,}]" if self._progress.total else ""
 
     @property
-    def left(self) -> str:
+    def seconds_left(self) -> float | None:
         """An estimate of the time until the build ends, once there is one."""
         if self.phase is None:
-            return ""
+            return None
         elapsed, progress = time.monotonic() - self._started, self._progress
         seconds = remaining(self.phase.expected, elapsed, progress.done, progress.total)
-        return f"about {duration(seconds + self.phase.after)} left" if seconds is not None else ""
+        return None if seconds is None else seconds + self.phase.after
+
+    @property
+    def left(self) -> str:
+        """The same in words."""
+        return _left(self.seconds_left)
+
+
+def _left(seconds: float | None) -> str:
+    return "" if seconds is None else f"about {duration(seconds)} left"
+
+
+class Tally:
+    """How far the builds of a matrix are, all together."""
+
+    def __init__(self, builds: Mapping[str, float | None], at_once: int) -> None:
+        self.waiting = dict(builds)
+        self._total, self._at_once = len(builds), at_once
+        self._ended: Counter[str] = Counter()
+
+    def over(self, name: str, status: str) -> None:
+        """One has ended, perhaps without having begun."""
+        self.waiting.pop(name, None)
+        self._ended[status] += 1
+
+    def told(self, running: Mapping[str, Going]) -> str:
+        """Such as `3 of 12 done: 2 built, 1 failed; about 2:40:00 left`."""
+        what = ", ".join(f"{count} {status}" for status, count in self._ended.items())
+        done = f"{self._ended.total()} of {self._total} done{f': {what}' if what else ''}"
+        return "; ".join(filter(None, (done, _left(self._seconds_left(running)))))
+
+    def _seconds_left(self, running: Mapping[str, Going]) -> float | None:
+        """An estimate for all, where there is one for each; those that run are shared out among as many."""
+        each = [going.seconds_left for going in running.values()]
+        waiting = list(self.waiting.values())
+        known = [one for one in (*each, *waiting) if one is not None]
+        if not known or len(known) < len(each) + len(waiting):
+            return None
+        return max(sum(known) / self._at_once, *known)
 
 
 class PlainProgress:
@@ -87,10 +134,26 @@ class PlainProgress:
         self._style = Style(stream)
         self._going = Going()
         self._spoken = time.monotonic()
+        self._tally: Tally | None = None
+        self._several: dict[str, PlainProgress] = {}
 
     def of(self, name: str) -> PlainProgress:
         """Hears of one of several."""
-        return PlainProgress(self._stream, name)
+        found = self._several[name] = PlainProgress(self._stream, name)
+        if self._tally:
+            self._tally.waiting.pop(name, None)
+        return found
+
+    def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
+        """These are to come."""
+        self._tally = Tally(builds, at_once)
+
+    def over(self, name: str, status: str) -> None:
+        """One of them has ended: a line says how far all are."""
+        self._several.pop(name, None)
+        if self._tally:
+            self._tally.over(name, status)
+            self._say(self._tally.told({name: one._going for name, one in list(self._several.items())}))
 
     def __call__(self, event: events.Event) -> None:
         """Take one event."""
@@ -136,6 +199,7 @@ class TerminalProgress:
         )
         self._one = Going()
         self._several: dict[str, Going] = {}
+        self._tally: Tally | None = None
         self._lock = threading.Lock()
         self._live = Live(
             console=self._console,
@@ -150,7 +214,21 @@ class TerminalProgress:
         """Hears of one of several, which has a row."""
         with self._lock:
             going = self._several.setdefault(name, Going())
+            if self._tally:
+                self._tally.waiting.pop(name, None)
         return lambda event: self._take(going, event, name)
+
+    def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
+        """These are to come: they have a table."""
+        with self._lock:
+            self._tally = Tally(builds, at_once)
+
+    def over(self, name: str, status: str) -> None:
+        """One of them has ended."""
+        with self._lock:
+            self._several.pop(name, None)
+            if self._tally:
+                self._tally.over(name, status)
 
     def __call__(self, event: events.Event) -> None:
         """Take one event of the only one."""
@@ -180,6 +258,8 @@ class TerminalProgress:
         from rich.text import Text
 
         with self._lock:
+            if self._tally:
+                return Group(*self._table(self._tally))
             if self._several:
                 rows = [_head(going, last=True) for going in self._several.values() if going.phase]
                 return Group(*rows)
@@ -187,6 +267,22 @@ class TerminalProgress:
                 return Text("")
             lines = [Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis") for line in self._one.lines]
             return Group(_head(self._one), *lines)
+
+    def _table(self, tally: Tally) -> list[Text]:
+        """A row for each that runs, for as many of those that wait as there is room for, and for all together."""
+        from rich.text import Text
+
+        rows = [_head(going, last=True) for going in self._several.values() if going.phase]
+        room = max(self._console.height - len(rows) - _KEPT_LINES, 0)
+        shown = list(tally.waiting.items())[:room]
+        for name, seconds in shown:
+            expected = duration(seconds) if seconds is not None else ""
+            rows.append(Text(f"○ waiting  {expected:>8}  {name}", style="dim", no_wrap=True, overflow="ellipsis"))
+        more = len(tally.waiting) - len(shown)
+        if more:
+            rows.append(Text(f"  and {more} more", style="dim"))
+        rows.append(Text(tally.told(self._several), style="bold", no_wrap=True, overflow="ellipsis"))
+        return rows
 
     def close(self) -> None:
         """Leave the screen as it is."""

@@ -135,6 +135,8 @@ class Builder:
             done = None if force else self.up_to_date(plan, lock)
             if done is None and not (force or given):
                 done = self._pulled(plan, lock)
+            if done is None:
+                self.wheelhouse.check_whole(plan.build_id, plan.fingerprint)
             return done or self._build(plan, tree, fresh=force, lock=lock, given=given)
 
     def _pulled(self, plan: BuildPlan, lock: LockFile | None) -> BuildResult | None:
@@ -154,7 +156,7 @@ class Builder:
         self._preflight(plan)
         self._ask_remote(plan)
         with self._run(plan, tree) as run:
-            run.lock, run.given, run.fresh = lock, given, fresh
+            run.lock, run.given, run.fresh = lock, given, run.name if fresh else ""
             run.expected = expectation(plan, self.wheelhouse.records(), self.knowledge)
             compiling.prepared(run)
             run.timed("compile", lambda: compiling.in_cache(run))
@@ -200,14 +202,32 @@ class Builder:
         `then` is a phase of its own, `pack`, with the run's containers and folders still there. With a `repository`
         everything is downloaded into that cache.
         """
+        with self.analysed(plan, tree, lock=lock, repository=repository) as run:
+            return run.timed("pack", lambda: then(run))
+
+    @contextmanager
+    def analysed(
+        self,
+        plan: BuildPlan,
+        tree: Path | None,
+        *,
+        lock: LockFile | None = None,
+        repository: Path | None = None,
+        fresh: str = "",
+    ) -> Iterator[Run]:
+        """A run that has its image, and for which Bazel has downloaded and analysed everything; nothing is compiled.
+
+        With a `repository` everything is downloaded into that cache. With `fresh`, a word, the image is built though
+        it may be there, and its source is fetched anew, once for all runs with that word.
+        """
         make_folder(self.wheelhouse.root)
         with self._own_files(), self.wheelhouse.locked(plan.build_id):
             plan = self.fitted(plan)
             self._room_for_image(plan)
             with self._run(plan, tree) as run:
-                run.lock, run.repository = lock, repository
+                run.lock, run.repository, run.fresh = lock, repository, fresh
                 compiling.prepared(run)
-                return run.timed("pack", lambda: then(run))
+                yield run
 
     @contextmanager
     def _own_files(self) -> Iterator[None]:

@@ -49,7 +49,7 @@ def _made(run: Run) -> str:
         return name
     arguments = {"BASE_IMAGE": base.id}
     arguments |= {"SOURCE_REF": run.source_ref} if run.source_ref else {}
-    arguments |= {"SOURCE_FRESH": run.name} if run.fresh and plan.resolution.source.kind != "path" else {}
+    arguments |= {"SOURCE_FRESH": run.fresh} if run.fresh and plan.resolution.source.kind != "path" else {}
     request = ImageBuild(
         context=lambda: context_archive(plan.context, run.tree),
         build_args=arguments,

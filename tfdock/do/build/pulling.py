@@ -13,6 +13,7 @@ from tfdock.do.images.pulling import Pulled, Pulling
 from tfdock.do.images.stored import StoredImage
 from tfdock.do.watch import Limit, until_stopped
 from tfdock.errors import NetworkError, Problem, TimeLimit, VerificationFailed, one_of
+from tfdock.model import ImageRef
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
@@ -49,7 +50,9 @@ class _Asking:
 
     def first(self, lock: LockFile | None) -> Pulled | None:
         """What the first registry has that has it whole."""
-        asked = finding.Finding(repositories=self._builder.settings.registries, check=self._check)
+        settings = self._builder.settings
+        places = tuple(str(settings.mirrored(ImageRef.parse(name))) for name in settings.registries)
+        asked = finding.Finding(repositories=places, check=self._check)
         try:
             for image in asked.images(self._plan, lock, self._down):
                 try:
@@ -57,7 +60,7 @@ class _Asking:
                 except NetworkError as error:
                     self._down(error)
         except VerificationFailed as error:
-            raise VerificationFailed(*map(_or_build, error.problems)) from error
+            raise type(error)(*map(_or_build, error.problems)) from error
         return None
 
     def _taken(self, image: StoredImage) -> Pulled:

@@ -45,8 +45,8 @@ class Run:
     """What a bundle has for it: then nothing comes from a network."""
     repository: Path | None = None
     """A repository cache of its own, instead of the one that all builds share."""
-    fresh: bool = False
-    """Whether an image that is there is built again."""
+    fresh: str = ""
+    """A word: an image that is there is built again, its source fetched anew, once for all runs with that word."""
     expected: Expectation | None = None
 
     seconds: dict[str, float] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NoReturn
 from tfdock.decide.plan import BuildPlan
 from tfdock.do.images.layers import WheelLayer
 from tfdock.do.wheels import refused
-from tfdock.do.workspace import Wheelhouse
+from tfdock.do.workspace import Wheelhouse, changed_wheel
 from tfdock.errors import Problem, ProfileError, WheelRefused, one_of
 from tfdock.inspect.build_record import BUILD_ID, read_record, verified
 from tfdock.inspect.defects import WheelError
@@ -124,10 +124,10 @@ class Choosing:
     def _whole(self, house: Wheelhouse, records: Sequence[_Recorded]) -> ImageBuild | None:
         """The newest of these builds whose wheels are all in the wheelhouse, byte for byte."""
         for one in records:
-            paths = [house.root / file for file in one.wheels]
-            if not all(path.is_file() for path in paths):
+            paths = {house.root / file: size for file, (_, size) in one.wheels.items()}
+            if not all(path.is_file() and path.stat().st_size == size for path, size in paths.items()):
                 continue
-            wheels = tuple(self._wheel(path) for path in paths)
+            wheels = tuple(map(self._wheel, paths))
             if [wheel.sha256 for wheel in wheels] == [sha256 for sha256, _ in one.wheels.values()]:
                 return ImageBuild(record=one.record, document=one.document, wheels=wheels)
         return None
@@ -151,13 +151,7 @@ class Choosing:
         paths = [self.wheelhouse.root / file for file in newest.wheels]
         changed = next((path for path in paths if path.is_file()), None)
         if changed:
-            raise WheelRefused(
-                Problem(
-                    code="wheel-changed",
-                    message=f"{changed} is not the wheel that its record speaks of: it changed after it was built",
-                    fix="build again",
-                )
-            )
+            raise changed_wheel(changed, "remove it, and build or pull it again")
         raise ProfileError(
             Problem(
                 code="build-not-here",

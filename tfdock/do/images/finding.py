@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tfdock.decide.lock import LockFile
 from tfdock.decide.plan import BuildPlan
@@ -30,6 +30,8 @@ class Finding:
 
     repositories: tuple[str, ...]
     check: Callable[[], None]
+    others: list[ImageRef] = field(default_factory=list)
+    """Images of other builds of the same build id, as they are met."""
 
     def images(
         self, plan: BuildPlan, lock: LockFile | None, failed: Callable[[NetworkError], object]
@@ -52,11 +54,11 @@ class Finding:
         # That of the wheel, not of this machine: the engine may be another one.
         where = machine_platform(plan.build_id.rpartition("-")[2])
         for tag in tags:
-            image = ImageRef(repository.repository, repository.registry, tag)
-            found = stored(image, where, self.check)
-            # Under the build id may lie another build of it, by another base or other flags.
+            found = stored(repository.tagged(tag), where, self.check)
             if found and [build.fingerprint for build in found.builds] == [plan.fingerprint]:
                 return found
+            if found:  # by another base or other flags
+                self.others.append(found.image)
         return None
 
 

@@ -22,7 +22,9 @@ _PIECE = 1 << 20
 def check_target(target: Path) -> None:
     """Refuse early what could not be written, or would replace what is no file of images (`image-file-taken`)."""
     folder = target.absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+    if target.name in ("", "-"):
+        why, fix = "it is no name of a file, and standard output is for the digests", "name a file: `-o wheels.tar`"
+    elif not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         why, fix = f"{folder} is no folder that can be written to", "make the folder, or give another"
     elif target.exists() and not _is_ours(target):
         why, fix = "something else has that name, and is not replaced", "remove it, or give another name"

@@ -11,9 +11,9 @@ from typing import BinaryIO, TypeVar
 from tfdock.decide.image_push import Content, Shipment
 from tfdock.do.registry.oci import Found, Repository
 from tfdock.errors import Problem, ProfileError
-from tfdock.inspect import oci
 from tfdock.inspect.oci import Descriptor
-from tfdock.inspect.wheel_image import ARTIFACT_TYPE, ImageWheel
+from tfdock.inspect.wheel_image import ImageWheel
+from tfdock.inspect.wheel_image_read import says_wheels
 from tfdock.model import Digest
 
 _SAID = 10.0
@@ -73,7 +73,7 @@ class Push:
     def _found(self, tag: str) -> Found | None:
         """What a tag stands for now."""
         found = self._repository.manifest(tag)
-        if found is None or _is_wheels(found.data):
+        if found is None or says_wheels(found.data):
             return found
         name = f"{self._repository.registry}/{self._repository.name}:{tag}"
         raise ProfileError(
@@ -92,8 +92,7 @@ class Push:
             finally:
                 self._sending = None
         self._count(wheel.layer.size, sent=sent)
-        size = f"{wheel.size / 1e6:.1f} MB"
-        self._say(f"{wheel.file}: {f'sent, {size}' if sent else f'is there, {size}'}")
+        self._say(f"{wheel.file}: {'sent' if sent else 'is there'}")
 
     def _put(self, reference: str, content: Content, before: Found | None) -> None:
         """Make a tag, or a digest, stand for what is there."""
@@ -128,12 +127,3 @@ class _Sending:
 def _once(blobs: Iterable[tuple[Descriptor, _T]]) -> tuple[_T, ...]:
     """What belongs to each of these blobs, one time where a blob comes twice."""
     return tuple({blob.digest: one for blob, one in blobs}.values())
-
-
-def _is_wheels(manifest: bytes) -> bool:
-    """Whether a manifest, or an index, says that it is one of wheels."""
-    try:
-        node = oci.parsed(manifest)
-    except oci.Malformed:
-        return False
-    return isinstance(node, dict) and node.get("artifactType") == ARTIFACT_TYPE

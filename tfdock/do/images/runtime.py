@@ -31,16 +31,18 @@ from tfdock.do import assets
 from tfdock.do.engine import Cancel, ImageBuild, ImageInfo
 from tfdock.do.images.use import Use
 from tfdock.do.locking import held
+from tfdock.do.registry.oci import Repository
 from tfdock.do.source import context_archive
 from tfdock.do.verify.bench import Bench, Impossible, impossible
 from tfdock.do.verify.lab import Lab, requirements
 from tfdock.do.wheels import inspected
 from tfdock.do.workspace import file_sha256
-from tfdock.errors import BuildFailed, Interrupted, Problem, WheelRefused
+from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused
 from tfdock.inspect import wheel_image
 from tfdock.inspect.build_record import WHEEL
 from tfdock.inspect.identity import constraints, runs_on_python
 from tfdock.inspect.inspection import Inspection
+from tfdock.inspect.wheel_image_read import says_wheels
 from tfdock.inspect.wheel_labels import STANDARD, labels
 from tfdock.model import Digest, ImageRef
 from tfdock.read.knowledge import KnowledgeBase
@@ -110,9 +112,9 @@ def make(
 ) -> Made:
     """Make the runtime image of a finished build, whose wheels lie there.
 
-    Raises ProfileError (`runtime-unknown`, `runtime-lacks-libraries`, `runtime-unfit`), NetworkError
-    (`dependencies-unavailable`, and what a push raises), BuildFailed, VerificationFailed (`runtime-image-broken`),
-    and the engine's errors.
+    Raises ProfileError (`image-tag-taken`, `runtime-unknown`, `runtime-lacks-libraries`, `runtime-unfit`),
+    NetworkError (`dependencies-unavailable`, and what a push raises), BuildFailed, VerificationFailed
+    (`runtime-image-broken`), and the engine's errors.
     """
     inspection = inspected(wheels[0])
     try:
@@ -142,6 +144,7 @@ class _Making(Lab):
         self._plan: Mapping[str, Any] = build.record["plan"]
 
     def made(self) -> Made:
+        self._check_place()
         steps = self._bench.steps
         reference, python = self._base()
         base = steps.image(str(self._bench.settings.mirrored(reference)), "image", f"runtime image {reference}")
@@ -323,6 +326,23 @@ class _Making(Lab):
         return BuildFailed(replace(problem, message=f"{problem.message}{said}\n  log: {log}"))
 
     # --- a registry ---------------------------------------------------------------------------------------------
+
+    def _check_place(self) -> None:
+        """Refuse to replace an image of wheels, before anything is made."""
+        if self._wish.push is None:
+            return
+        image = ImageRef.parse(self._wish.push)
+        repository = Repository(image.registry, image.repository, check=self._bench.steps.stop.check)
+        with suppress(NetworkError):  # it is the engine that pushes, and it may see what we do not
+            found = repository.manifest(image.tag or "latest")
+            if found and says_wheels(found.data):
+                raise ProfileError(
+                    Problem(
+                        code="image-tag-taken",
+                        message=f"`{image}` stands for wheels, and is not replaced: {found.digest}",
+                        fix="give images to run a repository of their own, or another tag",
+                    )
+                )
 
     def _pushed(self, image: ImageInfo) -> Mapping[str, str] | None:
         if self._wish.push is None:

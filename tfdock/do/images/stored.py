@@ -63,7 +63,7 @@ def stored(image: ImageRef, platform: str, check: Callable[[], None]) -> StoredI
 
 def _of_platform(image: ImageRef, repository: Repository, index: Found, platform: str) -> Found:
     """The manifest that an index has for a platform."""
-    if not wheel_image_read.is_wheel_index(index.data):
+    if not wheel_image_read.says_wheels(index.data):
         _no_wheels(image, index.digest)
     known = wheel_image_read.platforms(index.data)
     if platform not in known:

@@ -16,7 +16,7 @@ from tfdock.do.registry import web
 from tfdock.do.registry.session import HUB, Session
 from tfdock.do.registry.upload import TRIES, Upload
 from tfdock.do.registry.web import TROUBLE, Broken, Strange
-from tfdock.errors import Problem, VerificationFailed
+from tfdock.errors import DamagedContent, Problem
 from tfdock.inspect import oci
 from tfdock.inspect.oci import Descriptor
 from tfdock.model import Digest
@@ -43,7 +43,8 @@ class Repository(Session):
     """The manifests and blobs of a repository.
 
     Every method raises NetworkError: `image-not-found`, `registry-denied`, `registry-rate-limited`,
-    `registry-unreachable`, `credentials-unreadable`; and VerificationFailed (`registry-damaged-content`).
+    `registry-refused`, `registry-unreachable`, `credentials-unreadable`; and DamagedContent
+    (`registry-damaged-content`).
     """
 
     def _named(self, reference: str) -> str:
@@ -142,7 +143,8 @@ class Repository(Session):
             elif start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
                 raise Strange("it goes on elsewhere than it was asked to")
             while left:
-                piece = response.read(min(_READ, left))
+                # What has come, not so much: on a slow line it is to be kept, and seen, as it comes.
+                piece = response.read1(min(_READ, left))
                 if not piece:
                     raise Broken
                 left -= len(piece)
@@ -172,8 +174,8 @@ class Repository(Session):
                 self.again(upload.step, TRIES)
         return True
 
-    def _damaged(self, digest: str, why: str) -> VerificationFailed:
-        return VerificationFailed(
+    def _damaged(self, digest: str, why: str) -> DamagedContent:
+        return DamagedContent(
             Problem(
                 code="registry-damaged-content",
                 message=f"the registry {self.registry} serves damaged content for `{self.name}`: {digest}",

@@ -84,10 +84,10 @@ class Session:
         if writing:
             no_place = f"{where} has no repository `{self.name}` that takes {what}, or it is private"
             meanings[404] = ("image-not-found", no_place, f"check the name, make the repository there; or {login}")
-        again = "try again later" if error.code >= 500 else "ask who runs the registry why it does not take that"
-        code, message, fix = meanings.get(
-            error.code, ("registry-unreachable", f"{where} answers {error.code} {error.reason} for {what}", again)
-        )
+        code = "registry-unreachable" if error.code >= 500 else "registry-refused"
+        message = f"{where} answers {error.code} {error.reason} for {what}"
+        fix = "try again later" if error.code >= 500 else "ask who runs the registry why it does not take that"
+        code, message, fix = meanings.get(error.code, (code, message, fix))
         said = web.error_codes(error)
         return NetworkError(Problem(code=code, message=message, why=f"it says {said}" if said else "", fix=fix))
 

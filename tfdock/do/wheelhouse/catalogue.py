@@ -14,6 +14,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from tfdock.decide.holdings import Told, told_by_build_info, told_by_record
 from tfdock.do.wheelhouse.index import Signature, WheelIndex, signature
 from tfdock.do.workspace import Wheelhouse, file_sha256, record_of
+from tfdock.errors import Problem
 from tfdock.inspect.archive import open_archive
 from tfdock.inspect.defects import WheelError
 from tfdock.inspect.inspection import build_info_of
@@ -75,6 +76,20 @@ def records(house: Wheelhouse) -> list[Recorded]:
     """Every record of the wheelhouse that can be read, with the folder that it lies in."""
     found = ((file.parent, record_of(file)) for file in house.record_files())
     return [Recorded(record=record, folder=folder) for folder, record in found if record is not None]
+
+
+def unreadable(house: Wheelhouse) -> list[Problem]:
+    """Warnings of records that cannot be read: their wheels are taken for somebody else's."""
+    return [
+        Problem(
+            code="record-unreadable",
+            severity="warning",
+            message=f"{file} is no record that can be read: it was damaged, or a later version wrote it",
+            fix="build or pull it again; until then its wheel counts as one from elsewhere",
+        )
+        for file in house.record_files()
+        if record_of(file) is None and file.exists()
+    ]
 
 
 def held(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) -> list[Held]:

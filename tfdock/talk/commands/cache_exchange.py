@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tfdock.do.cache.taking import Pulled
     from tfdock.do.settings import Settings
     from tfdock.do.watch import Stop
+    from tfdock.model import Digest
 
 Reference = Annotated[
     str,
@@ -63,8 +64,13 @@ def push(
     image = _named(reference, writing=True)
     settings = settings_for(cache_dir=cache_dir, knowledge=knowledge)
     cache, keys = _chosen(settings, profiles or [], toolchains or [])
-    with _exchange(cache, image) as (exchange, stop):
-        pushed, digest = until_stopped(lambda: exchange.push(keys), stop)
+    pushed: list[Pushed] = []
+    digest: Digest | None = None
+    if keys:
+        with _exchange(cache, image) as (exchange, stop):
+            pushed, digest = until_stopped(lambda: exchange.push(keys), stop)
+    else:
+        console.say(f"the cache {settings.cache_dir} holds nothing yet: nothing is pushed", stream=sys.stderr)
     for one in pushed:
         _tell_pushed(one)
     if as_json:
@@ -86,8 +92,9 @@ def pull(
     from tfdock.do.cache import CacheFolder
     from tfdock.do.watch import until_stopped
 
-    image = _named(reference, writing=False)
-    cache = CacheFolder.opened(settings_for(cache_dir=cache_dir).cache_dir)
+    settings = settings_for(cache_dir=cache_dir)
+    image = settings.mirrored(_named(reference, writing=False))
+    cache = CacheFolder.opened(settings.cache_dir)
     with _exchange(cache, image) as (exchange, stop):
         pulled = until_stopped(lambda: exchange.pull(toolchains or []), stop)
     for one in pulled:
@@ -121,7 +128,10 @@ def _named(text: str, *, writing: bool) -> ImageRef:
 
 
 def _chosen(settings: Settings, profiles: list[str], toolchains: list[str]) -> tuple[CacheFolder, list[str]]:
-    """The toolchain keys to push: those that are named, or all that are here."""
+    """The toolchain keys to push: those that are named, or all that are here.
+
+    There may be none: a build that was cut before it compiled leaves such a cache.
+    """
     from tfdock.do.cache import CacheFolder
 
     cache = CacheFolder.existing(settings.cache_dir)
@@ -129,7 +139,7 @@ def _chosen(settings: Settings, profiles: list[str], toolchains: list[str]) -> t
     here = [disk.key for disk in disks]
     wanted = [*toolchains, *(_built_with(disks, settings, profile) for profile in profiles)] or here
     unknown = [key for key in wanted if key not in here]
-    if cache is None or unknown or not wanted:
+    if cache is None or unknown:
         what = f"nothing of the toolchain {', '.join(unknown)}" if unknown else "nothing that could be pushed"
         raise ProfileError(
             Problem(

@@ -252,8 +252,11 @@ def render(
 
 
 @app.command(epilog="Example: `tfdock schema > tfdock.schema.json`, then name it in a profile's first line.")
-def schema() -> None:
+def schema(
+    of_matrix: Annotated[bool, typer.Option("--matrix", help="That of a matrix of profiles.")] = False,
+) -> None:
     """Print the JSON Schema of profiles, for editors."""
-    from tfdock.read.profile import json_schema
+    from tfdock.read import matrix, profile
 
-    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+    found = matrix.json_schema() if of_matrix else profile.json_schema()
+    sys.stdout.write(json.dumps(found, indent=2) + "\n")

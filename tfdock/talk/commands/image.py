@@ -57,7 +57,10 @@ NoMovingTags = Annotated[
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
-@group.command(epilog="Example: `tfdock image pack rtx3080 -o rtx3080.tar`, then `docker load -i rtx3080.tar`.")
+@group.command(
+    epilog="Example: `tfdock image pack rtx3080 -o rtx3080.tar`, then `docker load -i rtx3080.tar`. Prints each "
+    "image's digest and build id. Exit status: 2 no such build, or no place for such a file, 4 a wheel is refused."
+)
 @command("tfdock.image-pack/1")
 def pack(
     names: Annotated[
@@ -85,7 +88,8 @@ def pack(
     packing.check_target(output)
     with _chosen(settings, asked, "nothing was written", allow_untested=allow_untested) as (choosing, shipped, stop):
         size = until_stopped(lambda: packing.pack(shipped, choosing.stream, output, stop.check), stop)
-    console.say(f"{console.Style(sys.stderr).good('packed')}  {output}  {console.size(size)}", stream=sys.stderr)
+    _say(f"{console.Style(sys.stderr).good('packed')}  {output}  {console.size(size)}")
+    _tell_tags(shipped)
     if as_json:
         file = {"path": str(output), "size": size}
         print_json("tfdock.image-pack/1", True, {"file": file, "images": _described(shipped)})
@@ -135,6 +139,7 @@ def push(
         pushed = until_stopped(lambda: sending.push(shipped), stop)
     sent, there = console.size(pushed.sent), console.size(pushed.there)
     _say(f"{console.Style(sys.stderr).good('pushed')}  {where}: {sent} sent, {there} there before")
+    _tell_tags(shipped)
     if as_json:
         document = {
             "repository": str(where),
@@ -187,6 +192,12 @@ def _planner(settings: Settings, *, allow_untested: bool) -> Callable[[str], Bui
 
 def _say(text: str) -> None:
     console.say(text, stream=sys.stderr)
+
+
+def _tell_tags(shipped: Shipment) -> None:
+    """By what else each image can be asked for; the first of its tags is the result."""
+    for _, tags in shipped.named:
+        _say("  tags  " + ", ".join(tags))
 
 
 def _described(shipped: Shipment) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,7 +88,7 @@ def runtime(
     if as_json:
         print_json("tfdock.image-runtime/1", True, {"image": asdict(made)})
     else:
-        console.say(made.pushed["reference"] if made.pushed else made.name, stream=sys.stdout)
+        console.say(_pushed(made.pushed) if made.pushed else made.name, stream=sys.stdout)
 
 
 def _made(settings: Settings, name: str, wish: Callable[[ImageBuild], Wish], *, allow_untested: bool) -> Made:
@@ -128,7 +128,11 @@ def _tell(made: Made) -> None:
     gpus = "--gpus all " if made.variables else ""
     console.say(f"  run   docker run --rm -it {gpus}{made.name}")
     if made.pushed:
-        console.say(f"  pushed {made.pushed['reference']}@{made.pushed['digest']}")
+        console.say(f"  sent  {_pushed(made.pushed)}")
+
+
+def _pushed(image: Mapping[str, str]) -> str:
+    return f"{image['reference']}@{image['digest']}"
 
 
 def _named(text: str | None, option: str) -> ImageRef | None:
@@ -150,4 +154,4 @@ def _malformed(message: str) -> ProfileError:
 
 
 def _with_tag(image: ImageRef | None, tag: str) -> str | None:
-    return str(image if image.tag else ImageRef(image.repository, image.registry, tag)) if image else None
+    return str(image if image.tag else image.tagged(tag)) if image else None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,27 +19,31 @@ from tfdock.talk.app import (
     AllowUntested,
     AsJson,
     Knowledge,
+    MatrixFile,
+    Only,
     Registry,
+    Report,
     Wheelhouse,
     app,
     command,
-    knowledge_for,
     preparer_for,
     print_json,
     settings_for,
 )
 from tfdock.talk.commands.build import stoppable
+from tfdock.talk.matrices import Choice, Finished, as_build, check_matrix_options, settings_with, told_with_matrix
+from tfdock.talk.pulled import LocalGpus, tell_pulled
 
 if TYPE_CHECKING:
-    from tfdock.do.images.pulling import Pulled, Pulling
+    from tfdock.decide.plan import BuildPlan
+    from tfdock.do.images.pulling import Pulled
     from tfdock.do.images.stored import StoredImage
+    from tfdock.do.matrix import Cell, Cells
     from tfdock.do.settings import Settings
     from tfdock.do.watch import Stop
-    from tfdock.inspect.inspection import Inspection
-    from tfdock.inspect.wheel import WheelFacts
-    from tfdock.read.knowledge import KnowledgeBase
-    from tfdock.talk.gpus import Asked
 
+_SILENT = 5.0
+"""Seconds without an answer after which it is said."""
 _PLATFORM = re.compile(r"linux/[a-z0-9_]+(?:/[a-z0-9_]+)?")
 
 
@@ -49,21 +54,24 @@ def _platform(text: str | None) -> str | None:
 
 
 @app.command(
-    epilog="Examples: `tfdock pull ghcr.io/me/wheels:2.18-py3.11-cuda12.5-sm86`, `tfdock pull rtx3080`. Prints the "
-    "wheels' paths. Exit status: 2 no such profile or name, 3 nothing for this machine, 4 refused, 7 not there, or "
-    "no registry answers.",
+    epilog="Examples: `tfdock pull ghcr.io/me/wheels:2.18-py3.11-cuda12.5-sm86`, `tfdock pull rtx3080`, `tfdock pull "
+    "--matrix profiles/matrix.yaml`. Prints the wheels' paths. Exit status: 2 no such profile, or no image of "
+    "wheels, 3 nothing for this machine, 4 refused, 7 not there, or no registry answers.",
 )
 @command("tfdock.pull/1")
 def pull(
     names: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="Images, by tag or digest; or profiles, and build ids, to look for in the registries.",
             metavar="REF|PROFILE…",
             show_default=False,
         ),
-    ],
+    ] = None,
     registry: Registry = None,
+    matrix: MatrixFile = None,
+    only: Only = None,
+    report: Report = None,
     platform: Annotated[
         str | None,
         typer.Option(
@@ -81,26 +89,52 @@ def pull(
 ) -> None:
     """Pull finished wheels from a registry into the wheelhouse, and say how this machine's GPUs run them."""
     settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge, registries=registry)
+    _check_names(names, matrix, platform=platform)
+    check_matrix_options(matrix, only=only, report=report)
     looking = _Looking(settings, platform=platform, allow_untested=allow_untested)
-    wanted = [looking.wanted(name) for name in names]  # a misspelt name is told before anybody waits
+    wanted = [looking.wanted(name) for name in names or ()]  # a misspelt name is told before anybody waits
     with stoppable("what has arrived is kept") as stop:
-        results = [_result(looking, one, stop) for one in wanted]
+        if matrix:
+            code = _pull_matrix(looking, Choice(file=matrix, only=only or (), report=report), stop, as_json=as_json)
+        else:
+            results = [_result(looking, one, stop) for one in wanted]
+            code = _all_told(results, {}, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def _all_told(results: list[dict[str, Any]], more: Mapping[str, Any], *, as_json: bool) -> int:
+    """Print the results: the wheels' paths, or the document, with what `more` there is to it; the exit code."""
+    codes = [result["exit_code"] for result in results]
     if as_json:
-        codes = [result.pop("exit_code") for result in results]
-        print_json("tfdock.pull/1", not any(codes), {"pulls": results})
+        pulls = [{name: value for name, value in one.items() if name != "exit_code"} for one in results]
+        print_json("tfdock.pull/1", not any(codes), {"pulls": pulls, **more})
     else:
-        codes = [result["exit_code"] for result in results]
         for wheel in (wheel for result in results for build in result["builds"] for wheel in build["wheels"]):
             console.say(wheel["path"], stream=sys.stdout)
-    raise typer.Exit(combined_exit_code(codes))
+    return combined_exit_code(codes)
+
+
+def _check_names(names: list[str] | None, matrix: Path | None, *, platform: str | None) -> None:
+    if bool(names) == bool(matrix):
+        raise typer.BadParameter("name images or profiles, or a matrix: `--matrix profiles/matrix.yaml`")
+    if matrix and platform:
+        raise typer.BadParameter("a matrix says what its wheels are for: leave `--platform` out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """A word of the command line: `find` gives the image that it stands for."""
+    """A word of the command line, or a cell of a matrix: `find` gives the image that it stands for.
+
+    `needed`: that there is none is an error.
+    """
 
     name: str
     find: Callable[[Callable[[], None]], StoredImage]
+    needed: bool = True
+
+
+class _Lacking(NetworkError):
+    """Every registry has answered, and none has it."""
 
 
 # --- what is asked for ----------------------------------------------------------------------------------------------
@@ -118,13 +152,18 @@ class _Looking:
         """What a word stands for; raises ProfileError, and what planning a profile raises."""
         from tfdock.inspect.wheel_image_read import is_promise
 
+        _check_no_wheel(name)
         if _is_image(name):
-            image = _named(name)
+            asked = _named(name)
+            image = self.settings.mirrored(asked if asked.tag or asked.digest else asked.tagged("latest"))
             return _Wanted(name=name, find=lambda check: self._image([image], check))
         if is_promise(name):
-            images = [ImageRef(one.repository, one.registry, name) for one in self._repositories(name)]
+            images = [one.tagged(name) for one in self._repositories(name)]
             return _Wanted(name=name, find=lambda check: self._image(images, check))
-        return self._profile(name)
+        try:
+            return self._profile(name)
+        except ProfileError as error:
+            raise ProfileError(*map(_or_image, error.problems)) from error
 
     def _image(self, images: Sequence[ImageRef], check: Callable[[], None]) -> StoredImage:
         from tfdock.do.images.finding import here
@@ -142,43 +181,51 @@ class _Looking:
         if down:
             raise down[0]
         places = ", ".join(f"`{image}`" for image in images)
-        fix = "check the name; a private one wants a login: `docker login`"
+        fix = "check name and tag; a private one wants a login: `docker login`"
         raise NetworkError(
             Problem(code="image-not-found", message=f"there is no {places}, or it is private", fix=fix)
         )
 
     def _profile(self, name: str) -> _Wanted:
-        from tfdock.do.images.finding import Finding, refusal
+        from tfdock.do.images.finding import refusal
 
         plan = preparer_for(self.settings, allow_untested=self.allow_untested).prepare(name).plan
         refused = refusal(plan)
         if refused:
             raise refused
-        repositories = tuple(str(one) for one in self._repositories(name))
+        repositories = self._repositories(name)
+        return _Wanted(name=name, find=lambda check: self._found(name, plan, repositories, check))
 
-        def find(check: Callable[[], None]) -> StoredImage:
-            down: list[NetworkError] = []
-            found = next(Finding(repositories=repositories, check=check).images(plan, None, down.append), None)
-            if found:
-                return found
-            if down:
-                raise down[0]
-            where = ", ".join(repositories)
-            raise NetworkError(
-                Problem(
-                    code="image-not-found",
-                    message=f"no registry has this build of {plan.build_id}: {where}",
-                    why=f"what is looked for has the fingerprint {plan.fingerprint[:32]}",
-                    fix=one_of(
-                        [
-                            f"build it: `tfdock build {name}`",
-                            f"take another build of it: `tfdock pull {plan.build_id}`",
-                        ]
-                    ),
-                )
+    def cell(self, cells: Cells, cell: Cell) -> _Wanted:
+        """The same for a cell of a matrix, which is planned when its turn comes."""
+        repositories = self._repositories(cell.name)
+        return _Wanted(
+            name=cell.name,
+            find=lambda check: self._found(cell.name, cells.prepared(cell).plan, repositories, check),
+            needed=False,
+        )
+
+    def _found(
+        self, name: str, plan: BuildPlan, repositories: Sequence[ImageRef], check: Callable[[], None]
+    ) -> StoredImage:
+        from tfdock.do.images.finding import Finding
+
+        down: list[NetworkError] = []
+        asked = Finding(repositories=tuple(map(str, repositories)), check=check)
+        found = next(asked.images(plan, None, down.append), None)
+        if found:
+            return found
+        if down:
+            raise down[0]
+        build = f"build it: `tfdock build {name}`" if name != plan.build_id else "build it"
+        raise _Lacking(
+            Problem(
+                code="image-not-found",
+                message=f"no registry has this build of {plan.build_id}: {', '.join(map(str, repositories))}",
+                why=f"what is looked for has the fingerprint {plan.fingerprint[:32]}",
+                fix=one_of([build, *(f"take another build of it: `tfdock pull {one}`" for one in asked.others)]),
             )
-
-        return _Wanted(name=name, find=find)
+        )
 
     def _repositories(self, name: str) -> list[ImageRef]:
         if not self.settings.registries:
@@ -190,7 +237,14 @@ class _Looking:
                     "`registries: [ghcr.io/me/wheels]` in the configuration file",
                 )
             )
-        return [ImageRef.parse(one) for one in self.settings.registries]
+        return [self.settings.mirrored(ImageRef.parse(one)) for one in self.settings.registries]
+
+
+def _or_image(problem: Problem) -> Problem:
+    """With what else could have been meant, where there is no profile of that name."""
+    if problem.code != "profile-not-found" or problem.line:
+        return problem
+    return replace(problem, fix=f"{problem.fix}; or an image: `host/name:tag`, such as `ghcr.io/me/wheels:nightly`")
 
 
 def _is_image(name: str) -> bool:
@@ -198,6 +252,13 @@ def _is_image(name: str) -> bool:
     if Path(name).exists() or name.endswith((".yaml", ".yml")) or name.startswith((".", "/")):
         return False
     return "/" in name or ":" in name or "@" in name
+
+
+def _check_no_wheel(name: str) -> None:
+    if name.endswith(".whl"):
+        message = f"`{console.clean(name)}` is a wheel, and neither a profile nor an image"
+        fix = "install it with pip; or name what is to be pulled: an image, a profile, a build id"
+        raise ProfileError(Problem(code="reference-malformed", message=message, fix=fix))
 
 
 def _named(text: str) -> ImageRef:
@@ -225,10 +286,35 @@ def _result(looking: _Looking, wanted: _Wanted, stop: Stop) -> dict[str, Any]:
         result = {"name": wanted.name, "problems": [], "builds": builds, "exit_code": 0}
     except TfdockError as error:
         problems = list(error.problems)
+        if isinstance(error, _Lacking) and not wanted.needed:
+            problems = [replace(problem, severity="warning") for problem in problems]
+            console.show_problems(problems)
+            return {"name": wanted.name, "problems": problems, "builds": [], "exit_code": 0}
         result = {"name": wanted.name, "problems": problems, "builds": [], "exit_code": int(error.exit_code)}
         console.say(f"{console.Style(sys.stderr).bad('not pulled')}  {wanted.name}")
         console.show_problems(problems)
     return result
+
+
+def _pull_matrix(looking: _Looking, choice: Choice, stop: Stop, *, as_json: bool) -> int:
+    """Pull the cells of a matrix whose wheels are not here; the exit code."""
+    from tfdock.do.images.finding import refusal
+
+    choice.begin()
+    started, settings = time.monotonic(), looking.settings
+    cells = choice.here(settings, preparer_for(settings, allow_untested=looking.allow_untested), stop.check)
+    looking = replace(looking, settings=settings_with(cells, settings))
+    todo = [cell for cell in cells.wanted if cell.status == "missing" and not refusal(cells.prepared(cell).plan)]
+    _say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to pull")
+    results = [_result(looking, looking.cell(cells, cell), stop) for cell in todo]
+    finished = Finished(
+        cells=cells,
+        results=[as_build(result) for result in results],
+        wheelhouse=settings.wheelhouse.absolute(),
+        seconds=time.monotonic() - started,
+        by="tfdock pull",
+    )
+    return told_with_matrix(finished, choice, lambda more: _all_told(results, more, as_json=as_json))
 
 
 def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, Any]]:
@@ -236,107 +322,34 @@ def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, A
     from tfdock.do.watch import until_stopped
     from tfdock.do.workspace import Wheelhouse as House
 
-    gpus = _Gpus(settings)
+    gpus = LocalGpus(settings)
     house = House(settings.wheelhouse.absolute())
     with console.Reading(sys.stderr, wanted.name, "received") as reading:
         pulling = Pulling(house, stop.check, _say, reading, gpus.reader)
-        image, found = until_stopped(lambda: _taken(pulling, wanted.find(stop.check)), stop)
-    return [_told(image, one, gpus) for one in found]
+
+        def taken() -> tuple[StoredImage, list[Pulled]]:
+            image = wanted.find(stop.check)
+            reading.total = sum(wheel.size for build in image.builds for wheel in build.wheels)
+            return image, pulling.all_of(image)
+
+        image, found = until_stopped(taken, stop, _Waiting(wanted.name, reading))
+    return [tell_pulled(image, one, gpus) for one in found]
 
 
-def _taken(pulling: Pulling, image: StoredImage) -> tuple[StoredImage, list[Pulled]]:
-    for build in image.builds:
-        sizes = ", ".join(f"{wheel.file}, {console.size(wheel.size)}" for wheel in build.wheels)
-        _say(f"{image.image}: {sizes}")
-    return image, pulling.all_of(image)
+@dataclass
+class _Waiting:
+    """Says that a registry is silent, once: before anything has come."""
+
+    name: str
+    reading: console.Reading
+    said: bool = False
+
+    def __call__(self, silent: float) -> None:
+        """Time passes."""
+        if silent > _SILENT and not (self.said or self.reading.total):
+            self.said = True
+            _say(f"waiting for an answer about {self.name}")
 
 
 def _say(text: str) -> None:
     console.say(text, stream=sys.stderr)
-
-
-class _Gpus:
-    """Reads wheels as `inspect` does where this machine has a GPU, and remembers what was found."""
-
-    def __init__(self, settings: Settings) -> None:
-        from tfdock.do.machine import local_gpus
-
-        self._settings = settings
-        self._here = bool(local_gpus())
-        self._found: dict[str, Inspection] = {}
-
-    @property
-    def reader(self) -> Callable[[BinaryIO, str], WheelFacts] | None:
-        """Reads a wheel of that name; raises WheelError. None where nobody needs to know what is in it."""
-        return self._read if self._here else None
-
-    def _read(self, file: BinaryIO, name: str) -> WheelFacts:
-        from tfdock.decide.serving import XLA_TRACE
-        from tfdock.inspect.inspection import inspect_wheel
-
-        found = self._found[name] = inspect_wheel(file, name, traces=[XLA_TRACE.encode()])
-        return found.wheel
-
-    def answers(self, wheel: Path) -> tuple[KnowledgeBase, Inspection, tuple[Asked, ...]] | None:
-        """The GPUs of this machine, and a wheel to be asked about; None where there is no GPU that is known."""
-        if not self._here:
-            return None
-        from tfdock.talk.gpus import asked
-
-        base = knowledge_for(self._settings)
-        if wheel.name not in self._found:  # it was here before
-            with wheel.open("rb") as file:
-                self._read(file, wheel.name)
-        try:
-            return base, self._found[wheel.name], asked(base, ["local"])
-        except ProfileError:
-            return None
-
-
-# --- what is told ---------------------------------------------------------------------------------------------------
-
-
-def _told(image: StoredImage, one: Pulled, gpus: _Gpus) -> dict[str, Any]:
-    """A build that was pulled, for people and as JSON has it."""
-    style = console.Style(sys.stderr)
-    came = f", {console.size(one.kept)} of it by an earlier pull" if one.kept else ""
-    console.say(f"{style.good(one.status)}  {one.build.build_id} from {one.origin}{came}")
-    serving: list[dict[str, Any]] = []
-    wheels = []
-    for path, wheel in zip(one.wheels, one.build.wheels, strict=True):
-        console.say(f"  wheel    {path}  {console.size(wheel.size)}")
-        serving += _served(path, gpus)
-        console.say(f"  install  pip install '{path}'")
-        wheels.append({"path": str(path), "sha256": wheel.sha256, "size": wheel.size})
-    console.say(f"  record   {one.record_path}")
-    return {
-        "build_id": one.build.build_id,
-        "fingerprint": one.build.fingerprint,
-        "status": one.status,
-        "reference": str(image.image),
-        "digest": image.digest,
-        "platform": image.platform,
-        "wheels": wheels,
-        "record": str(one.record_path),
-        "received": one.received,
-        "kept": one.kept,
-        "gpus": serving,
-    }
-
-
-def _served(wheel: Path, gpus: _Gpus) -> Iterator[dict[str, Any]]:
-    """How this machine's GPUs run a wheel."""
-    found = gpus.answers(wheel)
-    if not found:
-        return
-    from tfdock.decide.serving import evidence_of, serve
-    from tfdock.talk.gpus import answer, gpu_json, reasons
-
-    base, inspection, asked = found
-    style, evidence = console.Style(sys.stderr), evidence_of(base, inspection)
-    for one in asked:
-        service = serve(base, one.gpu, evidence, one.host)
-        console.tell(f"  {answer(base, service, style, wheel='the wheel')}", indent=" " * 4)
-        for line, indent in reasons(service, style):
-            console.tell(f"  {line}", indent=f"  {indent}")
-        yield gpu_json(service)

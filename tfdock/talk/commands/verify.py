@@ -26,8 +26,9 @@ from tfdock.talk.app import (
     print_json,
     settings_for,
 )
-from tfdock.talk.commands.build import findings_json, show_diagnosis, shown_progress, stoppable
+from tfdock.talk.commands.build import shown_progress, stoppable
 from tfdock.talk.commands.inspect import Wheel
+from tfdock.talk.diagnosis import findings_json, show
 
 if TYPE_CHECKING:
     from tfdock.decide.checks import Check
@@ -122,7 +123,7 @@ def verify(
     document["diagnosis"] = findings_json(shown)
     _tell(document, found, as_json=as_json)
     if inspection:
-        show_diagnosis(shown, str(_log(settings, inspection)))
+        show(shown, str(_log(settings, inspection)))
     if html:  # told first: a page that cannot be written loses nothing
         from tfdock.do.texts import write_text
         from tfdock.talk.report import verify_page

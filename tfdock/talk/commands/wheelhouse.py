@@ -64,13 +64,15 @@ def _opened(settings: Settings) -> Iterator[workspace.Wheelhouse]:
 @command("tfdock.wheelhouse-list/1")
 def list_(wheelhouse: Wheelhouse = None, knowledge: Knowledge = None, as_json: AsJson = False) -> None:
     """Say what wheels there are: for which TensorFlow, Python and GPUs, whether they were verified, where from."""
-    from tfdock.do.wheelhouse.catalogue import held
+    from tfdock.do.wheelhouse.catalogue import held, unreadable
 
     settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
     with _opened(settings) as house:
         found = held(house, lambda: knowledge_for(settings).accelerators)
+        warnings = unreadable(house)
+    console.show_problems(warnings)
     if as_json:
-        document = {"wheelhouse": str(house.root), "size": sum(one.size for one in found)}
+        document = {"wheelhouse": str(house.root), "size": sum(one.size for one in found), "problems": warnings}
         print_json("tfdock.wheelhouse-list/1", True, document | {"wheels": [_held_json(one) for one in found]})
         return
     for line in _listing(house.root, found):
@@ -137,8 +139,9 @@ def _row(one: Held) -> tuple[str, ...]:
         _VERIFIED[told.verified],
         console.size(one.size),
         _ago(one.finished),
-        {"foreign": "elsewhere", "built": "here", "pulled": str(one.pulled_from)}[_origin(one)],
-        f"{one.path.name}{f': {one.problem}' if one.problem else ''}",
+        {"foreign": "elsewhere", "built": "here", "pulled": "registry"}[_origin(one)],
+        f"{one.path.name}{f', from {one.pulled_from}' if one.pulled_from else ''}"
+        f"{f': {one.problem}' if one.problem else ''}",
     )
 
 
@@ -150,7 +153,9 @@ def _ago(moment: float) -> str:
 # --- index ----------------------------------------------------------------------------------------------------------
 
 
-@group.command("index", epilog="Examples: `tfdock wheelhouse index`, then `pip install --index-url file://… NAME`.")
+@group.command(
+    "index", epilog="Examples: `tfdock wheelhouse index`, then `pip install --extra-index-url file://… NAME`."
+)
 @command("tfdock.wheelhouse-index/1")
 def index_(
     html: Annotated[
@@ -255,7 +260,7 @@ def serve(
 
     def ready(address: Address) -> None:
         if as_json:
-            commands = dict(_installing(address, wanted))
+            commands = dict(_installing(address, wanted)) if wanted else {}
             print_json("tfdock.wheelhouse-serve/1", True, {"url": f"{address.url}simple/", "commands": commands})
         else:
             console.result(f"{address.url}simple/")
@@ -271,7 +276,7 @@ def _example(files: Iterable[str]) -> str:
     from tfdock.inspect.identity import constraints
 
     pins = constraints("", sorted(files)).splitlines()[1:]
-    return next(iter(pins), "NAME==VERSION")
+    return next(iter(pins), "")
 
 
 def _installing(address: Address, wanted: str) -> Iterator[tuple[str, str]]:
@@ -284,8 +289,10 @@ def _installing(address: Address, wanted: str) -> Iterator[tuple[str, str]]:
 
 
 def _tell_serving(address: Address, wanted: str) -> None:
-    for _, line in _installing(address, wanted):
+    for _, line in _installing(address, wanted or "NAME==VERSION"):
         console.say(f"  {line}")
+    if not wanted:
+        console.tell("note: there is no wheel in the index yet; it follows what is built and pulled")
     if not address.loopback:
         console.tell("note: whoever reaches this machine can read it, without a password and unencrypted")
     console.say("Ctrl-C ends it")
@@ -328,6 +335,7 @@ def prune(
     from tfdock.decide.holdings import Rules
     from tfdock.decide.pruning import read_age, read_size
     from tfdock.do.wheelhouse import pruning
+    from tfdock.do.wheelhouse.catalogue import unreadable
 
     settings = settings_for(wheelhouse=wheelhouse)
     rules = Rules(
@@ -337,6 +345,7 @@ def prune(
     )
     with _opened(settings) as house:
         pruned = pruning.prune(house, settings.state_dir, rules, failed=failed, dry_run=dry_run)
+        console.show_problems(unreadable(house))
     if as_json:
         print_json("tfdock.wheelhouse-prune/1", True, {"dry_run": dry_run, **_pruned_json(house.root, pruned)})
     else:

@@ -1,0 +1,1 @@
+tfdock cache push "$TFDOCK_CACHE:$TFDOCK_CACHE_TAG"

@@ -1,0 +1,4 @@
+set --
+for cell in $TFDOCK_CELLS; do
+  set -- "$@" --only "$cell"
+done

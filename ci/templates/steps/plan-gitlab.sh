@@ -1,0 +1,1 @@
+tfdock matrix "$@" --missing --format gitlab -- "$TFDOCK_MATRIX" >tfdock-ci/jobs.yml

@@ -1,0 +1,337 @@
+"""A matrix on this machine, for real: one cell fails, one cannot be, one is up to date, one is only in a registry.
+
+Whoever is asked says the same: table, exit status, XML, page, JSON, and what GitHub hears.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from .conftest import Finished, Workshop
+from .harness import Json, Outcome, Tfdock, after_first_line, closed_port, copy_tree, write_profile
+from .registries import OwnRegistry, own_registry
+from .runner import commands, outputs
+
+BROKEN = {"configure": after_first_line("echo 'tfdock: no such compiler'; exit 3")}
+FAILED, IMPOSSIBLE, BUILT, UP_TO_DATE, REGISTRY = "failed", "impossible", "built", "up to date", "in a registry"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
+    with own_registry(tmp_path_factory.mktemp("registry") / "files") as registry:
+        yield registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A matrix that was built twice with `--missing`, and what was told of it each time."""
+
+    tfdock: Tfdock
+    matrix: Path
+    registry: OwnRegistry
+    first: Outcome
+    second: Outcome
+    reports: Path
+    github: Path
+
+    def report(self, which: str) -> Json:
+        document: Json = json.loads((self.reports / which / "report.json").read_text())
+        return document
+
+    def cells(self, which: str) -> dict[str, Json]:
+        """The cells of a report by status."""
+        cells = self.report(which)["cells"]
+        found = {one["status"]: one for one in cells}
+        assert len(found) == len(cells)
+        return found
+
+
+@pytest.fixture(scope="module")
+def built(
+    workshop: Workshop, finished: Finished, registry: OwnRegistry, tmp_path_factory: pytest.TempPathFactory
+) -> Built:
+    """The miniature for a GPU, which a registry has; for the CPU; for a GPU, of a source that cannot be configured;
+    and for a GPU that no CUDA 13 compiles for."""
+    folder = tmp_path_factory.mktemp("matrix")
+    where = f"{registry.address}/me/wheels"
+    pushed = finished.tfdock.run("image", "push", finished.profile, where)
+    assert pushed.code == 0, pushed.told
+    broken = copy_tree(workshop.tree(), folder / "broken", BROKEN)
+    (folder / "base.yaml").write_text(finished.profile.read_text())
+    matrix = folder / "matrix.yaml"
+    matrix.write_text(
+        "schema: 1\n"
+        "base: base.yaml\n"
+        "axes:\n"
+        "  compute_capabilities: [[sm_86], [sm_30], [sm_89]]\n"
+        "exclude:\n"
+        "  - when: {compute_capabilities: [sm_89]}\n"
+        "    reason: nobody | has <one>\n"
+        "include:\n"
+        f'  - {{tensorflow.path: "{broken}"}}\n'
+        "  - {accelerator: cpu, compute_capabilities: null}\n"
+        f"ci: {{registry: {where}}}\n"
+    )
+    github = folder / "github"
+    github.mkdir()
+    tfdock = workshop.tfdock()
+    told = [
+        tfdock.with_variables(**more).run(
+            "build", "--matrix", matrix, "--missing", "--report", folder / name, "-j", jobs
+        )
+        for name, jobs, more in (("first", "2", {}), ("second", "1", variables(github, folder)))
+    ]
+    return Built(
+        tfdock=tfdock, matrix=matrix, registry=registry, first=told[0], second=told[1], reports=folder, github=github
+    )
+
+
+def variables(folder: Path, workspace: Path) -> dict[str, str]:
+    """What GitHub's runner sets for a step."""
+    return {
+        "CI": "true",
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_WORKSPACE": str(workspace),
+        "GITHUB_OUTPUT": str(folder / "output"),
+        "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+    }
+
+
+def rows(outcome: Outcome) -> dict[str, str]:
+    """The table that was told at the end: the first word of a row's cell, by outcome."""
+    table = outcome.stderr.rpartition("\n\n")[2]
+    found = re.findall(r"^  (failed|impossible|excluded|built|up to date|in a registry) +(\S+)", table, re.MULTILINE)
+    return dict(found)
+
+
+@pytest.mark.engine
+def test_what_can_be_built_is_built_whatever_becomes_of_the_rest(built: Built) -> None:
+    assert built.first.code == 1, built.first.told
+    cells = built.cells("first")
+    assert set(cells) == {"registry", "impossible", "excluded", "failed", "built"}
+    assert cells["failed"]["code"] == "image-step-failed"
+    wheel = built.tfdock.wheelhouse / cells["built"]["wheels"][0]["path"]
+    assert built.first.stdout == f"{wheel}\n"
+    assert wheel.is_file()
+    assert (built.tfdock.wheelhouse / cells["failed"]["log"]).is_file()
+    # The one that comes after the one that failed.
+    assert rows(built.first)["built"] == cells["built"]["build_id"]
+    assert built.tfdock.leftovers == []
+
+
+@pytest.mark.engine
+def test_the_same_command_goes_on_where_it_was(built: Built) -> None:
+    assert built.second.code == 1, built.second.told
+    first, second = built.cells("first"), built.cells("second")
+    assert set(second) == {"registry", "impossible", "excluded", "failed", "up-to-date"}
+    assert second["up-to-date"]["build_id"] == first["built"]["build_id"]
+    assert built.second.stdout == ""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("which", ["first", "second"])
+def test_table_exit_status_junit_page_and_json_say_the_same(built: Built, which: str) -> None:
+    outcome = built.first if which == "first" else built.second
+    report = built.report(which)
+    assert (report["exit_code"], report["ok"]) == (outcome.code, False)
+    words = {"up-to-date": UP_TO_DATE, "registry": REGISTRY}
+    names = {words.get(one["status"], one["status"]): one["name"] for one in report["cells"]}
+    assert report["counts"] == {one["status"]: 1 for one in report["cells"]}
+    # The table, of which a name without a build id is several words.
+    assert rows(outcome) == {word: name.split()[0] for word, name in names.items()}
+    suite = ElementTree.parse(built.reports / which / "junit.xml").getroot()
+    tags = {"failed": "failure", "built": None, UP_TO_DATE: None}
+    assert {case.get("name"): case[0].tag if len(case) else None for case in suite.iter("testcase")} == {
+        name: tags.get(word, "skipped") for word, name in names.items()
+    }
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "1", "3")
+    page = (built.reports / which / "report.html").read_text()
+    shown = re.findall(r'<td class="status \w+">. ([^<]+)</td>\n<th scope="row">(?:<a [^>]*>)?([^<]+)', page)
+    assert dict(shown) == names
+    assert f"exit status {outcome.code}" in page
+    failed = next(one for one in report["cells"] if one["status"] == "failed")
+    for text in (outcome.stderr, page, ElementTree.tostring(suite, encoding="unicode")):
+        assert failed["code"] in text
+        assert "target-not-in-toolkit" in text
+        assert "no such compiler" in text
+        for line in ("4:36", "6:5"):  # the value that no toolkit has, and the rule that wants none
+            assert f"{built.matrix}:{line}" in text
+
+
+@pytest.mark.engine
+def test_github_hears_it_too(built: Built) -> None:
+    found = commands(built.second.stderr)
+    assert [one.name for one in found] == ["group", "endgroup", "error"]
+    failed = built.cells("second")["failed"]
+    assert found[0].data == failed["build_id"]
+    assert found[2].properties["title"] == "image-step-failed"
+    assert outputs((built.github / "output").read_text()) == {"ok": "false", "exit-code": "1"}
+    summary = (built.github / "summary.md").read_text()
+    shown = re.findall(r"^\| ([a-z ]+) \| ", summary, re.MULTILINE)
+    assert shown == [FAILED, UP_TO_DATE, REGISTRY, IMPOSSIBLE, "excluded"]
+    assert "nobody &#124; has &#60;one&#62;" in summary
+
+
+@pytest.mark.engine
+def test_without_missing_what_a_registry_has_is_pulled_and_one_cell_can_be_named(built: Built) -> None:
+    name = built.cells("first")["registry"]["build_id"]
+    # No engine: what is not built needs none.
+    nowhere = Tfdock(home=built.tfdock.home / "other", cache=built.tfdock.cache)
+    outcome = nowhere.run("build", "--matrix", built.matrix, "--only", name, "--json")
+    assert outcome.code == 0, outcome.told
+    assert (outcome.build["build_id"], outcome.build["status"]) == (name, "pulled")
+    matrix = outcome.document["matrix"]
+    assert matrix["counts"] == {"pulled": 1}
+    assert [one["name"] for one in matrix["cells"]] == [name]
+
+
+@pytest.mark.engine
+def test_pull_takes_what_a_registry_has_and_names_what_it_lacks(built: Built) -> None:
+    nowhere = Tfdock(home=built.tfdock.home / "third", cache=built.tfdock.cache)
+    outcome = nowhere.run("pull", "--matrix", built.matrix, "--json")
+    assert outcome.code == 0, outcome.told
+    cells = built.cells("first")
+    pulls = {one["name"]: one for one in outcome.document["pulls"]}
+    assert set(pulls) == {cells[status]["build_id"] for status in ("registry", "failed", "built")}
+    (pulled,) = pulls[cells["registry"]["build_id"]]["builds"]
+    assert (nowhere.wheelhouse / Path(pulled["wheels"][0]["path"]).name).is_file()
+    for status in ("failed", "built"):
+        (problem,) = pulls[cells[status]["build_id"]]["problems"]
+        assert (problem["code"], problem["severity"]) == ("image-not-found", "warning")
+    matrix = outcome.document["matrix"]
+    assert matrix["counts"] == {"pulled": 1, "missing": 2, "impossible": 1, "excluded": 1}
+    assert matrix["by"] == "tfdock pull"
+    report = nowhere.home / "report"
+    again = nowhere.run("pull", "--matrix", built.matrix, "--only", "*-sm86-*", "--report", report)
+    assert (again.code, again.stdout) == (0, "")
+    counts = json.loads((report / "report.json").read_text())["counts"]
+    assert counts == {"up-to-date": 1, "missing": 1}
+    assert "1 up to date, 1 missing" in again.stderr
+
+
+@pytest.mark.engine
+def test_an_interrupted_matrix_says_what_it_came_to(workshop: Workshop, tfdock: Tfdock, tmp_path: Path) -> None:
+    slow = copy_tree(workshop.tree(), tmp_path / "slow", {"configure": after_first_line("sleep 300")})
+    write_profile(tmp_path / "base.yaml", slow)
+    matrix = tmp_path / "matrix.yaml"
+    matrix.write_text("schema: 1\nbase: base.yaml\naxes:\n  compute_capabilities: [[sm_86], [sm_80]]\n")
+    running = tfdock.start("build", "--matrix", matrix, "--report", tmp_path / "report")
+    running.wait_for("image …")
+    running.signal(signal.SIGINT)
+    outcome = running.finish()
+    assert outcome.code == 130, outcome.told
+    report = json.loads((tmp_path / "report/report.json").read_text())
+    assert (report["exit_code"], report["counts"]) == (130, {"interrupted": 2})
+    suite = ElementTree.parse(tmp_path / "report/junit.xml").getroot()
+    assert {one.get("type") for one in suite.iter("failure")} == {"interrupted"}
+    assert "2 interrupted" in outcome.stderr
+
+
+# --- without an engine ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Tfdock:
+    """The command on a machine without an engine."""
+    return Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
+
+
+MATRIX = """schema: 1
+profile: {tensorflow: "2.18.0", python: "3.11", accelerator: cpu}
+axes:
+  python: ["3.11", "3.12"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("build", "--matrix", "m.yaml", "rtx3080"), "leave profiles"),
+        (("build", "--matrix", "m.yaml", "--locked"), "leave profiles"),
+        (("build",), "or a matrix"),
+        (("build", "rtx3080", "--missing"), "--missing"),
+        (("build", "rtx3080", "--only", "x", "--report", "y"), "`--only` and `--report`"),
+        (("pull", "rtx3080", "--only", "x"), "--only"),
+        (("pull", "rtx3080", "--matrix", "m.yaml"), "or a matrix"),
+        (("pull", "--matrix", "m.yaml", "--platform", "linux/arm64"), "--platform"),
+        (("pull",), "or a matrix"),
+    ],
+)
+def test_what_does_not_go_together_is_a_usage_error(alone: Tfdock, words: tuple[str, ...], told: str) -> None:
+    outcome = alone.run(*words)
+    assert outcome.code == 2, outcome.told
+    assert told in outcome.stderr
+    assert outcome.stdout == ""
+
+
+def test_a_matrix_of_which_nothing_is_asked_for_is_done(alone: Tfdock, tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    words = ("--matrix", tmp_path / "m.yaml", "--only", "nothing-*", "--report", tmp_path / "report", "--json")
+    outcome = alone.run("build", *words)
+    assert outcome.code == 0, outcome.told
+    assert (outcome.builds, outcome.document["matrix"]["cells"]) == ([], [])
+    assert "no cells" in outcome.stderr
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == [
+        "junit.xml",
+        "report.html",
+        "report.json",
+    ]
+
+
+def test_every_cell_has_its_turn_though_none_can_be_built(alone: Tfdock, tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    for jobs in ("1", "2"):
+        outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--json", "-j", jobs)
+        assert outcome.code == 6, outcome.told
+        assert [one["status"] for one in outcome.builds] == ["failed", "failed"]
+        assert outcome.document["matrix"]["counts"] == {"failed": 2}
+        assert "2 of 2 done: 2 failed" in outcome.stderr
+
+
+def test_a_report_that_cannot_be_written_is_told_before_anything_is_built(alone: Tfdock, tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    (tmp_path / "file").write_text("")
+    outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--report", tmp_path / "file", "--json")
+    assert outcome.code == 1, outcome.told
+    assert outcome.document["problems"][0]["code"] == "folder-not-writable"
+
+
+def test_a_registry_that_cannot_be_asked_is_not_one_that_lacks_a_wheel(alone: Tfdock, tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(f"{MATRIX}ci: {{registry: {closed_port()}/me/wheels}}\n")
+    outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--missing", "--json")
+    assert outcome.code == 7, outcome.told
+    assert outcome.document["problems"][0]["code"] == "registry-unreachable"
+
+
+def test_a_mistake_in_a_matrix_is_annotated_where_it_is_whatever_the_file_is_called(
+    alone: Tfdock, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a,b:c%0A::error::x ##[error]"
+    folder.mkdir()
+    base, matrix = folder / "base|`<b>.yaml", folder / "m.yaml"
+    command = alone.with_variables(**variables(tmp_path, tmp_path))
+    for wrong, release, python, place in (
+        (base, "2.18", "'3.11'", ("2", "13")),
+        (matrix, "'2.18.0'", "3.11", ("4", "12")),
+    ):
+        base.write_text(f"schema: 1\ntensorflow: {release}\naccelerator: cpu\n")
+        matrix.write_text(f"schema: 1\nbase: 'base|`<b>.yaml'\naxes:\n  python: [{python}, '3.12']\n")
+        outcome = command.run("build", "--matrix", matrix)
+        assert outcome.code == 2, outcome.told
+        (found,) = commands(outcome.stderr)
+        line, column = place
+        assert found.name == "error"
+        assert found.properties == {
+            "file": f"{folder.name}/{wrong.name}",
+            "line": line,
+            "col": column,
+            "title": "version-not-text",
+        }

@@ -1,0 +1,165 @@
+"""A rendered pipeline, really run on this machine by gitlab-ci-local: plan, jobs of a child pipeline, index."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tfdock.inspect.wheel_image import fingerprint_tag
+
+from .conftest import Workshop
+from .harness import REPOSITORY, Json, Tfdock
+from .registries import OwnRegistry, own_registry
+
+pytestmark = pytest.mark.engine
+
+BED = REPOSITORY / "ci/bed/bed"
+CAPABILITIES = ["sm_86", "sm_89"]
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
+    with own_registry(tmp_path_factory.mktemp("registry") / "files") as registry:
+        yield registry
+
+
+@pytest.fixture(scope="module")
+def gitlab_ci_local() -> str:
+    found = subprocess.run([BED, "gitlab-ci-local"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(f"no gitlab-ci-local: {found.stderr}")
+    return found.stdout.strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A repository with a matrix of two wheels and its rendered pipeline, on a machine that keeps nothing."""
+
+    folder: Path
+    tfdock: Tfdock
+    program: str
+
+    def pipeline(self, cache: Path) -> str:
+        """Run it on a machine with that cache and nothing else; what it printed."""
+        shutil.rmtree(self.folder / ".gitlab-ci-local", ignore_errors=True)
+        done = subprocess.run(
+            [
+                self.program, "--file", ".gitlab/wheels.yml", "--shell-isolation", "--no-color", "--concurrency", "1",
+            ],
+            cwd=self.folder,
+            env=replace(self.tfdock, cache=cache).environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=600,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def artifacts(self, pattern: str) -> list[Path]:
+        """Files that jobs have kept."""
+        return sorted((self.folder / ".gitlab-ci-local/artifacts").glob(pattern))
+
+    @property
+    def planned(self) -> Json:
+        """The jobs of the child pipeline."""
+        (file,) = self.artifacts("plan/tfdock-ci/jobs.yml")
+        found: Json = json.loads(file.read_text())
+        return found
+
+    @property
+    def records(self) -> list[Json]:
+        """The records of what was built."""
+        return [
+            json.loads(file.read_text())
+            for file in self.artifacts("build*/tfdock-ci/wheelhouse/.tfdock/*/*/record.json")
+        ]
+
+    @property
+    def indexed(self) -> set[str]:
+        """The wheels in the index, by their names there."""
+        pages = self.artifacts("index/tfdock-ci/wheelhouse/simple/*/index.html")
+        return {name for page in pages for name in re.findall(r">([^<]+\.whl)<", page.read_text())}
+
+
+TOKEN = "not-for-anybodys-eyes"
+
+
+@pytest.fixture
+def project(workshop: Workshop, registry: OwnRegistry, gitlab_ci_local: str) -> Project:
+    command = workshop.tfdock()
+    folder = command.home / "project"
+    (folder / "profiles").mkdir(parents=True)
+    matrix = {
+        "schema": 1,
+        "profile": {
+            "tensorflow": {"release": "99.18.0", "path": str(workshop.tree())},
+            "python": "3.11",
+            "wheel": {"name": "tensorflow_miniature"},
+        },
+        "axes": {"compute_capabilities": [[one] for one in CAPABILITIES]},
+        "runner": ["docker", "linux"],
+        "ci": {
+            "registry": f"{registry.address}/me/wheels",
+            "cache": f"{registry.address}/me/cache",
+            "install": f'ln -s {sys.prefix}/bin/tfdock "$VIRTUAL_ENV/bin/tfdock"',
+            "time_limit": "30m",
+        },
+    }
+    (folder / "profiles/matrix.yaml").write_text(json.dumps(matrix, indent=1))
+    render = [sys.executable, "-m", "tfdock", "ci", "render", "gitlab"]
+    subprocess.run(render, cwd=folder, env=command.environment, check=True, capture_output=True)
+    (folder / ".gitignore").write_text(".gitlab-ci-local*\n")
+    # What GitLab sets in jobs of protected branches, and what their owner has set.
+    variables = {"CI_COMMIT_REF_PROTECTED": "true", "TFDOCK_REGISTRY_USER": "me", "TFDOCK_REGISTRY_TOKEN": TOKEN}
+    (folder / ".gitlab-ci-local-variables.yml").write_text(json.dumps(variables))
+    identity = ["-c", "user.name=Me", "-c", "user.email=me@example.com"]
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "A matrix"]):
+        subprocess.run(["git", *identity, *words], cwd=folder, check=True)
+    return Project(folder=folder, tfdock=command, program=gitlab_ci_local)
+
+
+def test_a_pipeline_builds_what_is_missing_and_nothing_is_compiled_twice(
+    project: Project, workshop: Workshop, registry: OwnRegistry, tmp_path: Path
+) -> None:
+    first = project.pipeline(workshop.cache)
+    (job,) = project.planned.values()
+    names = [row["TFDOCK_CELLS"] for row in job["parallel"]["matrix"]]
+    for name in names:  # by which the workshop finds the images that it is to remove
+        (project.tfdock.wheelhouse / ".tfdock" / name / "image").mkdir(parents=True)
+    assert [name.split("-")[-2] for name in names] == ["sm86", "sm89"]
+    records = project.records
+    assert sorted(record["build_id"] for record in records) == sorted(names)
+    wheels = project.indexed
+    assert len(wheels) == 2
+    assert TOKEN not in first
+    assert "Login Succeeded" in first
+
+    # One wheel is gone, and so is the machine: what its build once compiled comes out of the registry.
+    gone = next(record for record in records if record["build_id"] == names[1])
+    forget(registry, fingerprint_tag(gone["fingerprint"]))
+    project.pipeline(tmp_path / "another-machine")
+    (record,) = project.records
+    assert record["build_id"] == names[1]
+    assert (record["bazel"]["executed"], record["bazel"]["hits"] > 0) == (0, True)
+    assert record["wheels"] == gone["wheels"]
+    assert project.indexed == wheels
+
+
+def forget(registry: OwnRegistry, tag: str) -> None:
+    """Take every tag of an image from the registry."""
+    tags = registry.folder / "docker/registry/v2/repositories/me/wheels/_manifests/tags"
+    links = {one: (one / "current/link").read_text() for one in tags.iterdir()}
+    for one, link in links.items():
+        if link == links[tags / tag]:
+            shutil.rmtree(one)

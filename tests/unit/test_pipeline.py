@@ -1,0 +1,417 @@
+"""Rendered pipelines: every byte of the example, what the services' own schemas and zizmor say, and hostile names.
+
+`make golden` writes ci/examples anew; the diff is then read line by line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+from tfdock.decide import pipeline
+from tfdock.decide.pipeline import SERVICES, Service, gitlab_jobs, shell_word
+from tfdock.decide.shards import GITHUB_JOBS, GITLAB_JOBS, Job, Load
+from tfdock.do import assets
+from tfdock.read import matrix as matrices
+from tfdock.talk.app import app
+
+from .desk import Desk
+
+EXAMPLE = Path(__file__).parents[2] / "ci/examples"
+PROGRAMS = Path(sys.executable).parent
+BARE = {"schema": 1, "profile": {"tensorflow": "2.18.0"}, "axes": {"python": ["3.11", "3.12"]}}
+CI = {"registry": "ghcr.io/me/wheels", "cache": "ghcr.io/me/cache", "schedule": "17 3 * * 1"}
+HOSTILE = [
+    "profiles/${{ github.token }}.yaml",
+    "profiles/$${{{ secrets.A }}}.yaml",
+    "a\"b'c\\d.yaml",
+    "$(touch pwned) `touch pwned` $HOME $$.yaml",
+    "a: b # c\n  - d\n\njobs: {}\r\t\x1b[31m.yaml",
+    "-o --help; exit 0 && true|true.yaml",
+    "é漢\u2028字\N{BOM}\N{GRINNING FACE}\x7f\x85.yaml",
+    "%{x} {{ 7 * 7 }} {% raw %}.yaml",
+]
+MATRICES: dict[str, dict[str, Any]] = {
+    "bare": BARE,
+    "full": BARE | {"ci": CI},
+    "own-machines": BARE | {"runner": ["self-hosted", "linux", "gpu"], "ci": CI | {"time_limit": "24h"}},
+    "no-rounds": BARE | {"ci": CI | {"continuations": 0, "jobs": 4}},
+    "two-registries": BARE
+    | {"ci": CI | {"registry": "registry.example:5000/w", "branches": ["main", "release/1.x"]}},
+    "wheels-only": BARE | {"ci": {"registry": "registry.example/me/wheels"}},
+    "cache-only": BARE | {"ci": {"cache": "registry.example/me/cache", "continuations": 20}},
+    "install": BARE | {"ci": CI | {"install": "pip install \"a${{ github.token }}\" 'b' $HOME # c"}},
+}
+
+
+def rendered(
+    service: Service, document: dict[str, Any] = MATRICES["full"], path: str = "profiles/matrix.yaml", cells: int = 2
+) -> dict[str, str]:
+    matrix = matrices.read(json.dumps(document), path)
+    return pipeline.files(
+        service,
+        matrix,
+        path=path,
+        command=f"tfdock ci render {service} {shell_word(path)}",
+        cells=cells,
+        install="pip install tfdock==1.0",
+        templates=assets.pipeline_templates(),
+        actions=assets.knowledge().ci_actions,
+    )
+
+
+def written(folder: Path, files: dict[str, str]) -> list[Path]:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+    return [folder / name for name in files]
+
+
+def loaded(files: dict[str, str]) -> list[Any]:
+    return [yaml.safe_load(text) for text in files.values()]
+
+
+# --- the example ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_example_is_what_its_matrix_asks_for(service: str, refresh_golden: bool) -> None:
+    words = ["ci", "render", service, "--force"] if refresh_golden else ["ci", "check", "--service", service]
+    result = subprocess.run(
+        [sys.executable, "-m", "tfdock", *words], cwd=EXAMPLE, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_every_action_stands_with_its_commit_and_its_source() -> None:
+    rows = assets.knowledge().ci_actions
+    used = {name for text in rendered("github").values() for name in re.findall(r"uses: ([^@\s]+)@", text)}
+    assert used == set(rows)
+    for text in rendered("github").values():
+        for line in re.findall(r"uses: .*", text):
+            assert re.fullmatch(r"uses: [\w/-]+@[0-9a-f]{40} # v[0-9.]+", line)
+
+
+# --- what others say of them ----------------------------------------------------------------------------------------
+
+
+def cases() -> Iterator[Any]:
+    for name, document in MATRICES.items():
+        yield pytest.param(document, "profiles/matrix.yaml", 2, id=name)
+    yield pytest.param(MATRICES["full"], "profiles/matrix.yaml", 2 * GITHUB_JOBS + 1, id="three-parts")
+    for number, path in enumerate(HOSTILE):
+        yield pytest.param(MATRICES["full"], path, 2, id=f"hostile-{number}")
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """All cases as files, by service: a checker that starts once is fast."""
+    found: dict[str, list[Path]] = {service: [] for service in SERVICES}
+    for number, case in enumerate(cases()):
+        folder = tmp_path_factory.mktemp(f"case-{number}")
+        for service in SERVICES:
+            found[service] += written(folder, rendered(service, *case.values))
+    return found
+
+
+def said(*words: str | Path) -> str:
+    done = subprocess.run([PROGRAMS / words[0], *words[1:]], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_github_files_are_as_github_s_schema_wants_them(everything: dict[str, list[Path]]) -> None:
+    assert not said("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *everything["github"])
+
+
+def test_gitlab_files_are_as_gitlab_s_schema_wants_them(everything: dict[str, list[Path]]) -> None:
+    schema = ["--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci"]
+    assert not said("check-jsonschema", *schema, *everything["gitlab"])
+
+
+def test_the_jobs_of_a_plan_are_as_gitlab_s_schema_wants_them(tmp_path: Path) -> None:
+    (_, build) = loaded(rendered("gitlab"))
+    jobs = {"none.yml": gitlab_jobs([]), "some.yml": gitlab_jobs([job("a", "gpu"), job("b", "cpu")])}
+    files = written(tmp_path, {name: json.dumps(build | some) for name, some in jobs.items()})
+    schema = ["--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci"]
+    assert not said("check-jsonschema", *schema, *files)
+
+
+def test_zizmor_finds_nothing_not_even_when_it_is_pedantic(everything: dict[str, list[Path]]) -> None:
+    options = ["--offline", "--no-progress", "--persona", "pedantic"]
+    assert not said("zizmor", *options, *everything["github"])
+
+
+def test_zizmor_would_find_a_value_in_a_script(tmp_path: Path) -> None:
+    (first, *_) = rendered("github").values()
+    (file,) = written(tmp_path, {"w.yml": first.replace("tfdock --version", "echo ${{ github.head_ref }}")})
+    assert "template-injection" in said("zizmor", "--offline", "--no-progress", file)
+
+
+@pytest.mark.parametrize(
+    "file", sorted(Path(EXAMPLE.parent, "templates/steps").iterdir()), ids=lambda file: file.name
+)
+def test_a_step_is_plain_shell_without_any_value_in_it(file: Path) -> None:
+    assert subprocess.run(["sh", "-n", file], check=False).returncode == 0
+    assert not re.search(r"\{[{%]|\$\{\{", file.read_text())
+
+
+# --- the same, and safe ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_same_matrix_gives_the_same_bytes(service: Service) -> None:
+    program = (
+        "import sys; from tests.unit.test_pipeline import rendered; print(*rendered(sys.argv[1]).items(), sep='\\n')"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", program, service],
+            cwd=EXAMPLE.parents[1],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1] != b""
+
+
+def meant(service: Service, value: str) -> str:
+    """What a job sees of a value in its environment, by the service's own rules."""
+    if service == "gitlab":
+        assert not re.sub(r"\$\$", "", value).count("$")
+        return value.replace("$$", "$")
+    # Expressions: only texts, in which there is nothing to evaluate.
+    return re.sub(r"\$\{\{(.*?)\}\}", lambda found: re.fullmatch(r"\s*'([^']*)'\s*", found[1])[1], value)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("path", HOSTILE)
+def test_a_hostile_name_reaches_a_job_as_it_is_and_nothing_else(service: Service, path: str) -> None:
+    plain, hostile = (loaded(rendered(service, path=one)) for one in ("profiles/matrix.yaml", path))
+    for document, other in zip(plain, hostile, strict=True):
+        names = "env" if service == "github" else "variables"
+        assert meant(service, other[names].pop("TFDOCK_MATRIX")) == path
+        del document[names]["TFDOCK_MATRIX"]
+        # What is named after the matrix: files and groups. All else, and every script, is the same.
+        name = Path(next(iter(rendered(service, path=path)))).stem
+        assert re.fullmatch(r"wheels(-[a-z0-9-]+)?", name)
+        assert json.dumps(other).replace(name, "wheels") == json.dumps(document)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_command_that_installs_is_a_value_as_well(service: Service) -> None:
+    for document in loaded(rendered(service, MATRICES["install"])):
+        values = document["env" if service == "github" else "variables"]
+        assert meant(service, values["TFDOCK_INSTALL"]) == MATRICES["install"]["ci"]["install"]
+
+
+@pytest.mark.parametrize("path", HOSTILE)
+def test_the_command_in_the_head_is_one_line_and_means_the_file(path: str) -> None:
+    (text, *_) = rendered("github", path=path).values()
+    head = text.partition("\n\n")[0]
+    assert all(line.startswith("#") for line in head.splitlines())
+    told = subprocess.run(
+        ["bash", "-c", f"printf %s {shell_word(path)}"],
+        capture_output=True,
+        check=True,
+        env={"PATH": os.environ["PATH"]},
+    )
+    assert told.stdout == path.encode()
+
+
+def test_no_secret_is_part_of_a_script() -> None:
+    for document in loaded(rendered("github", MATRICES["two-registries"])):
+        for job in document["jobs"].values():
+            for step in job["steps"]:
+                assert "${{" not in step.get("run", "")
+                assert "secrets." not in json.dumps(step.get("with", {}))
+
+
+# --- rights, limits, rounds -----------------------------------------------------------------------------------------
+
+
+def test_only_trusted_jobs_may_push() -> None:
+    trusted, untrusted = loaded(rendered("github"))
+    rights = {name: job["permissions"] for name, job in trusted["jobs"].items()}
+    assert trusted["permissions"] == untrusted["permissions"] == {}
+    assert {name for name, some in rights.items() if "write" in some.values()} == {
+        "build",
+        "build-2",
+        "build-3",
+        "attest",
+    }
+    assert {name for name, some in rights.items() if "id-token" in some} == {"attest"}
+    assert all(job["permissions"] == {"contents": "read", "packages": "read"} for job in untrusted["jobs"].values())
+    text = rendered("github")[".github/workflows/wheels-pull-request.yml"]
+    assert "cache push" not in text
+    assert "image push" not in text
+    assert trusted["jobs"]["plan"]["if"] == "${{ github.ref == 'refs/heads/main' }}"
+    (_, build) = loaded(rendered("gitlab"))
+    (pushing,) = [step for step in build[".build"]["script"] if "tfdock cache push" in step]
+    assert pushing.startswith('if [ "${CI_COMMIT_REF_PROTECTED:-}" = true ]; then')
+
+
+def test_rounds_follow_one_another_only_where_there_is_a_cache() -> None:
+    def jobs(name: str, cells: int = 2) -> list[str]:
+        return list(loaded(rendered("github", MATRICES[name], cells=cells))[0]["jobs"])
+
+    assert jobs("full") == ["plan", "build", "plan-2", "build-2", "plan-3", "build-3", "attest", "index"]
+    assert jobs("no-rounds") == jobs("wheels-only") == jobs("bare") == ["plan", "build", "attest", "index"]
+    assert len(jobs("cache-only")) == 2 * 21 + 2
+    parts = jobs("no-rounds", GITHUB_JOBS + 1)
+    assert parts == ["plan", "build-part-1", "build-part-2", "attest", "index"]
+
+
+def test_a_job_has_time_beside_its_build_and_ends_before_github_ends_it() -> None:
+    (trusted, _) = loaded(rendered("github"))
+    assert {job["timeout-minutes"] for name, job in trusted["jobs"].items() if name.startswith("build")} == {355}
+    refused = matrices.read(json.dumps(BARE | {"ci": {"time_limit": "5h21m"}}), "m.yaml")
+    assert pipeline.refusal("gitlab", refused) is None
+    assert pipeline.refusal("github", matrices.read(json.dumps(MATRICES["own-machines"]), "m.yaml")) is None
+    problem = pipeline.refusal("github", refused)
+    assert problem is not None
+    assert problem.code == "ci-time-limit"
+
+
+def job(name: str, *runner: str) -> Job:
+    return Job(loads=(Load(name=name, seconds=None, group="g", runner=runner),))
+
+
+def test_gitlab_s_jobs_are_one_for_each_kind_of_machine_and_200() -> None:
+    jobs = [job(f"a{number}", "gpu", "linux") for number in range(GITLAB_JOBS + 1)] + [job("b", "cpu")]
+    found = gitlab_jobs(jobs)
+    assert {name: (one["tags"], len(one["parallel"]["matrix"])) for name, one in found.items()} == {
+        "build 1": (["gpu", "linux"], 200),
+        "build 2": (["gpu", "linux"], 1),
+        "build 3": (["cpu"], 1),
+    }
+    assert found["build 3"]["parallel"]["matrix"] == [{"TFDOCK_JOB": "b", "TFDOCK_CELLS": "b"}]
+    assert gitlab_jobs([]) == {}
+
+
+# --- the commands ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def repository(tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the example's matrix, which is the working folder."""
+    monkeypatch.setattr(assets, "knowledge", lambda *_: desk.knowledge)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(EXAMPLE / "profiles", tmp_path / "profiles")
+    return tmp_path
+
+
+def ci(*words: str) -> Result:
+    return CliRunner().invoke(app, ["ci", *words])
+
+
+def codes(result: Result) -> list[str]:
+    return re.findall(r"\[(ci-[a-z-]+)\]", result.stderr)
+
+
+WORKFLOWS = [".github/workflows/wheels.yml", ".github/workflows/wheels-pull-request.yml"]
+
+
+def test_what_was_rendered_is_fresh_until_the_matrix_changes(repository: Path) -> None:
+    first = ci("render", "github")
+    assert (first.exit_code, first.stdout.split()) == (0, WORKFLOWS)
+    assert ci("check").exit_code == 0
+    matrix = repository / "profiles/matrix.yaml"
+    matrix.write_text(matrix.read_text().replace("17 3", "18 4"))
+    stale = ci("check")
+    assert (stale.exit_code, codes(stale)) == (4, ["ci-file-stale"])
+    assert '-    - cron: "17 3 * * 1"\n+    - cron: "18 4 * * 1"\n' in stale.stdout
+    assert ci("render", "github").exit_code == 0
+    assert ci("check").exit_code == 0
+
+
+def test_an_edited_file_is_told_and_not_replaced(repository: Path) -> None:
+    ci("render", "github")
+    file = repository / WORKFLOWS[0]
+    edited = file.read_text().replace("ubuntu-24.04", "ubuntu-26.04")
+    file.write_text(edited)
+    checked = ci("check")
+    assert (checked.exit_code, codes(checked)) == (4, ["ci-file-edited"])
+    assert '-    runs-on: ["ubuntu-26.04"]\n' in checked.stdout
+    refused = ci("render", "github")
+    assert (refused.exit_code, codes(refused), file.read_text()) == (2, ["ci-file-edited"], edited)
+    assert ci("render", "github", "--force").exit_code == 0
+    assert ci("check").exit_code == 0
+
+
+def test_somebody_else_s_file_is_not_replaced_and_nothing_is_half_written(repository: Path) -> None:
+    file = repository / WORKFLOWS[1]
+    file.parent.mkdir(parents=True)
+    file.write_text("name: mine\n")
+    refused = ci("render", "github")
+    assert (refused.exit_code, codes(refused)) == (2, ["ci-file-foreign"])
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    assert file.read_text() == "name: mine\n"
+    assert codes(ci("check")) == ["ci-not-rendered"]
+
+
+def test_a_file_that_is_gone_is_stale_and_a_service_that_is_asked_for_must_be_there(repository: Path) -> None:
+    ci("render", "github")
+    (repository / WORKFLOWS[1]).unlink()
+    assert codes(ci("check")) == ["ci-file-stale"]
+    ci("render", "github")
+    assert codes(ci("check", "--service", "gitlab")) == ["ci-file-stale", "ci-file-stale"]
+    assert ci("check").exit_code == 0
+
+
+def test_a_matrix_must_be_where_jobs_will_look_for_it(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (repository / "sub").mkdir()
+    monkeypatch.chdir(repository / "sub")
+    refused = ci("render", "github", "../profiles/matrix.yaml")
+    assert (refused.exit_code, codes(refused)) == (2, ["ci-matrix-outside"])
+
+
+def test_a_name_that_is_no_text_is_refused(repository: Path) -> None:
+    name = os.fsdecode(b"\xff.yaml")
+    shutil.copyfile(repository / "profiles/matrix.yaml", repository / name)
+    refused = ci("render", "github", name)
+    assert (refused.exit_code, codes(refused)) == (2, ["ci-matrix-name"])
+
+
+def test_a_limit_that_github_does_not_have_stops_github_alone(repository: Path) -> None:
+    matrix = repository / "profiles/matrix.yaml"
+    matrix.write_text(matrix.read_text() + "  time_limit: 6h\n")
+    refused = ci("render", "github")
+    assert (refused.exit_code, codes(refused)) == (2, ["ci-time-limit"])
+    assert not (repository / ".github").exists()
+    assert ci("render", "gitlab").exit_code == 0
+    assert ci("check").exit_code == 0
+
+
+def test_the_json_document_has_states_and_differences(repository: Path) -> None:
+    document = json.loads(ci("render", "gitlab", "--json").stdout)
+    assert (document["schema"], document["ok"], len(document["files"])) == ("tfdock.ci-render/1", True, 2)
+    file = repository / ".gitlab/wheels.yml"
+    file.write_text(file.read_text() + "# mine\n")
+    document = json.loads(ci("check", "--json").stdout)
+    assert (document["schema"], document["ok"]) == ("tfdock.ci-check/1", False)
+    assert [one["state"] for one in document["files"]] == ["edited", "fresh"]
+    assert "# mine" in document["files"][0]["difference"]
+
+
+@pytest.mark.parametrize(("name", "service"), list(itertools.product(HOSTILE[:3] + HOSTILE[5:], SERVICES)))
+def test_a_hostile_name_on_disk_is_rendered_and_checked(repository: Path, name: str, service: str) -> None:
+    path = repository / name.replace("profiles/", "")
+    shutil.copyfile(repository / "profiles/matrix.yaml", path)
+    assert ci("render", service, "--", path.name).exit_code == 0
+    assert ci("check", "--", path.name).exit_code == 0

@@ -1,0 +1,175 @@
+"""`Matrix` -> its cells: the product of the axes, what is excluded, included and overridden. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tfdock.errors import Problem, ProfileError
+from tfdock.read import profile as profiles
+from tfdock.read.matrix import Matrix, Rule, nested, same
+from tfdock.read.profile import Profile
+from tfdock.read.yamldoc import Node
+
+MOST_CELLS = 20_000
+"""How many cells a matrix may have; planning one takes milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination:
+    """One cell of a matrix: a whole profile.
+
+    `fields` are what it says over the base, by dotted name, with what overrides changed; `document` is the profile.
+    `place` is the value of an axis or the entry of `include` that stands for it. `rules` are all that mean it.
+    """
+
+    fields: Mapping[str, Node]
+    document: Node
+    runner: tuple[str, ...]
+    place: Node
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def values(self) -> frozenset[str]:
+        """Its fields with their values, each as one text."""
+        return frozenset(f"{name}={same(node)}" for name, node in self.fields.items())
+
+    @property
+    def excluded(self) -> Rule | None:
+        """The first rule that leaves it out, if one does."""
+        return next((rule for rule in self.rules if rule.reason), None)
+
+
+def expand(matrix: Matrix) -> tuple[Combination, ...]:
+    """Every cell, in the order written: the first axis changes slowest, `include` comes last.
+
+    A cell that is excluded is among them. `exclude` is for combinations of the axes, `overrides` for what is included
+    too; both look at the cell before anything is overridden. Raises ProfileError (`matrix-too-large`).
+    """
+    count = (prod(map(len, matrix.axes.values())) if matrix.axes else 0) + len(matrix.include)
+    if count > MOST_CELLS:
+        node = matrix.document.entries["axes" if matrix.axes else "include"]
+        raise ProfileError(
+            Problem(
+                code="matrix-too-large",
+                message=f"the matrix has {count} cells, of {MOST_CELLS} at most",
+                fix="take values out of the axes, or make several matrices of it",
+                file=matrix.file,
+                line=node.line,
+                column=node.column,
+            )
+        )
+    both, overrides = _wanted((*matrix.exclude, *matrix.overrides)), _wanted(matrix.overrides)
+    product = (_cell(matrix, fields, place, both) for fields, place in _product(matrix))
+    included = (_cell(matrix, node.entries, node, overrides, node.keys) for node in matrix.include)
+    return (*product, *included)
+
+
+def idle(matrix: Matrix, cells: Iterable[Combination]) -> tuple[Problem, ...]:
+    """A warning for each rule by which no cell is meant: mostly its value is misspelt."""
+    used = {id(rule) for cell in cells for rule in cell.rules}
+    return tuple(
+        Problem(
+            code="matrix-rule-idle",
+            message="no cell has what this rule is for",
+            fix="correct its values, or remove it",
+            severity="warning",
+            file=matrix.file,
+            line=rule.place.line,
+            column=rule.place.column,
+        )
+        for rule in (*matrix.exclude, *matrix.overrides)
+        if id(rule) not in used
+    )
+
+
+def misspelt(matrix: Matrix, cell: Combination) -> tuple[Problem, ...]:
+    """What is wrong with rules as pieces of a profile: a name that no profile knows, a version that is no text.
+
+    `cell` is one whose profile is as it must be.
+    """
+    found: list[Problem] = []
+    for rule in (*matrix.exclude, *matrix.overrides):
+        where = rule.place.entries["when"]
+        try:
+            profiles.checked(
+                Profile, profiles.overlaid(cell.document, nested(rule.when, where, where.keys)), matrix.file
+            )
+        except ProfileError as error:
+            # Whether it fits that very cell is no question: it may be for none of the others either, see `idle`.
+            found += [one for one in error.problems if one.code in ("profile-unknown-key", "version-not-text")]
+    return tuple(found)
+
+
+def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[int, ...]:
+    """The places of a few cells that have every value that any has, in order; cheap ones where it is all the same.
+
+    Greedy: always the cell with most values that none has yet; then those go of which others have everything.
+    """
+    # A cell gains less the more are chosen, never more: the best by what was known is looked at again, and no other.
+    waiting = [(-len(set(some)), costs[place], place) for place, some in enumerate(values)]
+    heapq.heapify(waiting)
+    lacking = {value for some in values for value in some}
+    chosen = []
+    while lacking:
+        known, cost, place = heapq.heappop(waiting)
+        gain = -len(lacking.intersection(values[place]))
+        if gain == known:
+            chosen.append(place)
+            lacking.difference_update(values[place])
+        elif gain:
+            heapq.heappush(waiting, (gain, cost, place))
+    # The first ones were chosen before it was known what the later ones have.
+    for place in list(chosen):
+        others = {value for other in chosen if other != place for value in values[other]}
+        if others.issuperset(values[place]):
+            chosen.remove(place)
+    return tuple(sorted(chosen))
+
+
+_Wanted = list[tuple[Rule, dict[tuple[str, ...], str]]]
+
+
+def _wanted(rules: Iterable[Rule]) -> _Wanted:
+    """Rules with what they look for, by path in a profile."""
+    return [(rule, {tuple(name.split(".")): same(value) for name, value in rule.when.items()}) for rule in rules]
+
+
+def _product(matrix: Matrix) -> Iterator[tuple[Mapping[str, Node], Node]]:
+    """The fields of each combination, and the value of the last axis, which changes fastest."""
+    names = tuple(matrix.axes)
+    for values in itertools.product(*matrix.axes.values()) if names else ():
+        yield dict(zip(names, values, strict=True)), values[-1]
+
+
+def _cell(
+    matrix: Matrix,
+    fields: Mapping[str, Node],
+    place: Node,
+    rules: _Wanted,
+    keys: Mapping[str, tuple[int, int]] | None = None,
+) -> Combination:
+    axes = matrix.document.entries.get("axes", place).keys
+    document = profiles.overlaid(matrix.base, nested(fields, place, axes if keys is None else keys))
+    meant = tuple(rule for rule, wanted in rules if _meant(wanted, document))
+    runner, said = matrix.runner, dict(fields)
+    for rule in meant:
+        runner = runner if rule.runner is None else rule.runner
+        if rule.sets is not None:
+            document = profiles.overlaid(document, nested(rule.sets.entries, rule.sets, rule.sets.keys))
+            said |= rule.sets.entries
+    return Combination(fields=said, document=document, runner=runner, place=place, rules=meant)
+
+
+def _meant(wanted: Mapping[tuple[str, ...], str], document: Node) -> bool:
+    return all(same(_found(document, path)) == value for path, value in wanted.items())
+
+
+def _found(document: Node, path: tuple[str, ...]) -> Node | None:
+    node: Node | None = document
+    for part in path:
+        node = node.entries.get(part) if node else None
+    return node

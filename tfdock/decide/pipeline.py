@@ -1,0 +1,301 @@
+"""Matrix -> the files of a CI pipeline that makes its wheels: plan, build, plan again for what was cut, index. Pure.
+
+Templates lay out, this module decides. Values of the matrix reach a file as one kind of YAML scalar, in which neither
+YAML nor the service finds anything to obey; the shell's steps hold no values at all and read them from their
+environment. What is to be built no file says: the plan of a run does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Literal
+
+from tfdock.decide.render import from_template
+from tfdock.decide.shards import GITHUB_JOBS, GITLAB_JOBS, Job, split
+from tfdock.errors import Problem
+from tfdock.model import ImageRef
+from tfdock.read.amounts import parse_seconds
+from tfdock.read.knowledge import CiAction
+from tfdock.read.matrix import Ci, Matrix
+
+Service = Literal["github", "gitlab"]
+State = Literal["fresh", "missing", "stale", "edited", "foreign"]
+
+TIME_LIMIT = "5h15m"
+"""How long a job builds where the matrix does not say."""
+_MARGIN = 40
+"""Minutes of a job beside its build: installing, the cache there and back, the wheels."""
+_GITHUB_MINUTES = 360
+"""After which GitHub ends a job on a machine of its own."""
+_GITLAB_RETRIES = 2
+"""How often GitLab starts a job again at most."""
+_GITHUB_REGISTRY = "ghcr.io"
+"""The registry that a job of GitHub may use by its own token."""
+_SELF_HOSTED = "self-hosted"
+_SEAL = "# sha256 of the lines below: "
+
+
+def files(
+    service: Service,
+    matrix: Matrix,
+    *,
+    path: str,
+    command: str,
+    cells: int,
+    install: str,
+    templates: Mapping[str, str],
+    actions: Mapping[str, CiAction],
+) -> dict[str, str]:
+    """The files of a pipeline, by their paths in the repository; the same texts for the same arguments.
+
+    `path` is the matrix's in the repository, `command` renders it, `install` installs tfdock where the matrix does
+    not say how. `cells` is how many wheels it asks for at most. Whether the service takes it says `refusal`.
+    """
+    ci, name = matrix.ci, _name(path)
+    parts = max(ceil(cells / GITHUB_JOBS), 1)
+    rounds = _rounds(ci, parts)
+    builds = [build["id"] for one in rounds for build in one["builds"]]
+    values: dict[str, object] = {
+        "actions": {action: f"{action}@{row.commit} # {row.version}" for action, row in actions.items()},
+        "any_wheels": " || ".join(f"needs.{build}.outputs.wheels == 'true'" for build in builds),
+        "branches": ci.branches,
+        "build_file": f".gitlab/{name}-build.yml",
+        "builds": builds,
+        "cache": ci.cache or "",
+        "changed_since": "",
+        "command": command,
+        "install": ci.install or install,
+        "logins": list(_logins(ci)),
+        "matrix": path,
+        "minutes": _minutes(ci),
+        "name": name,
+        "only_round": _round(1, parts, last=True),
+        "registry": ci.registry or "",
+        "retries": min(ci.continuations, _GITLAB_RETRIES) if ci.cache else 0,
+        "rounds": rounds,
+        "runner": list(matrix.runner),
+        "schedule": ci.schedule or "",
+        "shards": str(ci.jobs or ""),
+        "time_limit": ci.time_limit or TIME_LIMIT,
+        "trusted": " || ".join(f"github.ref == 'refs/heads/{branch}'" for branch in ci.branches),
+    }
+    filters = (("scalar", _SCALARS[service]), ("comment", _comment), ("expression", _expression))
+    return {
+        target.format(name=name): _sealed(from_template(templates, template, values, filters).decode())
+        for target, template in _FILES[service].items()
+    }
+
+
+def _rounds(ci: Ci, parts: int) -> list[dict[str, Any]]:
+    """Rounds of planning and building, each with as many jobs as it takes matrices: their names and conditions.
+
+    Without a cache there is one: the next would begin where this one did.
+    """
+    count = ci.continuations + 1 if ci.cache else 1
+    return [_round(number, parts, last=number == count) for number in range(1, count + 1)]
+
+
+def _round(number: int, parts: int, *, last: bool) -> dict[str, Any]:
+    plan, builds = _of_round("plan", number), _builds(number, parts)
+    before = _builds(number - 1, parts) if number > 1 else []
+    return {
+        "number": number,
+        "last": last,
+        "plan": plan,
+        "title": "Plan" if number == 1 else f"Plan, round {number}",
+        "needs": before,
+        "cut": " || ".join(f"needs.{build}.outputs.cut == 'true'" for build in before),
+        "builds": [_build(build, plan, part) for part, build in enumerate(builds)],
+    }
+
+
+def _build(name: str, plan: str, part: int) -> dict[str, str]:
+    matrix = f"fromJSON(needs.{plan}.outputs.plan)[{part}]"
+    # Before the matrix is looked at: GitHub refuses an empty one.
+    wanted = f"!cancelled() && needs.{plan}.result == 'success' && {matrix}.include[0] != null"
+    return {"id": name, "matrix": matrix, "wanted": wanted}
+
+
+def _of_round(job: str, number: int) -> str:
+    return job if number == 1 else f"{job}-{number}"
+
+
+def _builds(number: int, parts: int) -> list[str]:
+    build = _of_round("build", number)
+    return [build] if parts == 1 else [f"{build}-part-{part}" for part in range(1, parts + 1)]
+
+
+_FILES: Mapping[Service, Mapping[str, str]] = {
+    "github": {
+        ".github/workflows/{name}.yml": "github.yml.j2",
+        ".github/workflows/{name}-pull-request.yml": "github-pull-request.yml.j2",
+    },
+    "gitlab": {".gitlab/{name}.yml": "gitlab.yml.j2", ".gitlab/{name}-build.yml": "gitlab-build.yml.j2"},
+}
+SERVICES = tuple(_FILES)
+
+
+def _name(path: str) -> str:
+    """What files of this matrix are called: `wheels`, or after a matrix with a name of its own."""
+    stem = path.rpartition("/")[2].rpartition(".")[0] or path
+    slug = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:60]
+    return "wheels" if slug in ("matrix", "") else f"wheels-{slug}"
+
+
+def _minutes(ci: Ci) -> int:
+    """After how many minutes a service is to end a job: what the build has, and what is around it."""
+    return ceil(parse_seconds(ci.time_limit or TIME_LIMIT) / 60) + _MARGIN
+
+
+def refusal(service: Service, matrix: Matrix) -> Problem | None:
+    """Why jobs of a service cannot be as long as a matrix wants them."""
+    if service != "github" or _minutes(matrix.ci) <= _GITHUB_MINUTES or _own_machines(matrix):
+        return None
+    node = matrix.document.at_field("ci.time_limit")
+    return Problem(
+        code="ci-time-limit",
+        message=f"GitHub ends a job that builds for {matrix.ci.time_limit} before it has kept its cache",
+        why=f"jobs on its machines end after {_GITHUB_MINUTES} minutes, and {_MARGIN} of them are for what is around "
+        "the build",
+        fix=f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as it takes; or `runner:` with a machine of "
+        f"your own, which has the label `{_SELF_HOSTED}`",
+        file=node.file or matrix.file,
+        line=node.line,
+        column=node.column,
+        field="ci.time_limit",
+    )
+
+
+def _own_machines(matrix: Matrix) -> bool:
+    """Whether every job runs on a machine of the user's."""
+    runners = (matrix.runner, *(rule.runner for rule in matrix.overrides if rule.runner is not None))
+    return all(_SELF_HOSTED in runner for runner in runners)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A registry that a job logs in to; `own` where the service's own token is good for it, else `secret` begins the
+    names of the variable with the user and of the secret with the token."""
+
+    host: str
+    own: bool
+    secret: str
+
+
+def _logins(ci: Ci) -> Iterator[Login]:
+    hosts: dict[str, str] = {}
+    for name, secret in ((ci.registry, "TFDOCK_REGISTRY"), (ci.cache, "TFDOCK_CACHE")):
+        if name:
+            hosts.setdefault(ImageRef.parse(name).registry, secret)
+    yield from (Login(host, host == _GITHUB_REGISTRY, secret) for host, secret in hosts.items())
+
+
+# --- values in files ------------------------------------------------------------------------------------------------
+
+
+def _scalar(value: object) -> str:
+    """A text, or a list of such, as JSON, which is YAML on one line.
+
+    But for characters beyond U+FFFF: JSON escapes them as two, which YAML does not put together.
+    """
+    return re.sub(r"[^ -~]", _shown_or_escaped, json.dumps(value, ensure_ascii=False))
+
+
+def _shown_or_escaped(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else f"\\U{ord(found[0]):08x}"
+
+
+def _github_scalar(value: object) -> str:
+    """A value without an expression of GitHub's, but for the one that gives what would begin another."""
+    return _scalar(value).replace("${{", "${{ '${{' }}")
+
+
+def _gitlab_scalar(value: object) -> str:
+    """A value with the dollar sign as GitLab's variables have it."""
+    return _scalar(value).replace("$", "$$")
+
+
+_SCALARS: Mapping[Service, Callable[[object], str]] = {"github": _github_scalar, "gitlab": _gitlab_scalar}
+
+
+def _expression(text: str) -> str:
+    """An expression of GitHub's, which templates write and no value is part of."""
+    return f"${{{{ {text} }}}}"
+
+
+def _comment(text: str) -> str:
+    """Text for a comment, on its line."""
+    return text if text.isprintable() else ascii(text)
+
+
+def shell_word(text: str) -> str:
+    """A word of a command line as one types it, on one line whatever is in it."""
+    if text.isprintable():
+        return shlex.quote(text)
+    escaped = (one if one.isprintable() and one not in "\\'" else _escape(one) for one in text)
+    return f"$'{''.join(escaped)}'"
+
+
+def _escape(character: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+# --- jobs of a child pipeline ---------------------------------------------------------------------------------------
+
+
+def gitlab_jobs(jobs: Sequence[Job]) -> dict[str, Any]:
+    """The jobs of a round for a child pipeline of GitLab, by name; what they do says the rendered file beside them.
+
+    GitLab makes no list of tags out of a variable, so each kind of machine has a `parallel: matrix:` of its own.
+    """
+    kinds: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for job in jobs:
+        cells = " ".join(load.name for load in job.loads)
+        kinds.setdefault(job.loads[0].runner, []).append({"TFDOCK_JOB": job.name, "TFDOCK_CELLS": cells})
+    parts = ((runner, part) for runner, rows in kinds.items() for part in split(rows, GITLAB_JOBS))
+    return {
+        f"build {number}": {"extends": ".build", "tags": list(runner), "parallel": {"matrix": list(part)}}
+        for number, (runner, part) in enumerate(parts, start=1)
+    }
+
+
+# --- files that are there -------------------------------------------------------------------------------------------
+
+
+def _sealed(text: str) -> str:
+    """The file with a hash in its head: an old file can be told from one that was edited."""
+    head, _, body = text.partition("\n\n")
+    return f"{head}\n{_SEAL}{_hash(body)}\n\n{body}"
+
+
+def _hash(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def state(found: str | None, wanted: str) -> State:
+    """What a file is, beside what it should be: `stale` was rendered from something else, `edited` was changed since,
+    `foreign` was never rendered."""
+    if found is None:
+        return "missing"
+    if found == wanted:
+        return "fresh"
+    head, _, body = found.partition("\n\n")
+    seal = head.rpartition("\n")[2]
+    if not seal.startswith(_SEAL):
+        return "foreign"
+    return "stale" if seal == f"{_SEAL}{_hash(body)}" else "edited"
+
+
+def difference(found: str, wanted: str, path: str) -> str:
+    """What would change in a file if it were rendered, as a unified diff."""
+    lines = difflib.unified_diff(
+        found.splitlines(), wanted.splitlines(), f"{path} (there)", f"{path} (rendered)", lineterm=""
+    )
+    return "\n".join(lines)

@@ -1,0 +1,159 @@
+"""Cells shared out among jobs: balanced by what they cost, and those that share a toolchain kept together. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import TypeVar
+
+GITHUB_JOBS = 256
+"""Jobs that GitHub makes of one matrix at most."""
+GITLAB_JOBS = 200
+"""The same of GitLab's `parallel: matrix:`."""
+_T = TypeVar("_T")
+_TOLERATED = 1.25
+"""A job may take so many times its fair share before a group is torn apart for it: each part makes its image, and
+fills its cache, anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A cell as work: seconds, None where nobody knows; what it shares with others; the labels of its machine."""
+
+    name: str
+    seconds: float | None
+    group: str
+    runner: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Cells that one machine builds, one after another; those of one group follow each other."""
+
+    loads: tuple[Load, ...]
+
+    @property
+    def name(self) -> str:
+        """The build id of its cell; of several, that of the first and how many more there are."""
+        return self.loads[0].name + (f"+{len(self.loads) - 1}" if len(self.loads) > 1 else "")
+
+    @property
+    def minutes(self) -> int | None:
+        """What it is expected to take, rounded up; None where nothing is known of a cell of it."""
+        known = [load.seconds for load in self.loads if load.seconds is not None]
+        return ceil(sum(known) / 60) if len(known) == len(self.loads) else None
+
+
+def grouped(loads: Iterable[Load]) -> tuple[Load, ...]:
+    """The same cells, those of a group one after another; else in their order."""
+    return tuple(load for group in _by(loads, lambda load: load.group) for load in group)
+
+
+def jobs(loads: Sequence[Load], count: int | None = None) -> tuple[Job, ...]:
+    """At most `count` jobs, and at least one for each kind of machine; without a count, one for each cell.
+
+    The same cells give the same jobs, in the order of their first cells.
+    """
+    loads = grouped(loads)
+    if count is None or not loads:
+        return tuple(Job(loads=(load,)) for load in loads)
+    cost = _cost(loads)
+    machines = _by(loads, lambda load: load.runner)
+    shares = _shares(machines, count, cost)
+    found = [job for some, share in zip(machines, shares, strict=True) for job in _shared_out(some, share, cost)]
+    place = {load: number for number, load in enumerate(loads)}
+    return tuple(sorted(found, key=lambda job: place[job.loads[0]]))
+
+
+def split(items: Sequence[_T], most: int) -> tuple[tuple[_T, ...], ...]:
+    """The items in order, at most so many together: what a service takes at once."""
+    return tuple(tuple(items[start : start + most]) for start in range(0, len(items), most)) or ((),)
+
+
+_Cost = Callable[[Load], float]
+
+
+def _cost(loads: Sequence[Load]) -> _Cost:
+    """What a cell counts for: where nobody knows, as much as the others do on average."""
+    known = [load.seconds for load in loads if load.seconds]
+    usual = sum(known) / len(known) if known else 1.0
+    return lambda load: usual if load.seconds is None else load.seconds
+
+
+def _by(loads: Iterable[Load], key: Callable[[Load], Hashable]) -> list[list[Load]]:
+    found: dict[Hashable, list[Load]] = {}
+    for load in loads:
+        found.setdefault(key(load), []).append(load)
+    return list(found.values())
+
+
+def _shares(machines: Sequence[Sequence[Load]], count: int, cost: _Cost) -> list[int]:
+    """How many jobs each kind of machine gets: the next one goes where each has most to do."""
+    shares = [1] * len(machines)
+    waiting = [(-sum(map(cost, some)), number) for number, some in enumerate(machines) if len(some) > 1]
+    totals = {number: -total for total, number in waiting}
+    heapq.heapify(waiting)
+    for _ in range(count - len(machines)):
+        if not waiting:
+            break
+        _, number = heapq.heappop(waiting)
+        shares[number] += 1
+        if shares[number] < len(machines[number]):
+            heapq.heappush(waiting, (-totals[number] / shares[number], number))
+    return shares
+
+
+def _shared_out(loads: Sequence[Load], count: int, cost: _Cost) -> list[Job]:
+    """The costliest piece goes to the job that has least; a piece is a group, or a part of one that is too much."""
+    fair = max(sum(map(cost, loads)) / count, *map(cost, loads))
+    pieces = [part for group in _by(loads, lambda load: load.group) for part in _parts(group, fair, cost)]
+    while True:
+        shards = _dealt(pieces, count, cost)
+        heaviest = max(shards, key=lambda shard: sum(_total(piece, cost) for piece in shard))
+        divisible = [piece for piece in heaviest if len(piece) > 1]
+        if not divisible or sum(_total(piece, cost) for piece in heaviest) <= _TOLERATED * fair:
+            break
+        largest = max(divisible, key=lambda piece: _total(piece, cost))
+        place = pieces.index(largest)
+        pieces[place : place + 1] = _halves(largest, cost)
+    order = {load: number for number, load in enumerate(loads)}
+    return [
+        Job(loads=grouped(sorted((load for piece in shard for load in piece), key=order.__getitem__)))
+        for shard in shards
+        if shard
+    ]
+
+
+def _total(piece: Iterable[Load], cost: _Cost) -> float:
+    return sum(map(cost, piece))
+
+
+def _parts(group: list[Load], most: float, cost: _Cost) -> list[list[Load]]:
+    """A group in as few parts as it takes for each to be about `most`; neighbours stay together."""
+    total = _total(group, cost)
+    count = max(ceil(total / most - 1e-9), 1) if most else 1
+    parts: dict[int, list[Load]] = {}
+    before = 0.0
+    for load in group:
+        parts.setdefault(min(int((before + cost(load) / 2) * count / total), count - 1) if total else 0, []).append(
+            load
+        )
+        before += cost(load)
+    return list(parts.values())
+
+
+def _halves(piece: list[Load], cost: _Cost) -> list[list[Load]]:
+    halves = _parts(piece, _total(piece, cost) / 2, cost)
+    return halves if len(halves) > 1 else [piece[:1], piece[1:]]
+
+
+def _dealt(pieces: Sequence[list[Load]], count: int, cost: _Cost) -> list[list[list[Load]]]:
+    shards: list[list[list[Load]]] = [[] for _ in range(count)]
+    least = [(0.0, number) for number in range(count)]
+    for piece in sorted(pieces, key=lambda piece: -_total(piece, cost)):
+        taken, number = heapq.heappop(least)
+        shards[number].append(piece)
+        heapq.heappush(least, (taken + _total(piece, cost), number))
+    return shards

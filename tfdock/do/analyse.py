@@ -1,0 +1,216 @@
+"""A matrix analysed: image, downloads and `bazel build --nobuild` of each cell anew. Nothing is compiled.
+
+So what upstream has changed is found in minutes. The wheelhouse stays as it is.
+
+    <state>/analysis/.tfdock/<build id>/…/<run>.log    what the last analysis of a cell said
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tfdock.decide.naming import source_identity
+from tfdock.do import events, journal
+from tfdock.do.failures import make_folder
+from tfdock.do.matrix import Cell, Cells
+from tfdock.do.workspace import Wheelhouse, record_of, remove_folder
+from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
+from tfdock.inspect import bazel
+
+if TYPE_CHECKING:
+    from tfdock.decide.plan import BuildPlan
+    from tfdock.do.build import Builder
+    from tfdock.do.build.run import Run
+
+Outcome = Literal["ok", "drifted", "failed", "interrupted"]
+
+NAME = "analysis"
+_MOST = 50
+"""Errors of a phase that are kept."""
+_UPSTREAM = {
+    "pin-moved",
+    "source-unreachable",
+    "image-not-found",
+    "image-step-failed",
+    "image-incomplete",
+    "download-failed",
+    "fetch-failed",
+}
+"""Codes that tell of what others have published: a source, an image, an archive, a target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """What became of a cell. `error` is the line of Bazel's, or of the image's step, that reports it.
+
+    `drifted` tells of what is no longer as the cell has it, `failed` of this machine. `notes` say what is another
+    than in the last build that the wheelhouse knows of. `source` is the `ref` that was taken, and the commit or
+    sha256 that it was `found` to be; empty for a local checkout.
+    """
+
+    cell: Cell
+    outcome: Outcome
+    problems: tuple[Problem, ...] = ()
+    error: str = ""
+    notes: tuple[str, ...] = ()
+    source: Mapping[str, str | None] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    log: Path | None = None
+    exit_code: int = 0
+
+
+def analysed(cells: Cells, builder: Builder, ended: Callable[[Analysis], None]) -> tuple[Analysis, ...]:
+    """Analyse every cell that a wheel can be had for, whatever becomes of one; `ended` hears of each.
+
+    Cells of one source share their image's layers and their downloads, none of them taken from what was there before.
+    Raises EngineError where there is no engine to begin with.
+    """
+    house = builder.wheelhouse
+    own = replace(builder.settings, wheelhouse=builder.settings.state_dir / NAME)
+    heard = _Heard(builder.listen)
+    analyst = _Analyst(cells, replace(builder, settings=own, listen=heard), heard, house)
+    by_source: dict[Path, list[Cell]] = {}
+    for cell in cells.wanted:
+        by_source.setdefault(analyst.repository(cells.prepared(cell).plan), []).append(cell)
+    found: dict[str, Analysis] = {}
+    with analyst.workshop():
+        for repository, some in by_source.items():
+            for cell in some:
+                found[cell.name] = analyst.of(cell, repository)
+                ended(found[cell.name])
+            remove_folder(repository)  # gigabytes, of which no other has need
+    return tuple(found[cell.name] for cell in cells.wanted)
+
+
+@dataclass
+class _Heard:
+    """Hands on what a builder tells, and keeps what the phase that is under way has reported as errors."""
+
+    listen: events.Listener
+    errors: list[str] = field(default_factory=list)
+
+    def __call__(self, event: events.Event) -> None:
+        """Take an event."""
+        if isinstance(event, events.PhaseStarted):
+            self.errors.clear()
+        elif isinstance(event, events.Line) and len(self.errors) < _MOST and bazel.is_error(event.text):
+            self.errors.append(event.text)
+        self.listen(event)
+
+
+@dataclass
+class _Analyst:
+    """Analyses cells with one builder, whose logs lie apart from the wheelhouse."""
+
+    cells: Cells
+    builder: Builder
+    heard: _Heard
+    house: Wheelhouse
+    run: str = field(default_factory=journal.new_run_id)
+    """The analysis' own name: what is had anew is so once for all of it."""
+
+    @contextmanager
+    def workshop(self) -> Iterator[None]:
+        """A folder for all downloads, known to the journal: gone afterwards, or when the next run finds it."""
+        builder, folder = self.builder, self._folder
+        staging, engine = str(builder.wheelhouse.staging(self.run)), builder.engine_info.id
+        entry = journal.RunEntry(run=self.run, build_id=NAME, staging=staging, output=str(folder), engine=engine)
+        with builder.cache.in_use(), journal.running(builder.settings.state_dir, entry):
+            try:
+                make_folder(self._folder)
+                yield
+            finally:
+                # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
+                with suppress(TfdockError, OSError):
+                    journal.clean(builder.settings.state_dir, entry, builder.engine)
+
+    @property
+    def _folder(self) -> Path:
+        return self.builder.cache.output(self.run)
+
+    def repository(self, plan: BuildPlan) -> Path:
+        """Where the downloads of a source go.
+
+        Bazel knows them by their sums: what one source still has at its address would hide that another has not.
+        """
+        source = plan.resolution.source
+        total = hashlib.sha256(source_identity(source))
+        for patch in source.patches.values():
+            total.update(hashlib.sha256(patch).digest())
+        return self._folder / f"repository-{total.hexdigest()[:16]}"
+
+    def of(self, cell: Cell, repository: Path) -> Analysis:
+        """Analyse one cell, with what is downloaded already."""
+        builder = self.builder
+        builder.log = None
+        self.heard.errors.clear()
+        try:
+            builder.stop.check()
+            prepared = self.cells.prepared(cell)
+            with builder.analysed(prepared.plan, prepared.tree, repository=repository, fresh=self.run) as run:
+                found = self._sound(cell, run)
+        except TfdockError as error:
+            found = _unsound(cell, error, bazel.first_error(self.heard.errors), builder.log)
+        self._keep_one_log()
+        return found
+
+    def _sound(self, cell: Cell, run: Run) -> Analysis:
+        return Analysis(
+            cell=cell,
+            outcome="ok",
+            notes=tuple(self._notes(cell, run)),
+            source={"ref": run.source_ref, "found": run.source_found} if run.source_found else {},
+            seconds=dict(run.seconds),
+            log=run.log,
+        )
+
+    def _notes(self, cell: Cell, run: Run) -> Iterator[str]:
+        refs = run.plan.source_refs
+        if run.source_ref != refs[0]:
+            yield f"the source {refs[0]} does not work: {run.source_ref} was taken"
+        before = self._last_record(cell)
+        then = before.get("source")
+        found = then.get("found") if isinstance(then, Mapping) and then.get("ref") == run.source_ref else None
+        if found and found != run.source_found:
+            yield f"{run.source_ref or 'the source'} is {run.source_found}, and was {found} when the wheel was built"
+        if before.get("base_digest") and run.base_digest and before["base_digest"] != run.base_digest:
+            base = run.plan.resolution.base
+            yield f"{base} is {run.base_digest}, and was {before['base_digest']} when the wheel was built"
+
+    def _last_record(self, cell: Cell) -> Mapping[str, Any]:
+        """What is known of the last build of that name; empty where there was none."""
+        records = [one for file in self.house.record_files(cell.name) if (one := record_of(file))]
+        return max(records, key=lambda one: str(one.get("finished")), default={})
+
+    def _keep_one_log(self) -> None:
+        log = self.builder.log
+        if log is None:  # another one is at this cell
+            return
+        for path in log.parent.parent.glob("*/*.log"):
+            if path != log:
+                path.unlink(missing_ok=True)
+
+
+def _unsound(cell: Cell, error: TfdockError, said: str, log: Path | None) -> Analysis:
+    if isinstance(error, Interrupted):
+        outcome: Outcome = "interrupted"
+    else:
+        outcome = "drifted" if error.problems[0].code in _UPSTREAM else "failed"
+    problems = error.problems
+    if isinstance(error, Interrupted | TimeLimit):
+        # Nothing is kept that another analysis could go on from.
+        fix = "run it again, with more time or for fewer cells: `--only`, `--smoke`"
+        problems = tuple(replace(problem, fix=fix) for problem in problems)
+    return Analysis(
+        cell=cell,
+        outcome=outcome,
+        problems=problems,
+        error=said if outcome == "drifted" else "",
+        log=log,
+        exit_code=int(error.exit_code),
+    )

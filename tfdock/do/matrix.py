@@ -1,0 +1,311 @@
+"""A matrix's file -> its cells, each planned: what it is called, what it costs, or why it cannot be."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+from tfdock.decide.estimate import expectation
+from tfdock.decide.matrix import Combination, cover, expand, idle, misspelt
+from tfdock.decide.question import LocalSource
+from tfdock.decide.render import toolchain_inputs
+from tfdock.do.prepare import Prepared, Preparer, Resolved, extended_texts, placed, read_profile_text, unreadable
+from tfdock.do.source import read_local
+from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.model import BuildId
+from tfdock.read import matrix as matrices
+from tfdock.read import profile as profiles
+from tfdock.read.matrix import Matrix
+from tfdock.read.profile import Profile, TensorFlow
+from tfdock.read.yamldoc import Node
+
+Status = Literal["missing", "here", "registry", "impossible", "excluded"]
+
+_MOST_TOLD = 20
+"""Problems of one file that are shown: a value that is wrong is so in each of its cells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One wheel that a matrix asks for.
+
+    An excluded cell has neither name nor problems. An impossible one has `problems`, as the knowledge base tells
+    them, and no name. `seconds` is what its build is expected to take, None where nothing is known. `group` names
+    the release and the toolchain: cells of one group share image layers and a disk cache.
+    """
+
+    combination: Combination
+    status: Status
+    build_id: BuildId | None = None
+    fingerprint: str | None = None
+    seconds: float | None = None
+    group: str = ""
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What it says over the base, by dotted name, as plain data."""
+        return {name: node.value for name, node in self.combination.fields.items()}
+
+    @property
+    def profile(self) -> dict[str, Any]:
+        """The whole profile, as plain data."""
+        found = self.combination.document.value
+        assert isinstance(found, dict)
+        return found
+
+    @property
+    def runner(self) -> tuple[str, ...]:
+        """The labels of the machine that is to build it."""
+        return self.combination.runner
+
+    @property
+    def code(self) -> str | None:
+        """The code of that reason; None for a cell that can be built."""
+        code = self.problems[0].code if self.problems else "matrix-excluded"
+        return None if self.wanted else code
+
+    @property
+    def reason(self) -> str:
+        """Why it is not to be: the reason of the rule that excludes it, or the first problem's message."""
+        rule = self.combination.excluded
+        return rule.reason if rule else next((problem.message for problem in self.problems), "")
+
+    @property
+    def name(self) -> BuildId:
+        """The build id of a cell that is `wanted`."""
+        assert self.build_id is not None
+        return self.build_id
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a wheel to be had."""
+        return self.build_id is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells:
+    """A matrix with its cells, in the order written, excluded and impossible ones among them.
+
+    `warnings` are of the matrix itself. Cells hold no plans, which would take gigabytes: `prepared` makes them.
+    """
+
+    file: str
+    matrix: Matrix
+    cells: tuple[Cell, ...]
+    warnings: tuple[Problem, ...]
+    planner: _Planner = field(repr=False)
+
+    @property
+    def wanted(self) -> tuple[Cell, ...]:
+        """The cells that a wheel can be had for."""
+        return tuple(cell for cell in self.cells if cell.wanted)
+
+    def only(self, patterns: Sequence[str]) -> Cells:
+        """The cells whose build id is like one of the patterns (`*-py3.11-*`), or all where there are none."""
+        if not patterns:
+            return self
+        chosen = (cell for cell in self.wanted if any(fnmatchcase(str(cell.build_id), one) for one in patterns))
+        return replace(self, cells=tuple(chosen))
+
+    def where(self, keep: Callable[[Cell], bool]) -> Cells:
+        """The cells that can be built and that are to be kept; what cannot be built, or is excluded, stays."""
+        return replace(self, cells=tuple(cell for cell in self.cells if not cell.wanted or keep(cell)))
+
+    def smoke(self) -> Cells:
+        """A few cells that have every value of every field that any of those here has; see `cover`."""
+        wanted = self.wanted
+        costs = [math.inf if cell.seconds is None else cell.seconds for cell in wanted]
+        chosen = {wanted[place].name for place in cover([cell.combination.values for cell in wanted], costs)}
+        return self.where(lambda cell: cell.name in chosen)
+
+    def prepared(self, cell: Cell) -> Prepared:
+        """The plan of a cell that is `wanted`; the same each time."""
+        return self.planner.preparer.planned(self.planner.resolved(cell.combination))
+
+
+def read(file: str | Path) -> Matrix:
+    """Read a matrix and the profiles that it starts from; raises ProfileError."""
+    path = Path(file)
+    if not path.is_file():
+        message = f"`{file}` is a folder, not a matrix" if path.is_dir() else f"the matrix `{file}` does not exist"
+        fix = "give a file; without one it is profiles/matrix.yaml"
+        raise ProfileError(Problem(code="matrix-not-found", message=message, fix=fix, file=str(file)))
+    text = read_profile_text(path)
+    base = matrices.base_of(text, str(path))
+    if base is None:
+        return matrices.read(text, str(path))
+    target = path.parent / base.raw
+    if not target.is_file():
+        message, fix = f"`base: {base.raw}`: there is no {target}", "the path is relative to the matrix"
+        raise ProfileError(
+            Problem(
+                code="profile-not-found",
+                message=message,
+                fix=fix,
+                file=str(path),
+                line=base.line,
+                column=base.column,
+                field="base",
+            )
+        )
+    written = read_profile_text(target)
+    others = {**extended_texts(written, target), base.raw: written}
+    return matrices.read(text, str(path), others, str(target))
+
+
+def cells(
+    file: str | Path,
+    preparer: Preparer,
+    records: Iterable[Mapping[str, Any]] = (),
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> Cells:
+    """Read, expand and plan a matrix. No cell is looked for anywhere: all that can be built are `missing`.
+
+    `records` are those of builds (`Wheelhouse.records`), from which costs are told. `check` is called for each cell
+    and raises to stop. Raises ProfileError for a matrix that is malformed, or one with two cells of one build id
+    (`build-id-twice`).
+    """
+    matrix = read(file)
+    combinations = expand(matrix)
+    planner = _Planner(preparer, matrix, _by_release(records))
+    found, malformed = [], _Problems()
+    for combination in combinations:
+        check()
+        try:
+            found.append(planner.cell(combination))
+        except ProfileError as error:
+            malformed.add(error.problems)
+    if found and not malformed.found:
+        malformed.add(misspelt(matrix, found[0].combination))
+    malformed.raise_if_any()
+    _check_names(found, matrix)
+    return Cells(
+        file=matrix.file,
+        matrix=matrix,
+        cells=tuple(found),
+        warnings=idle(matrix, combinations),
+        planner=planner,
+    )
+
+
+@dataclass
+class _Problems:
+    """What is wrong with the file: each once, however many cells have it."""
+
+    found: dict[tuple[str, str], Problem] = field(default_factory=dict)
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self.found.setdefault((problem.code, problem.where), problem)
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise ProfileError(*list(self.found.values())[:_MOST_TOLD])
+
+
+class _Planner:
+    """Plans combinations; what many of them share is read once."""
+
+    def __init__(
+        self, preparer: Preparer, matrix: Matrix, records: Mapping[str, Collection[Mapping[str, Any]]]
+    ) -> None:
+        self.preparer = preparer
+        self._matrix = matrix
+        self._records = records
+        self._sources: dict[tuple[str | None, tuple[str, ...]], tuple[LocalSource, Path | None]] = {}
+
+    def cell(self, combination: Combination) -> Cell:
+        """Plan a cell; raises ProfileError for one whose profile is malformed."""
+        if combination.excluded:
+            # Malformed is malformed: nobody is to find that out when the exclusion goes.
+            profiles.checked(Profile, combination.document, self._matrix.file)
+            return Cell(combination=combination, status="excluded")
+        try:
+            resolved = self.resolved(combination)
+        except Incompatible as error:
+            return Cell(combination=combination, status="impossible", problems=error.problems)
+        plan = self.preparer.planned(resolved).plan
+        release = plan.build_id.partition("-")[0]
+        expected = expectation(plan, self._records.get(release, ()), self.preparer.knowledge)
+        return Cell(
+            combination=combination,
+            status="missing",
+            build_id=plan.build_id,
+            fingerprint=plan.fingerprint,
+            seconds=round(expected.total, 1) if expected else None,
+            group=f"{release}-{toolchain_inputs(plan.resolution)[:8]}",
+            warnings=(*plan.resolution.untested, *plan.resolution.warnings),
+        )
+
+    def resolved(self, combination: Combination) -> Resolved:
+        """Resolve a cell; raises ProfileError and Incompatible, without ways out: those change one profile."""
+        document, file = combination.document, self._matrix.file
+        profile = profiles.checked(Profile, document, file)
+        try:
+            local, tree = self._local(profile.source)
+        except ProfileError as error:
+            raise ProfileError(*(placed(problem, document, file) for problem in error.problems)) from error
+        return self.preparer.decided(profile, document, file, local, tree, ways=False)
+
+    def _local(self, source: TensorFlow) -> tuple[LocalSource, Path | None]:
+        """A checkout is hashed once, however many cells are made of it."""
+        key = (source.path, tuple(source.patches))
+        if key not in self._sources:
+            try:
+                self._sources[key] = read_local(source, Path(self._matrix.file).parent, self._matrix.file)
+            except OSError as error:
+                raise unreadable(error, self._matrix.file) from error
+        return self._sources[key]
+
+
+def _by_release(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Collection[Mapping[str, Any]]]:
+    """Records by what their build ids begin with: no other can tell of a build."""
+    found = defaultdict(list)
+    for record in records:
+        found[str(record.get("build_id")).partition("-")[0]].append(record)
+    return found
+
+
+# --- two cells of one name ------------------------------------------------------------------------------------------
+
+
+def _check_names(found: Iterable[Cell], matrix: Matrix) -> None:
+    first: dict[str, Cell] = {}
+    twice = _Problems()
+    for cell in found:
+        if cell.build_id is not None:
+            other = first.setdefault(cell.build_id, cell)
+            if other is not cell:
+                twice.add([_twice(other, cell, matrix)])
+    twice.raise_if_any()
+
+
+def _twice(one: Cell, other: Cell, matrix: Matrix) -> Problem:
+    here, node = _difference(one.combination, other.combination)
+    message = f"two cells are one wheel, {one.build_id}: this and that of line {here.line}, column {here.column}"
+    return Problem(
+        code="build-id-twice",
+        message=message,
+        why="what they differ in is no part of a wheel's name, so that one would overwrite the other",
+        fix="keep one of them, or exclude one with a reason",
+        file=node.file or matrix.file,
+        line=node.line,
+        column=node.column,
+    )
+
+
+def _difference(one: Combination, other: Combination) -> tuple[Node, Node]:
+    """The values of the first field in which two cells differ, else what stands for the cells."""
+    for name, node in other.fields.items():
+        before = one.fields.get(name)
+        if before is not None and matrices.same(before) != matrices.same(node):
+            return before, node
+    return one.place, other.place

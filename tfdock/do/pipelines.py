@@ -1,0 +1,161 @@
+"""A matrix's CI pipeline and the files of it that are there: rendered, compared, written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdock import __version__
+from tfdock.decide import pipeline
+from tfdock.decide.matrix import expand
+from tfdock.decide.pipeline import Service, State
+from tfdock.do import assets, matrix
+from tfdock.do.texts import read_text, write_text
+from tfdock.errors import Problem, ProfileError
+from tfdock.read.knowledge import KnowledgeBase
+from tfdock.read.matrix import Matrix
+
+_INSTALL = f"pip install tfdock=={__version__}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One file of a pipeline: where it belongs, what it is to be, what is there instead, if anything."""
+
+    path: Path
+    wanted: str
+    found: str | None
+
+    @property
+    def state(self) -> State:
+        """What the file that is there is, beside the one that is to be."""
+        return pipeline.state(self.found, self.wanted)
+
+    @property
+    def difference(self) -> str:
+        """What rendering would change in it, as a unified diff."""
+        return pipeline.difference(self.found or "", self.wanted, str(self.path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """The pipeline of a matrix for a service; `refusal` is why that would not take it."""
+
+    service: Service
+    files: tuple[File, ...]
+    refusal: Problem | None
+
+    @property
+    def there(self) -> bool:
+        """Whether it was rendered here."""
+        return any(file.state not in ("missing", "foreign") for file in self.files)
+
+    @property
+    def amiss(self) -> tuple[Problem, ...]:
+        """Why it is not what its matrix asks for, for each file that is not."""
+        found = (_amiss(file, self.service) for file in self.files if file.state != "fresh")
+        return (*([self.refusal] if self.refusal else []), *found)
+
+
+def rendered(service: Service, file: Path, folder: Path, knowledge: KnowledgeBase) -> Pipeline:
+    """The files of a matrix's pipeline below `folder`, and what is there; writes nothing.
+
+    Jobs find the matrix by its path from the working folder, which is to be the repository's. Raises ProfileError.
+    """
+    found = matrix.read(file)
+    cells = sum(1 for cell in expand(found) if not cell.excluded)
+    path = _in_repository(file, found)
+    words = ["tfdock", "ci", "render", service, path, *(["-o", folder.as_posix()] if folder != Path() else [])]
+    files = pipeline.files(
+        service,
+        found,
+        path=path,
+        command=" ".join(map(pipeline.shell_word, words)),
+        cells=cells,
+        install=_INSTALL,
+        templates=assets.pipeline_templates(),
+        actions=knowledge.ci_actions,
+    )
+    return Pipeline(
+        service=service,
+        files=tuple(_file(folder / name, text) for name, text in files.items()),
+        refusal=pipeline.refusal(service, found),
+    )
+
+
+def _in_repository(file: Path, found: Matrix) -> str:
+    """The path from the working folder, whichever way it was named."""
+    path = Path(os.path.relpath(file))
+    if ".." in path.parts:
+        raise ProfileError(
+            Problem(
+                code="ci-matrix-outside",
+                message=f"{file} is not below this folder, where a job would look for it",
+                fix="run this in the folder of the repository, with the matrix in it",
+                file=found.file,
+            )
+        )
+    if any("\ud800" <= one <= "\udfff" for one in str(path)):  # how Python shows bytes that are no UTF-8
+        raise ProfileError(
+            Problem(
+                code="ci-matrix-name",
+                message="the path of the matrix is not UTF-8, and a YAML file cannot say it",
+                fix="give the file another name",
+                file=found.file,
+            )
+        )
+    return path.as_posix()
+
+
+def _file(path: Path, wanted: str) -> File:
+    return File(path=path, wanted=wanted, found=read_text(path) if os.path.lexists(path) else None)
+
+
+def write(wanted: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bool]]:
+    """Write what is not there as it should be; gives each file, and whether it was written.
+
+    Raises ProfileError, before anything is written, where the service would not take it, or where that would replace
+    what somebody else has written.
+    """
+    if wanted.refusal:
+        raise ProfileError(wanted.refusal)
+    others = [file for file in wanted.files if file.state in _OTHERS and not force]
+    if others:
+        raise ProfileError(*(_amiss(file, wanted.service) for file in others))
+    for file in wanted.files:
+        if file.state != "fresh":
+            _make_folder(file.path.parent)
+            write_text(file.path, file.wanted)
+        yield file, file.state != "fresh"
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message, fix = f"cannot make {folder}: {error.strerror}", "check the folder, its owner and its mode"
+        raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
+
+
+_OTHERS: tuple[State, ...] = ("edited", "foreign")
+"""What rendering would take from somebody."""
+
+
+def _amiss(file: File, service: Service) -> Problem:
+    """Why a file is not as rendered."""
+    again, path = f"`tfdock ci render {service}`", str(file.path)
+    match file.state:
+        case "edited":
+            message = "it was changed after it was rendered"
+            fix = "change the matrix instead; `--force` drops what was changed"
+            return Problem(code="ci-file-edited", message=message, fix=fix, file=path)
+        case "foreign":
+            message, fix = "tfdock has not rendered this file", "move it away; `--force` replaces it"
+            return Problem(code="ci-file-foreign", message=message, fix=fix, file=path)
+        case "missing":
+            message, fix = "it is not there", again
+        case _:
+            message, fix = "it is not what the matrix asks for now", f"{again}, and commit it"
+    return Problem(code="ci-file-stale", message=message, fix=fix, file=path)

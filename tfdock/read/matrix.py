@@ -1,0 +1,372 @@
+"""Matrix text -> `Matrix`: a base profile, axes over it, and rules, each value with the line that says it.
+
+A matrix names fields of profiles, nested ones with dots (`bazel.version`). Whether their values are right is for the
+profiles that it expands to; here is what the matrix itself may say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from tfdock.errors import Problem, ProfileError
+from tfdock.model import ImageRef
+from tfdock.read import profile as profiles
+from tfdock.read import yamldoc
+from tfdock.read.profile import Duration, ListOf, Path_, Pattern, Profile, Record, no_control_characters, wrong
+from tfdock.read.yamldoc import Node
+
+_NOT_A_FIELD = ("schema", "extends")
+"""Of a profile's fields, those that say nothing of the wheel: what a matrix starts from is its `base`."""
+_NAME = "[A-Za-z0-9_+-]+"
+_FIELD = re.compile(rf"{_NAME}(\.{_NAME})*")
+
+
+def _repository(text: str) -> str:
+    image = ImageRef.parse(text)  # ValueError says what is wrong
+    if image.tag or image.digest or text != text.lower():
+        raise wrong(
+            f"`{yamldoc.shown(text)}` is no repository of a registry",
+            "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no tag, no capitals",
+        )
+    return text
+
+
+def _some(rule: dict[str, Any]) -> dict[str, Any]:
+    if not rule:
+        raise wrong("the map is empty", "name at least one field and its value")
+    return rule
+
+
+Repository = Annotated[str, AfterValidator(_repository)]
+Label = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/=+-]{0,99}", "a runner's label (`ubuntu-24.04`)")]
+Runner = Label | ListOf[Label]
+Fields = Annotated[dict[str, Any], AfterValidator(_some)]
+Line = Annotated[str, AfterValidator(no_control_characters)]
+Branch = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "a branch (`main`)")]
+Cron = Annotated[
+    str, Pattern(r"[0-9A-Za-z*/,-]{1,40}( [0-9A-Za-z*/,-]{1,40}){4}", "five fields of cron (`17 3 * * 1`)")
+]
+
+
+class Exclude(Record):
+    """Cells that are not wanted."""
+
+    when: Fields = Field(
+        description="Fields and their values; a cell that has all of them is left out",
+        examples=[{"tensorflow": "2.17.0", "gpus": ["rtx5090"]}],
+    )
+    reason: Annotated[Line, Pattern(r".{1,500}", "a reason")] = Field(
+        description="Why; every listing repeats it", examples=["nobody uses it"]
+    )
+
+
+class Override(Record):
+    """What is different for some cells."""
+
+    when: Fields = Field(description="Fields and their values; a cell that has all of them is meant")
+    set: Fields | None = Field(
+        None, description="Fields over the cell's own, as a profile is laid over one that it extends"
+    )
+    runner: Runner | None = Field(
+        None,
+        description="The label or labels of the machine that builds them",
+        examples=["gpu", ["self-hosted", "gpu"]],
+    )
+
+
+class Ci(Record):
+    """What `tfdock ci render` has to know; all of it may be left out."""
+
+    registry: Repository | None = Field(
+        None, description="The repository that the wheel images are in", examples=["ghcr.io/me/wheels"]
+    )
+    cache: Repository | None = Field(
+        None, description="The repository that Bazel's caches are in, as layers", examples=["ghcr.io/me/tfdock-cache"]
+    )
+    install: Line | None = Field(
+        None, description="The command that installs tfdock in a job", examples=["pip install tfdock"]
+    )
+    time_limit: Duration | None = Field(
+        None, description="After how long a job stops building and keeps its cache", examples=["5h15m"]
+    )
+    continuations: Annotated[int, Field(ge=0, le=20)] = Field(
+        2, description="Further rounds of plan and build for what the time limit stopped", examples=[2]
+    )
+    branches: ListOf[Branch] = Field(
+        ["main"], description="The branches whose jobs may push wheels and caches", examples=[["main"]]
+    )
+    jobs: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        None, description="How many jobs share the wheels of a round; by default each has one", examples=[8]
+    )
+    schedule: Cron | None = Field(None, description="When to look for what is missing", examples=["17 3 * * 1"])
+
+
+class MatrixFile(Record):
+    """Which wheels should exist: a base profile, axes over it, and what is to be left out, added or changed."""
+
+    schema_: Literal[1] = Field(alias="schema", description="Version of this format")
+    base: Path_ | None = Field(
+        None, description="The profile to start from, relative to this file", examples=["rtx3080.yaml"]
+    )
+    profile: Fields | None = Field(None, description="Fields of the profile to start from, over those of `base`")
+    axes: Annotated[dict[str, ListOf[Any]], AfterValidator(_some)] | None = Field(
+        None,
+        description="Fields of a profile, each with the values that it takes; every combination is a cell",
+        examples=[{"tensorflow": ["2.18.0", "2.17.0"], "gpus": [["rtx3080"], ["rtx5090"]]}],
+    )
+    exclude: list[Exclude] = Field([], description="Combinations that are not wanted, each with a reason")
+    include: list[Fields] = Field(
+        [],
+        description="Cells beside the combinations: fields over the base",
+        examples=[[{"tensorflow": "2.16.2", "python": "3.11"}]],
+    )
+    overrides: list[Override] = Field([], description="What is different for some cells; later ones win")
+    runner: Runner = Field(
+        "ubuntu-24.04", description="The label or labels of the machine that builds", examples=["ubuntu-24.04"]
+    )
+    ci: Ci = Field(Ci(), description="What `tfdock ci render` has to know")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """An entry of `exclude` or `overrides`: for cells that have every value of `when`, by the field's dotted name.
+
+    `sets` is the map of fields that is laid over such a cell, `runner` the labels that it gets, None for neither.
+    `place` is where the entry stands.
+    """
+
+    when: Mapping[str, Node]
+    place: Node
+    reason: str = ""
+    sets: Node | None = None
+    runner: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A matrix as it stands in its file. Fields go by their dotted names; nodes know their file, line and column.
+
+    `base` is the document of the profile to start from, with what it extends. `axes` and `include` are as written.
+    """
+
+    file: str
+    base: Node
+    axes: Mapping[str, tuple[Node, ...]]
+    exclude: tuple[Rule, ...]
+    include: tuple[Node, ...]
+    overrides: tuple[Rule, ...]
+    runner: tuple[str, ...]
+    ci: Ci
+    document: Node
+
+
+def json_schema() -> dict[str, Any]:
+    """The matrix's JSON Schema, for editors: wherever fields of a profile stand, with the profile's own types."""
+    schema = MatrixFile.model_json_schema()
+    profile = Profile.model_json_schema()
+    fields = {name: field for name, field in profile["properties"].items() if name not in _NOT_A_FIELD}
+    # A nested field, with dots: of what stands there editors know no type.
+    dotted = rf"^{_NAME}(\.{_NAME})+$"
+    some = {"type": "object", "minProperties": 1, "additionalProperties": False}
+    values = {"type": "array", "minItems": 1}
+    axes = {name: {**values, "items": field} for name, field in fields.items()}
+    defined = schema["$defs"]
+    defined |= profile["$defs"]
+    defined["Fields"] = {**some, "properties": fields, "patternProperties": {dotted: {}}}
+    defined["Axes"] = {**some, "properties": axes, "patternProperties": {dotted: values}}
+    there = {"$ref": "#/$defs/Fields"}
+    for record, name, meant in (
+        (schema, "profile", there),
+        (schema, "axes", {"$ref": "#/$defs/Axes"}),
+        (defined["Exclude"], "when", there),
+        (defined["Override"], "when", there),
+        (defined["Override"], "set", there),
+    ):
+        old = record["properties"][name]
+        told = {key: old[key] for key in ("description", "examples") if key in old}
+        # Within `allOf`: what stands beside a `$ref` is not looked at in this draft.
+        record["properties"][name] = {"allOf": [meant], **told}
+    schema["properties"]["include"] |= {"items": there}
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        **schema,
+        "title": "tfdock matrix",
+        "allOf": [
+            {"anyOf": [{"required": [name]} for name in names]}
+            for names in (("base", "profile"), ("axes", "include"))
+        ],
+    }
+
+
+def base_of(text: str, file: str) -> Node | None:
+    """The text of a matrix's `base:`, which names a profile's file, or None."""
+    node = yamldoc.parse(text, file).entries.get("base")
+    return node if node and node.kind == "text" else None
+
+
+def read(text: str, file: str, others: Mapping[str, str] | None = None, base_file: str | None = None) -> Matrix:
+    """Read a matrix; raises ProfileError with all problems at once.
+
+    `others` holds the texts of the base profile and of those that it extends, each by its name as written;
+    `base_file` is what problems call the base profile.
+    """
+    document = yamldoc.parse(text, file)
+    if document.kind != "map":
+        message = f"a matrix is a map of `name: value` lines, this is a {document.kind}"
+        fix = "start with `schema: 1`, `base: rtx3080.yaml` and `axes:`"
+        raise ProfileError(_problem("profile-not-a-map", message, fix, document, file))
+    written = profiles.checked(MatrixFile, document, file)
+    _check(written, document, file)
+    return Matrix(
+        file=file,
+        base=_base(written, document, others or {}, base_file or written.base or file),
+        axes={name: node.items for name, node in _entries(document, "axes")},
+        exclude=tuple(_rules(written.exclude, document, "exclude")),
+        include=document.at(("include",)).items if "include" in document.entries else (),
+        overrides=tuple(_rules(written.overrides, document, "overrides")),
+        runner=_labels(written.runner),
+        ci=written.ci,
+        document=document,
+    )
+
+
+def nested(
+    fields: Mapping[str, Node], place: Node, keys: Mapping[str, tuple[int, int]] = MappingProxyType({})
+) -> Node:
+    """A map of a profile's fields out of such with dotted names. `keys` are the places of the names, where known."""
+    entries: dict[str, Node] = {}
+    places: dict[str, tuple[int, int]] = {}
+    for name, value in fields.items():
+        where = keys.get(name, (value.line, value.column))
+        head, *rest = name.split(".")
+        for part in reversed(rest):
+            value = Node(
+                kind="map",
+                line=value.line,
+                column=value.column,
+                file=value.file,
+                entries={part: value},
+                keys={part: where},
+            )
+        old = entries.get(head)
+        entries[head] = profiles.overlaid(old, value) if old and old.kind == value.kind == "map" else value
+        places[head] = where
+    return Node(kind="map", line=place.line, column=place.column, file=place.file, entries=entries, keys=places)
+
+
+def same(value: Node | None) -> str:
+    """A value as a text that is equal for equal values: `1` and `true` are two; a field that is not there is null."""
+    return json.dumps(value.value if value else None, sort_keys=True)
+
+
+def _base(written: MatrixFile, document: Node, others: Mapping[str, str], base_file: str) -> Node:
+    base = Node(kind="map", line=1, column=1, file=document.file)
+    if written.base is not None:
+        place = document.entries["base"]
+        if written.base not in others:
+            message, fix = f"the profile `{written.base}` does not exist", "the path is relative to the matrix"
+            raise ProfileError(_problem("profile-not-found", message, fix, place, document.file))
+        base = profiles.merged(others[written.base], base_file, others)
+    if written.profile is not None:
+        node = document.entries["profile"]
+        base = profiles.overlaid(base, nested(node.entries, node, node.keys))
+    # What the profile extends is in it by now.
+    entries = {"schema": document.entries["schema"], **base.entries}
+    entries.pop("extends", None)
+    return base._replace(entries=entries)
+
+
+def _rules(written: Iterable[Exclude | Override], document: Node, name: str) -> Iterator[Rule]:
+    for rule, node in zip(written, document.entries[name].items if written else (), strict=True):
+        when = node.entries["when"].entries
+        if isinstance(rule, Exclude):
+            yield Rule(when=when, place=node, reason=rule.reason)
+        else:
+            fields = node.entries["set"] if rule.set is not None else None
+            runner = None if rule.runner is None else _labels(rule.runner)
+            yield Rule(when=when, place=node, sets=fields, runner=runner)
+
+
+def _labels(runner: str | list[str]) -> tuple[str, ...]:
+    return (runner,) if isinstance(runner, str) else tuple(runner)
+
+
+# --- what the matrix itself may say -------------------------------------------------------------------------------
+
+
+def _check(written: MatrixFile, document: Node, file: str) -> None:
+    found = [*_check_names(document, file), *_check_axes(document, file)]
+    if written.axes is None and not written.include:
+        message, fix = "the matrix has no cells", "name `axes:`, or cells under `include:`"
+        found.append(_problem("matrix-empty", message, fix, document, file))
+    if written.base is None and written.profile is None:
+        message, fix = (
+            "the matrix starts from no profile",
+            "name one, `base: rtx3080.yaml`, or write its fields: `profile:`",
+        )
+        found.append(_problem("matrix-empty", message, fix, document, file))
+    if found:
+        raise ProfileError(*sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0)))
+
+
+def _check_names(document: Node, file: str) -> Iterator[Problem]:
+    """Every name of a field: of those that a profile does not know, the profiles complain."""
+    for place in _maps_of_fields(document):
+        for name, outer in _parts_of_others(place.entries):
+            line, column = place.keys[name]
+            message, fix = f"`{name}` is part of `{outer}`, which is set as well", "write it into the other one"
+            yield Problem(
+                code="matrix-field", message=message, fix=fix, file=file, line=line, column=column, field=name
+            )
+        for name in place.entries:
+            if name.partition(".")[0] in _NOT_A_FIELD or not _FIELD.fullmatch(name):
+                line, column = place.keys[name]
+                message = f"`{yamldoc.shown(name)}` is no field that a matrix can set"
+                fix = (
+                    "write a profile's field, a nested one with dots: `bazel.version`; what to start from is `base:`"
+                )
+                yield Problem(
+                    code="matrix-field", message=message, fix=fix, file=file, line=line, column=column, field=name
+                )
+
+
+def _parts_of_others(names: Mapping[str, Node]) -> Iterator[tuple[str, str]]:
+    """Names that are part of another one among them, and that: which of the two would win?"""
+    for name in names:
+        parts = name.split(".")
+        outer = (".".join(parts[:end]) for end in range(1, len(parts)))
+        yield from ((name, one) for one in outer if one in names)
+
+
+def _maps_of_fields(document: Node) -> Iterator[Node]:
+    entries = document.entries
+    yield from (entries[name] for name in ("profile", "axes") if name in entries)
+    yield from entries["include"].items if "include" in entries else ()
+    for rules in ("exclude", "overrides"):
+        for rule in entries[rules].items if rules in entries else ():
+            yield from (rule.entries[name] for name in ("when", "set") if name in rule.entries)
+
+
+def _check_axes(document: Node, file: str) -> Iterator[Problem]:
+    for name, values in _entries(document, "axes"):
+        seen: dict[str, Node] = {}
+        for value in values.items:
+            first = seen.setdefault(same(value), value)
+            if first is not value:
+                message = f"the axis `{name}` has this value twice, first in line {first.line}"
+                yield _problem("matrix-value-twice", message, "keep one of them", value, file)
+
+
+def _entries(document: Node, name: str) -> Iterable[tuple[str, Node]]:
+    return document.entries[name].entries.items() if name in document.entries else ()
+
+
+def _problem(code: str, message: str, fix: str, node: Node, file: str) -> Problem:
+    return Problem(code=code, message=message, fix=fix, file=node.file or file, line=node.line, column=node.column)

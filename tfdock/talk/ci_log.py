@@ -1,0 +1,238 @@
+"""What a CI service hears beside the log: annotations, folds, a step's outputs and its summary.
+
+GitHub's runner takes commands out of whatever a step prints, GitLab's page folds by marks between the lines. Where
+neither runs the job, nothing of this is said.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from tfdock.errors import Problem
+
+ANNOTATIONS = 9
+"""GitHub shows ten errors of a step, and one of them is its own, that the step has failed."""
+_WARNINGS = 4
+"""How many of them warnings may take: errors often come after."""
+SUMMARY_BYTES = 900_000
+"""GitHub drops the whole summary of a step that has more than 1 MiB."""
+_MESSAGE = 4_000
+"""Characters of an annotation; GitHub cuts at 4,096."""
+_CELL = 300
+"""Characters of a cell: the whole text stands in the log."""
+
+
+class Service:
+    """Whoever runs the job. This one is nobody: a terminal, a pipe, or a service that is not known."""
+
+    def harmless(self, text: str) -> str:
+        """Text for the log, without what would be a command to whoever reads it."""
+        return text
+
+    @contextmanager
+    def fold(self, _title: str, /) -> Iterator[None]:
+        """A context whose lines can be folded away."""
+        yield
+
+    def annotate(self, _problems: Sequence[Problem], /) -> None:
+        """Show problems where they are, beside the lines of the files."""
+
+    def outputs(self, _values: Mapping[str, str], /) -> None:
+        """Hand values to later steps, by name."""
+
+    def summary(self, _heading: str, _columns: Sequence[str], _rows: Sequence[Sequence[str]], /) -> None:
+        """Add a table to the page of the job; rows are texts as they are, one for each column."""
+
+
+@functools.cache
+def here() -> Service:
+    """The service that runs this process, by its environment."""
+    return service_of(os.environ)
+
+
+def service_of(environment: Mapping[str, str]) -> Service:
+    """The service that sets such variables."""
+    if environment.get("GITHUB_ACTIONS") == "true":
+        return GitHub(environment)
+    return GitLab() if environment.get("GITLAB_CI") == "true" else Service()
+
+
+# --- GitHub ---------------------------------------------------------------------------------------------------------
+
+# What the runner takes for a command: `::` where a line begins, and the older `##[` anywhere in it. It ends lines at
+# a carriage return as well.
+_COMMAND = re.compile(r"(^|\r)(\s*):(?=:)", re.MULTILINE)
+
+
+@dataclass
+class GitHub(Service):
+    """A job of GitHub Actions, by the variables that its runner sets."""
+
+    environment: Mapping[str, str]
+    stream: TextIO | None = None
+    """Where the log is; standard error by default."""
+    _annotated: int = field(default=0, init=False)
+
+    def harmless(self, text: str) -> str:
+        """A space inside of what would be a command."""
+        return _COMMAND.sub(r"\1\2: ", text).replace("##[", "## [")
+
+    @contextmanager
+    def fold(self, title: str, /) -> Iterator[None]:
+        """A group. Groups do not nest: whoever is inside of one opens no other."""
+        self._say(f"::group::{escaped(title)}")
+        try:
+            yield
+        finally:
+            self._say("::endgroup::")
+
+    def annotate(self, problems: Sequence[Problem], /) -> None:
+        """The first nine problems of a process, as the page of the commit shows them."""
+        for problem in problems:
+            if self._annotated < (_WARNINGS if problem.severity == "warning" else ANNOTATIONS):
+                self._annotated += 1
+                self._say(annotation(problem, self.environment.get("GITHUB_WORKSPACE", "")))
+
+    def outputs(self, values: Mapping[str, str], /) -> None:
+        """Add to the file of the step's outputs, between marks that no value can hold by chance."""
+        text = "".join(f"{name}{_between_marks(value)}" for name, value in values.items())
+        self._add("GITHUB_OUTPUT", text)
+
+    def summary(self, heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]], /) -> None:
+        """Add to the step's summary; rows for which there is no room are counted."""
+        file = self.environment.get("GITHUB_STEP_SUMMARY")
+        taken = Path(file).stat().st_size if file and Path(file).exists() else 0
+        self._add("GITHUB_STEP_SUMMARY", markdown(heading, columns, rows, room=SUMMARY_BYTES - taken))
+
+    def _add(self, variable: str, text: str) -> None:
+        file = self.environment.get(variable)
+        if not (file and text):
+            return
+        try:
+            with Path(file).open("ab") as stream:
+                stream.write(text.encode("utf-8", "backslashreplace"))
+        except OSError as error:  # what was built is worth more than what is told of it
+            self._say(f"::warning::{escaped(f'cannot write to {variable}: {error.strerror}')}")
+
+    def _say(self, text: str) -> None:
+        stream = self.stream or sys.stderr
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
+def annotation(problem: Problem, workspace: str = "") -> str:
+    """The command that annotates a problem; files below `workspace`, the repository, are named as they are there."""
+    kind = "warning" if problem.severity == "warning" else "error"
+    place = {
+        "file": _below(problem.file, workspace),
+        "line": problem.line,
+        "col": problem.column,
+        "title": problem.code,
+    }
+    parts = ",".join(f"{name}={_property(str(value))}" for name, value in place.items() if value)
+    told = [problem.message, f"why: {problem.why}" if problem.why else "", *(f"fix: {fix}" for fix in problem.fixes)]
+    return f"::{kind} {parts}::{escaped(chr(10).join(filter(None, told))[:_MESSAGE])}"
+
+
+def escaped(text: str) -> str:
+    """Text as the data of one of GitHub's commands."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return escaped(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _below(file: str | None, workspace: str) -> str:
+    """The file as the repository names it; nothing for one that is not in it, such as a shipped profile."""
+    if not file or not workspace:
+        return file or ""
+    path = Path(os.path.normpath(Path(file).absolute()))
+    return path.relative_to(workspace).as_posix() if path.is_relative_to(workspace) else ""
+
+
+def _between_marks(value: str) -> str:
+    import secrets  # here: it takes longer to load than all else of this module
+
+    mark = f"tfdock_{secrets.token_hex(16)}"
+    return f"<<{mark}\n{value}\n{mark}\n"
+
+
+# --- Markdown -------------------------------------------------------------------------------------------------------
+
+# Whatever might be markup: all but what never is. A reference to a character is text, wherever it stands.
+_MARKUP = re.compile(r"[^\w\s.,:/=+()-]|:(?=//)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+
+
+def cell(text: str) -> str:
+    """Text as a cell of a table in Markdown: no markup, no line break, and no more than people read in a table."""
+    start = text[: 4 * _CELL]
+    line = " ".join("".join(one if one.isprintable() else " " for one in start).split())
+    line = line if len(line) <= _CELL else f"{line[: _CELL - 1]}…"
+    return _MARKUP.sub(lambda one: f"&#{ord(one[0])};", line)
+
+
+def markdown(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> str:
+    """A table in no more than `room` bytes of UTF-8; nothing, where there is no room for its head."""
+    head = f"### {cell(heading)}\n\n{_row(columns)}|{' --- |' * len(columns)}\n"
+    left = room - len(head.encode()) - len(_more(len(rows)).encode())
+    kept: list[str] = []
+    for row in rows:
+        line = _row(row)
+        left -= len(line.encode())
+        if left < 0:
+            break
+        kept.append(line)
+    if left < 0 and not kept:  # not even the head
+        return ""
+    more = len(rows) - len(kept)
+    return f"{head}{''.join(kept)}{_more(more) if more else ''}\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(cell, cells))} |\n"
+
+
+def _more(count: int) -> str:
+    return f"\n{count} more are in the log and the report.\n"
+
+
+# --- GitLab ---------------------------------------------------------------------------------------------------------
+
+_ERASE = "\x1b[0K"
+"""To the terminal that GitLab's page shows: erase the line, so that nobody sees the mark."""
+
+
+@dataclass
+class GitLab(Service):
+    """A job of GitLab CI: its log folds. Reports are files that a job names: `--report`."""
+
+    stream: TextIO | None = None
+    """Where the log is; standard error by default."""
+    _folds: int = field(default=0, init=False)
+
+    @contextmanager
+    def fold(self, title: str, /) -> Iterator[None]:
+        """A section, closed at first, under a name that no other one of the job has."""
+        self._folds += 1
+        name = f"tfdock_{os.getpid()}_{self._folds}"
+        shown = "".join(one if one.isprintable() else " " for one in title)
+        self._mark(f"section_start:{int(time.time())}:{name}[collapsed=true]", shown)
+        try:
+            yield
+        finally:
+            self._mark(f"section_end:{int(time.time())}:{name}")
+
+    def _mark(self, mark: str, title: str = "") -> None:
+        stream = self.stream or sys.stderr
+        stream.write(f"{_ERASE}{mark}\r{_ERASE}{title}\n")
+        stream.flush()

@@ -1,0 +1,220 @@
+"""A matrix on this machine: its cells planned, what became of them told on the screen, to CI and in a report."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tfdock.errors import NetworkError, TfdockError, combined_exit_code
+from tfdock.talk import ci_log, console, matrix_report
+
+if TYPE_CHECKING:
+    from tfdock.do.matrix import Cell, Cells
+    from tfdock.do.prepare import Prepared, Preparer
+    from tfdock.do.settings import Settings
+    from tfdock.do.workspace import Wheelhouse
+    from tfdock.talk.builds import Building, Result
+
+FILES = {"report.json": matrix_report.as_json, "report.html": matrix_report.page, "junit.xml": matrix_report.junit}
+"""The files of a report, and what writes each."""
+
+_COLUMNS = ("Outcome", "Wheel", "What")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What is asked for: a matrix's file, which of its cells, and a folder for the report.
+
+    `missing` leaves out what is in the wheelhouse or in a registry.
+    """
+
+    file: Path
+    only: Sequence[str] = ()
+    missing: bool = False
+    report: Path | None = None
+
+    def begin(self) -> None:
+        """See that the report can be written, before hours of work."""
+        if self.report is not None:
+            from tfdock.do.failures import make_folder
+
+            make_folder(self.report)
+
+    def cells(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
+        """The cells that are asked for, and where the wheel of each is."""
+        from tfdock.do import matrix
+
+        records = _house(settings).records()
+        found = matrix.cells(self.file, preparer, records, check=check).only(self.only)
+        console.show_problems(found.warnings)
+        registries = settings_with(found, settings).registries
+        return _looked_for(found, settings, registries, check) if self.missing else found
+
+    def here(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
+        """The cells that are asked for, and which of them are in the wheelhouse; no registry is asked."""
+        return _looked_for(self.cells(settings, preparer, check), settings, (), check)
+
+
+def check_matrix_options(matrix: Path | None, **options: object) -> None:
+    """Refuse what can be said of a matrix alone, where there is none."""
+    given = [f"`--{name}`" for name, value in options.items() if value]
+    if given and not matrix:
+        raise typer.BadParameter(
+            f"{' and '.join(given)} can be said of a matrix alone: `--matrix profiles/matrix.yaml`"
+        )
+
+
+def _house(settings: Settings) -> Wheelhouse:
+    from tfdock.do.workspace import Wheelhouse
+
+    return Wheelhouse(settings.wheelhouse.absolute())
+
+
+def _looked_for(cells: Cells, settings: Settings, registries: Sequence[str], check: Callable[[], None]) -> Cells:
+    from tfdock.do.matrix_status import looked_for
+
+    return looked_for(cells, _house(settings), registries, check=check, failed=_unknown)
+
+
+def settings_with(cells: Cells, settings: Settings) -> Settings:
+    """The settings, with the matrix's own registry among those where wheels are looked for."""
+    from tfdock.do.matrix_status import repositories
+
+    return replace(settings, registries=tuple(repositories(cells, settings)))
+
+
+def _unknown(error: NetworkError) -> None:
+    """What nobody knows is not missing: hours of building would follow."""
+    raise error
+
+
+# --- building -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A matrix that was built, or pulled. `results` are of the cells that there was something to do for.
+
+    `seconds` is what all took together, `wheelhouse` the folder of the wheels, `by` the command.
+    """
+
+    cells: Cells
+    results: Sequence[Result]
+    wheelhouse: Path
+    seconds: float
+    by: str = "tfdock build"
+
+    def document(self) -> matrix_report.Document:
+        """What became of each cell."""
+        found = {result["build_id"]: result for result in self.results}
+        rows = [self._row(cell, found.get(cell.build_id or "")) for cell in self.cells.cells]
+        return matrix_report.document(
+            self.cells.file,
+            rows,
+            exit_code=combined_exit_code(result["exit_code"] for result in self.results),
+            seconds=self.seconds,
+            finished=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
+            by=self.by,
+        )
+
+    def _row(self, cell: Cell, result: Result | None) -> dict[str, Any]:
+        from tfdock.talk.matrix_formats import place_of
+
+        place = ":".join(map(str, place_of(cell, self.cells.file).values()))
+        return matrix_report.row(cell, result, self.wheelhouse, place)
+
+
+def build_matrix(
+    choice: Choice,
+    settings: Settings,
+    preparer: Preparer,
+    building: Callable[[Settings], Building],
+    check: Callable[[], None],
+    changed: Callable[[Prepared], Prepared],
+) -> Finished:
+    """Build the cells that are asked for, all of them whatever becomes of one.
+
+    `building` is asked how, with the settings; `changed` has the last word on each plan; `check` raises to stop.
+    """
+    started = time.monotonic()
+    cells = choice.cells(settings, preparer, check)
+    settings = settings_with(cells, settings)
+    todo = [cell for cell in cells.wanted if cell.status == "missing"]
+    console.say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to build")
+    expected = {str(cell.name): cell.seconds for cell in todo}
+    results = replace(building(settings), expected=expected).all([changed(cells.prepared(cell)) for cell in todo])
+    return Finished(
+        cells=cells,
+        results=results,
+        wheelhouse=settings.wheelhouse.absolute(),
+        seconds=time.monotonic() - started,
+    )
+
+
+def as_build(result: Mapping[str, Any]) -> Result:
+    """A row of `tfdock.pull/1` as one of `tfdock.build/1`: both are told the same way."""
+    build: Mapping[str, Any] = next(iter(result["builds"]), {})
+    status = build.get("status") or ("failed" if result["exit_code"] else "missing")
+    origin = f"{build['reference']}@{build['digest']}" if build else None
+    return {
+        "build_id": result["name"],
+        "status": status,
+        "problems": result["problems"],
+        "origin": origin,
+        "wheels": build.get("wheels", []),
+        "record": build.get("record"),
+        "exit_code": result["exit_code"],
+    }
+
+
+# --- telling --------------------------------------------------------------------------------------------------------
+
+
+def told_with_matrix(finished: Finished, choice: Choice, tell: Callable[[Mapping[str, Any]], int]) -> int:
+    """Say what became of a matrix, write the report, and `tell` the results, with what JSON has beside them.
+
+    Returns the exit code: that of `tell`, if the report could be written.
+    """
+    told = finished.document()
+    _tell(told)
+    code = tell({"matrix": {name: value for name, value in told.items() if name not in ("schema", "ok")}})
+    return combined_exit_code([code, _write(told, choice.report) if choice.report else 0])
+
+
+def _tell(told: matrix_report.Document) -> None:
+    """Say what became of a matrix: a table on standard error, and what a CI service takes."""
+    rows = list(matrix_report.table(told))
+    style = console.Style(sys.stderr)
+    console.say()
+    cleaned = [tuple(map(console.clean, row)) for row in rows]
+    for line in console.table(cleaned, columns=console.width(sys.stderr)) if cleaned else ():
+        console.say(line)
+    word = style.good if told["ok"] else style.bad
+    took = console.duration(told["seconds"])
+    console.say(f"{word(matrix_report.counts(told))}  {console.clean(told['matrix'])}, {took}")
+    service = ci_log.here()
+    service.summary(f"{told['matrix']}: {matrix_report.counts(told)}", _COLUMNS, rows)
+    service.outputs({"ok": str(told["ok"]).lower(), "exit-code": str(told["exit_code"])})
+
+
+def _write(told: matrix_report.Document, folder: Path) -> int:
+    """Write the report's files, each whole or not at all; an exit code, where one could not be written."""
+    from tfdock.do.texts import write_text
+
+    code = 0
+    for name, text in FILES.items():
+        try:
+            write_text(folder / name, text(told))
+        except TfdockError as error:  # what was built is told all the same
+            console.show_problems(error.problems)
+            code = int(error.exit_code)
+    if not code:
+        console.say(f"report  {folder / 'report.html'}")
+    return code
