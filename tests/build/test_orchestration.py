@@ -20,7 +20,7 @@ import pytest
 from tfdock.decide.plan import BuildPlan
 from tfdock.do import events, journal
 from tfdock.do.build import Builder, BuildResult
-from tfdock.do.engine import ContainerSpec, EngineInfo, ImageBuild, ImageInfo
+from tfdock.do.engine import IMAGE_LABEL, ContainerSpec, EngineInfo, ImageBuild, ImageInfo
 from tfdock.do.engine.carrier import keep
 from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
 from tfdock.do.prepare import Preparer
@@ -315,6 +315,30 @@ def test_an_engine_that_is_lost_is_told_with_the_phase_and_the_next_run_builds(
     desk.engine.lose(method)
     desk.fails(EngineLost, "engine-lost", phase)
     assert desk.build().status == "built"
+
+
+def test_the_step_of_an_image_that_an_engine_left_as_it_died_is_cleaned_up_and_no_other(desk: Desk) -> None:
+    labels = {IMAGE_LABEL: "1"}
+    step, other, run = (
+        ContainerSpec(name=name, image="b" * 64, command=("true",), labels=labels | more)
+        for name, more in (("step", {}), ("other", {}), ("run", {"io.tfdock.run": "of-another"}))
+    )
+
+    def steps() -> Iterator[bytes]:
+        ids = {spec.name: desk.engine.create(spec) for spec in (step, other, run)}
+        yield f" ---> Running in {ids['run'][:12]}\n".encode()
+        yield f" ---> Running in {ids['step'][:12]}\n".encode()
+        yield f"a program says: ---> Running in {ids['other'][:12]}\n".encode()
+        desk.engine.alive = False
+
+    lost = EngineLost(Problem(code="engine-lost", message="the engine was lost"))
+    desk.engine.images["b" * 64] = ImageInfo(id="b" * 64)
+    desk.engine.on_build = lambda _: FakeBuild(output=steps(), error=lost)
+    desk.fails(EngineLost, "engine-lost", "image")
+    desk.engine.alive = True
+    desk.engine.on_build = lambda _: FakeBuild()
+    assert desk.build().status == "built"
+    assert {state.name for state in desk.engine.containers(IMAGE_LABEL)} == {"other", "run"}
 
 
 def test_what_an_engine_that_died_kept_is_cleaned_up_when_it_is_back(desk: Desk) -> None:

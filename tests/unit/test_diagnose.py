@@ -57,6 +57,8 @@ PREFIXES = (
     "[2024-05-06T07:30:55.118Z] ", "[07:30:55] ", "(07:30:55) ", "07:30:55.118 ", "builder-1  | ", "tf_build_1 | ",
     "wheel\tRun make wheel\t2024-05-06T07:30:55.1182304Z ", "May  6 07:30:55 ci-3 docker[123]: ", "##[error]",
     "2024-05-06T07:30:55.1Z #9 231.4 ", "[   12.345678] ", "    ", "\t", "2024-05-06T07:30:55.118230Z stderr F ",
+    "231.4 ", "07:30:55  ", "[07:30:55]W:\t [Step 2/3] ", "  >> 5123    ", "[ERROR] ", 'Step #1 - "wheel": ',
+    "Step #0: ", "[Container] 2024/05/06 07:30:55 ", "tensorflow> ",
 )  # fmt: skip
 
 
@@ -66,6 +68,14 @@ def test_what_builders_and_ci_systems_put_before_a_line_is_no_part_of_it(prefix:
     assert bare(prefix + line) == line
     (found,) = diagnosed(f"{prefix}one\n{prefix}{line}\n{prefix}three\n").findings
     assert (found.line, found.excerpt) == (2, f"{line}\nthree")
+
+
+def test_a_file_of_an_engine_has_its_lines_in_json() -> None:
+    line = json.dumps({"log": f"{ARCH}\r\n", "stream": "stderr", "time": "2024-05-06T07:30:55.118230412Z"})
+    (found,) = diagnosed(
+        f"{line.replace(': ', ':').replace(', ', ',')}\n".replace("fatal   :U", "fatal   : U")
+    ).findings
+    assert (found.id, found.excerpt) == ("nvcc_unsupported_arch", ARCH)
 
 
 @pytest.mark.parametrize("quotes", ["''", "‘’", "`'", '""', "��", "â€˜â€™"])

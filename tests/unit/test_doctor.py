@@ -16,10 +16,11 @@ import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.preflight import Check
 from tfdock.do import doctor, journal
-from tfdock.do.engine import ImageInfo
+from tfdock.do.engine import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.journal import RunEntry
 from tfdock.do.settings import Settings
+from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import (
     DiskFull,
     EngineUnavailable,
@@ -29,7 +30,7 @@ from tfdock.errors import (
     Problem,
     TfdockError,
 )
-from tfdock.model import Host, LocalGpu, Machine, Place
+from tfdock.model import BuildId, Host, LocalGpu, Machine, Place
 from tfdock.talk.app import app
 from tfdock.talk.commands import doctor as command
 
@@ -180,6 +181,54 @@ def test_what_a_killed_run_left_is_told(settings: Settings, tmp_path: Path) -> N
     shutil.copytree(kept, settings.state_dir / "runs" / "run1", dirs_exist_ok=True)
     check = of(checks(settings, engine()), "leftovers")
     assert (check.code, check.found) == ("run-left-behind", "run1")
+
+
+def abandoned(settings: Settings, tmp_path: Path, **changes: str) -> RunEntry:
+    """The entry of a run that was killed, with its folders."""
+    folders = {name: tmp_path / f"{name}-of-run" for name in ("staging", "output")}
+    for folder in folders.values():
+        folder.mkdir()
+    entry = RunEntry(run="run1", build_id="x", **{name: str(path) for name, path in folders.items()}, **changes)
+    kept = tmp_path / "kept"
+    with journal.running(settings.state_dir, entry):
+        shutil.copytree(settings.state_dir / "runs" / "run1", kept)
+    shutil.copytree(kept, settings.state_dir / "runs" / "run1", dirs_exist_ok=True)
+    return entry
+
+
+def test_what_killed_runs_left_is_removed_where_that_is_asked_for(settings: Settings, tmp_path: Path) -> None:
+    entry = abandoned(settings, tmp_path)
+    fake = engine()
+    label = {RUN_LABEL: "run1"}
+    fake.images["x"] = ImageInfo(id="x")
+    fake.create(ContainerSpec(name="left", image="x", command=("true",), labels=label))
+    fake.create(ContainerSpec(name="another's", image="x", command=("true",), labels={RUN_LABEL: "run2"}))
+    half = settings.wheelhouse / ".tfdock/tf1/abc/.record.json.12-13"
+    held = settings.wheelhouse / ".tfdock/tf2/abc/.record.json.12-13"
+    other = half.with_name(".mine")
+    for path in (half, held, other):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    with Wheelhouse(settings.wheelhouse).locked(BuildId("tf2")):
+        check = of(checks(settings, fake), "leftovers")
+        assert (check.status, check.found) == ("warning", f"run1, half written {half}")
+        assert "tfdock doctor --fix" in check.fix
+        told = [one.found for one in doctor.examine(settings, fake, fix=True) if one.name == "leftovers"]
+    assert told == ["run1 was removed", f"half written {half} was removed"]
+    assert [one.name for one in fake.containers(RUN_LABEL)] == ["another's"]
+    assert not any(Path(path).exists() for path in (entry.staging, entry.output, half))
+    assert held.exists(), "somebody is at it"
+    assert other.exists()
+    assert of(checks(settings, fake), "leftovers").found == f"half written {held}", "now nobody is at it"
+
+
+def test_what_cannot_be_removed_now_says_why(settings: Settings, tmp_path: Path) -> None:
+    abandoned(settings, tmp_path, engine="another")
+    (check,) = [one for one in doctor.examine(settings, engine(), fix=True) if one.name == "leftovers"]
+    assert (check.status, check.found) == ("warning", "run1 is still there: its containers are on another engine")
+    (check,) = [one for one in doctor.examine(settings, gone(), fix=True) if one.name == "leftovers"]
+    assert "once the engine answers" in check.fix
+    assert journal.leftovers(settings.state_dir) != []
 
 
 def test_a_journal_that_cannot_be_read_fails_and_stops_nothing_else(

@@ -141,6 +141,14 @@ def test_a_file_says_what_it_is_and_cites_all_of_its_sources(file: Path) -> None
     assert document["checked"]
 
 
+def test_a_short_name_of_a_source_means_one_thing_in_all_files() -> None:
+    texts: dict[str, set[str]] = {}
+    for file in FILES:
+        for name, text in _plain(file)["sources"].items():
+            texts.setdefault(name, set()).add(text)
+    assert [name for name, several in texts.items() if len(several) > 1] == []
+
+
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)
 def test_a_row_names_only_what_there_is(row: Failure) -> None:
     assert set(row.instead_of) <= set(ROWS) - {row.id}

@@ -99,7 +99,8 @@ def test_each_way_to_run_out_of_memory_has_words_of_its_own(
     assert found.of_bazel is of_bazel
 
 
-def test_a_container_that_was_killed_without_any_sign_of_memory_was_killed_by_somebody() -> None:
+@pytest.mark.parametrize("status", [8, 130, 137, 143])
+def test_a_container_that_was_stopped_without_any_sign_of_memory_was_stopped_by_somebody(status: int) -> None:
     limits = Resources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None)
     failures = Failures(phase="compile", resources=limits, log=None, tail=(), errors=(), folders={})
-    assert isinstance(failures.of_container(137, memory=False), EngineLost)
+    assert isinstance(failures.of_container(status, memory=False), EngineLost)

@@ -109,13 +109,13 @@ def test_an_image_in_which_no_check_has_a_result_is_unfit(bench: Bench, engine: 
     assert message.endswith("the container ended with exit status 127: sh: 1: exec: : not found")
 
 
-def reporting(*results: Mapping[str, object]) -> Callable[[ContainerSpec], FakeRun]:
+def reporting(*results: Mapping[str, object], status: int = 137) -> Callable[[ContainerSpec], FakeRun]:
     """A container that prints these results, and is killed then."""
 
     def run(spec: ContainerSpec) -> FakeRun:
         (folder,) = [mount.source for mount in spec.mounts if mount.target == "/tfdock/verify"]
         mark = json.loads((Path(folder) / "request.json").read_bytes())["mark"]
-        return FakeRun(output=[f"{mark} {json.dumps(one)}\n".encode() for one in results], exit_code=137)
+        return FakeRun(output=[f"{mark} {json.dumps(one)}\n".encode() for one in results], exit_code=status)
 
     return run
 
@@ -128,10 +128,11 @@ def test_an_image_whose_python_has_no_pip_is_unfit_and_nothing_has_passed(
     assert is_impossible(found(bench, wheel), "runtime-unfit").endswith(": no pip")
 
 
+@pytest.mark.parametrize("status", [137, 143])
 def test_a_container_that_is_killed_from_outside_says_nothing_of_the_wheel(
-    bench: Bench, engine: FakeEngine, wheel: Path
+    bench: Bench, engine: FakeEngine, wheel: Path, status: int
 ) -> None:
-    engine.on_run = reporting({"check": "install", "outcome": "passed"})
+    engine.on_run = reporting({"check": "install", "outcome": "passed"}, status=status)
     with pytest.raises(EngineLost) as caught:
         found(bench, wheel)
     assert caught.value.problems[0].code == "container-killed"

@@ -47,8 +47,13 @@ def examine(
     engine: Engine,
     plans: Iterable[tuple[str, BuildPlan]] = (),
     knowledge: KnowledgeBase | None = None,
+    *,
+    fix: bool = False,
 ) -> Iterator[Check]:
-    """Look at everything that a build needs, most important first; with plans (by file), at what each one needs."""
+    """Look at everything that a build needs, most important first; with plans (by file), at what each one needs.
+
+    With `fix`, what killed runs left is removed.
+    """
     info, answer = _asked(engine)
     yield answer
     machine, host = engine_machine(info) if info else local_machine(), local_host()
@@ -64,7 +69,7 @@ def examine(
         )
     yield from preflight.folder_checks(places)
     yield from _devices(host, info, _families(settings, knowledge), troubles=not plans)
-    yield from _leftovers(settings)
+    yield from _leftovers(settings, engine, info, fix=fix)
 
 
 def before_build(
@@ -193,17 +198,25 @@ def _devices(
         )
 
 
-def _leftovers(settings: Settings) -> Iterator[Check]:
+def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, fix: bool) -> Iterator[Check]:
     # Here and not above: `check` asks this module for folders only, and need not wait for locks and engines.
-    from tfdock.do.journal import leftovers
+    from tfdock.do import tidying
 
     try:
-        runs = leftovers(settings.state_dir)
+        left = tidying.found(settings)
     except OSError:  # said by the check of that folder
         return
-    if not runs:
+    if not left:
         yield Check(name="leftovers", status=OK, found="none")
         return
-    found = ", ".join(entry.run for entry in runs)
-    fix = "the next `tfdock build` removes them"
-    yield Check(name="leftovers", code="run-left-behind", status=WARNING, found=found, fix=fix)
+    if not (fix and info):
+        told = ", ".join(one.what for one in left)
+        way = "`tfdock doctor --fix` removes them" + ("" if info else ", once the engine answers")
+        yield Check(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=way)
+        return
+    for one in left:
+        if reason := tidying.removed(one, settings, engine, info.id):
+            told, way = f"{one.what} is still there: {reason}", "run `tfdock doctor --fix` again when that is mended"
+            yield Check(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=way)
+        else:
+            yield Check(name="leftovers", status=OK, found=f"{one.what} was removed")

@@ -25,6 +25,8 @@ from tfdock.inspect.killed import HEAP, Killed, killed
 # Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68
 _BAZEL_OUT_OF_MEMORY = 33
+_STOPPED = (8, 130, 137, 143)
+"""Bazel was interrupted, or a shell or all of a container got SIGINT, SIGKILL or SIGTERM."""
 _KILLED = 137
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """What the system says where there is no room, on the disk or for the user."""
@@ -62,11 +64,12 @@ class Failures:
         of_bazel = status == _BAZEL_OUT_OF_MEMORY or (words is not None and words.what == HEAP)
         if memory or of_bazel or words:
             return self._out_of_memory(status, words, memory=memory, of_bazel=of_bazel)
-        if status == _KILLED:
+        if status in _STOPPED:  # whoever asked us to stop is told something else
+            how = "killed" if status == _KILLED else f"stopped (exit status {status})"
             return EngineLost(
                 Problem(
                     code="container-killed",
-                    message=f"the container of phase {self.phase} was killed from outside, and not for memory",
+                    message=f"the container of phase {self.phase} was {how} from outside, and not for memory",
                     fix="was the engine restarted? Run the same command again: it goes on from the cache",
                 )
             )

@@ -181,7 +181,7 @@ def kept_profile(path: Path) -> Profile:
 
 def _spawns(path: Path) -> Spawns | None:
     """The execution log, reduced; None without one."""
-    with _opened(path) as file:
+    with plain_file(path) as file:
         if file is None:
             return None
         with io.TextIOWrapper(file, "utf-8", "replace") as text:
@@ -204,7 +204,7 @@ _GZIP = b"\x1f\x8b"
 @contextmanager
 def _lines(path: Path) -> Iterator[Iterator[str]]:
     """The lines of a text file that may be compressed, missing, or cut off; a longer line comes in pieces."""
-    with _opened(path) as file:
+    with plain_file(path) as file:
         if file is None:
             yield iter(())
             return
@@ -223,7 +223,7 @@ def _read(text: TextIO) -> Iterator[str]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO | None]:
+def plain_file(path: Path) -> Iterator[BinaryIO | None]:
     """A file that a container may have left in many shapes: only a plain one is opened, and no link followed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

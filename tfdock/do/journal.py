@@ -12,12 +12,12 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import filelock
 
-from tfdock.do.engine import RUN_LABEL, Engine
+from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL, Engine
 from tfdock.do.workspace import remove_folder, write_atomically
 
 
@@ -31,6 +31,8 @@ class RunEntry:
     output: str
     engine: str = ""
     """The engine that has its containers and volumes."""
+    step: str = ""
+    """The container of the last step of its image: the builder labels those with no run."""
 
     @classmethod
     def read(cls, folder: Path) -> RunEntry | None:
@@ -59,6 +61,14 @@ def running(state: Path, entry: RunEntry) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def stepped(state: Path, run: str, container: str) -> None:
+    """Note the container of a step of a run's image: an engine that dies leaves it behind."""
+    folder = state / "runs" / run
+    entry = RunEntry.read(folder)
+    if entry is not None:
+        write_atomically(folder / "run.json", json.dumps(asdict(replace(entry, step=container))).encode())
 
 
 def leftovers(state: Path) -> list[RunEntry]:
@@ -102,6 +112,7 @@ def clean(state: Path, entry: RunEntry, engine: Engine, *, keep_output: bool = F
     """Remove what a run left: its containers, its output base (or not), its staging folder, its entry."""
     for container in engine.containers(RUN_LABEL, entry.run):
         engine.remove(container.id)
+    _clean_step(engine, (RunEntry.read(state / "runs" / entry.run) or entry).step)
     for volume in engine.volumes(RUN_LABEL, entry.run):
         engine.remove_volume(volume)
     if not keep_output:
@@ -109,3 +120,10 @@ def clean(state: Path, entry: RunEntry, engine: Engine, *, keep_output: bool = F
     remove_folder(Path(entry.staging))
     with _scan_lock(state):  # whoever looks whether the run lives makes its lock file anew
         remove_folder(state / "runs" / entry.run)
+
+
+def _clean_step(engine: Engine, container: str) -> None:
+    """Remove the step of an image that an engine left behind as it died; one that runs is not that."""
+    step = engine.state(container) if container else None
+    if step and not step.running and IMAGE_LABEL in step.labels and RUN_LABEL not in step.labels:
+        engine.remove(step.id)

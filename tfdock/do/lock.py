@@ -127,11 +127,15 @@ def _first_ref(
     notice: Callable[[str], None],
 ) -> tuple[tuple[Pin, ...], BuildPlan]:
     """All pins, and the plan with them, for the first source ref that exists and can be configured."""
+    # Here, not above: who reads locks keeps no papers.
+    from tfdock.do.papers import written
+
     refs: tuple[str | None, ...] = resolution.source.refs or (None,)
     for number, ref in enumerate(refs, start=1):
         try:
             pins = (*known, *([_asked_source(resolution, ref, builder.stop.check)] if ref else []))
             prepared = preparer.prepare(name, partial(locks.pinned, pins=pins))
+            builder.profile = written(prepared)
             return (*pins, *builder.pins(prepared.plan, prepared.tree)), prepared.plan
         except (BuildFailed, NetworkError) as error:
             if number == len(refs) or error.problems[0].code not in _OTHER_REF:

@@ -189,7 +189,7 @@ class Steps:
 
         Raises when it was stopped, or its time was up. The container is still there afterwards.
         """
-        began = time.time()  # an earlier try of the same step may have been killed for memory
+        began = time.monotonic()  # an earlier try of the same step may have been killed for memory
         container = self.carrier.create(spec)
         self.engine.start(container)
         stopper = self.stopper(
@@ -198,7 +198,7 @@ class Steps:
         )
         state = self.watch(title, lambda output: self._follow(container, output), stopper, tap=tap)
         self.carrier.collect(container, spec)
-        memory = state.oom_killed or self.engine.memory_killed(RUN_LABEL, self.run, began)
+        memory = state.oom_killed or self.engine.memory_killed(RUN_LABEL, self.run, time.monotonic() - began)
         if state.exit_code != 0 or memory:
             self.stop.check()
             if stopper.late:

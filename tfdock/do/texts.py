@@ -20,11 +20,16 @@ def read_text(path: Path, *, code: str = "file-unreadable") -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file, whole or not at all; raises ProfileError. Through a link, if it is one, to what it names."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """The same for what is no text."""
     # Here, not above: who only reads needs no locks.
     from tfdock.do.workspace import write_atomically
 
     try:
-        write_atomically(path.resolve(), text.encode())
+        write_atomically(path.resolve(), data)
     except OSError as error:
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error

@@ -4,7 +4,8 @@ wheelhouse/
   tensorflow-2.18.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl
   <build id>.constraints.txt                                    for `pip install -c`: keeps that wheel installed
   .tfdock/<build id>/<fingerprint 12>/{record.json, <run id>.log}
-                                          and what the record names under `kept`; pulled.json where it was not built
+                                          and what the record names under `kept`; <run id>.run.json of a run that has
+                                          not ended well (see do/papers); pulled.json where it was not built
                                           here, and pull-*.part while a pull is under way or broke off
   .tfdock/staging/<run id>/                                     what a container may write to
   simple/, <wheel>.metadata, .tfdock/{index.json, coverage/}    the index, where one was asked for: see do/wheelhouse

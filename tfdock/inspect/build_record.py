@@ -22,7 +22,8 @@ _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\+00:00")
 _LARGEST = 1 << 53
 _LONGEST = 1 << 16
 """Characters of a text."""
-_DEEPEST = 40
+DEEPEST = 40
+"""Levels of a document; a record has some ten."""
 
 Verified = Literal["tried", "files", "failed", "no"]
 """Installed and imported in a clean container; its files and GPU code checked alone; something failed; not by us."""
@@ -40,7 +41,7 @@ def read_record(data: bytes) -> dict[str, Any]:
     record = parsed(data)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise Malformed(f"a record is not `{SCHEMA}`")
-    if not _is_shallow(record, _DEEPEST):
+    if not is_shallow(record, DEEPEST):
         raise Malformed("a record is deeper than anything that tfdock writes")
     try:
         canonical(record)
@@ -68,9 +69,10 @@ def verified(record: Mapping[str, Any]) -> Verified:
     return "files" if "passed" in statuses.values() else "no"
 
 
-def _is_shallow(node: object, left: int) -> bool:
+def is_shallow(node: object, left: int) -> bool:
+    """Whether a document has no more than so many levels: what is deeper stops those who look through it."""
     inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return left > 0 and all(_is_shallow(one, left - 1) for one in inner)
+    return left > 0 and all(is_shallow(one, left - 1) for one in inner)
 
 
 # --- kinds of values ------------------------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ class Diagnostician:
         self._mended: dict[str, Sighting] = {}
         self._values: dict[str, dict[str, str]] = {}
         self._vain: Counter[int] = Counter()
+        self._lines: dict[str, int] = {}  # where each rule was seen last
 
     def feed(self, data: bytes) -> None:
         """The next bytes of the log."""
@@ -190,12 +191,13 @@ class Diagnostician:
             return
         known = self._now.sightings.get(rule.id)
         survivable = rule.patterns[place].survivable
+        again, self._lines[rule.id] = self._lines.get(rule.id) == line, line  # of a line, however much of it is meant
         if known is None:
             self._now.sightings[rule.id] = Sighting(rule.id, line, excerpt, values, survivable)
         else:
             self._now.sightings[rule.id] = replace(
                 known,
-                count=known.count + 1,
+                count=known.count + (not again),
                 survivable=known.survivable and survivable,
                 values={**values, **known.values},
             )

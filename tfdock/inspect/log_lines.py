@@ -36,13 +36,19 @@ _PREFIX = re.compile(
         [
             r"\ufeff",
             rf"{_DATE}(?: \d\d[OE][+ ]?| (?:stdout|stderr) [FP])? ",  # GitHub, GitLab, containers' runtimes
+            r"\[\d\d:\d\d:\d\d\][WEi]?:\s{1,4}(?:\[Step \d+/\d+\] )?|\[Step \d+/\d+\] ",  # TeamCity
             rf"\[(?:{_DATE}|{_CLOCK}|[+ ]{{0,12}}\d+(?:\.\d+)?s?)\]:? ?",  # Jenkins, `ts`, kernels
-            rf"\(?{_CLOCK}\)?:? (?=\S)",  # Bazel's --show_timestamps
+            rf"\(?{_CLOCK}\)?:? {{1,3}}(?=\S)",  # Bazel's --show_timestamps, Jenkins
             r"#\d+ (?:\d+\.\d+ )?(?=\S)",  # BuildKit
+            r"\d{1,5}\.\d{1,3} (?=[A-Za-z/])",  # BuildKit, where it tells again what failed
             r"(?:=> ?)+(?:#|=> )?",
             r"(?=[\d+]*[A-Za-z_])[\w.@/-]{1,80}\s{0,40}\| ",  # Compose, foreman
             r"[^\t\n]{1,100}\t[^\t\n]{1,100}\t(?=\d{4}-\d\d-\d\dT)",  # `gh run view --log`
             r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,80} [\w./-]{1,60}(?:\[\d+\])?: ",  # syslog
+            r"Step #\d{1,4}(?: - \"[^\"\n]{1,80}\")?: |\[Container\] ",  # Cloud Build, CodeBuild
+            r"\{\"log\":\"",  # engines' files
+            r"[a-z][\w.+-]{2,60}> (?=\S)",  # Nix
+            r">> \d+ {2,8}|\[(?:ERROR|error|stderr)\] +",  # Spack, Maven and others
             r"##\[(?:error|warning|group|debug|section|command)\]|::(?:error|warning|notice)[^:\n]{0,200}::",
             r"E\s{2,7}(?=\S)",  # pytest
             r"\s{1,200}",
@@ -50,6 +56,7 @@ _PREFIX = re.compile(
     )
 )
 _PREFIXES = 8
+_SUFFIX = re.compile(r'(?:\\r)?\\n","stream":"std(?:out|err)","time":"[^"]{1,40}"\}$')
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,7 @@ def bare(line: str) -> str:
         if not match or match.end() == len(line):
             break
         line = line[match.end() :]
-    return line.rstrip()
+    return _SUFFIX.sub("", line).rstrip()
 
 
 class Log:

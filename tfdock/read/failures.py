@@ -24,11 +24,14 @@ _QUOTE_IN_LITERAL = re.compile("[\"'`]")
 # What compilers, shells and builders only repeat: source lines, commands, names of tests.
 _REPEATED = re.compile(
     r"\s*[\d+]* *\||\++ |[$#>] |echo |SUBCOMMAND: |\s*#(?:error|warning|include)\b|(?:>>> |--> )?RUN |"
-    r"(?:Step \d+/\d+ :|\[[^\]]{0,40}\d+/\d+\] )(?:RUN|COPY|ADD|FROM|ENV) |"
-    r"\[ *(?:RUN|OK|PASSED|-+) *\]|//\S+ +(?:\(cached\) )?PASSED"
+    r"(?:(?:Step|STEP) \d+/\d+ ?:|\[[^\]]{0,40}\d+/\d+\] )(?:RUN|COPY|ADD|FROM|ENV) |"
+    r"\[ *(?:RUN|OK|PASSED|-+) *\]|//\S+ +(?:\(cached\) )?PASSED|"
+    r"\S+\.py::|ok \d+ |"
+    r"(?:/\S{1,200}/)?(?:gcc|g\+\+|clang|clang\+\+|nvcc|hipcc|cc|c\+\+)(?:-[\d.]+)? -"
 )
 _WARNED = re.compile(
-    r"(?:WARNING|INFO|DEBUG|NOTE|Note|note|warning|Warning|hint|HINT)\b ?:|.{0,400}?\b(?:warning|note) ?: "
+    r"(?:configure: )?(?:WARNING|INFO|DEBUG|NOTE|Note|note|warning|Warning|hint|HINT)\b ?:|"
+    r".{0,400}?\b(?:warning|note) ?: "
 )
 
 
@@ -64,7 +67,7 @@ class Pattern(_Record):
 
     def match(self, line: str, *, harmless: bool = False) -> Mapping[str, str] | None:
         """What the line gives, where it is one that this pattern means; `line` is `comparable`."""
-        if self.has not in line or _REPEATED.match(line):
+        if self.has not in line or line.endswith(" ... ok") or _REPEATED.match(line):
             return None
         if not (self.in_warnings or harmless) and (_WARNED.match(line) or _TOLD.search(line[: line.index(self.has)])):
             return None

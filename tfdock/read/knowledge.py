@@ -879,6 +879,7 @@ class KnowledgeBase:
     ) -> None:
         self._texts = texts
         self._plain = read
+        self._named: dict[str, dict[str, str]] = {}
 
     @cached_property
     def releases(self) -> dict[str, Release]:
@@ -1059,9 +1060,11 @@ class KnowledgeBase:
 
     def sources(self, table: str) -> dict[str, str]:
         """What the short names in the `source` of a table's rows stand for."""
-        documents = [yamldoc.parse(text, file) for file, text in self._texts.get(table, ())]
-        named = [document.entries["sources"].entries for document in documents if "sources" in document.entries]
-        return {name: node.raw for entries in named for name, node in entries.items()}
+        if table not in self._named:
+            documents = [self._plain(text, file) for file, text in self._texts.get(table, ())]
+            named = [document.get("sources", {}) for document in documents if isinstance(document, dict)]
+            self._named[table] = {name: str(text) for one in named for name, text in one.items()}
+        return self._named[table]
 
     def cited(self, table: str, row: Row) -> str:
         """A row's sources, as its table explains their short names."""

@@ -148,6 +148,10 @@ def _diagnosis(builder: Builder, prepared: Prepared) -> Diagnosis | None:
 def _build_result(builder: Builder, prepared: Prepared, *, force: bool) -> BuildResult:
     """Up to date costs neither an engine nor its SDK."""
     done = None if force else builder.up_to_date(prepared.plan, prepared.lock)
+    if done is None:
+        from tfdock.do.papers import written
+
+        builder.profile = written(prepared)
     return done or builder.build(prepared.plan, prepared.tree, force=force, lock=prepared.lock, given=prepared.given)
 
 
@@ -208,6 +212,8 @@ def tell_result(result: Result, *, brief: bool = False) -> None:
         console.say(f"{style.bad(result['status'])}  {name}")
         console.show_problems(result["problems"])
         diagnosis.show(result.get("diagnosis"), result["log"])
+        if result["status"] == "failed" and result["log"] and not diagnosis.is_told(result.get("diagnosis")):
+            console.say("  to report it: `tfdock report --bundle` packs what an issue needs, and sends nothing")
         return
     total = sum(result["seconds"].values())
     took = f" in {console.duration(total)}" if result["status"] == "built" else ""

@@ -32,6 +32,11 @@ def findings_json(found: Diagnosis | None) -> list[dict[str, Any]]:
     return [] if found is None else [as_json(one) for one in found.findings]
 
 
+def is_told(found: Diagnosis | None) -> bool:
+    """Whether a cause is shown below the message of a failed build: one that is no guess."""
+    return found is not None and any(one.confidence != "low" for one in found.findings)
+
+
 def show(found: Diagnosis | None, log: str | None) -> None:
     """The cause that a log shows, below the message that something failed; nothing where it shows none."""
     if found is not None and log is not None:
@@ -103,8 +108,8 @@ def _nothing(found: Diagnosis, name: str, style: console.Style, columns: int) ->
     rows = [(f"{one.line:,}", _short(one.text)) for one in found.suspects]
     yield from console.table(rows, columns=columns)
     yield from console.wrapped(
-        "To report it: open an issue with the command, the profile and the log from the first of them on, packed "
-        f"with `gzip`. What is found to be its cause can be made {style.strong('a row')} of a folder given by "
+        f"To report it: {style.strong('`tfdock report --bundle LOG --profile PROFILE`')} packs what an issue needs, "
+        f"and sends nothing. What is found to be its cause can be made {style.strong('a row')} of a folder given by "
         "`--knowledge`: `failures/mine.yaml`.",
         columns,
     )

@@ -31,6 +31,7 @@ from tfdock.model import Machine
 
 if TYPE_CHECKING:
     from tfdock.do.offline import Given
+    from tfdock.do.papers import Papers
     from tfdock.read.knowledge import KnowledgeBase
 
 _T = TypeVar("_T")
@@ -78,6 +79,8 @@ class Builder:
     """Whether the registries of the settings are asked before anything is built."""
     log: Path | None = None
     """The log of the last build, once it has one."""
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    """What the profile that is built next says, as text: kept of a run that does not end well."""
 
     @cached_property
     def engine(self) -> Engine:
@@ -260,6 +263,7 @@ class Builder:
             log_path.open("wb", buffering=0) as log,
         ):
             self.log = log_path
+            papers = self._papers(plan, log_path)
             try:
                 steps = self._steps(plan, name, log)
                 locks.enter_context(self.cache.in_use(waiting=steps.waiting("image", "has the cache for itself")))
@@ -274,6 +278,7 @@ class Builder:
                     locks=locks,
                 )
             except BaseException as error:
+                papers.failed(error)
                 kept = self._keeps(error, output)
                 # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
                 with suppress(TfdockError, OSError):
@@ -282,7 +287,26 @@ class Builder:
                     told = f"the output base is kept in {output}; `tfdock cache prune` removes it"
                     self.listen(events.Notice(text=told))
                 raise
+            papers.over()
             self._clean(entry)
+
+    def _papers(self, plan: BuildPlan, log: Path) -> Papers:
+        """What `tfdock report --bundle` finds of a run that ends badly."""
+        # Here, not above: what is up to date is told without them.
+        from tfdock.do.papers import Papers
+
+        papers, info = Papers(log), self.engine_info
+        papers.begin(
+            build_id=plan.build_id,
+            fingerprint=plan.fingerprint,
+            knowledge=self.knowledge.version,
+            profile=dict(self.profile),
+            plan=publishing.without_places(plan),
+            machine={"cpus": info.cpus, "memory": info.memory},
+            engine={"name": info.name, "version": info.version, "local": info.local},
+            at_once=self.at_once,
+        )
+        return papers
 
     def _keeps(self, error: BaseException, output: Path) -> bool:
         """Whether what a build left in its output base is for somebody to look at."""

@@ -9,7 +9,7 @@ from tfdock.decide.plan import EXTERNAL, BuildPlan, unpacking, with_resources
 from tfdock.decide.sizing import after_memory
 from tfdock.do.build import image
 from tfdock.do.build.run import Run
-from tfdock.do.cache import DiskCache
+from tfdock.do.cache import DiskCache, check_writable
 from tfdock.do.cache import use as cache_use
 from tfdock.do.failures import make_folder
 from tfdock.do.locking import held
@@ -41,6 +41,7 @@ def _fetched(run: Run) -> None:
     waiting = run.steps.waiting("fetch", "fetches into the same cache")
     lock = run.builder.cache.root / "locks" / "repository"
     with held(lock, "the repository cache", alone=True, waiting=waiting):
+        check_writable(run.repository or run.builder.cache.repository, 3)
         _external(run)
         run.carry_out(run.plan.phases[0])
 

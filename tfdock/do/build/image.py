@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tfdock.decide import lock as locks
 from tfdock.decide.plan import described_toolchain, toolchain_key
+from tfdock.do import journal
 from tfdock.do.build.run import Run
+from tfdock.do.cache import check_writable
 from tfdock.do.engine import BASE_LABEL, RUN_LABEL, Cancel, ContainerSpec, ImageBuild, ImageInfo
 from tfdock.do.locking import held
 from tfdock.do.source import context_archive
@@ -15,6 +19,9 @@ from tfdock.errors import BuildFailed, Incompatible, Interrupted, Problem
 
 if TYPE_CHECKING:
     from tfdock.do.offline import Given
+
+_RUNNING = re.compile(rb" ---> Running in ([0-9a-f]{12})\s*\Z")
+"""What the builder says before a step; whatever else says it names no container of ours."""
 
 
 def have(run: Run) -> None:
@@ -74,11 +81,29 @@ def _built(run: Run, request: ImageBuild) -> str:
     cancel = Cancel()
     stopper = run.steps.stopper(gently=cancel.set, by_force=lambda: run.steps.give_up("image"))
     try:
-        return run.steps.watch(run.title("image"), lambda output: run.engine.build(request, output, cancel), stopper)
+        return run.steps.watch(
+            run.title("image"), lambda output: run.engine.build(request, output, cancel), stopper, tap=_Noted(run)
+        )
     except Interrupted:  # the engine's own, which knows only that it was told to stop
         if stopper.late:
             run.steps.give_up("image")
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """Writes down each step's container as it begins: when we and the engine die, nobody else knows whose it is."""
+
+    run: Run
+
+    def feed(self, data: bytes) -> None:
+        """Take what the builder says, message by message."""
+        if found := _RUNNING.match(data):
+            journal.stepped(self.run.builder.settings.state_dir, self.run.name, found[1].decode())
+
+    def told(self, line: str) -> str:
+        """What is shown of a line: all of it."""
+        return line
 
 
 def _read(run: Run, image: str) -> None:
@@ -114,4 +139,5 @@ def _take_disk_cache(run: Run) -> None:
     disk = run.builder.cache.disk(run.toolchain)
     waiting = run.steps.waiting("image", f"has the disk cache {disk.key} for itself")
     run.locks.enter_context(disk.held(alone=False, waiting=waiting))
+    check_writable(disk.folder, 2)
     disk.describe({**described_toolchain(run.toolchain_file), "base": str(run.plan.resolution.base)})

@@ -131,7 +131,7 @@ def _record(run: Run, wheels: Sealed, verification: Mapping[str, Any]) -> dict[s
         "tfdock": __version__,
         "log": run.log.name,
         "wheels": [asdict(wheel) for wheel in wheels.values()],
-        "plan": _without_places(plan),
+        "plan": without_places(plan),
         "toolchain_key": run.toolchain,
         "toolchain": described_toolchain(run.toolchain_file),
         "base_digest": run.base_digest,
@@ -167,7 +167,7 @@ _USER = re.compile(r"(?<=://)[^/@\s]*@")
 """User and password in a web address."""
 
 
-def _without_places(plan: BuildPlan) -> Any:
+def without_places(plan: BuildPlan) -> Any:
     """The plan as JSON, without where a local checkout lies on this machine, and without anybody's password."""
     source = plan.resolution.source
     local = json.dumps(source.location)[1:-1] if source.kind == "path" else None

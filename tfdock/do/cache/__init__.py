@@ -24,7 +24,7 @@ from typing import Any
 from tfdock.do.failures import make_folder
 from tfdock.do.locking import held
 from tfdock.do.workspace import write_atomically
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import BuildFailed, Problem, ProfileError
 from tfdock.inspect.action_cache import LARGEST, Malformed
 
 TAG = "CACHEDIR.TAG"
@@ -241,6 +241,24 @@ def _unnoticed(path: str, flags: int) -> int:
         return os.open(path, flags | os.O_NOATIME)
     except PermissionError:  # another user's file
         return os.open(path, flags)
+
+
+def check_writable(folder: Path, depth: int) -> None:
+    """Raise BuildFailed for a folder there, so many levels down, in which this user cannot write.
+
+    Bazel runs as this user: on such a one it fails, or keeps nothing and compiles all of it the next time too.
+    """
+    if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+        raise BuildFailed(
+            Problem(
+                code="folder-not-writable",
+                message=f"cannot write to {folder}: it belongs to user {folder.stat().st_uid}",
+                fix=f"was a build run as another user? `sudo chown -R {os.getuid()}:{os.getgid()}` the cache, or "
+                "give another (`--cache-dir`)",
+            )
+        )
+    for one in folders(folder) if depth else ():
+        check_writable(one, depth - 1)
 
 
 # --- files --------------------------------------------------------------------------------------------------------

@@ -374,7 +374,9 @@ class DockerEngine:
 
     def _why_stopped(self, progress: Progress, code: int | None) -> None:
         """Raise what an exit code may hide: 137 alone is a memory kill, `docker kill`, or an engine going down."""
-        if code == _KILLED and self._oom_events({"container": progress.container}, progress.started):
+        if code == _KILLED and self._oom_events(
+            {"container": progress.container}, time.monotonic() - progress.started
+        ):
             raise step_killed(progress.step)
         if progress.full:
             raise refusal(f"run `{progress.step}`", "no space left on device, as its output says")
@@ -603,14 +605,14 @@ class DockerEngine:
     def remove_volume(self, name: str) -> None:
         self._query(f"remove the volume {name}", _unless(_ABSENT, lambda client: client.remove_volume(name)))
 
-    def memory_killed(self, label: str, value: str, since: float) -> bool:
-        return bool(self._oom_events({"label": f"{label}={value}"}, since))
+    def memory_killed(self, label: str, value: str, seconds: float) -> bool:
+        return bool(self._oom_events({"label": f"{label}={value}"}, seconds))
 
-    def _oom_events(self, filters: Mapping[str, str], since: float) -> list[dict[str, Any]]:
+    def _oom_events(self, filters: Mapping[str, str], seconds: float) -> list[dict[str, Any]]:
         """A bounded query of what was: a live event stream stops without a word (moby/moby#12023)."""
         info: Mapping[str, Any] = self._query("tell the time", lambda client: client.info())
         now = timestamp(info["SystemTime"])
-        begin = since + now - time.time()  # the engine's clock may go differently
+        begin = now - seconds  # by the engine's own clock: this machine's may go differently, and be set
         wanted = {"event": "oom", **filters}
 
         def request(client: Sdk) -> list[dict[str, Any]]:

@@ -393,8 +393,9 @@ class FakeEngine:
         if self.volume_labels.pop(name, None) is not None:
             shutil.rmtree(self._volume(name))
 
-    def memory_killed(self, label: str, value: str, since: float) -> bool:
-        self._called("memory_killed", label, value, since)
+    def memory_killed(self, label: str, value: str, seconds: float) -> bool:
+        self._called("memory_killed", label, value, seconds)
+        since = time.time() - seconds
         return any(
             container.spec.labels.get(label) == value and container.ended_at >= since for container in self._killed
         )
@@ -460,8 +461,9 @@ class FakeEngine:
         return image
 
     def _container(self, container: str) -> _Container | None:
-        by_name = (found for found in self._containers.values() if found.spec.name == container)
-        return self._containers.get(container) or next(by_name, None)
+        # By name, or by the short id that the builder prints.
+        found = (one for one in self._containers.values() if one.spec.name == container or one.id[:12] == container)
+        return self._containers.get(container) or next(found, None)
 
     def _existing(self, container: str) -> _Container:
         found = self._container(container)

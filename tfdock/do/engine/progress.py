@@ -25,7 +25,7 @@ class Progress:
     container: str = ""
     image: str = ""
     full: bool = False
-    started: float = field(default_factory=time.time)
+    started: float = field(default_factory=time.monotonic)
 
     def take(self, message: Mapping[str, Any]) -> None:
         # The id comes from `aux`; the SDK's high level takes it from the log text, which any RUN can print.

@@ -18,7 +18,7 @@ from tfdock.decide import lock as locks
 from tfdock.decide.lock import LockFile
 from tfdock.decide.plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
 from tfdock.decide.trial import limits_for, limits_of
-from tfdock.do import assets, events, journal
+from tfdock.do import assets, events, journal, papers
 from tfdock.do.engine import ContainerSpec
 from tfdock.do.failures import file_error, make_folder
 from tfdock.do.lock import gathered, prepare_locked
@@ -45,6 +45,7 @@ _REQUIREMENTS = "requirements.json"
 
 def warm(prepared: Prepared, builder: Builder) -> None:
     """Have a profile's image, and all that its build downloads, in the caches of this machine."""
+    builder.profile = papers.written(prepared)
     builder.fetch(prepared.plan, prepared.tree, lambda *_: None, lock=prepared.lock)
 
 
@@ -124,6 +125,7 @@ class Bundler:
         prepared, lock = self._pinned(name)
         written = self.preparer.read(name)
         pack = partial(self._pack, prepared, written, lock, work)
+        self.builder.profile = papers.written(prepared)
         return self.builder.fetch(
             prepared.plan, prepared.tree, pack, lock=prepared.lock, repository=work.folder / "repository"
         )

@@ -20,6 +20,7 @@ from tfdock.do.verify.bench import Bench, Impossible, unfit
 from tfdock.do.workspace import remove_folder
 from tfdock.errors import (
     DiskFull,
+    EngineLost,
     NetworkError,
     OutOfMemory,
     Problem,
@@ -34,6 +35,8 @@ _PIDS = 16384
 NO_PROGRAM = 127
 """Exit status of a shell that found no such program."""
 _FULL = 32 * MIB
+_STOPPED = (137, 143)
+"""Exit statuses after SIGKILL and SIGTERM, which an engine that is stopped sends."""
 _PIP = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT")
 _PIP_MANNERS = {
     "PIP_PREFER_BINARY": "1",
@@ -101,6 +104,7 @@ class Lab:
         state = self._ran(spec, "what the wheel requires")
         if state.exit_code:
             self._check_room()
+            check_not_stopped(state, "that fetches what the wheel requires")
             said = [line for line in self._bench.steps.tail if line.strip()]
             if state.exit_code == NO_PROGRAM or "No module named pip" in " ".join(said[-1:]):
                 raise unfit(ended(state, said))
@@ -241,6 +245,18 @@ def requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[str]:
 def handed(source: Path, name: str) -> Mount:
     """A file or folder of this machine that a container reads."""
     return Mount(source=str(source), target=f"{HERE}/{name}", read_only=True, given=True)
+
+
+def check_not_stopped(state: ContainerState, which: str) -> None:
+    """Raise EngineLost where a container's end says nothing of what it did: SIGKILL or SIGTERM from outside."""
+    if state.exit_code in _STOPPED:
+        raise EngineLost(
+            Problem(
+                code="container-killed",
+                message=f"the container {which} was killed from outside, and not for memory",
+                fix="was the engine restarted? Run the same command again",
+            )
+        )
 
 
 def ended(state: ContainerState, said: Iterable[str] = ()) -> str:

@@ -27,21 +27,28 @@ from tfdock.do import assets, events
 from tfdock.do.engine import EngineInfo, ImageInfo
 from tfdock.do.machine import gives_gpus
 from tfdock.do.verify.bench import Bench, Impossible, Wanted, impossible, unfit
-from tfdock.do.verify.lab import HERE, Access, Lab, dependencies, ended, handed, own_python, requirements
+from tfdock.do.verify.lab import (
+    HERE,
+    Access,
+    Lab,
+    check_not_stopped,
+    dependencies,
+    ended,
+    handed,
+    own_python,
+    requirements,
+)
 from tfdock.errors import (
     EngineError,
     EngineHung,
     EngineLost,
     EngineUnavailable,
     NetworkError,
-    Problem,
 )
 from tfdock.inspect.inspection import Inspection
 from tfdock.model import ImageRef, Mount
 from tfdock.read.knowledge import Accelerator, KnowledgeBase
 
-_KILLED = 137
-"""Exit status of a container that was killed."""
 _LONGEST = 1 << 20
 """Characters of a line with a result."""
 
@@ -171,14 +178,8 @@ class Trying(Lab):
         results = results_of(tried.tasks, marked.documents)
         if not results or any(result.outcome == "failed" for result in results.values()):
             self._check_room()
-        if state.exit_code == _KILLED and len(results) < len(tried.tasks):
-            raise EngineLost(
-                Problem(
-                    code="container-killed",
-                    message="the container in which the wheel was tried was killed from outside, and not for memory",
-                    fix="was the engine restarted? Run the same command again",
-                )
-            )
+        if len(results) < len(tried.tasks):
+            check_not_stopped(state, "in which the wheel was tried")
         if not results:
             raise unfit(ended(state, self._bench.steps.tail))
         if "install" in results and results["install"].outcome == "skipped":

@@ -54,6 +54,7 @@ def doctor(
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
     allow_untested: AllowUntested = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Remove what runs that were killed have left.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what this machine lacks for building, and how to get it."""
@@ -63,7 +64,7 @@ def doctor(
     plans, refused, problems = _planned(settings, profiles or [], allow_untested=allow_untested)
     # What is refused for itself can be built on no machine: there is nothing to compare with this one.
     compare = plans or not profiles
-    checks = examine(settings, local_engine(), plans, knowledge_for(settings)) if compare else []
+    checks = examine(settings, local_engine(), plans, knowledge_for(settings), fix=fix) if compare else []
     checks = [*checks, *refused]
     failed = [check for check in checks if check.status == "failed"]
     if as_json:

@@ -1,4 +1,4 @@
-"""`report`: what happened in a build, from its record."""
+"""`report`: what happened in a build, from its record; or all that a tracker needs of one that failed."""
 
 from __future__ import annotations
 
@@ -13,31 +13,55 @@ import typer
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.talk import console
-from tfdock.talk.app import AsJson, Wheelhouse, app, command, print_json, settings_for
+from tfdock.talk.app import AsJson, CacheDir, Knowledge, Wheelhouse, app, command, print_json, settings_for
+from tfdock.talk.bundled import write_bundle
 
 
 @app.command(
-    epilog="Example: `tfdock report tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64 -o page.html`. Exit status: 0, "
-    "or 2 where there is no such record."
+    epilog="Examples: `tfdock report tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64 -o page.html`; after a "
+    "failure `tfdock report --bundle`. Exit status: 0, or 2 where there is no such record, or nothing to report."
 )
 @command("tfdock.report/1")
 def report(
     record: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            help="A record.json, the folder it lies in, or the build id of a build in the wheelhouse.",
+            help="A record.json, the folder it lies in, or the build id of a build in the wheelhouse; with --bundle "
+            "also a log or a profile, and by default the newest run that failed.",
             metavar="RECORD",
             show_default=False,
         ),
-    ],
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Write a page with pictures.", metavar="FILE", show_default=False),
+        typer.Option(
+            "-o", "--output", help="Write a page with pictures; or the bundle.", metavar="FILE", show_default=False
+        ),
+    ] = None,
+    bundle: Annotated[
+        bool,
+        typer.Option(
+            "--bundle",
+            help="Pack what an issue tracker needs of a failure, without secrets and names of people. Sends nothing.",
+        ),
+    ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", help="With --bundle: the profile that was built.", metavar="PROFILE", show_default=False
+        ),
     ] = None,
     wheelhouse: Wheelhouse = None,
+    cache_dir: CacheDir = None,
+    knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell what happened in a build: phases, cache, actions executed, what took long, and why it was not warm."""
+    if bundle:
+        settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
+        return write_bundle(record, profile, settings, output, as_json=as_json)
+    if record is None or profile:
+        raise typer.BadParameter("name a record, or give `--bundle` for a run that failed")
     path = _found(record, settings_for(wheelhouse=wheelhouse).wheelhouse.absolute())
     document = _read(path)
     try:
@@ -54,6 +78,7 @@ def report(
         from tfdock.do.texts import write_text
 
         write_text(output, page)
+    return None
 
 
 def _found(name: str, wheelhouse: Path) -> Path:

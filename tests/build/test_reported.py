@@ -1,0 +1,97 @@
+"""What a run leaves for `tfdock report --bundle`: papers, which go when it ends well."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tfdock.do.engine.fake import FakeRun
+from tfdock.do.papers import document_of, failed_runs
+from tfdock.errors import BuildFailed, TfdockError
+
+from .conftest import EditedTree
+from .harness import Tfdock, before
+from .test_orchestration import Desk, desk  # noqa: F401 - a fixture
+
+CANARY = "hunter2c4nary"
+KERNEL = "tensorflow/core/kernels/relu_op.cc"
+
+
+def papers(desk: Desk) -> list[Path]:  # noqa: F811
+    return failed_runs(desk.builder.wheelhouse, desk.settings.state_dir)
+
+
+def test_a_build_that_ends_well_leaves_no_papers(desk: Desk) -> None:  # noqa: F811
+    desk.build()
+    assert papers(desk) == []
+    assert list(desk.settings.wheelhouse.rglob("*.run.json")) == []
+
+
+def test_a_build_that_fails_leaves_what_it_was_to_build_and_how_it_failed(desk: Desk) -> None:  # noqa: F811
+    desk.engine.phases["compile"] = FakeRun(output=[b"ERROR: no\n"], exit_code=1)
+    builder = desk.builder
+    builder.profile = {"file": "x.yaml", "text": "schema: 1\n"}
+    with pytest.raises(BuildFailed):
+        builder.build(desk.plan, None)
+    (path,) = papers(desk)
+    document = document_of(path)
+    assert document is not None
+    assert path.with_name(f"{document['run']}.log") == builder.log
+    assert (document["build_id"], document["fingerprint"]) == (desk.plan.build_id, desk.plan.fingerprint)
+    assert document["profile"] == {"file": "x.yaml", "text": "schema: 1\n"}
+    assert document["plan"]["targets"] == list(desk.plan.targets)
+    assert [problem["code"] for problem in document["problems"]] == ["compile-failed"]
+    assert document["engine"]["name"]
+    assert document["ended"] >= document["started"]
+    # A run that ends well leaves those of the one before: it may be reported still.
+    desk.engine.phases = type(desk.engine)().phases
+    desk.build()
+    assert papers(desk) == [path]
+
+
+def test_papers_that_cannot_be_written_change_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tfdock.do.papers.write_atomically", full)
+    desk.engine.phases["compile"] = FakeRun(output=[b"ERROR: no\n"], exit_code=1)
+    desk.fails(BuildFailed, "compile-failed", "compile")
+    assert papers(desk) == []
+
+
+def test_a_run_that_ends_by_our_own_mistake_has_papers_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    def broken(*_: object) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr("tfdock.do.build.compiling.prepared", broken)
+    with pytest.raises((RuntimeError, TfdockError)):
+        desk.build()
+    (path,) = papers(desk)
+    assert "a mistake" in path.read_text()
+
+
+@pytest.mark.engine
+def test_a_real_failure_is_packed_without_what_is_secret(tfdock: Tfdock, edited: EditedTree, tmp_path: Path) -> None:
+    told = f'#include <frobnicate/{CANARY}.h>\n#pragma message "MY_TOKEN={CANARY}"\n'
+    profile = edited({KERNEL: before(told)}, accelerator="cpu", compute_capabilities=None)
+    tfdock = tfdock.with_variables(SOME_API_TOKEN=CANARY)
+    assert tfdock.build(profile).code == 1
+    outcome = tfdock.run("report", "--bundle", "-o", tmp_path / "report.zip", "--json")
+    assert outcome.code == 0, outcome.told
+    with zipfile.ZipFile(tmp_path / "report.zip") as archive:
+        files = {name.partition("/")[2]: archive.read(name).decode() for name in archive.namelist()}
+    assert [one["name"] for one in outcome.document["files"]] == list(files)
+    assert CANARY not in "".join(files.values())
+    assert str(tmp_path) not in "".join(files.values())
+    assert json.loads(files["diagnosis.json"])["findings"][0]["id"] == "header_not_found"
+    assert "=== tfdock: compile of " in files["log.txt"]
+    assert json.loads(files["plan.json"])["targets"]
+    assert json.loads(files["run.json"])["problems"][0]["code"] == "compile-failed"
+    assert files[f"profile/{profile.name}"]
+    # What was built since is nothing to report.
+    mended = edited({}, name="mended", accelerator="cpu", compute_capabilities=None)
+    assert tfdock.build(mended).code == 0
+    assert tfdock.run("report", "--bundle", "-o", tmp_path / "again.zip", mended).code == 0

@@ -1,0 +1,35 @@
+"""One private engine for all faults, on a small disk of its own; a miniature with gates; a wheel to compare with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the tests' own packages lie
+
+from .rig import Case, Rig, opened
+
+
+@pytest.fixture(scope="session")
+def rig() -> Iterator[Rig]:
+    with opened() as rig:
+        yield rig
+
+
+@pytest.fixture
+def case(rig: Rig) -> Iterator[Case]:
+    """A command with a wheelhouse and a cache of its own; at the end nothing half done may be left."""
+    case = rig.case()
+    yield case
+    case.assert_tidy()
+
+
+@pytest.fixture(autouse=True)
+def _engine_is_back(rig: Rig) -> Iterator[None]:
+    """Whatever a test does to the engine, the next one has it, and finds no container."""
+    yield
+    rig.private.revive()
+    assert rig.containers() == []

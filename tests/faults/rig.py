@@ -1,0 +1,363 @@
+"""What the fault tests work with: an engine to kill, trees with gates in every phase, disks to fill, the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from build.harness import (
+    MINIATURE,
+    Json,
+    Outcome,
+    Running,
+    Tfdock,
+    closed_port,
+    copy_tree,
+    published,
+    wait_until,
+    write_profile,
+)
+from engine.bench import PrivateEngine, private_engine
+
+from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL
+
+PHASES = ("image", "fetch", "compile", "verify")
+"""Those with a container of the engine."""
+PACKER = "tensorflow/tools/pip_package/build_pip_package.py"
+CONFIGURE = "configure"
+REPOSITORY_RULE = "third_party/py/python_repository.bzl"
+AT_IMAGE = "the gate of the image"
+GATES = "/tf/cache/repository"
+"""Mounted where Bazel downloads and where it compiles."""
+DISK = "8G"
+MIB = 1 << 20
+
+Edits = Mapping[str, Callable[[str], str]]
+
+
+def gate(phase: str) -> str:
+    """Python that says where it is, and waits there as long as it is held."""
+    return (
+        f"import os, time; open('{GATES}/at-{phase}', 'w').close()\n"
+        f"while os.path.exists('{GATES}/hold-{phase}'): time.sleep(0.05)\n"
+    )
+
+
+def gates(port: int) -> Edits:
+    """A gate in `./configure` that opens with a port, one in a repository rule, one in the last action."""
+    knock = f"python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}), 1)'"
+    wait = f"echo {AT_IMAGE}; until {knock} 2>/dev/null; do sleep 0.1; done"
+    packing = "".join(f"    {line}\n" for line in gate("compile").splitlines())
+    return {
+        CONFIGURE: lambda text: text.replace("\n", f"\n{wait}\n", 1),
+        REPOSITORY_RULE: lambda text: text.replace('_QUESTION = "', f'_QUESTION = {json.dumps(gate("fetch"))} + "'),
+        PACKER: lambda text: text.replace("def main():\n", f"def main():\n{packing}"),
+    }
+
+
+class Door:
+    """The gate of the image: a port where somebody answers while it is open."""
+
+    def __init__(self) -> None:
+        self.port = int(closed_port().rpartition(":")[2])
+        self._server: socket.socket | None = None
+
+    def open(self) -> None:
+        if self._server is None:
+            self._server = socket.create_server(("127.0.0.1", self.port), backlog=100, reuse_port=True)
+            threading.Thread(target=self._answer, args=(self._server,), daemon=True).start()
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Open for so long."""
+        self.open()
+        try:
+            yield
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.shutdown(socket.SHUT_RDWR)
+            self._server.close()
+            self._server = None
+
+    @staticmethod
+    def _answer(server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                server.accept()[0].close()
+
+
+@dataclass
+class Rig:
+    """The private engine and what all tests share: `seed` is a cache in which all but the last action is done."""
+
+    private: PrivateEngine
+    data: Path
+    """The disk that has the engine's data alone."""
+    folder: Path
+    door: Door
+    seed: Path
+    wheel: str = ""
+    """sha256 of the wheel that a build ends with whom nothing happens."""
+    seconds: float = 0.0
+    """How long that took."""
+    numbers: Iterator[int] = field(default_factory=lambda: iter(range(10_000)))
+
+    @property
+    def sdk(self) -> Any:
+        return docker.APIClient(self.private.host, version="auto", timeout=60)
+
+    def containers(self) -> list[str]:
+        """Names of all containers of runs and of image steps, running or not."""
+        with contextlib.closing(self.sdk) as sdk:
+            found = [
+                one
+                for label in (RUN_LABEL, IMAGE_LABEL)
+                for one in sdk.containers(all=True, filters={"label": label})
+            ]
+        return sorted({one["Names"][0] for one in found})
+
+    def tree(self, mark: str, edits: Edits | None = None) -> Path:
+        """The miniature with gates; another mark is another image, and the same wheel."""
+        target = self.folder / "trees" / mark
+        if not target.exists():
+            copy_tree(MINIATURE / "hermetic", target, gates(self.door.port))
+            (target / "MARK").write_text(mark + secrets.token_hex(8))
+            for name, edit in (edits or {}).items():
+                before = (target / name).read_text()
+                assert edit(before) != before, f"{name} is no longer what this test edits"
+                (target / name).write_text(edit(before))
+        return target
+
+    def case(
+        self,
+        mark: str = "plain",
+        *,
+        edits: Edits | None = None,
+        cache: Path | None = None,
+        home: Path | None = None,
+        **fields: object,
+    ) -> Case:
+        number = next(self.numbers)
+        home = home or self.folder / f"home-{number}"
+        home.mkdir(exist_ok=True)
+        command = Tfdock(home=home, cache=cache or home / "cache", engine=self.private.host)
+        (command.cache / "repository").mkdir(parents=True, exist_ok=True)
+        if self.seed.exists():
+            shutil.copytree(self.seed, command.cache, dirs_exist_ok=True)
+        defaults: dict[str, object] = {
+            "accelerator": "cpu",
+            "compute_capabilities": None,
+            "wheel": {"name": "tensorflow_miniature", "local_version": "faults"},
+            "resources": {"disk": "1M", "jobs": 2, "memory": "2GiB"},
+        }
+        profile = write_profile(home / f"{mark}.yaml", self.tree(mark, edits), **(defaults | fields))
+        return Case(rig=self, tfdock=command, profile=profile)
+
+
+@dataclass
+class Case:
+    """A build to which something happens."""
+
+    rig: Rig
+    tfdock: Tfdock
+    profile: Path
+
+    # --- on its way ---
+
+    @property
+    def _gates(self) -> Path:
+        return self.tfdock.cache / "repository"
+
+    def hold(self, *phases: str) -> None:
+        """Let it come to these gates, and no further. That of the image is the rig's door."""
+        for phase in phases:
+            (self._gates / f"at-{phase}").unlink(missing_ok=True)
+            (self._gates / f"hold-{phase}").touch()
+
+    def release(self, *phases: str) -> None:
+        for phase in phases or ("fetch", "compile"):
+            (self._gates / f"hold-{phase}").unlink(missing_ok=True)
+
+    def start(self) -> Running:
+        return self.tfdock.start("build", "--json", self.profile)
+
+    def until(self, phase: str, running: Running) -> Running:
+        """Return when it is in that phase, at its gate if that has one."""
+        running.wait_for(f"{phase} …")
+        here = {"image": self._at_image, "verify": self._is_tried}
+        wait_until(here.get(phase, lambda: (self._gates / f"at-{phase}").exists()), 120)
+        return running
+
+    def log(self) -> str:
+        """What the last run's log says so far."""
+        logs = sorted(self.tfdock.wheelhouse.glob(".tfdock/*/*/*.log"), key=lambda path: path.stat().st_mtime)
+        return logs[-1].read_text(errors="replace") if logs else ""
+
+    def _at_image(self) -> bool:
+        return f"\n{AT_IMAGE}" in self.log()
+
+    def _is_tried(self) -> bool:
+        # Compile's container is gone by then: what runs is the wheel's trial.
+        return any(one["State"] == "running" for one in self.own_containers())
+
+    def own_containers(self) -> list[Json]:
+        """The containers of runs that have a folder of this command."""
+        with contextlib.closing(self.rig.sdk) as sdk:
+            found: list[Json] = sdk.containers(all=True, filters={"label": RUN_LABEL})
+        home, cache = str(self.tfdock.home), str(self.tfdock.cache)
+        return [one for one in found if any(m.get("Source", "/").startswith((home, cache)) for m in one["Mounts"])]
+
+    # --- what became of it ---
+
+    def failed(self, outcome: Outcome, code: int, *codes: str) -> Json:
+        """It ended with that exit code and one message of one of these codes, and no wheel is to be seen."""
+        assert outcome.code == code, outcome.told
+        problem = outcome.problem
+        assert problem["code"] in codes, outcome.told
+        assert problem["fix"], outcome.told
+        assert outcome.stderr.count("error:") == 1, outcome.told
+        assert "Traceback" not in outcome.stderr, outcome.told
+        assert outcome.build["wheels"] == []
+        assert self.tfdock.visible == []
+        return problem
+
+    def failed_in(self, phase: str, outcome: Outcome, code: int, *codes: str) -> Json:
+        """As `failed`, with the phase and a log that is there."""
+        problem = self.failed(outcome, code, *codes)
+        assert f"phase {phase}" in problem["message"], outcome.told
+        assert Path(outcome.build["log"]).is_file()
+        return problem
+
+    def leftovers_of_doctor(self, *words: str) -> list[Json]:
+        document = self.tfdock.run("doctor", "--json", *words).document
+        return [check for check in document["checks"] if check["name"] == "leftovers"]
+
+    def mend(self) -> None:
+        """`doctor` tells of all that is left, if anything is, and `doctor --fix` removes it."""
+        left = bool(self.tfdock.leftovers or self.own_containers())
+        (check,) = self.leftovers_of_doctor()
+        assert (check["status"] == "warning") == left, (check, self.tfdock.leftovers, self.own_containers())
+        checks = self.leftovers_of_doctor("--fix")
+        assert {one["status"] for one in checks} == {"ok"}, checks
+        self.assert_tidy()
+
+    def assert_tidy(self) -> None:
+        assert self.tfdock.leftovers == []
+        assert [one["Names"] for one in self.own_containers()] == []
+        outputs = self.tfdock.cache / "output"
+        assert not outputs.exists() or list(outputs.iterdir()) == []
+
+    def goes_on(self, wheel: str | None = None) -> Outcome:
+        """The same command, undisturbed: what was compiled comes from the cache, and it is the same wheel."""
+        self.release()
+        return self.ended_well(self.tfdock.build(self.profile), wheel)
+
+    def ended_well(self, outcome: Outcome, wheel: str | None = None) -> Outcome:
+        assert outcome.code == 0, outcome.told
+        assert outcome.build["status"] == "built"
+        (found,) = outcome.build["wheels"]
+        assert found["sha256"] == (wheel or self.rig.wheel)
+        assert self.tfdock.visible == published(outcome.build)
+        assert outcome.build["cache"]["executed"] <= 1, "the rest is in the cache"
+        assert outcome.build["cache"]["hits"] > 0
+        self.assert_tidy()
+        return outcome
+
+
+# --- the rig ------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[Rig]:
+    """The engine on a disk of its own, with the base image; the cache of a build that came to its last action."""
+    if not os.environ.get("TFDOCK_REGISTRY_MIRROR"):
+        pytest.skip("base images come from the test bed (`ci/bed/bed run -- …`)")
+    # Not tmp_path: builds of another user come here too.
+    folder = Path(tempfile.mkdtemp(prefix="tfdock-faults-"))
+    folder.chmod(0o755)
+    door = Door()
+    try:
+        with loop_disk(folder / "engine", DISK) as data, private_engine(data=data / "data") as private:
+            private.folder.chmod(0o755)
+            rig = Rig(private, data, folder, door, folder / "seed")
+            prepare(rig)
+            yield rig
+    finally:
+        door.close()
+        shutil.rmtree(folder)
+
+
+def prepare(rig: Rig) -> None:
+    """Make the image and the seed, then the wheel to compare with."""
+    rig.door.open()
+    first = rig.case()
+    first.hold("compile")
+    running = first.until("compile", first.start())
+    running.process.terminate()
+    assert running.finish().code == 143
+    rig.door.close()
+    first.release()
+    rig.seed.mkdir()
+    for part in ("disk", "repository"):
+        shutil.copytree(first.tfdock.cache / part, rig.seed / part)
+    for mark in rig.seed.glob("repository/at-*"):
+        mark.unlink()
+    whole = rig.case()
+    outcome = whole.tfdock.build(whole.profile)
+    assert outcome.code == 0, outcome.told
+    assert outcome.build["cache"]["executed"] == 1, "all but the last action is in the seed"
+    rig.wheel, rig.seconds = outcome.build["wheels"][0]["sha256"], outcome.seconds
+
+
+@contextlib.contextmanager
+def loop_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of that size at that folder, with nothing in it and nothing kept for root."""
+    folder.mkdir()
+    disk = folder.with_name(f"{folder.name}.img")
+    try:
+        subprocess.run(["truncate", "-s", size, disk], check=True)
+        subprocess.run(["mkfs.ext4", "-qF", "-m", "0", disk], check=True, capture_output=True)
+        subprocess.run(["mount", "-o", "loop", disk, folder], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small disk needs root, mkfs.ext4 and loop devices: {error}")
+    try:
+        (folder / "lost+found").rmdir()
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+        disk.unlink()
+
+
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """No room at all on that folder's disk, as if somebody else had taken it."""
+    ballast = folder / "ballast"
+    subprocess.run(["fallocate", "-l", str(shutil.disk_usage(folder).free), ballast], capture_output=True)
+    with contextlib.suppress(OSError), ballast.open("ab") as file:
+        while file.write(bytes(4096)):
+            file.flush()
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+def with_variables(case: Case, **variables: str) -> Case:
+    """The same, with variables of its environment."""
+    return replace(case, tfdock=case.tfdock.with_variables(**variables))

@@ -1,0 +1,165 @@
+"""A clock that is set back, a network that goes, files of somebody else, much output, and a registry that fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from build.harness import Running, file_server
+from build.registries import Fault, proxy
+
+from .rig import CONFIGURE, MIB, Case, Rig, with_variables
+
+pytestmark = pytest.mark.engine
+
+DOWNLOADS = Path(__file__).parents[1] / "miniature/downloads"
+USER = 1234
+CLOCK = """
+import os, time
+_real, _file = time.time, os.environ["TFDOCK_TESTS_CLOCK"]
+time.time = lambda: _real() - (86400.0 if os.path.exists(_file) else 0.0)
+"""
+
+
+def test_a_clock_that_is_set_back_changes_nothing(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(CLOCK)
+    back = tmp_path / "back"
+    case = with_variables(case, PYTHONPATH=str(tmp_path), TFDOCK_TESTS_CLOCK=str(back))
+    case.hold("compile")
+    running = case.until("compile", case.start())
+    back.touch()
+    time.sleep(1)
+    case.release("compile")
+    outcome = case.ended_well(running.finish())
+    assert 0 < outcome.build["seconds"]["compile"] < 200
+
+
+def test_a_network_that_is_lost_after_everything_was_fetched_is_not_missed(rig: Rig, tmp_path: Path) -> None:
+    shutil.copy(DOWNLOADS / "minimath-1.0.tar.gz", tmp_path)
+    with file_server(tmp_path) as url:
+        case = rig.case("offline", edits={"WORKSPACE": lambda text: text.replace("http://127.0.0.1:5552", url)})
+        shutil.rmtree(case.tfdock.cache / "repository/content_addressable")
+        case.hold("compile")
+        with rig.door.opened():
+            running = case.until("compile", case.start())
+    case = with_variables(case, TFDOCK_REGISTRY_MIRROR="docker.io=127.0.0.1:1")
+    case.release("compile")
+    case.ended_well(running.finish())
+
+
+# --- files of somebody else -----------------------------------------------------------------------------------------
+
+
+def as_user(case: Case) -> Case:
+    """The same command as an ordinary user who may talk to the engine, with a home of his own."""
+    capabilities = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
+    words = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *capabilities)
+    socket = Path(case.rig.private.host.removeprefix("unix://"))
+    socket.chmod(0o666)
+    for path in (case.tfdock.home, *case.tfdock.home.rglob("*")):
+        os.chown(path, USER, USER)
+    return replace(case, tfdock=replace(case.tfdock, prefix=words))
+
+
+@pytest.mark.parametrize("what", [".", "disk/*/ac/*", "repository/content_addressable/sha256/*"])
+def test_a_cache_of_another_user_is_refused_before_anything_is_compiled(rig: Rig, what: str) -> None:
+    case = as_user(rig.case())
+    foreign = [case.tfdock.cache] if what == "." else list(case.tfdock.cache.glob(what))
+    assert foreign
+    for path in foreign:
+        os.chown(path, 0, 0)
+    case.failed(case.tfdock.build(case.profile), 1, "folder-not-writable")
+    for path in foreign:
+        os.chown(path, USER, USER)
+    case.goes_on()
+
+
+# --- output ---------------------------------------------------------------------------------------------------------
+
+LINES, LONG = 100_000_000, 60_000_000
+SILENT = 8
+NOISE = f"""head -c {LINES} /dev/zero | tr '\\0' x | fold -w 99
+head -c {LONG} /dev/zero | tr '\\0' y
+sleep {SILENT}"""
+
+
+def test_a_build_that_prints_much_one_endless_line_and_then_nothing_stays_small_and_goes_on(rig: Rig) -> None:
+    case = rig.case("noisy", edits={CONFIGURE: lambda text: text.replace("\n", f"\n{NOISE}\n", 1)})
+    with rig.door.opened():
+        running = case.start()
+        peak = Peak(running)
+        outcome = case.ended_well(running.finish())
+    assert peak() < 400 * MIB
+    log = Path(outcome.build["log"])
+    assert log.stat().st_size > LINES + LONG, "the log has all of it"
+    assert len(outcome.stderr) < MIB, "a pipe is not flooded"
+
+
+class Peak:
+    """The most memory that a process was seen to hold, in bytes."""
+
+    def __init__(self, running: Running) -> None:
+        self._most = 0
+        self._status = Path(f"/proc/{running.process.pid}/status")
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while True:
+            try:
+                found = re.search(r"VmHWM:\s+(\d+) kB", self._status.read_text())
+            except OSError:
+                return
+            if found is None:  # it has ended
+                return
+            self._most = max(self._most, int(found[1]) << 10)
+            time.sleep(0.1)
+
+    def __call__(self) -> int:
+        self._thread.join()
+        return self._most
+
+
+# --- a registry ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "codes"),
+    [
+        pytest.param(Fault("status", "/manifests/", times=1000, status=503), ("registry-unreachable",), id="503"),
+        pytest.param(Fault("status", "/manifests/", times=1000, status=401), ("registry-denied",), id="401"),
+        pytest.param(
+            Fault("corrupted", "GET .*/manifests/", times=1000),
+            ("registry-damaged-content", "registry-unreachable"),
+            id="damaged",
+        ),
+        pytest.param(Fault("reset", "GET .*/manifests/", times=1000), ("registry-unreachable",), id="reset"),
+    ],
+)
+def test_a_registry_that_fails_is_named_and_the_next_build_goes_on(
+    rig: Rig, case: Case, fault: Fault, codes: tuple[str, ...]
+) -> None:
+    mirror = os.environ["TFDOCK_REGISTRY_MIRROR"].rpartition("=")[2]
+    with proxy(mirror) as before:
+        before.faults.append(fault)
+        broken = with_variables(case, TFDOCK_REGISTRY_MIRROR=f"docker.io={before.address}")
+        problem = case.failed_in("image", broken.tfdock.build(broken.profile), 7, *codes)
+        assert before.address in problem["message"]
+        before.forget()
+        outcome = broken.tfdock.build(broken.profile)
+    case.ended_well(outcome)
+    with_image_of(rig, before.address)
+
+
+def with_image_of(rig: Rig, address: str) -> None:
+    """Take the names of that address away again."""
+    for image in rig.sdk.images():
+        for tag in image["RepoTags"] or ():
+            if tag.startswith(address):
+                rig.sdk.remove_image(tag, noprune=True)

@@ -1,0 +1,255 @@
+"""What is taken out of a report, wherever and however it is written, and what stays."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import re
+import time
+import urllib.parse
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfdock.inspect.redaction import Known, Redactor
+
+# Secrets of nobody, put together so that no scanner takes them for somebody's.
+CANARY = "c4nary/S3cret+42"
+GITHUB = "gh" + "p_" + "c4nary" * 6
+BASIC = base64.b64encode(b"annacanary:hunter2canary").decode()
+PEM = "\n".join(base64.b64encode(random.Random(number).randbytes(48)).decode() for number in range(4))
+BEGIN, END = "-----BEGIN RSA " + "PRIVATE KEY-----", "-----END RSA " + "PRIVATE KEY-----"
+
+
+def redacted(*texts: str, known: Known | None = None) -> str:
+    redactor = Redactor(known or Known())
+    for text in texts:
+        redactor.learn(text)
+    return "\n".join(map(redactor.text, texts))
+
+
+# --- what shows itself --------------------------------------------------------------------------------------------
+
+SHOWN = {
+    "variable": (f"export MY_TOKEN={CANARY}", CANARY),
+    "variable, quoted": (f'DB_PASSWORD="{CANARY} and more"', "and more"),
+    "variable in camel case": (f"accessToken: {CANARY}", CANARY),
+    "variable that is a word": ("PGPASSWORD=swordfishcanary", "swordfish"),
+    "yaml": (f"  password: '{CANARY}'", CANARY),
+    "yaml, in a block": (f"  api_key: |\n    {CANARY}", CANARY),
+    "json": (json.dumps({"client_secret": CANARY}), CANARY),
+    "json in json": (json.dumps(json.dumps({"client_secret": CANARY})), CANARY),
+    "option": (f"docker run --password {CANARY} x", CANARY),
+    "option with a sign": (f"tool --auth-token={CANARY}", CANARY),
+    "docker login": ("docker login -u x -p hunter2canary ghcr.io", "hunter2canary"),
+    "curl": ("curl -sS -u anna:hunter2canary https://example.org", "hunter2canary"),
+    "netrc": ("machine example.org login x password hunter2canary", "hunter2canary"),
+    "login in an address": ("https://anna:hunter2canary@example.org/x", "hunter2canary"),
+    "login with an at": ("https://anna:hunter2@canary@example.org/x", "canary@"),
+    "token in an address": ("git clone https://hunter2canary@example.org/x", "hunter2canary"),
+    "signed address": ("https://s3.example.org/x?X-Amz-Signature=0123canary&y=1", "0123canary"),
+    "shared access signature": ("https://x.example.org/y?sv=1&sig=0123canary", "0123canary"),
+    "bearer": ("Authorization: Bearer hunter2canary", "hunter2canary"),
+    "bearer of curl": ("> authorization: Bearer hunter2canary", "hunter2canary"),
+    "basic": (f"Authorization: Basic {BASIC}", BASIC),
+    "basic by itself": (f"sent Basic {BASIC}", BASIC),
+    "header of a registry": ("X-Registry-Auth: hunter2canary", "hunter2canary"),
+    "bazel's header": ("--remote_header=x-anything=hunter2canary", "hunter2canary"),
+    "cookie": ("Cookie: theme=dark; sid=hunter2canary", "hunter2canary"),
+    "cookie that is set": ("Set-Cookie: sid=hunter2canary; Path=/; HttpOnly", "hunter2canary"),
+    "docker's configuration": (json.dumps({"auths": {"ghcr.io": {"auth": BASIC}}}, indent=1), BASIC),
+    "docker's helper": ('{"ServerURL": "x", "Username": "annacanary", "Secret": "hunter2canary"}', "canary"),
+    "bazel's helper": ('{"headers": {"x-anything": ["hunter2canary"]}}', "hunter2canary"),
+    "private key": (f"{BEGIN}\n{PEM}\n{END}", PEM.split("\n")[1]),
+    "private key in a line": (json.dumps(f"{BEGIN}\n{PEM}\n{END}"), PEM.split("\n")[1]),
+    "private key without its end": (f"{BEGIN}\n{PEM}", PEM.split("\n")[2]),
+    "private key without its beginning": (f"{PEM}\n{END}", PEM.split("\n")[2]),
+    "private key without either": (f"x\n{PEM}\ny", PEM.split("\n")[2]),
+    "GitHub": (f"cloning with {GITHUB}", GITHUB),
+    "GitLab": ("gl" + "pat-c4narycanary1234", "c4narycanary"),
+    "AWS": ("AK" + "IA" + "CANARYCANARY1234", "CANARYCANARY"),
+    "Docker Hub": ("dckr" + "_pat_c4narycanary", "c4narycanary"),
+    "web token": ("ey" + "Jhbcanary.eyJzdcanary.sigcanary", "canary"),
+    "e-mail": ("Author: Anna <anna.canary@example.org>", "canary"),
+    "e-mail in an address": ("mailto=anna.canary%40example.org&x", "canary"),
+    "home": ("/home/annacanary/tensorflow", "annacanary"),
+    "home on a Mac": ("/Users/annacanary/tensorflow", "annacanary"),
+    "home on Windows": ("C:\\Users\\annacanary\\tensorflow", "annacanary"),
+    "network card": ("ether 02:42:ac:11:ca:fe", "ca:fe"),
+    "GPU": ("GPU-0f0f0f0f-1111-2222-3333-0123456789ab", "0123456789ab"),
+}
+
+
+@pytest.mark.parametrize(("text", "secret"), SHOWN.values(), ids=SHOWN)
+def test_what_shows_itself_goes(text: str, secret: str) -> None:
+    assert secret in text
+    assert secret not in redacted(text)
+    assert secret not in redacted(f"12:00:01 #7 0.1 before {text}\nafter")
+
+
+STAYS = [
+    "[12,345 / 23,456] 8 actions; Compiling tensorflow/core/kernels/matmul_op.cc; 12s linux-sandbox",
+    "ERROR: /tf/tensorflow/core/BUILD:3412:1: C++ compilation of rule '//tensorflow:x' failed (Exit 4)",
+    "nvcc fatal   : Unsupported gpu architecture 'compute_120'",
+    f"sha256:{'0a' * 32}  {'0b' * 20}",
+    '"fingerprint": "57f0ec7ebc0d2cfccdbc056204f3f1c01c8aac909f5dc26edd4a58ea45585641"',
+    "external/com_google_protobuf/src/google/protobuf/io/tokenizer.cc:12: error: expected token: ';'",
+    "tokenizer: fast, max_tokens=512, tokens: 3, secretary: x, compass=7",
+    "GITHUB_TOKEN_FILE=/run/token SSH_AUTH_SOCK=/run/agent TFDOCK_REMOTE_CREDENTIAL_HELPER=/usr/bin/helper",
+    "password=${PASSWORD} token=$TOKEN secret: ${{ secrets.X }} password: *** token: null",
+    "git@github.com:tensorflow/tensorflow.git at git@github.com",
+    "image ghcr.io/me/wheels@sha256:0123 rules_cc@0.0.9 @local_config_cuda//cuda:cuda.h numpy==1.26.4",
+    "https://github.com/tensorflow/tensorflow/archive/v2.18.0.tar.gz?raw=true&key",
+    "copied to /home/runner/work, /root/.cache, /tf/output/base and 93.184.216.34:443",
+    "Basic operations; bearer of news; basic tensorflow/core/ops",
+    "std::string token_type_name = 1; --notoken; author: authorized",
+    "2026-11-21 10:46:00.123 I tensorflow/core/platform/cpu_feature_guard.cc:210] oneDNN: AVX2 FMA",
+    "if (token == nullptr) return;",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", STAYS, ids=lambda text: text[:40])
+def test_what_is_nobodys_secret_stays(text: str) -> None:
+    assert redacted(text) == text
+
+
+def test_names_of_secrets_decide_in_documents() -> None:
+    document = {
+        "environment": {"API_TOKEN": "swordfish", "TF_CUDA_VERSION": "12", "TOKEN_FILE": "/x", "A_TOKEN": "$HOME"},
+        "command": ["x", "--password", "hunter2", "--jobs", "8", "--remote_header", "Authorization=Bearer q1w2e3r4"],
+        "auth": ["one-secret", "two-secret"],
+        "deep": [{"text": "again swordfish"}],
+        "number": 5,
+        "nothing": None,
+    }
+    redactor = Redactor(Known())
+    redactor.learn_document(document)
+    assert redactor.document(document) == {
+        "environment": {"API_TOKEN": "<secret>", "TF_CUDA_VERSION": "12", "TOKEN_FILE": "/x", "A_TOKEN": "$HOME"},
+        "command": ["x", "--password", "<secret>", "--jobs", "8", "--remote_header", "Authorization=<secret>"],
+        "auth": ["<secret>", "<secret>"],
+        "deep": [{"text": "again <secret>"}],
+        "number": 5,
+        "nothing": None,
+    }
+
+
+# --- what is known of this machine ----------------------------------------------------------------------------------
+
+KNOWN = Known(
+    users=frozenset({"annacanary", "Anna Canary", "root", "li"}),
+    hosts=frozenset({"canaryhost", "localhost"}),
+    addresses=frozenset({"10.9.8.7", "fd00::ca:1"}),
+    secrets=frozenset({"hunter2"}),
+    places={"/srv/annacanary": "<home>", "/srv/annacanary/cache": "<cache>"},
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("by annacanary, /tmp/bazel_annacanary/x", "by <user>, /tmp/bazel_<user>/x"),
+        ("ANNACANARY and Anna Canary", "<user> and <user>"),
+        ("on CanaryHost.example", "on <host>.example"),
+        ("inet 10.9.8.7/24 and fd00::ca:1", "inet <address>/24 and <address>"),
+        ("/srv/annacanary/cache/disk /srv/annacanary/x", "<cache>/disk <home>/x"),
+        ("it says hunter2", "it says <secret>"),
+        # Parts of words, names of nobody, and names that are too short to be told from words.
+        ("annacanaryx canaryhosts 110.9.8.71", "annacanaryx canaryhosts 110.9.8.71"),
+        ("root at localhost, li", "root at localhost, li"),
+    ],
+)
+def test_what_is_known_of_this_machine_goes(text: str, shown: str) -> None:
+    assert redacted(text, known=KNOWN) == shown
+
+
+# --- in whatever spelling -------------------------------------------------------------------------------------------
+
+
+def spellings(secret: str) -> dict[str, str]:
+    data = secret.encode()
+    return {
+        "plain": secret,
+        "base64": base64.b64encode(data).decode(),
+        "base64, second place": base64.b64encode(b"x" + data + b"y").decode(),
+        "base64, third place": base64.b64encode(b"xy" + data + b"zz").decode(),
+        "base64 for addresses": base64.urlsafe_b64encode(b"user:" + data).decode(),
+        "base64 in lines": base64.encodebytes(b"z" * 50 + data * 2).decode(),
+        "url": urllib.parse.quote(secret, safe=""),
+        "url, small letters": re.sub("%..", lambda one: one[0].lower(), urllib.parse.quote(secret, safe="")),
+        "url, twice": urllib.parse.quote(urllib.parse.quote(secret, safe=""), safe=""),
+        "url, all of it": "".join(f"%{byte:02X}" for byte in data),
+        "form": urllib.parse.quote_plus(secret),
+        "hexadecimal": data.hex(),
+        "json": json.dumps(secret),
+        "json in json": json.dumps(json.dumps(secret)),
+    }
+
+
+def holds(text: str, secret: str) -> bool:
+    """Whether a text says it to somebody who decodes what he finds."""
+    tight = "".join(text.split())
+    found = [text, tight, urllib.parse.unquote(text), urllib.parse.unquote(urllib.parse.unquote_plus(text))]
+    for run in re.findall(r"[A-Za-z0-9+/]{4,}", tight.translate(str.maketrans("-_", "+/"))):
+        pieces = (run[start:][: len(run[start:]) // 4 * 4] for start in range(4))
+        rests = (run[start:] + "=" * (-len(run[start:]) % 4) for start in range(4) if len(run[start:]) % 4 != 1)
+        found += [base64.b64decode(piece).decode("utf-8", "replace") for piece in (*pieces, *rests)]
+    return any(secret in one for one in found) or secret.encode().hex() in tight
+
+
+@pytest.mark.parametrize("secret", [CANARY, "pässwort c4nary", 'quo"te\\c4nary', "hunter2canary"])
+def test_a_secret_goes_in_every_spelling(secret: str) -> None:
+    redactor = Redactor(Known(secrets=frozenset({secret})))
+    for name, text in spellings(secret).items():
+        assert holds(text, secret) or name.startswith("json"), name
+        said = redactor.text(text)
+        assert not holds(said, secret), (name, said)
+        assert "<secret>" in said, name
+
+
+def test_what_one_text_shows_goes_out_of_the_others_as_well() -> None:
+    encoded = base64.b64encode(f"x{CANARY}y".encode()).decode()
+    said = redacted(
+        f"before {CANARY} {encoded}", f"MY_TOKEN={CANARY}", f"after {urllib.parse.quote(CANARY, safe='')}"
+    )
+    assert said == "before <secret> <secret>\nMY_TOKEN=<secret>\nafter <secret>"
+
+
+def test_a_login_goes_with_what_is_in_it() -> None:
+    said = redacted(f"Authorization: Basic {BASIC}", "hunter2canary of annacanary")
+    assert said == "Authorization: <secret>\n<login> of <login>"
+
+
+def test_it_is_counted_by_what_it_was() -> None:
+    redactor = Redactor(KNOWN)
+    redactor.text("annacanary annacanary hunter2 a.b@example.org 10.9.8.7")
+    assert redactor.counts == {"user": 2, "secret": 1, "email": 1, "address": 1}
+
+
+@given(
+    st.text(
+        alphabet=st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_categories=["Cs", "Cc"]), min_size=8
+    )
+)
+def test_whatever_a_secret_is_made_of_it_goes(secret: str) -> None:
+    redactor = Redactor(Known(secrets=frozenset({secret})))
+    for text in (secret, base64.b64encode(secret.encode()).decode(), urllib.parse.quote(secret, safe="")):
+        assert secret not in redactor.text(f"x {text} y")
+        assert redactor.text(f"x {text} y").startswith("x <secret>")
+
+
+@pytest.mark.parametrize(
+    "evil",
+    ["a" * 200_000, "token=" * 30_000, "--" * 60_000, "a@" * 60_000, "x://" * 50_000, "AAAA" * 50_000, "%25" * 50_000,
+     f"{BEGIN}\n" * 3000, f"{END}\n" * 3000, f"{PEM}\n" * 700,
+     f"{BEGIN}\n{PEM}\n" * 500, "a1B2c3D4e5F6g7H8\n" * 9000,
+     "eyJ" * 50_000, '"headers": {' * 10_000, "curl " * 20_000, "a.b-" * 40_000],
+    ids=lambda text: text[:12],
+)  # fmt: skip
+def test_no_text_takes_long(evil: str) -> None:
+    began = time.monotonic()
+    redacted(evil, known=KNOWN)
+    assert time.monotonic() - began < 10

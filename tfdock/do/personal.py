@@ -1,0 +1,132 @@
+"""What of this machine and its user no stranger gets to see: names, addresses, folders, and the secrets it holds.
+
+The secrets are looked for to be taken out of what leaves the machine. They are never printed or written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfdock.do.happened import plain_file
+from tfdock.inspect.redaction import Known, Redactor
+
+if TYPE_CHECKING:
+    from tfdock.do.settings import Settings
+
+_MOST = 1 << 20
+_DEEP = 3
+"""Parts of a path, `/` among them, below which it is nobody's own: `/tmp` is in every log."""
+_LOGIN_FILES = (
+    ".docker/config.json",
+    ".netrc",
+    ".pypirc",
+    ".git-credentials",
+    ".npmrc",
+    ".config/containers/auth.json",
+)
+_OF_USERS = ("USER", "USERNAME", "LOGNAME", "ACTOR", "USER_LOGIN", "USER_NAME", "AUTHOR_NAME", "COMMITTER_NAME")
+"""How variables end that hold the name of somebody, such as `TFDOCK_REGISTRY_USER`."""
+_OF_HOSTS = ("HOSTNAME", "HOST", "COMPUTERNAME")
+_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
+
+
+def known(settings: Settings, environment: Mapping[str, str] | None = None, profile: object = None) -> Known:
+    """All that is to go because of this machine; `profile` is where that lies, with its patches and checkout."""
+    environment = os.environ if environment is None else environment
+    folder = str(Path(profile).parent) if isinstance(profile, str) and "\0" not in profile else ""
+    return Known(
+        users=frozenset(filter(None, _users(environment))),
+        hosts=frozenset(filter(None, _hosts(environment))),
+        addresses=frozenset(_addresses()),
+        places={**({folder: "<profile folder>"} if _is_deep(folder) else {}), **_places(settings)},
+    )
+
+
+def learn(redactor: Redactor, environment: Mapping[str, str] | None = None) -> None:
+    """Let a redactor know the secrets of this machine's variables and logins."""
+    environment = os.environ if environment is None else environment
+    redactor.learn_document(dict(environment))
+    # Lines `Name: value`; the names of the headers need not look like those of secrets.
+    for line in environment.get("TFDOCK_REMOTE_HEADER", "").splitlines():
+        redactor.learn_document({"secret": line.partition(":")[2].strip() or line})
+    docker = environment.get("DOCKER_CONFIG")
+    files = [Path.home() / name for name in _LOGIN_FILES] + ([Path(docker) / "config.json"] if docker else [])
+    for text in filter(None, map(_text, files)):
+        redactor.learn(text)
+        with suppress(ValueError, RecursionError):
+            redactor.learn_document(json.loads(text))
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError), plain_file(path.resolve()) as file:
+        return file.read(_MOST).decode("utf-8", "replace") if file else ""
+    return ""
+
+
+def _users(environment: Mapping[str, str]) -> Iterator[str]:
+    yield from (value for name, value in environment.items() if name.endswith(_OF_USERS))
+    sudo = environment.get("SUDO_UID", "")
+    for uid in {os.getuid(), *([int(sudo)] if sudo.isdecimal() else [])}:
+        with suppress(KeyError, OverflowError):
+            found = pwd.getpwuid(uid)
+            # The first field of what people call themselves: `Anna Example,,,`.
+            yield from (found.pw_name, found.pw_gecos.partition(",")[0], Path(found.pw_dir).name)
+    with suppress(RuntimeError):
+        yield Path.home().name
+
+
+def _hosts(environment: Mapping[str, str]) -> Iterator[str]:
+    names = (socket.gethostname(), _text(Path("/etc/hostname")), *(environment.get(name, "") for name in _OF_HOSTS))
+    for name in map(str.strip, names):
+        yield from (name, name.partition(".")[0])
+
+
+def _addresses() -> Iterator[str]:
+    """Those of this machine's interfaces, as the kernel lists them, but for its own to itself."""
+    fourth = _ADDRESS.findall(_proc("/proc/net/fib_trie"))
+    yield from (one for one in fourth if not one.startswith("127."))
+    for line in _proc("/proc/net/if_inet6").splitlines():
+        packed = line.partition(" ")[0]
+        with suppress(ValueError, OSError):
+            found = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed))
+            yield from [found] if found != "::1" else []
+
+
+def _proc(path: str) -> str:
+    with suppress(OSError):
+        return Path(path).read_text("ascii", "replace")
+    return ""
+
+
+def _places(settings: Settings) -> dict[str, str]:
+    """Folders that say whose they are, with what they are called instead."""
+    found: dict[str, str] = {}
+    for name, place in (("here", Path.cwd), ("temporary", _temporary), ("home", Path.home)):
+        with suppress(OSError, RuntimeError):
+            own = (str(place()), str(place().resolve()))
+            found |= {path: f"<{name}>" for path in own if name == "home" or _is_deep(path)}
+    for name, folder in (
+        ("state", settings.state_dir),
+        ("cache", settings.cache_dir),
+        ("wheelhouse", settings.wheelhouse),
+    ):
+        found |= {str(path): f"<{name}>" for path in (folder.absolute(), folder.resolve()) if _is_deep(str(path))}
+    found.pop("/", None)
+    return found
+
+
+def _temporary() -> Path:
+    return Path(tempfile.gettempdir())
+
+
+def _is_deep(path: str) -> bool:
+    return len(Path(path).parts) >= _DEEP

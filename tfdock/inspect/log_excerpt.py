@@ -1,0 +1,117 @@
+"""What of a log others get to see: the lines around those that matter, and its end. Pure, in bounded memory.
+
+It is harmless text: no escape sequences, no control characters, no endless lines. How much was left out, it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from tfdock.inspect.log_lines import Log
+
+AROUND = 60
+"""Lines before and after one that matters."""
+_TAIL = 256 << 10
+"""Bytes of the end."""
+_MOST = 2 << 20
+"""Bytes of the lines around those that matter, in all."""
+_RAW, _SHOWN = 16 << 10, 2000
+"""Bytes of a line that are looked at, and characters of it that are shown: what is cut off was seen by `cleaned`."""
+
+
+class Excerpt:
+    """Reads a log, block after block; `wanted` are numbers of lines, from 1."""
+
+    def __init__(self, wanted: Iterable[int]) -> None:
+        self._log = Log()
+        self._windows = _merged(wanted)
+        self._lines: dict[int, bytearray] = {}
+        self._tail = bytearray()
+        self._whole = True
+        self._room = _MOST
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the log."""
+        for block in self._log.feed(data):
+            self._take(block.data, block.line, block.since, block.until)
+
+    def close(self) -> None:
+        """The log has ended."""
+        for block in self._log.close():
+            self._take(block.data, block.line, block.since, block.until)
+
+    def parts(self) -> list[str]:
+        """Harmless text of lines that stand together, none of them cut where a secret may stand."""
+        return ["\n".join(map(_harmless, lines)) for _, lines in self._parts()]
+
+    def text(self, cleaned: Callable[[str], str]) -> str:
+        """All of it with the numbers of its lines; each part goes through `cleaned` before its lines are cut."""
+        shown = []
+        for (first, lines), part in zip(self._parts(), self.parts(), strict=True):
+            last = first + len(lines) - 1
+            shown.append(f"=== lines {first:,} to {last:,} of {self._log.lines:,} ===")
+            shown += map(_short, cleaned(part).split("\n"))
+        return "\n".join([*shown, ""])
+
+    def _take(self, data: bytes, line: int, since: int, until: int) -> None:
+        own = data[since:until]
+        first = line + data.count(b"\n", 0, since)
+        self._keep(own, first)
+        self._tail += own
+        if len(self._tail) > _TAIL:
+            self._whole = False
+            del self._tail[: len(self._tail) - _TAIL]
+
+    def _keep(self, own: bytes, first: int) -> None:
+        last = first + own.count(b"\n")
+        if not any(begin <= last and first <= end for begin, end in self._windows):
+            return
+        for number, piece in enumerate(own.split(b"\n"), first):
+            if self._room > 0 and any(begin <= number <= end for begin, end in self._windows):
+                held = self._lines.setdefault(number, bytearray())
+                part = piece[: max(_RAW + 1 - len(held), 0)]
+                held += part
+                self._room -= len(part)
+
+    def _parts(self) -> Iterator[tuple[int, list[bytes]]]:
+        """Lines that stand together, with the number of the first one."""
+        tail = bytes(self._tail).removesuffix(b"\n").split(b"\n") if self._tail else []
+        if not self._whole:
+            tail = tail[1:]  # half a line, in which a secret cannot be known any more
+        since = self._log.lines - len(tail) + 1
+        together: dict[int, bytes] = {}
+        for number in sorted(one for one in self._lines if one < since):
+            if together and number - 1 not in together:
+                yield next(iter(together)), [*together.values()]
+                together = {}
+            together[number] = bytes(self._lines[number])
+        if since - 1 in together:
+            tail, since, together = [*together.values(), *tail], next(iter(together)), {}
+        if together:
+            yield next(iter(together)), [*together.values()]
+        if tail:
+            yield since, tail
+
+
+def _merged(wanted: Iterable[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for line in sorted(set(wanted)):
+        begin, end = max(line - AROUND, 1), line + AROUND
+        if found and begin <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _harmless(line: bytes) -> str:
+    """A line as text that steers nothing; the last word of one that is too long may be half of one."""
+    text = line[:_RAW].decode("utf-8", "replace").rstrip("\r").replace("\r", "\n")
+    text = "".join(one for one in text if one.isprintable() or one in "\t\n")
+    if len(line) <= _RAW:
+        return text
+    return f"{text.rpartition(' ')[0]} … (a line of more than {_RAW:,} bytes)"
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]} … ({len(line) - _SHOWN:,} characters more)"

@@ -1,0 +1,54 @@
+"""Private keys in a text, whole or what is left of one, as places of the text. Pure, and as long as the text is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_CODE = re.compile(r"[A-Za-z0-9+/=]{16,}[ \t\r]*$")
+"""How a line of a key ends; before it may stand what a builder puts before every line."""
+_FULL = re.compile(r"[ \t]*[A-Za-z0-9+/]{60,76}[ \t\r]*")
+"""A full line of base64, as it stands in a key whose ends are elsewhere."""
+_LONGEST = 20_000
+"""Characters between both ends; a key of 16,384 bits has 13,000."""
+
+
+def private_keys(text: str) -> list[tuple[int, int]]:
+    """Where keys begin and end, in order, none in another."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(_places(text)):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _places(text: str) -> Iterator[tuple[int, int]]:
+    ends = [match.end() for match in _END.finditer(text)]
+    place = 0
+    for match in _BEGIN.finditer(text):
+        while place < len(ends) and ends[place] <= match.end():
+            place += 1
+        near = place < len(ends) and ends[place] - match.end() <= _LONGEST
+        yield match.start(), ends[place] if near else match.end()
+    begin, run = 0, 0
+    for line in text.splitlines(keepends=True):
+        end = begin + len(line)
+        # From the first of lines that may be of a key: what makes them one may come after them.
+        is_code = _CODE.search(line.rstrip("\n")[-200:]) is not None
+        if _END.search(line):
+            yield begin - run, end - line.endswith("\n")
+        elif _FULL.fullmatch(line.rstrip("\n")) and _is_mixed(line):
+            yield begin, end - line.endswith("\n")
+        elif is_code and _BEGIN.search(text, max(begin - run - 200, 0), begin):
+            yield begin - run, end - line.endswith("\n")
+        run = run + len(line) if is_code else 0
+        begin = end
+
+
+def _is_mixed(line: str) -> bool:
+    """Small and capital letters and digits: no hash, no name."""
+    return all(any(test(one) for one in line) for test in (str.islower, str.isupper, str.isdigit))

@@ -1,0 +1,290 @@
+"""Secrets and names of people and machines, taken out of texts that go to strangers. Pure.
+
+First everything is looked through (`learn`): a secret that shows itself by its form or its place is then known, and
+goes wherever else it stands, also in base64, hexadecimal or URL encoding. What takes its place says what it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+from tfdock.inspect.private_keys import private_keys
+from tfdock.inspect.spellings import SHORTEST, Value, unescaped
+
+_GENERIC = {
+    "admin", "build", "builder", "buildkitsandbox", "ci", "container", "debian", "default", "docker", "fedora",
+    "home", "host", "jenkins", "localhost", "localdomain", "nobody", "root", "runner", "shared", "tensorflow",
+    "test", "tf", "tfdock", "ubuntu", "user", "vagrant", "work", "worker",
+}  # fmt: skip
+"""Names of nobody, which would take half of a log with them."""
+_SHORTEST_NAME, _SHORTEST_LEARNT, _SHORTEST_WORD = 3, 8, 12
+"""Characters of what goes wherever it stands: of names, of secrets that a text shows, and of those that are letters
+alone, which may be words of the language."""
+_MOST_LEARNT = 500
+_LONGEST = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is to go because of this machine: names of users and hosts, addresses, the secrets that its variables and
+    logins hold, and its folders, each with what it is called instead (`<home>`)."""
+
+    users: frozenset[str] = frozenset()
+    hosts: frozenset[str] = frozenset()
+    addresses: frozenset[str] = frozenset()
+    secrets: frozenset[str] = frozenset()
+    places: Mapping[str, str] = field(default_factory=dict)
+
+
+# --- what shows itself --------------------------------------------------------------------------------------------
+
+# A name ends there or goes on with a capital, a dash or a line below: a tokenizer is none.
+_SECRET_NAME = (
+    r"(?:(?i:passw(?:or)?d|passphrase|secret|token|credentials?|api[_-]?key|secret[_-]?key|access[_-]?key"
+    r"|private[_-]?key|account[_-]?key|client[_-]?secret|authorization|cookie|_auth|\bauth|pgpass)(?![a-z]))"
+)
+_NO_SECRET = r"(?![\w-]{0,40}(?i:helper|file|path|dir|url|sock|name|type|count|limit|length|size)\b)"
+"""How names of other things go on: `TOKEN_FILE`."""
+_NAMED = re.compile(rf"{_SECRET_NAME}{_NO_SECRET}")
+_VALUE = (
+    rf"(?:(?P<quote>\\?[\"'])(?P<a>[^\n]{{1,{_LONGEST}}}?)(?P=quote)|(?P<b>[^\s\"'<>][^\s\"'<>]{{0,{_LONGEST}}}))"
+)
+_NOTHING = re.compile(
+    r"(?i:true|false|none|null|yes|no|nil|undefined|auto|\d{1,3}|\W*|\$\{?\w+\}?|\$\{\{.*|%\w+%|<[\w ]+>.*|\*+\W*)"
+)
+"""What is given for a secret and is none: a word, the name of a variable, stars."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Something that shows itself; of what matches, the groups of a secret go, or all of it."""
+
+    kind: str
+    expression: re.Pattern[str]
+    learns: bool = True
+
+
+_RULES = (
+    _Rule("login", re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]{0,20}://(?P<a>[^/?#\s\"'<>]{1,400})@")),
+    _Rule("secret", re.compile(r"\"headers\\?\"\s{0,40}:\s{0,40}\{(?P<a>[^{}]{1,4000})\}"), learns=False),
+    _Rule(
+        "secret",
+        re.compile(
+            r"(?i:\b(?:proxy-)?authorization|\b(?:set-)?cookie2?|\bx-[\w-]{0,40}(?:token|key|secret|auth)[\w-]{0,20})"
+            r"\\?[\"']?[ \t]{0,3}[:=][ \t\[]{0,4}\\?[\"']?(?P<a>[^\"'\n\\]{1,4000})"
+        ),
+    ),
+    _Rule("secret", re.compile(r"\b[Bb]earer[ \t]+(?P<a>[A-Za-z0-9+/=._~-]{8,4000})")),
+    _Rule("secret", re.compile(r"(?<![\w-])--[\w-]{0,40}header[= ]\\?[\"']?[\w-]{1,60}=(?P<a>[^\"'\n]{1,4000})")),
+    _Rule("secret", re.compile(rf"(?<![\w-])--?[\w-]{{0,40}}{_NAMED.pattern}[\w-]{{0,20}}[ \t]+{_VALUE}")),
+    _Rule("secret", re.compile(r"\b(?:docker|podman) login\b[^\n]{0,300}?\s-p[ =]?(?P<b>\S{1,400})")),
+    _Rule("login", re.compile(r"\bcurl\b[^\n]{0,400}?\s(?:-u|--user)[ =]?\\?[\"']?(?P<a>[^\s\"']{1,400})")),
+    _Rule("secret", re.compile(r"\blogin[ \t]+\S{1,200}[ \t]+password[ \t]+(?P<b>\S{1,400})")),
+    _Rule(
+        "secret",
+        re.compile(
+            r"[?&;](?i:sig|signature|key|x-amz-(?:signature|credential|security-token)|policy|key-pair-id"
+            r"|[\w-]{0,40}(?:token|password|secret|auth))=(?P<a>[^&\s\"'<>]{1,4000})"
+        ),
+    ),
+    _Rule(
+        "secret",
+        re.compile(
+            rf"{_NAMED.pattern}[\w-]{{0,40}}(?:\\?[\"'])?[ \t]{{0,3}}(?:=>|:=|=(?!=)|:(?![:/]))[ \t]{{0,3}}"
+            rf"(?:[|>][-+]?[ \t]*\n[ \t]*)?{_VALUE}"
+        ),
+    ),
+    _Rule(
+        "user", re.compile(r"(?i:\\?\"username\\?\"[ \t]{0,3}:[ \t]{0,3}\\?\")(?P<a>[^\"\\\n]{1,200})"), learns=False
+    ),
+    _Rule(
+        "token",
+        re.compile(
+            r"\b(?:gh[pousr]_[A-Za-z0-9]{16,255}|github_pat_\w{20,255}|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|oas|imt)-"
+            r"[\w-]{10,255}|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}|xox[abeposr]-[\w-]{10,255}|AIza[\w-]{35}"
+            r"|ya29\.[\w-]{10,2000}|npm_[A-Za-z0-9]{20,255}|pypi-[\w-]{16,2000}|dckr_[op]at_[\w-]{10,255}"
+            r"|hf_[A-Za-z0-9]{20,255}|sk-[\w-]{20,255}|[rs]k_(?:live|test)_[A-Za-z0-9]{10,255}"
+            r"|eyJ[\w-]{8,4000}\.[\w-]{4,4000}\.[\w-]{0,4000})"
+        ),
+    ),
+    _Rule(
+        "email",
+        re.compile(
+            r"(?<![\w.%+-])(?!git(?:@|%40))[A-Za-z0-9](?:[\w.+-]{0,62}[\w+-])?(?:@|%40)"
+            r"(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}(?![\w-])"
+        ),
+    ),
+    _Rule("user", re.compile(r"[\\/](?:home|Users)[\\/]{1,2}(?P<b>[^\\/\s\"':;,<>]{1,64})"), learns=False),
+    _Rule(
+        "address",
+        re.compile(
+            r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])"
+            r"|\bGPU-[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
+        ),
+        learns=False,
+    ),
+)
+_PARTED = re.compile(r"[\s,;]+|(?<=\w)[:=](?=\S)")
+"""What parts a header or a login: its name from its value, a user from a password."""
+_BASIC = re.compile(
+    r"\b(?P<kind>[Bb]asic[ \t]+|\\?\"auth\\?\"\s{0,9}:\s{0,9}\\?\")(?P<a>[A-Za-z0-9+/_-]{4,4000}={0,2})"
+)
+
+
+class Redactor:
+    """Takes out of texts and documents what is secret or personal, and counts it by what it was."""
+
+    def __init__(self, known: Known) -> None:
+        self.counts: Counter[str] = Counter()
+        self._known = known
+        self._learnt: dict[str, str] = {}
+
+    # --- to know -------------------------------------------------------------------------------------------------
+
+    def learn(self, text: str) -> None:
+        """Know the secrets that a text shows, wherever they stand; all is learnt before anything is taken out."""
+        for rule in _RULES:
+            for match in rule.expression.finditer(text) if rule.learns else ():
+                value = match[_group(match)]
+                if not _NOTHING.fullmatch(value):
+                    self._know(value, rule.kind)
+        for match in _BASIC.finditer(text):
+            self._know_login(match["a"])
+
+    def learn_document(self, node: object) -> None:
+        """The same for what JSON may hold."""
+        for name, text in _texts(node):
+            self.learn(text)
+            if name and _is_secret(name):
+                self._know(text, "secret")
+                if len(text) >= SHORTEST and text.lower() not in _GENERIC:
+                    self._keep(text, "secret")  # it says itself what it is, be it a word
+
+    def _know(self, value: str, kind: str) -> None:
+        values = {value, unescaped(value)}
+        parts = values if kind == "email" else {part for one in values for part in (one, *_PARTED.split(one))}
+        for one in parts:
+            if len(one) >= (_SHORTEST_WORD if one.isalpha() else _SHORTEST_LEARNT):
+                self._keep(one, kind)
+        if kind == "secret":
+            self._know_login(value.rpartition(" ")[2])
+
+    def _keep(self, value: str, kind: str) -> None:
+        if not _NOTHING.fullmatch(value) and len(self._learnt) < _MOST_LEARNT and value not in self._learnt:
+            self._learnt[value] = kind
+            self.__dict__.pop("_values", None)
+
+    def _know_login(self, text: str) -> None:
+        """User and password in base64, as `Authorization: Basic` and Docker's `auth` have them."""
+        if (login := _login(text)) is not None:
+            self._keep(text, "secret")
+            for part in login.split(":", 1):
+                if len(part) >= SHORTEST and part.lower() not in _GENERIC:
+                    self._keep(part, "login")
+
+    @cached_property
+    def _values(self) -> list[Value]:
+        """All that is known, the longest first: what holds another goes as a whole."""
+        known = self._known
+        found = {value: Value(value, kind) for value, kind in self._learnt.items()}
+        found |= {value: Value(value, "secret") for value in known.secrets if len(value) >= _SHORTEST_NAME}
+        found |= {path: Value(path, name.strip("<>"), word=True) for path, name in known.places.items()}
+        for kind, names in (("user", known.users), ("host", known.hosts), ("address", known.addresses)):
+            usable = (name for name in names if len(name) >= _SHORTEST_NAME and name.lower() not in _GENERIC)
+            found |= {name: Value(name, kind, word=True) for name in usable}
+        return sorted(found.values(), key=lambda one: -len(one.text))
+
+    # --- to take out ---------------------------------------------------------------------------------------------
+
+    def text(self, text: str) -> str:
+        """A text without what is secret or personal."""
+        counted = self._counted("private key")
+        for begin, end in reversed(private_keys(text)):
+            text = f"{text[:begin]}{counted(None)}{text[end:]}"
+        for value in self._values:
+            text = value.replaced(text, self._counted(value.kind))
+        text = _BASIC.sub(self._basic, text)
+        for rule in _RULES:
+            text = rule.expression.sub(partial(self._shown, kind=rule.kind), text)
+        return text
+
+    def document(self, node: object, name: str = "") -> object:
+        """What JSON may hold, without it; the values of names that are those of secrets go whatever they are."""
+        if isinstance(node, Mapping):
+            return {self.text(str(key)): self.document(value, str(key)) for key, value in node.items()}
+        if isinstance(node, list | tuple):
+            names = [_flag(before) or name for before in ("", *node)]
+            return [self.document(one, called) for one, called in zip(node, names, strict=False)]
+        if not isinstance(node, str):
+            return node
+        if name and _is_secret(name) and not _NOTHING.fullmatch(node):
+            self.counts["secret"] += 1
+            return "<secret>"
+        return self.text(node)
+
+    def _counted(self, kind: str) -> Callable[[object], str]:
+        def replacement(_: object) -> str:
+            self.counts[kind] += 1
+            return f"<{kind}>"
+
+        return replacement
+
+    def _shown(self, match: re.Match[str], *, kind: str) -> str:
+        """What matched, with its secret replaced."""
+        group = _group(match)
+        value = match[group]
+        if _NOTHING.fullmatch(value) or (kind == "user" and value.lower() in _GENERIC):
+            return match[0]
+        self.counts[kind] += 1
+        begin, end = match.start(group) - match.start(), match.end(group) - match.start()
+        return f"{match[0][:begin]}<{kind}>{match[0][end:]}"
+
+    def _basic(self, match: re.Match[str]) -> str:
+        is_login = _login(match["a"]) is not None or match["kind"].lstrip("\\").startswith('"')
+        return self._shown(match, kind="secret") if is_login else match[0]
+
+
+def _group(match: re.Match[str]) -> str | int:
+    """The group with the secret: `a` or `b`, else all."""
+    groups = match.groupdict()
+    return next((name for name in ("a", "b") if groups.get(name) is not None), 0)
+
+
+def _is_secret(name: str) -> bool:
+    return name == "auth" or _NAMED.search(name) is not None
+
+
+def _flag(word: object) -> str:
+    """The name of a secret that a word of a command line announces, whose value is the next word; else nothing."""
+    is_flag = isinstance(word, str) and re.fullmatch(r"--?[A-Za-z][\w-]{0,60}", word) is not None
+    return str(word) if is_flag and _is_secret(str(word)) else ""
+
+
+def _login(text: str) -> str | None:
+    try:
+        found = base64.b64decode(
+            text + "=" * (-len(text) % 4), altchars=b"-_" if "-" in text or "_" in text else None
+        )
+        login = found.decode()
+    except (binascii.Error, ValueError):
+        return None
+    return login if ":" in login.strip(":") and login.isprintable() else None
+
+
+def _texts(node: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every text of a document, with the name that it stands under."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield "", str(key)
+            yield from _texts(value, str(key))
+    elif isinstance(node, list | tuple):
+        for before, one in zip(("", *node), node, strict=False):
+            yield from _texts(one, _flag(before) or name)
+    elif isinstance(node, str):
+        yield name, node

@@ -1,0 +1,66 @@
+"""The report of a failure for people who look at it before they send it: what is in it, and what is not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfdock.talk import console
+from tfdock.talk.app import preparer_for, print_json
+from tfdock.talk.diagnosis import findings_json
+
+if TYPE_CHECKING:
+    from tfdock.do.report_bundle import Bundle
+    from tfdock.do.settings import Settings
+
+
+def write_bundle(
+    name: str | None, profile: str | None, settings: Settings, output: Path | None, *, as_json: bool
+) -> None:
+    """Pack a report, write it, and say what is in it; its path is the result."""
+    from tfdock.do.report_bundle import bundle
+    from tfdock.do.reported import subject_of
+    from tfdock.do.texts import write_bytes
+    from tfdock.do.workspace import Wheelhouse
+
+    preparer = preparer_for(settings)
+    house = Wheelhouse(settings.wheelhouse.absolute())
+    subject = subject_of(name, profile, house, settings.state_dir, preparer)
+    packed = bundle(subject, settings, preparer, findings_json)
+    path = output or Path(packed.name)
+    write_bytes(path, packed.data)
+    if as_json:
+        _print_json(path, packed)
+        return
+    for line in _lines(packed):
+        console.tell(line)
+    console.say(str(path), stream=sys.stdout)
+
+
+def _print_json(path: Path, packed: Bundle) -> None:
+    print_json(
+        "tfdock.report/1",
+        True,
+        {
+            "bundle": str(path),
+            "files": [{"name": name, "size": len(data)} for name, data in packed.files.items()],
+            "removed": dict(packed.removed),
+            "notes": list(packed.notes),
+        },
+    )
+
+
+def _lines(packed: Bundle) -> list[str]:
+    style = console.Style(sys.stderr)
+    rows = [(name, console.size(len(data))) for name, data in packed.files.items()]
+    took = ", ".join(f"{kind} {count}" for kind, count in packed.removed.items()) or "nothing"
+    return [
+        style.strong("report"),
+        *console.table(rows, columns=console.width(sys.stderr)),
+        f"{style.strong('taken out')}  {took}",
+        *(f"{style.strong('to know')}  {console.clean(note)}" for note in packed.notes),
+        style.warn(
+            "look through it before you send it: nothing was sent, and what is secret to you alone is still in it"
+        ),
+    ]
