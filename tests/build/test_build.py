@@ -209,13 +209,16 @@ def test_a_forced_build_executes_nothing_again_and_makes_the_same_bytes(first: F
     assert wheel_of(forced.build).stat().st_ino != before.st_ino
 
 
-def test_a_wheel_that_was_damaged_or_removed_is_built_again(first: FirstBuild) -> None:
+def test_a_wheel_that_was_damaged_is_told_before_anything_is_built_and_one_that_went_is_built_again(
+    first: FirstBuild,
+) -> None:
     wheel = wheel_of(first.outcome.build)
     whole = wheel.read_bytes()
     wheel.write_bytes(whole[:-1] + b"?")
-    # No engine: what counts is that it wants to build.
-    assert Tfdock(home=first.tfdock.home, cache=first.tfdock.cache).build(first.profile).code == 6
+    outcome = Tfdock(home=first.tfdock.home, cache=first.tfdock.cache).build(first.profile)
+    assert (outcome.code, [one["code"] for one in outcome.build["problems"]]) == (4, ["wheel-changed"])
     wheel.unlink()
+    # No engine: what counts is that it wants to build.
     assert Tfdock(home=first.tfdock.home, cache=first.tfdock.cache).build(first.profile).code == 6
     wheel.write_bytes(whole)
     assert Tfdock(home=first.tfdock.home, cache=first.tfdock.cache).build(first.profile).code == 0

@@ -183,6 +183,7 @@ def test_without_a_file_or_with_one_that_cannot_be_written_the_command_goes_on(
         ("a\nb\x1b[31m", "a b &#91;31m"),
         ("<script>", "&#60;script&#62;"),
         ("https://x.example", "https&#58;//x.example"),
+        ("www.x.example", "www&#46;x.example"),
         ("x86_64: _x_ __x__ a_", "x86_64: &#95;x&#95; &#95;&#95;x&#95;&#95; a&#95;"),
         ("**x** `z` [l](u) ~a~ $m$ \\| &lt; @me #1", None),
     ],

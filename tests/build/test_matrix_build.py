@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tfdock.talk.matrices import as_build
+
 from .conftest import Finished, Workshop
 from .harness import Json, Outcome, Tfdock, after_first_line, closed_port, copy_tree, write_profile
 from .registries import OwnRegistry, own_registry
@@ -302,6 +304,38 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_is_built(alone:
     outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--report", tmp_path / "file", "--json")
     assert outcome.code == 1, outcome.told
     assert outcome.document["problems"][0]["code"] == "folder-not-writable"
+
+
+def test_a_report_of_which_a_file_cannot_be_written_is_told_by_all_that_is(alone: Tfdock, tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    report, github = tmp_path / "report", tmp_path / "github"
+    (report / "junit.xml").mkdir(parents=True)
+    github.mkdir()
+    command = alone.with_variables(**variables(github, tmp_path))
+    outcome = command.run("build", "--matrix", tmp_path / "m.yaml", "--only", "x", "--report", report, "--json")
+    assert outcome.code == 2, outcome.told
+    assert (outcome.document["ok"], outcome.document["matrix"]["exit_code"]) == (False, 2)
+    assert outputs((github / "output").read_text()) == {"ok": "false", "exit-code": "2"}
+    assert "[file-error]" in outcome.stderr
+    assert "report  " not in outcome.stderr
+
+
+def test_a_cell_for_the_cpu_of_one_machine_is_pulled_from_nowhere_and_why_is_said(
+    alone: Tfdock, tmp_path: Path
+) -> None:
+    (tmp_path / "m.yaml").write_text(MATRIX.replace("accelerator: cpu", "accelerator: cpu, optimize: native"))
+    outcome = alone.run("pull", "--matrix", tmp_path / "m.yaml", "--registry", f"{closed_port()}/me/wheels", "--json")
+    assert outcome.code == 0, outcome.told
+    assert outcome.document["matrix"]["counts"] == {"missing": 2}
+    assert {one["code"] for one in outcome.document["matrix"]["cells"]} == {"native-pulled"}
+    assert "2 missing" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(0, "missing"), (1, "failed"), (4, "refused"), (7, "failed"), (130, "interrupted")]
+)
+def test_a_pull_that_brought_nothing_is_told_as_a_build_that_ends_so(code: int, status: str) -> None:
+    assert as_build({"name": "x", "builds": [], "problems": [], "exit_code": code})["status"] == status
 
 
 def test_a_registry_that_cannot_be_asked_is_not_one_that_lacks_a_wheel(alone: Tfdock, tmp_path: Path) -> None:

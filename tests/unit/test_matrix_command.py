@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,7 +28,7 @@ from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.model import BuildId
 from tfdock.read.profile import Profile
-from tfdock.talk import matrix_formats
+from tfdock.talk import ci_log, matrix_formats
 from tfdock.talk.app import app
 
 from . import houses
@@ -154,6 +156,17 @@ def test_two_cells_that_are_one_wheel_are_refused_with_both_lines(folder: Path) 
     assert (told["ok"], told["problems"][0]["code"]) == (False, "build-id-twice")
 
 
+def test_two_cells_whose_wheels_are_files_of_one_name_are_refused(folder: Path) -> None:
+    text = 'schema: 1\nbase: base.yaml\nprofile: {cudnn: "9.3.0"}\naxes:\n  cuda: ["12.5.0", "12.5.1"]\n'
+    (folder / "m.yaml").write_text(text)
+    (problem,) = refused(folder)
+    assert (problem.code, problem.line, problem.column) == ("wheel-name-twice", 5, 20)
+    assert problem.message.startswith(f"{FIRST.replace('12.5.1', '12.5.0')} and {FIRST} are files of one name: ")
+    own = "  - {when: {cuda: '12.5.0'}, set: {wheel.local_version: cuda12.5.0.sm86}}\n"
+    (folder / "m.yaml").write_text(f"{text}overrides:\n{own}")
+    assert len(planned(folder).wanted) == 2
+
+
 def test_what_is_wrong_with_a_value_is_told_once_however_many_cells_have_it(folder: Path) -> None:
     axes = 'axes: {python: ["3.11", "3.12"], tensorflow: ["2.18.0", 2.17], gpus: [[rtx3080], [rtx2080]]}\n'
     (folder / "m.yaml").write_text("schema: 1\nbase: base.yaml\n" + axes)
@@ -220,6 +233,51 @@ def test_nothing_left_is_fine_and_said(folder: Path) -> None:
     result = run(folder, "--only", "x*", "--format", "github")
     assert json.loads(result.stdout) == {"include": []}
     assert "no cell is left to build" in result.stderr
+
+
+def test_a_pattern_that_means_nobody_is_a_warning(folder: Path) -> None:
+    result = run(folder, "--only", "*-py3.12-*", "--only", "*-py312-*", "--only", "\x1b[", "--only", "*-sm120-*")
+    assert result.stderr.count("[matrix-only-idle]") == 3
+    for pattern in ("*-py312-*", "\\x1b[", "*-sm120-*"):
+        assert f"no cell that can be built is called like `{pattern}` [matrix-only-idle]" in result.stderr
+    assert "py3.12" in result.stdout
+
+
+def test_a_table_gives_github_no_commands_whatever_a_reason_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ci_log, "here", lambda: ci_log.GitHub({"GITHUB_ACTIONS": "true"}))
+    (folder / "m.yaml").write_text(MATRIX.replace("nobody asked", "::set-output name=plan::x ##[add-mask]x"))
+    for columns in ("400", "40"):
+        result = run(folder, COLUMNS=columns)
+        assert "name=plan" in result.stdout
+        assert not re.search(r"^\s*::|##\[", result.stdout, re.MULTILINE)
+
+
+def test_an_analysis_gives_github_no_commands_whatever_bazel_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tfdock.do.analyse import Analysis
+    from tfdock.talk import matrix_analysis
+
+    monkeypatch.setattr(ci_log, "here", lambda: ci_log.GitHub({"GITHUB_ACTIONS": "true"}))
+    found = planned(folder)
+    problem = Problem(code="fetch-failed", message="x")
+    failed = Analysis(cell=found.wanted[0], outcome="drifted", problems=(problem,), error="ERROR: ##[add-mask]x")
+    matrix_analysis._show(found, [failed])
+    told = capsys.readouterr().out
+    assert "add-mask" in told
+    assert "##[" not in told
+
+
+def test_a_jobs_page_does_not_call_missing_what_nobody_has_looked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = folder / "summary.md"
+    monkeypatch.setattr(ci_log, "here", lambda: ci_log.GitHub({"GITHUB_STEP_SUMMARY": str(page)}))
+    publish(houses.house(folder / "wheels"), document(folder)["include"][0])
+    run(folder, "--format", "github", "--only", FIRST)
+    assert f"| {FIRST} | to build | " in page.read_text()
 
 
 def test_a_few_cells_touch_every_value_that_can_be_built(folder: Path) -> None:
@@ -308,6 +366,10 @@ def commit(folder: Path) -> None:
     git(folder, "commit", "--quiet", "-m", "b")
 
 
+def commit_of_nothing(folder: Path) -> None:
+    git(folder, "commit", "--quiet", "--allow-empty", "-m", "b")
+
+
 def test_nothing_has_changed_since_this_very_commit_and_the_work_tree_is_left_alone(history: Path) -> None:
     (history / "m.yaml").write_text(MATRIX + "# not committed\n")
     git(history, "add", ".")
@@ -359,6 +421,10 @@ def test_what_the_knowledge_beside_it_changes_is_seen(history: Path) -> None:
     assert names(document(history, "--knowledge", str(rows), "--changed-since", "HEAD")) == []
     (rows / "flags.yaml").write_text(text.replace("-DA", "-DB"))
     assert len(names(document(history, "--knowledge", str(rows), "--changed-since", "HEAD"))) == 3
+    commit(history)
+    assert len(names(document(history, "--knowledge", str(rows), "--changed-since", "HEAD~2"))) == 3, (
+        "it was not there"
+    )
 
 
 def test_a_matrix_that_was_not_there_or_was_malformed_has_all_its_cells_changed(history: Path) -> None:
@@ -374,9 +440,67 @@ def test_a_matrix_that_was_not_there_or_was_malformed_has_all_its_cells_changed(
     assert "[matrix-then]" in result.stderr
 
 
-@pytest.mark.parametrize("revision", ["nowhere", "--upload-pack=x", "HEAD~99", ""])
+@pytest.mark.parametrize(
+    "revision",
+    ["nowhere", "--upload-pack=x", "-x", "--all", "HEAD x", "^HEAD", "HEAD..HEAD", "HEAD:profiles", "HEAD~99", ""],
+)
 def test_a_commit_that_is_not_there_is_refused(history: Path, revision: str) -> None:
-    assert "[matrix-revision]" in run(history, "--changed-since", revision, code=2).stderr
+    assert "[matrix-revision]" in run(history, f"--changed-since={revision}", code=2).stderr
+
+
+def test_what_git_says_is_told_in_a_line_and_a_shallow_clone_is_no_history(history: Path) -> None:
+    told = run(history, "--changed-since", "HEAD^{tree}", code=2).stderr
+    assert "cannot be told: HEAD^{tree}^{commit}: expected commit type" in told
+    commit_of_nothing(history)
+    clone = history.parent / "shallow"
+    git(history, "clone", "--quiet", "--depth", "1", f"file://{history.parent}", str(clone))
+    assert names(document(clone / "profiles", "--changed-since", "HEAD")) == []
+    told = run(clone / "profiles", "--changed-since", "HEAD~1", code=2).stderr
+    assert "`git fetch --deepen=100`" in told
+
+
+def test_git_hears_of_another_configuration_and_of_no_other_repository(history: Path) -> None:
+    git(history.parent, "init", "--quiet", "other")
+    other = str(history.parent / "other/.git")
+    words = ("--changed-since", "HEAD", "--format", "json")
+    result = run(history, *words, GIT_DIR=other, GIT_INDEX_FILE=f"{other}/index")
+    assert names(json.loads(result.stdout)) == []
+    told = run(history, "--changed-since", "HEAD", code=2, GIT_CONFIG_COUNT="x").stderr
+    assert "bogus count in GIT_CONFIG_COUNT" in told
+
+
+def test_a_matrix_that_is_a_link_has_the_history_of_what_it_names(history: Path) -> None:
+    (history.parent / "matrices").mkdir()
+    (history / "m.yaml").rename(history.parent / "matrices/m.yaml")
+    (history / "m.yaml").symlink_to("../matrices/m.yaml")
+    commit(history)
+    assert names(document(history, "--changed-since", "HEAD")) == []
+    (history / "m.yaml").write_text(MATRIX.replace('"3.12"]', '"3.12", "3.10"]'))
+    assert len(names(document(history, "--changed-since", "HEAD"))) == 2
+
+
+def test_a_checkout_in_a_submodule_counts_as_changed(history: Path) -> None:
+    tree = history.parent / "tensorflow"
+    tree.mkdir()
+    (tree / "configure").write_text("")
+    git(tree, "init", "--quiet")
+    git(tree, "add", ".")
+    git(tree, "commit", "--quiet", "-m", "a")
+    (history / "base.yaml").write_text(BASE.replace('"2.18.0"', '{release: "2.18.0", path: ../tensorflow}'))
+    commit(history)
+    assert "160000 commit" in git(history, "ls-tree", "HEAD", "../tensorflow")
+    result = run(history, "--changed-since", "HEAD", "--format", "json")
+    assert len(names(json.loads(result.stdout))) == 3
+    assert "[matrix-then]" in result.stderr
+
+
+def test_an_interrupt_is_one_though_git_hears_it_first(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise subprocess.CalledProcessError(-signal.SIGINT, "git", b"", b"")
+
+    monkeypatch.setattr("tfdock.do.matrix_history.subprocess.run", interrupted)
+    assert "[matrix-revision]" not in run(history, "--changed-since", "HEAD", code=130).stderr
 
 
 def test_a_matrix_in_no_repository_has_no_history(folder: Path) -> None:
@@ -408,7 +532,7 @@ def test_more_jobs_than_a_service_takes_are_split(folder: Path) -> None:
     parts = json.loads(run(folder, "--format", "github").stdout)
     assert [len(part["include"]) for part in parts] == [256, count - 256]
     told = json.loads(run(folder, "--format", "gitlab").stdout)
-    assert [len(job["parallel"]["matrix"]) for job in told.values()] == [200, count - 200]
+    assert len(told) == count
     whole = json.loads(run(folder, "--format", "github", "--shards", "256").stdout)
     assert len(whole["include"]) == 256
     assert sum(len(job["cells"].split()) for job in whole["include"]) == count

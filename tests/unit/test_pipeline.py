@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide import pipeline
 from tfdock.decide.pipeline import SERVICES, Service, gitlab_jobs, shell_word
-from tfdock.decide.shards import GITHUB_JOBS, GITLAB_JOBS, Job, Load
+from tfdock.decide.shards import GITHUB_JOBS, Job, Load
 from tfdock.do import assets
 from tfdock.read import matrix as matrices
 from tfdock.talk.app import app
@@ -47,7 +47,7 @@ HOSTILE = [
 MATRICES: dict[str, dict[str, Any]] = {
     "bare": BARE,
     "full": BARE | {"ci": CI},
-    "own-machines": BARE | {"runner": ["self-hosted", "linux", "gpu"], "ci": CI | {"time_limit": "24h"}},
+    "own-machines": BARE | {"runner": ["self-hosted", "linux", "gpu"], "ci": CI | {"time_limit": "23h"}},
     "no-rounds": BARE | {"ci": CI | {"continuations": 0, "jobs": 4}},
     "two-registries": BARE
     | {"ci": CI | {"registry": "registry.example:5000/w", "branches": ["main", "release/1.x"]}},
@@ -166,7 +166,7 @@ def test_zizmor_would_find_a_value_in_a_script(tmp_path: Path) -> None:
 )
 def test_a_step_is_plain_shell_without_any_value_in_it(file: Path) -> None:
     assert subprocess.run(["sh", "-n", file], check=False).returncode == 0
-    assert not re.search(r"\{[{%]|\$\{\{", file.read_text())
+    assert not re.search(r"\{[{%#]", file.read_text())
 
 
 # --- the same, and safe ---------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_no_secret_is_part_of_a_script() -> None:
 # --- rights, limits, rounds -----------------------------------------------------------------------------------------
 
 
-def test_only_trusted_jobs_may_push() -> None:
+def test_only_trusted_jobs_may_push(tmp_path: Path) -> None:
     trusted, untrusted = loaded(rendered("github"))
     rights = {name: job["permissions"] for name, job in trusted["jobs"].items()}
     assert trusted["permissions"] == untrusted["permissions"] == {}
@@ -262,8 +262,143 @@ def test_only_trusted_jobs_may_push() -> None:
     assert "image push" not in text
     assert trusted["jobs"]["plan"]["if"] == "${{ github.ref == 'refs/heads/main' }}"
     (_, build) = loaded(rendered("gitlab"))
-    (pushing,) = [step for step in build[".build"]["script"] if "tfdock cache push" in step]
-    assert pushing.startswith('if [ "${CI_COMMIT_REF_PROTECTED:-}" = true ]; then')
+    trust, *_, push, _ = build[".build"]["script"]
+    assert "tfdock cache push" in push
+    assert "tfdock image push" in push
+    protected = {"CI_COMMIT_REF_PROTECTED": "true"}
+    # A merge request's pipeline may be protected, but is none of a branch.
+    for variables in ({"CI_COMMIT_BRANCH": "topic", "CI_COMMIT_REF_PROTECTED": "false"}, protected, {}):
+        program(tmp_path, "touch pushed")
+        (tmp_path / "tfdock-ci").mkdir(exist_ok=True)
+        (tmp_path / "tfdock-ci/wheels.txt").write_text("a.whl\n")
+        script = f'status=0\n{trust}\n{push}\necho "$TFDOCK_REMOTE_UPLOAD"'
+        done = shell(tmp_path, script, **variables)
+        assert (done.returncode, done.stdout) == (0, "false\n"), done.stderr
+        assert not (tmp_path / "pushed").exists()
+
+
+@pytest.mark.parametrize(
+    ("failing", "before", "after"), [("", 0, 0), ("", 8, 8), ("cache", 0, 7), ("cache", 8, 7), ("image", 8, 7)]
+)
+def test_on_gitlab_what_cannot_be_pushed_keeps_nothing_else_from_being(
+    tmp_path: Path, failing: str, before: int, after: int
+) -> None:
+    (_, build) = loaded(rendered("gitlab"))
+    trust, *_, push, end = build[".build"]["script"]
+    program(tmp_path, f'echo "$1" "$2" >>pushed; [ "$1" != "{failing}" ] || exit 7')
+    (tmp_path / "tfdock-ci").mkdir()
+    (tmp_path / "tfdock-ci/wheels.txt").write_text("a.whl\n")
+    script = f'{trust}\n[ -z "${{TFDOCK_REMOTE_UPLOAD:-}}" ]\nstatus={before}\n{push}\n{end}\n'
+    done = shell(tmp_path, script, CI_COMMIT_REF_PROTECTED="true", CI_COMMIT_BRANCH="main", TFDOCK_REGISTRY="r")
+    assert (done.returncode, (tmp_path / "pushed").read_text()) == (after, "cache push\nimage push\n")
+
+
+def program(folder: Path, text: str, name: str = "tfdock") -> None:
+    """A program for the scripts that are run in this folder."""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / "bin" / name).chmod(0o755)
+
+
+def shell(folder: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A script as GitHub and GitLab run it."""
+    environment = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", **variables}
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_on_gitlab_a_merge_request_has_no_index_and_a_child_has_its_own_variables() -> None:
+    (plan, build) = loaded(rendered("gitlab"))
+    assert plan["index"]["rules"][0] == {"if": '$CI_PIPELINE_SOURCE == "merge_request_event"', "when": "never"}
+    assert plan["build"]["trigger"]["forward"] == {"yaml_variables": False}
+    names = {name for name in plan["variables"] if name.startswith("TFDOCK_")}
+    assert names <= set(build["variables"])
+
+
+# --- the steps of GitHub's jobs -------------------------------------------------------------------------------------
+
+
+def steps(job: str, name: str) -> list[dict[str, Any]]:
+    return [step for step in loaded(rendered("github"))[0]["jobs"][job]["steps"] if step["name"] == name]
+
+
+def test_a_job_that_is_run_again_replaces_what_it_has_kept() -> None:
+    """The second attempt is the same run to GitHub, which takes a name once."""
+    for name in MATRICES:
+        for document in loaded(rendered("github", MATRICES[name])):
+            kept = [step for job in document["jobs"].values() for step in job["steps"] if "upload" in str(step)]
+            assert kept
+            assert all(step["with"]["overwrite"] is True for step in kept)
+
+
+def test_wheels_are_kept_for_a_week_beside_a_registry_and_else_as_long_as_github_keeps_them() -> None:
+    for name, days in (("full", 7), ("bare", None)):
+        for document in loaded(rendered("github", MATRICES[name])):
+            (kept,) = [one for one in document["jobs"]["build"]["steps"] if one["name"] == "Keep wheels and records"]
+            assert kept["with"].get("retention-days") == days
+
+
+def test_a_scheduled_run_attests_as_others_do() -> None:
+    """Its event has no repository: what that would say is unknown, and not false."""
+    (trusted, _) = loaded(rendered("github"))
+    assert "github.event." not in json.dumps(trusted)
+    assert "github.repository_visibility == 'public'" in trusted["jobs"]["attest"]["if"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "disk", "told"),
+    [
+        ("github-hosted", 0, "TFDOCK_CACHE_DIR=/mnt/tfdock\n"),
+        ("github-hosted", 1, ""),
+        ("self-hosted", 0, ""),
+    ],
+)
+def test_only_a_machine_of_github_s_is_cleared(tmp_path: Path, machine: str, disk: int, told: str) -> None:
+    (room,) = steps("build", "Make room")
+    program(tmp_path, 'echo "$@" >>asked', "sudo")
+    program(tmp_path, f"exit {disk}", "mountpoint")
+    program(tmp_path, 'echo tfdock "$@" >>asked; exit 6')
+    told_to = tmp_path / "environment"
+    told_to.touch()
+    done = shell(tmp_path, room["run"], RUNNER_ENVIRONMENT=machine, GITHUB_ENV=str(told_to))
+    assert (done.returncode, told_to.read_text()) == (0, told), done.stderr
+    *removed, own = (tmp_path / "asked").read_text().splitlines()
+    assert own == "tfdock cache prune --images"
+    assert [words.split()[0] for words in removed] == (
+        [] if machine == "self-hosted" else ["rm", "docker", *(["install"] if told else [])]
+    )
+
+
+@pytest.mark.parametrize(("length", "code"), [(400_000, 0), (600_000, 1)])
+def test_a_plan_that_github_would_drop_is_an_error(tmp_path: Path, length: int, code: int) -> None:
+    (plan,) = steps("plan", "Plan")
+    program(tmp_path, f"head -c {length} /dev/zero | tr '\\0' x")
+    variables = dict.fromkeys(("TFDOCK_SHARDS", "TFDOCK_CHANGED_SINCE", "TFDOCK_MATRIX"), "")
+    output = tmp_path / "output"
+    done = shell(tmp_path, plan["run"], GITHUB_OUTPUT=str(output), **variables)
+    assert (done.returncode, output.exists()) == (code, code == 0), done.stderr
+    assert ("::error::the plan has" in done.stdout) == bool(code)
+
+
+def test_the_next_round_is_told_what_is_not_finished(tmp_path: Path) -> None:
+    (build,) = steps("build", "Build")
+    rows = [{"build_id": name, "exit_code": code} for name, code in (("a", 0), ("b", 1), ("c", 8))]
+    program(
+        tmp_path,
+        f"echo a.whl; mkdir -p tfdock-ci/report; echo '{json.dumps({'cells': rows})}' "
+        ">tfdock-ci/report/report.json; exit 8",
+    )
+    names = ("TFDOCK_MATRIX", "TFDOCK_TIME_LIMIT")
+    variables = {**dict.fromkeys(names, "x"), "TFDOCK_CELLS": "a b c", "TFDOCK_JOB": "a+2"}
+    output = tmp_path / "output"
+    done = shell(tmp_path, build["run"], GITHUB_OUTPUT=str(output), TFDOCK_LAST_ROUND="false", **variables)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "tfdock-ci/cut/a+2").read_text() == "b\nc\n"
+    assert output.read_text() == "wheels=true\ncut=true\n"
+    assert (
+        shell(tmp_path, build["run"], GITHUB_OUTPUT=str(output), TFDOCK_LAST_ROUND="true", **variables).returncode
+        == 8
+    )
 
 
 def test_rounds_follow_one_another_only_where_there_is_a_cache() -> None:
@@ -273,8 +408,9 @@ def test_rounds_follow_one_another_only_where_there_is_a_cache() -> None:
     assert jobs("full") == ["plan", "build", "plan-2", "build-2", "plan-3", "build-3", "attest", "index"]
     assert jobs("no-rounds") == jobs("wheels-only") == jobs("bare") == ["plan", "build", "attest", "index"]
     assert len(jobs("cache-only")) == 2 * 21 + 2
-    parts = jobs("no-rounds", GITHUB_JOBS + 1)
+    parts = jobs("wheels-only", GITHUB_JOBS + 1)
     assert parts == ["plan", "build-part-1", "build-part-2", "attest", "index"]
+    assert jobs("no-rounds", GITHUB_JOBS + 1) == ["plan", "build", "attest", "index"], "four jobs share them"
 
 
 def test_a_job_has_time_beside_its_build_and_ends_before_github_ends_it() -> None:
@@ -288,19 +424,48 @@ def test_a_job_has_time_beside_its_build_and_ends_before_github_ends_it() -> Non
     assert problem.code == "ci-time-limit"
 
 
+@pytest.mark.parametrize(
+    ("ci", "most", "too_much"),
+    [
+        ({"registry": "ghcr.io/me/wheels"}, "23h20m", "23h21m"),
+        ({"registry": "registry.example/me/wheels"}, "119h20m", "119h21m"),
+    ],
+)
+def test_a_machine_of_one_s_own_builds_as_long_as_its_token_and_github_allow(
+    ci: dict[str, Any], most: str, too_much: str
+) -> None:
+    def refusal(limit: str) -> str:
+        document = BARE | {"runner": "self-hosted", "ci": ci | {"time_limit": limit}}
+        problem = pipeline.refusal("github", matrices.read(json.dumps(document), "m.yaml"))
+        return problem.code if problem else ""
+
+    assert [refusal(most), refusal(too_much)] == ["", "ci-time-limit"]
+
+
 def job(name: str, *runner: str) -> Job:
     return Job(loads=(Load(name=name, seconds=None, group="g", runner=runner),))
 
 
-def test_gitlab_s_jobs_are_one_for_each_kind_of_machine_and_200() -> None:
-    jobs = [job(f"a{number}", "gpu", "linux") for number in range(GITLAB_JOBS + 1)] + [job("b", "cpu")]
-    found = gitlab_jobs(jobs)
-    assert {name: (one["tags"], len(one["parallel"]["matrix"])) for name, one in found.items()} == {
-        "build 1": (["gpu", "linux"], 200),
-        "build 2": (["gpu", "linux"], 1),
-        "build 3": (["cpu"], 1),
+def test_gitlab_s_jobs_have_names_that_it_takes_however_many_wheels_each_builds() -> None:
+    longest = "a" * 128
+    several = Job(
+        loads=tuple(Load(name=f"{longest}{one}", seconds=None, group="g", runner=("gpu", "x")) for one in "bc")
+    )
+    found = gitlab_jobs([job(longest, "cpu"), several])
+    assert found == {
+        longest: {
+            "extends": ".build",
+            "tags": ["cpu"],
+            "variables": {"TFDOCK_JOB": longest, "TFDOCK_CELLS": longest},
+        },
+        f"{longest}b+1": {
+            "extends": ".build",
+            "tags": ["gpu", "x"],
+            "variables": {"TFDOCK_JOB": f"{longest}b+1", "TFDOCK_CELLS": f"{longest}b {longest}c"},
+        },
     }
-    assert found["build 3"]["parallel"]["matrix"] == [{"TFDOCK_JOB": "b", "TFDOCK_CELLS": "b"}]
+    # More than 255 characters, and GitLab makes no pipeline.
+    assert all(len(name) <= 255 for name in found)
     assert gitlab_jobs([]) == {}
 
 
@@ -365,6 +530,24 @@ def test_somebody_else_s_file_is_not_replaced_and_nothing_is_half_written(reposi
     assert codes(ci("check")) == ["ci-not-rendered"]
 
 
+@pytest.mark.parametrize(
+    ("service", "name"), [("github", "more/matrix.yaml"), ("github", "pull-request.yaml"), ("gitlab", "build.yaml")]
+)
+def test_another_matrix_s_file_is_not_replaced(repository: Path, service: str, name: str) -> None:
+    """Files are called after a matrix's name, and two may have one."""
+    ci("render", service)
+    before = {path: path.read_text() for path in repository.rglob("*.yml")}
+    other = repository / name
+    other.parent.mkdir(exist_ok=True)
+    shutil.copyfile(repository / "profiles/matrix.yaml", other)
+    refused = ci("render", service, name)
+    assert refused.exit_code == 2
+    assert set(codes(refused)) == {"ci-file-foreign"}
+    assert "rendered from another matrix, profiles/matrix.yaml" in refused.stderr
+    assert {path: path.read_text() for path in repository.rglob("*.yml")} == before
+    assert codes(ci("check", name)) == ["ci-not-rendered"]
+
+
 def test_a_file_that_is_gone_is_stale_and_a_service_that_is_asked_for_must_be_there(repository: Path) -> None:
     ci("render", "github")
     (repository / WORKFLOWS[1]).unlink()
@@ -379,6 +562,19 @@ def test_a_matrix_must_be_where_jobs_will_look_for_it(repository: Path, monkeypa
     monkeypatch.chdir(repository / "sub")
     refused = ci("render", "github", "../profiles/matrix.yaml")
     assert (refused.exit_code, codes(refused)) == (2, ["ci-matrix-outside"])
+
+
+def test_a_pipeline_that_was_rendered_from_elsewhere_is_the_repository_s_own(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ci("render", "github").exit_code == 0
+    within = [(repository / name).read_text() for name in WORKFLOWS]
+    (repository / "sub").mkdir()
+    monkeypatch.chdir(repository / "sub")
+    words = ("../profiles/matrix.yaml", "-o", "..")
+    assert ci("check", *words).exit_code == 0
+    assert ci("render", "github", "--force", *words).exit_code == 0
+    assert [(repository / name).read_text() for name in WORKFLOWS] == within
 
 
 def test_a_name_that_is_no_text_is_refused(repository: Path) -> None:

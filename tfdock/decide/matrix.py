@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -62,7 +63,7 @@ def expand(matrix: Matrix) -> tuple[Combination, ...]:
                 column=node.column,
             )
         )
-    both, overrides = _wanted((*matrix.exclude, *matrix.overrides)), _wanted(matrix.overrides)
+    both, overrides = _Rules(*matrix.exclude, *matrix.overrides), _Rules(*matrix.overrides)
     product = (_cell(matrix, fields, place, both) for fields, place in _product(matrix))
     included = (_cell(matrix, node.entries, node, overrides, node.keys) for node in matrix.include)
     return (*product, *included)
@@ -123,19 +124,31 @@ def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[in
         elif gain:
             heapq.heappush(waiting, (gain, cost, place))
     # The first ones were chosen before it was known what the later ones have.
-    for place in list(chosen):
-        others = {value for other in chosen if other != place for value in values[other]}
-        if others.issuperset(values[place]):
-            chosen.remove(place)
-    return tuple(sorted(chosen))
+    having = Counter(value for place in chosen for value in set(values[place]))
+    kept = []
+    for place in chosen:
+        own = set(values[place])
+        if any(having[value] == 1 for value in own):
+            kept.append(place)
+        else:
+            having.subtract(own)
+    return tuple(sorted(kept))
 
 
-_Wanted = list[tuple[Rule, dict[tuple[str, ...], str]]]
+class _Rules:
+    """Rules, and which of them are for a cell."""
 
+    def __init__(self, *rules: Rule) -> None:
+        self._wanted = [
+            (rule, {tuple(name.split(".")): same(value) for name, value in rule.when.items()}) for rule in rules
+        ]
+        self._paths = {path for _, wanted in self._wanted for path in wanted}
 
-def _wanted(rules: Iterable[Rule]) -> _Wanted:
-    """Rules with what they look for, by path in a profile."""
-    return [(rule, {tuple(name.split(".")): same(value) for name, value in rule.when.items()}) for rule in rules]
+    def of(self, document: Node) -> tuple[Rule, ...]:
+        """Those of whose values the document has every one."""
+        # Each value is made a text once, however many rules ask for it: there may be thousands, and of cells too.
+        values = {path: same(_found(document, path)) for path in self._paths}
+        return tuple(rule for rule, wanted in self._wanted if wanted.items() <= values.items())
 
 
 def _product(matrix: Matrix) -> Iterator[tuple[Mapping[str, Node], Node]]:
@@ -149,23 +162,27 @@ def _cell(
     matrix: Matrix,
     fields: Mapping[str, Node],
     place: Node,
-    rules: _Wanted,
+    rules: _Rules,
     keys: Mapping[str, tuple[int, int]] | None = None,
 ) -> Combination:
     axes = matrix.document.entries.get("axes", place).keys
     document = profiles.overlaid(matrix.base, nested(fields, place, axes if keys is None else keys))
-    meant = tuple(rule for rule, wanted in rules if _meant(wanted, document))
+    meant = rules.of(document)
     runner, said = matrix.runner, dict(fields)
     for rule in meant:
         runner = runner if rule.runner is None else rule.runner
         if rule.sets is not None:
             document = profiles.overlaid(document, nested(rule.sets.entries, rule.sets, rule.sets.keys))
-            said |= rule.sets.entries
+            said = dict(_left({**said, **rule.sets.entries}, document))
     return Combination(fields=said, document=document, runner=runner, place=place, rules=meant)
 
 
-def _meant(wanted: Mapping[tuple[str, ...], str], document: Node) -> bool:
-    return all(same(_found(document, path)) == value for path, value in wanted.items())
+def _left(fields: Mapping[str, Node], document: Node) -> Iterator[tuple[str, Node]]:
+    """Fields as they are by now: devices drive others out, and a map may have a part of itself over a dotted one."""
+    for name, node in fields.items():
+        found = _found(document, tuple(name.split(".")))
+        if found is not None:
+            yield name, node if found.kind == "map" else found
 
 
 def _found(document: Node, path: tuple[str, ...]) -> Node | None:

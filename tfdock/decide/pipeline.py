@@ -18,7 +18,7 @@ from math import ceil
 from typing import Any, Literal
 
 from tfdock.decide.render import from_template
-from tfdock.decide.shards import GITHUB_JOBS, GITLAB_JOBS, Job, split
+from tfdock.decide.shards import GITHUB_JOBS, Job
 from tfdock.errors import Problem
 from tfdock.model import ImageRef
 from tfdock.read.amounts import parse_seconds
@@ -26,20 +26,25 @@ from tfdock.read.knowledge import CiAction
 from tfdock.read.matrix import Ci, Matrix
 
 Service = Literal["github", "gitlab"]
-State = Literal["fresh", "missing", "stale", "edited", "foreign"]
+State = Literal["fresh", "missing", "stale", "edited", "another", "foreign"]
 
 TIME_LIMIT = "5h15m"
 """How long a job builds where the matrix does not say."""
 _MARGIN = 40
 """Minutes of a job beside its build: installing, the cache there and back, the wheels."""
-_GITHUB_MINUTES = 360
+_HOSTED_MINUTES = 360
 """After which GitHub ends a job on a machine of its own."""
+_TOKEN_MINUTES = 24 * 60
+"""For which the token of a job on another machine can be had: with an older one nothing is pushed to `ghcr.io`."""
+_OWN_MINUTES = 5 * 24 * 60
+"""After which GitHub ends any job."""
 _GITLAB_RETRIES = 2
 """How often GitLab starts a job again at most."""
 _GITHUB_REGISTRY = "ghcr.io"
 """The registry that a job of GitHub may use by its own token."""
 _SELF_HOSTED = "self-hosted"
 _SEAL = "# sha256 of the lines below: "
+_ORIGIN = re.compile(r"# Rendered by tfdock from (.*)\. Do not edit it")
 
 
 def files(
@@ -59,7 +64,7 @@ def files(
     not say how. `cells` is how many wheels it asks for at most. Whether the service takes it says `refusal`.
     """
     ci, name = matrix.ci, _name(path)
-    parts = max(ceil(cells / GITHUB_JOBS), 1)
+    parts = max(ceil(_most_jobs(matrix, cells) / GITHUB_JOBS), 1)
     rounds = _rounds(ci, parts)
     builds = [build["id"] for one in rounds for build in one["builds"]]
     values: dict[str, object] = {
@@ -91,6 +96,15 @@ def files(
         target.format(name=name): _sealed(from_template(templates, template, values, filters).decode())
         for target, template in _FILES[service].items()
     }
+
+
+def _most_jobs(matrix: Matrix, cells: int) -> int:
+    """How many jobs a round may have: what shares cells out makes one for each kind of machine at least."""
+    return min(cells, max(matrix.ci.jobs, len(_runners(matrix)))) if matrix.ci.jobs else cells
+
+
+def _runners(matrix: Matrix) -> set[tuple[str, ...]]:
+    return {matrix.runner, *(rule.runner for rule in matrix.overrides if rule.runner is not None)}
 
 
 def _rounds(ci: Ci, parts: int) -> list[dict[str, Any]]:
@@ -156,16 +170,15 @@ def _minutes(ci: Ci) -> int:
 
 def refusal(service: Service, matrix: Matrix) -> Problem | None:
     """Why jobs of a service cannot be as long as a matrix wants them."""
-    if service != "github" or _minutes(matrix.ci) <= _GITHUB_MINUTES or _own_machines(matrix):
+    most, why, way = _most_minutes(matrix)
+    if service != "github" or _minutes(matrix.ci) <= most:
         return None
     node = matrix.document.at_field("ci.time_limit")
     return Problem(
         code="ci-time-limit",
-        message=f"GitHub ends a job that builds for {matrix.ci.time_limit} before it has kept its cache",
-        why=f"jobs on its machines end after {_GITHUB_MINUTES} minutes, and {_MARGIN} of them are for what is around "
-        "the build",
-        fix=f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as it takes; or `runner:` with a machine of "
-        f"your own, which has the label `{_SELF_HOSTED}`",
+        message=f"a job of GitHub's that builds for {matrix.ci.time_limit} cannot keep what it has built",
+        why=f"{why} after {most} minutes, and {_MARGIN} of them are for what is around the build",
+        fix=f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as it takes{way}",
         file=node.file or matrix.file,
         line=node.line,
         column=node.column,
@@ -173,10 +186,22 @@ def refusal(service: Service, matrix: Matrix) -> Problem | None:
     )
 
 
+def _most_minutes(matrix: Matrix) -> tuple[int, str, str]:
+    """How long every job of a matrix may take on GitHub, what ends then, and the way out beside a shorter limit."""
+    if not _own_machines(matrix):
+        return (
+            _HOSTED_MINUTES,
+            "jobs on its machines end",
+            f"; or `runner:` with a machine of your own, which has the label `{_SELF_HOSTED}`",
+        )
+    if any(login.own for login in _logins(matrix.ci)):
+        return _TOKEN_MINUTES, f"a job's token for {_GITHUB_REGISTRY} ends", "; or a registry elsewhere"
+    return _OWN_MINUTES, "every job ends", ""
+
+
 def _own_machines(matrix: Matrix) -> bool:
     """Whether every job runs on a machine of the user's."""
-    runners = (matrix.runner, *(rule.runner for rule in matrix.overrides if rule.runner is not None))
-    return all(_SELF_HOSTED in runner for runner in runners)
+    return all(_SELF_HOSTED in runner for runner in _runners(matrix))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +251,7 @@ _SCALARS: Mapping[Service, Callable[[object], str]] = {"github": _github_scalar,
 
 
 def _expression(text: str) -> str:
-    """An expression of GitHub's, which templates write and no value is part of."""
+    """An expression of GitHub's. Templates write it; of values only branches are in one, which have no quotes."""
     return f"${{{{ {text} }}}}"
 
 
@@ -253,17 +278,16 @@ def _escape(character: str) -> str:
 def gitlab_jobs(jobs: Sequence[Job]) -> dict[str, Any]:
     """The jobs of a round for a child pipeline of GitLab, by name; what they do says the rendered file beside them.
 
-    GitLab makes no list of tags out of a variable, so each kind of machine has a `parallel: matrix:` of its own.
+    Not a `parallel: matrix:`, whose jobs are named by all their values: GitLab makes no pipeline of a name that has
+    more than 255 characters, and a build id may have 128.
     """
-    kinds: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for job in jobs:
-        cells = " ".join(load.name for load in job.loads)
-        kinds.setdefault(job.loads[0].runner, []).append({"TFDOCK_JOB": job.name, "TFDOCK_CELLS": cells})
-    parts = ((runner, part) for runner, rows in kinds.items() for part in split(rows, GITLAB_JOBS))
-    return {
-        f"build {number}": {"extends": ".build", "tags": list(runner), "parallel": {"matrix": list(part)}}
-        for number, (runner, part) in enumerate(parts, start=1)
-    }
+    return {job.name: _gitlab_job(job) for job in jobs}
+
+
+def _gitlab_job(job: Job) -> dict[str, Any]:
+    cells = " ".join(load.name for load in job.loads)
+    variables = {"TFDOCK_JOB": job.name, "TFDOCK_CELLS": cells}
+    return {"extends": ".build", "tags": list(job.loads[0].runner), "variables": variables}
 
 
 # --- files that are there -------------------------------------------------------------------------------------------
@@ -280,8 +304,8 @@ def _hash(body: str) -> str:
 
 
 def state(found: str | None, wanted: str) -> State:
-    """What a file is, beside what it should be: `stale` was rendered from something else, `edited` was changed since,
-    `foreign` was never rendered."""
+    """What a file is, beside what it should be: `stale` was rendered from what the matrix was, `edited` was changed
+    since, `another` is another matrix's, which has the same name, `foreign` was never rendered."""
     if found is None:
         return "missing"
     if found == wanted:
@@ -290,7 +314,15 @@ def state(found: str | None, wanted: str) -> State:
     seal = head.rpartition("\n")[2]
     if not seal.startswith(_SEAL):
         return "foreign"
-    return "stale" if seal == f"{_SEAL}{_hash(body)}" else "edited"
+    if seal != f"{_SEAL}{_hash(body)}":
+        return "edited"
+    return "another" if origin(found) != origin(wanted) else "stale"
+
+
+def origin(text: str) -> str:
+    """The matrix that a rendered file names as its own."""
+    match = _ORIGIN.match(text)
+    return match[1] if match else ""
 
 
 def difference(found: str, wanted: str, path: str) -> str:

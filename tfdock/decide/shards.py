@@ -10,8 +10,6 @@ from typing import TypeVar
 
 GITHUB_JOBS = 256
 """Jobs that GitHub makes of one matrix at most."""
-GITLAB_JOBS = 200
-"""The same of GitLab's `parallel: matrix:`."""
 _T = TypeVar("_T")
 _TOLERATED = 1.25
 """A job may take so many times its fair share before a group is torn apart for it: each part makes its image, and

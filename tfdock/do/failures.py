@@ -190,7 +190,7 @@ def make_folder(path: Path) -> None:
             Problem(
                 code="folder-not-writable",
                 message=f"cannot write to {path}: {error.strerror}",
-                fix="give another folder (`--wheelhouse`, `--cache-dir`), or correct its owner",
+                fix="give another folder (`--wheelhouse`, `--cache-dir`, `--report`), or correct its owner",
             )
         ) from error
 

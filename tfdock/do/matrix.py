@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,15 +15,17 @@ from tfdock.decide.estimate import expectation
 from tfdock.decide.matrix import Combination, cover, expand, idle, misspelt
 from tfdock.decide.question import LocalSource
 from tfdock.decide.render import toolchain_inputs
+from tfdock.decide.resolve import Resolution
 from tfdock.do.prepare import Prepared, Preparer, Resolved, extended_texts, placed, read_profile_text, unreadable
 from tfdock.do.source import read_local
 from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.inspect.identity import canonical_name
 from tfdock.model import BuildId
 from tfdock.read import matrix as matrices
 from tfdock.read import profile as profiles
 from tfdock.read.matrix import Matrix
 from tfdock.read.profile import Profile, TensorFlow
-from tfdock.read.yamldoc import Node
+from tfdock.read.yamldoc import Node, shown
 
 Status = Literal["missing", "here", "registry", "impossible", "excluded"]
 
@@ -36,7 +39,8 @@ class Cell:
 
     An excluded cell has neither name nor problems. An impossible one has `problems`, as the knowledge base tells
     them, and no name. `seconds` is what its build is expected to take, None where nothing is known. `group` names
-    the release and the toolchain: cells of one group share image layers and a disk cache.
+    the release and the toolchain: cells of one group share image layers and a disk cache. `wheel` is what the name
+    of its file is made of.
     """
 
     combination: Combination
@@ -45,6 +49,7 @@ class Cell:
     fingerprint: str | None = None
     seconds: float | None = None
     group: str = ""
+    wheel: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
@@ -111,8 +116,17 @@ class Cells:
         """The cells whose build id is like one of the patterns (`*-py3.11-*`), or all where there are none."""
         if not patterns:
             return self
-        chosen = (cell for cell in self.wanted if any(fnmatchcase(str(cell.build_id), one) for one in patterns))
-        return replace(self, cells=tuple(chosen))
+        chosen = {name for pattern in patterns for name in self.like(pattern)}
+        return replace(self, cells=tuple(cell for cell in self.wanted if cell.name in chosen))
+
+    def like(self, pattern: str) -> Collection[str]:
+        """The build ids that are like a pattern."""
+        # Jobs name thousands of cells, each by its whole name.
+        return (pattern,) if pattern in self._names else fnmatch.filter(self._names, pattern)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(cell.name for cell in self.wanted)
 
     def where(self, keep: Callable[[Cell], bool]) -> Cells:
         """The cells that can be built and that are to be kept; what cannot be built, or is excluded, stays."""
@@ -143,7 +157,8 @@ def read(file: str | Path) -> Matrix:
         return matrices.read(text, str(path))
     target = path.parent / base.raw
     if not target.is_file():
-        message, fix = f"`base: {base.raw}`: there is no {target}", "the path is relative to the matrix"
+        message = f"`base: {shown(base.raw)}`: there is no file {target}"
+        fix = "the path is relative to the matrix"
         raise ProfileError(
             Problem(
                 code="profile-not-found",
@@ -171,7 +186,7 @@ def cells(
 
     `records` are those of builds (`Wheelhouse.records`), from which costs are told. `check` is called for each cell
     and raises to stop. Raises ProfileError for a matrix that is malformed, or one with two cells of one build id
-    (`build-id-twice`).
+    (`build-id-twice`), or whose wheels are files of one name (`wheel-name-twice`).
     """
     matrix = read(file)
     combinations = expand(matrix)
@@ -242,6 +257,7 @@ class _Planner:
             fingerprint=plan.fingerprint,
             seconds=round(expected.total, 1) if expected else None,
             group=f"{release}-{toolchain_inputs(plan.resolution)[:8]}",
+            wheel=_file_of(plan.resolution),
             warnings=(*plan.resolution.untested, *plan.resolution.warnings),
         )
 
@@ -274,28 +290,44 @@ def _by_release(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Collection
     return found
 
 
+def _file_of(resolution: Resolution) -> tuple[str, ...]:
+    """What the name of a wheel's file is made of; equal for equal names."""
+    machine = resolution.build_id.rpartition("-")[2]
+    local = resolution.local_version or ""
+    return (canonical_name(resolution.wheel_name), str(resolution.version), local, resolution.python, machine)
+
+
 # --- two cells of one name ------------------------------------------------------------------------------------------
 
 
 def _check_names(found: Iterable[Cell], matrix: Matrix) -> None:
-    first: dict[str, Cell] = {}
+    first: dict[object, Cell] = {}
     twice = _Problems()
     for cell in found:
-        if cell.build_id is not None:
-            other = first.setdefault(cell.build_id, cell)
+        for name in (cell.build_id, cell.wheel) if cell.wanted else ():
+            other = first.setdefault(name, cell)
             if other is not cell:
                 twice.add([_twice(other, cell, matrix)])
+                break
     twice.raise_if_any()
 
 
 def _twice(one: Cell, other: Cell, matrix: Matrix) -> Problem:
     here, node = _difference(one.combination, other.combination)
-    message = f"two cells are one wheel, {one.build_id}: this and that of line {here.line}, column {here.column}"
+    both = f"this and that of line {here.line}, column {here.column}"
+    if one.build_id == other.build_id:
+        code, message = "build-id-twice", f"two cells are one wheel, {one.build_id}: {both}"
+        why = "what they differ in is no part of a wheel's name, so that one would overwrite the other"
+        fix = "keep one of them, or exclude one with a reason"
+    else:
+        code, message = "wheel-name-twice", f"{one.build_id} and {other.build_id} are files of one name: {both}"
+        why = "no wheelhouse takes the second, and no index has room for both"
+        fix = "give one of them `wheel.local_version` under `overrides`; or exclude one with a reason"
     return Problem(
-        code="build-id-twice",
+        code=code,
         message=message,
-        why="what they differ in is no part of a wheel's name, so that one would overwrite the other",
-        fix="keep one of them, or exclude one with a reason",
+        why=why,
+        fix=fix,
         file=node.file or matrix.file,
         line=node.line,
         column=node.column,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,18 +19,27 @@ from tfdock.read import yamldoc
 
 _TIMEOUT = 300.0
 """Seconds for one question to git, which writes all files of a commit."""
+_OTHERS = re.compile("GIT_(?!CONFIG_)")
 
 
 def fingerprints_at(
-    revision: str, file: Path, settings: Settings, machine: Machine, *, allow_untested: bool = False
+    revision: str,
+    file: Path,
+    settings: Settings,
+    machine: Machine,
+    *,
+    allow_untested: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> Mapping[str, str]:
     """The fingerprint of each cell, by build id, as a commit had the matrix, its profiles, patches, checkouts and
-    folders of knowledge: whatever of it lies in the repository. A matrix that was not there has none.
+    folders of knowledge: whatever of it lies in the repository. A matrix that was not there has none. `check` is
+    called for each cell and raises to stop.
 
     Raises ProfileError: `matrix-revision` where there is no such commit, and `matrix-then` where the matrix was
     malformed.
     """
-    folder = file.resolve().parent
+    # Of a link it is the link that has its folder, and its base beside it.
+    folder = file.parent.resolve()
     top = Path(_git(file, folder, "rev-parse", "--show-toplevel"))
     commit = _git(file, folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     with tempfile.TemporaryDirectory(prefix="tfdock-matrix-") as name:
@@ -38,40 +48,43 @@ def fingerprints_at(
         # Not `git archive`, which leaves out what is marked `export-ignore`.
         _git(file, top, "read-tree", commit, **index)
         _git(file, top, "checkout-index", "--all", "--quiet", f"--prefix={then}/", **index)
-        former = then / file.resolve().relative_to(top)
+        former = then / folder.relative_to(top) / file.name
         if not former.is_file():
             return {}
-        knowledge = tuple(_then(one, top, then) for one in settings.knowledge)
+        knowledge = tuple(one for folder in settings.knowledge for one in _then(folder, top, then))
         try:
             preparer = Preparer(replace(settings, knowledge=knowledge), machine, allow_untested=allow_untested)
-            found = matrix.cells(former, preparer)
+            found = matrix.cells(former, preparer, check=check)
         except ProfileError as error:
             raise _malformed(revision, f"{then}/", error.problems[0], file) from error
     return {cell.name: cell.fingerprint or "" for cell in found.wanted}
 
 
-def _then(folder: Path, top: Path, then: Path) -> Path:
-    """A folder as it was, if it lies in the repository and was there."""
+def _then(folder: Path, top: Path, then: Path) -> Iterator[Path]:
+    """A folder as it was: nothing, if it lies in the repository and was not there."""
     inside = folder.resolve()
     former = then / inside.relative_to(top) if inside.is_relative_to(top) else folder
-    return former if former.is_dir() else folder
+    if former.is_dir():
+        yield former
 
 
 def _git(file: Path, folder: Path, *words: str, **variables: str) -> str:
-    # Hooks run with variables that name another repository, or its index.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | variables
+    # Hooks run with variables that name another repository, or its index. Those of its configuration say whose
+    # repositories are trusted, in a container of a CI service.
+    inherited = {name: value for name, value in os.environ.items() if not _OTHERS.match(name)}
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *words],
-            env=environment,
+            env=inherited | variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_TIMEOUT,
             check=True,
         )
     except subprocess.CalledProcessError as error:
-        why = error.stderr.decode("utf-8", "replace").strip().removeprefix("fatal: ")
-        raise _refused(file, why) from error
+        # The first line says what; what may follow is advice, too long for a message.
+        why = error.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise _refused(file, re.sub("^(fatal|error): ", "", why)) from error
     except subprocess.TimeoutExpired as error:
         raise _refused(file, f"git did not end in {_TIMEOUT:.0f} s") from error
     except OSError as error:

@@ -50,7 +50,7 @@ class Pipeline:
     @property
     def there(self) -> bool:
         """Whether it was rendered here."""
-        return any(file.state not in ("missing", "foreign") for file in self.files)
+        return any(file.state not in ("missing", "another", "foreign") for file in self.files)
 
     @property
     def amiss(self) -> tuple[Problem, ...]:
@@ -62,12 +62,12 @@ class Pipeline:
 def rendered(service: Service, file: Path, folder: Path, knowledge: KnowledgeBase) -> Pipeline:
     """The files of a matrix's pipeline below `folder`, and what is there; writes nothing.
 
-    Jobs find the matrix by its path from the working folder, which is to be the repository's. Raises ProfileError.
+    Jobs find the matrix by its path from there, which is the repository's folder. Raises ProfileError.
     """
     found = matrix.read(file)
     cells = sum(1 for cell in expand(found) if not cell.excluded)
-    path = _in_repository(file, found)
-    words = ["tfdock", "ci", "render", service, path, *(["-o", folder.as_posix()] if folder != Path() else [])]
+    path = _in_repository(file, folder, found)
+    words = ["tfdock", "ci", "render", service, *(["--"] if path.startswith("-") else []), path]
     files = pipeline.files(
         service,
         found,
@@ -85,15 +85,15 @@ def rendered(service: Service, file: Path, folder: Path, knowledge: KnowledgeBas
     )
 
 
-def _in_repository(file: Path, found: Matrix) -> str:
-    """The path from the working folder, whichever way it was named."""
-    path = Path(os.path.relpath(file))
+def _in_repository(file: Path, folder: Path, found: Matrix) -> str:
+    """The path from the repository's folder, whichever way it was named."""
+    path = Path(os.path.relpath(file, folder))
     if ".." in path.parts:
         raise ProfileError(
             Problem(
                 code="ci-matrix-outside",
-                message=f"{file} is not below this folder, where a job would look for it",
-                fix="run this in the folder of the repository, with the matrix in it",
+                message=f"{file} is not in the folder of the repository, where a job would look for it",
+                fix="run this there, with the matrix in it, or name it: `-o DIR`",
                 file=found.file,
             )
         )
@@ -139,7 +139,7 @@ def _make_folder(folder: Path) -> None:
         raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
 
 
-_OTHERS: tuple[State, ...] = ("edited", "foreign")
+_OTHERS: tuple[State, ...] = ("edited", "another", "foreign")
 """What rendering would take from somebody."""
 
 
@@ -151,6 +151,10 @@ def _amiss(file: File, service: Service) -> Problem:
             message = "it was changed after it was rendered"
             fix = "change the matrix instead; `--force` drops what was changed"
             return Problem(code="ci-file-edited", message=message, fix=fix, file=path)
+        case "another":
+            message = f"it was rendered from another matrix, {pipeline.origin(file.found or '')}"
+            fix = "give one of the two another name; `--force` replaces it"
+            return Problem(code="ci-file-foreign", message=message, fix=fix, file=path)
         case "foreign":
             message, fix = "tfdock has not rendered this file", "move it away; `--force` replaces it"
             return Problem(code="ci-file-foreign", message=message, fix=fix, file=path)

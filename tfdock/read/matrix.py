@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -25,7 +25,7 @@ from tfdock.read.yamldoc import Node
 _NOT_A_FIELD = ("schema", "extends")
 """Of a profile's fields, those that say nothing of the wheel: what a matrix starts from is its `base`."""
 _NAME = "[A-Za-z0-9_+-]+"
-_FIELD = re.compile(rf"{_NAME}(\.{_NAME})*")
+_FIELD = re.compile(rf"{_NAME}(\.{_NAME}){{0,{yamldoc.MAX_DEPTH - 1}}}")
 
 
 def _repository(text: str) -> str:
@@ -222,6 +222,13 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None, base_fil
         message = f"a matrix is a map of `name: value` lines, this is a {document.kind}"
         fix = "start with `schema: 1`, `base: rtx3080.yaml` and `axes:`"
         raise ProfileError(_problem("profile-not-a-map", message, fix, document, file))
+    if "tensorflow" in document.keys and not {"axes", "include"} & document.keys.keys():
+        line, column = document.keys["tensorflow"]
+        message = "this is a profile, not a matrix: it has `tensorflow`"
+        fix = "start a matrix from it: `base:` names it, and `axes:` says what is to vary"
+        raise ProfileError(
+            Problem(code="matrix-is-profile", message=message, fix=fix, file=file, line=line, column=column)
+        )
     written = profiles.checked(MatrixFile, document, file)
     _check(written, document, file)
     return Matrix(
@@ -319,30 +326,28 @@ def _check(written: MatrixFile, document: Node, file: str) -> None:
 def _check_names(document: Node, file: str) -> Iterator[Problem]:
     """Every name of a field: of those that a profile does not know, the profiles complain."""
     for place in _maps_of_fields(document):
-        for name, outer in _parts_of_others(place.entries):
-            line, column = place.keys[name]
-            message, fix = f"`{name}` is part of `{outer}`, which is set as well", "write it into the other one"
-            yield Problem(
-                code="matrix-field", message=message, fix=fix, file=file, line=line, column=column, field=name
-            )
         for name in place.entries:
-            if name.partition(".")[0] in _NOT_A_FIELD or not _FIELD.fullmatch(name):
-                line, column = place.keys[name]
-                message = f"`{yamldoc.shown(name)}` is no field that a matrix can set"
-                fix = (
-                    "write a profile's field, a nested one with dots: `bazel.version`; what to start from is `base:`"
-                )
+            line, column = place.keys[name]
+            message, fix = _amiss(name, place.entries)
+            if message:
                 yield Problem(
                     code="matrix-field", message=message, fix=fix, file=file, line=line, column=column, field=name
                 )
 
 
-def _parts_of_others(names: Mapping[str, Node]) -> Iterator[tuple[str, str]]:
-    """Names that are part of another one among them, and that: which of the two would win?"""
-    for name in names:
-        parts = name.split(".")
-        outer = (".".join(parts[:end]) for end in range(1, len(parts)))
-        yield from ((name, one) for one in outer if one in names)
+def _amiss(name: str, others: Collection[str]) -> tuple[str, str]:
+    """What is wrong with a name among others, and the fix; empty where nothing is."""
+    if name.partition(".")[0] in _NOT_A_FIELD or not _FIELD.fullmatch(name):
+        fix = "write a profile's field, a nested one with dots: `bazel.version`; what to start from is `base:`"
+        return f"`{yamldoc.shown(name)}` is no field that a matrix can set", fix
+    parts = name.split(".")
+    outer = (".".join(parts[:end]) for end in range(1, len(parts)))
+    # Which of the two would win?
+    whole = next((one for one in outer if one in others), None)
+    if whole is None:
+        return "", ""
+    message = f"`{yamldoc.shown(name)}` is part of `{yamldoc.shown(whole)}`, which is set as well"
+    return message, "write it into the other one"
 
 
 def _maps_of_fields(document: Node) -> Iterator[Node]:

@@ -494,18 +494,6 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple
     all problems at once.
     """
     document = merged(text, file, others or {})
-    axes = document.entries.get("axes")
-    if axes is not None:
-        raise ProfileError(
-            Problem(
-                code="profile-is-matrix",
-                message="this is a matrix, not a profile: it has `axes`",
-                fix="name it to `tfdock matrix`, or to `tfdock build --matrix`",
-                file=axes.file or file,
-                line=axes.line,
-                column=axes.column,
-            )
-        )
     return checked(Profile, document, file), document
 
 
@@ -544,6 +532,18 @@ def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...
                 file=file,
                 line=node.line,
                 column=node.column,
+            )
+        )
+    axes = node.entries.get("axes")
+    if axes is not None:
+        raise ProfileError(
+            Problem(
+                code="profile-is-matrix",
+                message="this is a matrix, not a profile: it has `axes`",
+                fix="name it to `tfdock matrix`, or to `tfdock build --matrix`",
+                file=file,
+                line=axes.line,
+                column=axes.column,
             )
         )
     parent = node.entries.get("extends")

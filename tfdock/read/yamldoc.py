@@ -20,6 +20,7 @@ from tfdock.errors import Problem, ProfileError
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 50_000
+_MOST_DIGITS = 100
 
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SCALARS = {
@@ -55,7 +56,7 @@ class Node(NamedTuple):
 
     @property
     def value(self) -> object:
-        """Plain Python data; dates, and numbers that are not plain decimal (`010`, `0x1f`, `12:30:45`), stay text."""
+        """Plain Python data; dates, and numbers that nobody writes so (`010`, `0x1f`, `12:30:45`), stay text."""
         match self.kind:
             case "map":
                 return {key: child.value for key, child in self.entries.items()}
@@ -88,7 +89,10 @@ class Node(NamedTuple):
 
 
 def _number(raw: str) -> int | float | str:
-    # YAML 1.1 reads 010 as 8 and 1.2 as 10, 12:30 as 750 and as text: nobody means any of it.
+    # YAML 1.1 reads 010 as 8 and 1.2 as 10, 12:30 as 750 and as text: nobody means any of it. Nor more digits than
+    # anybody counts to, which Python refuses to convert, or takes for infinity.
+    if len(raw) > _MOST_DIGITS:
+        return raw
     if re.fullmatch(r"[-+]?(0|[1-9][0-9]*)", raw):
         return int(raw)
     return float(raw) if re.fullmatch(r"[-+]?(0|[1-9][0-9]*)\.[0-9]*", raw) else raw

@@ -169,8 +169,9 @@ def _between_marks(value: str) -> str:
 
 # --- Markdown -------------------------------------------------------------------------------------------------------
 
-# Whatever might be markup: all but what never is. A reference to a character is text, wherever it stands.
-_MARKUP = re.compile(r"[^\w\s.,:/=+()-]|:(?=//)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+# Whatever might be markup, or become a link: all but what never is. A reference to a character is text, wherever it
+# stands.
+_MARKUP = re.compile(r"[^\w\s.,:/=+()-]|:(?=//)|(?<=[Ww]{3})\.|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def cell(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tfdock.errors import NetworkError, TfdockError, combined_exit_code
+from tfdock.errors import ExitCode, NetworkError, Problem, TfdockError, combined_exit_code
 from tfdock.talk import ci_log, console, matrix_report
 
 if TYPE_CHECKING:
@@ -26,6 +26,14 @@ FILES = {"report.json": matrix_report.as_json, "report.html": matrix_report.page
 """The files of a report, and what writes each."""
 
 _COLUMNS = ("Outcome", "Wheel", "What")
+_STATUSES = {
+    ExitCode.OK: "missing",
+    ExitCode.INCOMPATIBLE: "refused",
+    ExitCode.VERIFICATION: "refused",
+    ExitCode.INTERRUPTED: "interrupted",
+    ExitCode.TERMINATED: "interrupted",
+}
+"""What a build is said to have come to that ends so, of a pull that brought nothing; else it has failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +57,35 @@ class Choice:
 
     def cells(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
         """The cells that are asked for, and where the wheel of each is."""
-        from tfdock.do import matrix
-
-        records = _house(settings).records()
-        found = matrix.cells(self.file, preparer, records, check=check).only(self.only)
-        console.show_problems(found.warnings)
-        registries = settings_with(found, settings).registries
-        return _looked_for(found, settings, registries, check) if self.missing else found
+        found = planned(self.file, self.only, settings, preparer, check)
+        return looked_for(found, settings, check) if self.missing else found
 
     def here(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
         """The cells that are asked for, and which of them are in the wheelhouse; no registry is asked."""
-        return _looked_for(self.cells(settings, preparer, check), settings, (), check)
+        return looked_for(self.cells(settings, preparer, check), settings, check, registries=())
+
+
+def planned(
+    file: Path, only: Sequence[str], settings: Settings, preparer: Preparer, check: Callable[[], None]
+) -> Cells:
+    """The cells of a matrix whose build ids are like one of `only`; what is odd about either is told."""
+    from tfdock.do import matrix
+    from tfdock.read.yamldoc import shown
+
+    found = matrix.cells(file, preparer, _house(settings).records(), check=check)
+    idle = (
+        Problem(
+            code="matrix-only-idle",
+            message=f"no cell that can be built is called like `{shown(pattern)}`",
+            fix="`tfdock matrix FILE` lists the build ids; and quote what has a `*`",
+            severity="warning",
+            file=str(file),
+        )
+        for pattern in only
+        if not found.like(pattern)
+    )
+    console.show_problems([*found.warnings, *idle])
+    return found.only(only)
 
 
 def check_matrix_options(matrix: Path | None, **options: object) -> None:
@@ -77,22 +103,31 @@ def _house(settings: Settings) -> Wheelhouse:
     return Wheelhouse(settings.wheelhouse.absolute())
 
 
-def _looked_for(cells: Cells, settings: Settings, registries: Sequence[str], check: Callable[[], None]) -> Cells:
-    from tfdock.do.matrix_status import looked_for
+def unanswered(error: NetworkError) -> None:
+    """What nobody knows is not missing: hours of building would follow."""
+    raise error
 
-    return looked_for(cells, _house(settings), registries, check=check, failed=_unknown)
+
+def looked_for(
+    cells: Cells,
+    settings: Settings,
+    check: Callable[[], None],
+    *,
+    registries: Sequence[str] | None = None,
+    failed: Callable[[NetworkError], object] = unanswered,
+) -> Cells:
+    """The same cells, each with where its wheel is; by default all registries are asked that there are for them."""
+    from tfdock.do import matrix_status
+
+    where = matrix_status.repositories(cells, settings) if registries is None else registries
+    return matrix_status.looked_for(cells, _house(settings), where, check=check, failed=failed)
 
 
 def settings_with(cells: Cells, settings: Settings) -> Settings:
     """The settings, with the matrix's own registry among those where wheels are looked for."""
     from tfdock.do.matrix_status import repositories
 
-    return replace(settings, registries=tuple(repositories(cells, settings)))
-
-
-def _unknown(error: NetworkError) -> None:
-    """What nobody knows is not missing: hours of building would follow."""
-    raise error
+    return replace(settings, registries=repositories(cells, settings))
 
 
 # --- building -------------------------------------------------------------------------------------------------------
@@ -161,11 +196,10 @@ def build_matrix(
 def as_build(result: Mapping[str, Any]) -> Result:
     """A row of `tfdock.pull/1` as one of `tfdock.build/1`: both are told the same way."""
     build: Mapping[str, Any] = next(iter(result["builds"]), {})
-    status = build.get("status") or ("failed" if result["exit_code"] else "missing")
     origin = f"{build['reference']}@{build['digest']}" if build else None
     return {
         "build_id": result["name"],
-        "status": status,
+        "status": build.get("status") or _STATUSES.get(result["exit_code"], "failed"),
         "problems": result["problems"],
         "origin": origin,
         "wheels": build.get("wheels", []),
@@ -178,14 +212,18 @@ def as_build(result: Mapping[str, Any]) -> Result:
 
 
 def told_with_matrix(finished: Finished, choice: Choice, tell: Callable[[Mapping[str, Any]], int]) -> int:
-    """Say what became of a matrix, write the report, and `tell` the results, with what JSON has beside them.
+    """Write the report, say what became of a matrix, and `tell` the results, with what JSON has beside them.
 
-    Returns the exit code: that of `tell`, if the report could be written.
+    Returns the exit code of `tell`, which is given the matrix's own: that of a report that cannot be written as well.
     """
     told = finished.document()
+    unwritten = _write(told, choice.report) if choice.report else 0
+    code = combined_exit_code([told["exit_code"], unwritten])
+    told = {**told, "ok": code == 0, "exit_code": code}
     _tell(told)
-    code = tell({"matrix": {name: value for name, value in told.items() if name not in ("schema", "ok")}})
-    return combined_exit_code([code, _write(told, choice.report) if choice.report else 0])
+    if choice.report and not unwritten:
+        console.say(f"report  {choice.report / 'report.html'}")
+    return tell({"matrix": {name: value for name, value in told.items() if name not in ("schema", "ok")}})
 
 
 def _tell(told: matrix_report.Document) -> None:
@@ -215,6 +253,4 @@ def _write(told: matrix_report.Document, folder: Path) -> int:
         except TfdockError as error:  # what was built is told all the same
             console.show_problems(error.problems)
             code = int(error.exit_code)
-    if not code:
-        console.say(f"report  {folder / 'report.html'}")
     return code

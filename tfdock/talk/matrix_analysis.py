@@ -63,7 +63,7 @@ def _show(cells: Cells, found: Sequence[Analysis]) -> None:
     console.result(f"{style.strong(console.clean(cells.file))}  {_counts(cells, found)}")
     rows = [tuple(map(console.clean, row)) for row in _rows(found)]
     for line in console.table([tuple(map(style.strong, _COLUMNS)), *rows]) if rows else ():
-        console.say(line, stream=sys.stdout)
+        console.say(ci_log.here().harmless(line), stream=sys.stdout)  # it has Bazel's words in it
 
 
 def _rows(found: Sequence[Analysis]) -> Iterator[tuple[str, str, str]]:

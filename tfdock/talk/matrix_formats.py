@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tfdock.decide.shards import GITHUB_JOBS
 from tfdock.talk import console
 from tfdock.talk.matrix_report import fields_text
 
@@ -84,7 +83,10 @@ def _excluded(cell: Cell, file: str) -> dict[str, Any]:
 
 def github(jobs: Sequence[Job]) -> str:
     """A matrix for `fromJSON`, on one line; a list of such where one would have too many jobs."""
-    return _in_parts(jobs, GITHUB_JOBS, lambda some: {"include": [_github_job(job) for job in some]})
+    from tfdock.decide.shards import GITHUB_JOBS, split
+
+    parts = [{"include": [_github_job(job) for job in some]} for some in split(jobs, GITHUB_JOBS)]
+    return json.dumps(parts if len(parts) > 1 else parts[0], ensure_ascii=False)
 
 
 def _github_job(job: Job) -> dict[str, Any]:
@@ -97,13 +99,6 @@ def gitlab(jobs: Sequence[Job]) -> str:
     from tfdock.decide.pipeline import gitlab_jobs
 
     return json.dumps(gitlab_jobs(jobs), ensure_ascii=False)
-
-
-def _in_parts(jobs: Sequence[Job], most: int, made: Any) -> str:
-    from tfdock.decide.shards import split
-
-    parts = [made(some) for some in split(jobs, most)]
-    return json.dumps(parts if len(parts) > 1 else parts[0], ensure_ascii=False)
 
 
 # --- for people -----------------------------------------------------------------------------------------------------
@@ -134,17 +129,23 @@ def table(cells: Cells, jobs: Sequence[Job], *, sharded: bool) -> Iterator[str]:
 
 
 def summary(cells: Cells) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-    """The same for the page of a CI job: heading, columns, rows."""
-    rows = [_row(cell, {}, sharded=False) for cell in cells.wanted]
+    """What there are jobs for, for the page of a CI job: heading, columns, rows."""
+    # Nobody may have looked where the wheels are: then none is known to be missing.
+    rows: list[tuple[str, ...]] = [
+        (cell.name, "to build", _cost(cell), ", ".join(cell.runner)) for cell in cells.wanted
+    ]
     out = [cell for cell in cells.cells if not cell.wanted]
     rows += [(fields_text(cell.fields), _WORDS[cell.status], "-", f"{cell.reason} [{cell.code}]") for cell in out]
     return f"{cells.file}: {len(cells.wanted)} to build", ("Wheel", "Is", "Expected", "On, or why not"), rows
 
 
 def _row(cell: Cell, numbers: Mapping[str, str], *, sharded: bool) -> tuple[str, ...]:
-    expected = "-" if cell.seconds is None else console.duration(cell.seconds)
     job = [numbers[cell.name]] if sharded else []
-    return (cell.name, _WORDS[cell.status], expected, *job, ", ".join(cell.runner))
+    return (cell.name, _WORDS[cell.status], _cost(cell), *job, ", ".join(cell.runner))
+
+
+def _cost(cell: Cell) -> str:
+    return "-" if cell.seconds is None else console.duration(cell.seconds)
 
 
 def _expected(cells: Cells) -> str:

@@ -170,15 +170,14 @@ def build(
 
 def _told(results: list[Result], more: Mapping[str, Any], *, as_json: bool) -> int:
     """Print the results: the wheels' paths, or the document, with what `more` there is to it; the exit code."""
-    code = combined_exit_code(result["exit_code"] for result in results)
+    code = combined_exit_code(one["exit_code"] for one in (*results, *more.values()))
     if as_json:
-        ok = all(result["status"] in ("built", "up-to-date", "pulled") for result in results)
         builds = [
             {name: value for name, value in one.items() if name != "exit_code"}
             | {"diagnosis": findings_json(one.get("diagnosis"))}
             for one in results
         ]
-        print_json("tfdock.build/1", ok, {"builds": builds, **more})
+        print_json("tfdock.build/1", code == 0, {"builds": builds, **more})
         return code
     for result in results:
         for wheel in result["wheels"]:

@@ -28,6 +28,7 @@ from tfdock.talk.app import (
     settings_for,
 )
 from tfdock.talk.commands.build import checked_duration, stoppable
+from tfdock.talk.matrices import looked_for, planned, unanswered
 
 if TYPE_CHECKING:
     from tfdock.do.matrix import Cells
@@ -166,31 +167,34 @@ class _Asked:
     def cells(
         self, settings: Settings, preparer: Preparer, check: Callable[[], None], *, allow_untested: bool
     ) -> Cells:
-        from tfdock.do.matrix import cells
-        from tfdock.do.matrix_status import looked_for, repositories
-        from tfdock.do.workspace import Wheelhouse
-
-        house = Wheelhouse(settings.wheelhouse)
-        found = cells(self.file, preparer, house.records(), check=check)
-        console.show_problems(found.warnings)
-        chosen = found.only(self.only)
+        chosen = planned(self.file, self.only, settings, preparer, check)
         if self.changed_since is not None:
-            chosen = _changed(chosen, self.changed_since, settings, preparer, allow_untested=allow_untested)
+            chosen = _changed(chosen, self.changed_since, settings, preparer, check, allow_untested=allow_untested)
         if self.smoke:
             chosen = chosen.smoke()
         if self.looks or self.missing:
-            failed = _no_answer if self.missing else _warn
-            chosen = looked_for(chosen, house, repositories(chosen, settings), check=check, failed=failed)
+            chosen = looked_for(chosen, settings, check, failed=unanswered if self.missing else _warn)
         return chosen.where(lambda cell: cell.status == "missing") if self.missing else chosen
 
 
-def _changed(found: Cells, revision: str, settings: Settings, preparer: Preparer, *, allow_untested: bool) -> Cells:
+def _changed(
+    found: Cells,
+    revision: str,
+    settings: Settings,
+    preparer: Preparer,
+    check: Callable[[], None],
+    *,
+    allow_untested: bool,
+) -> Cells:
     """The cells that are not what they were; all of them where nobody can say what they were."""
     from tfdock.do.matrix_history import fingerprints_at
 
     try:
-        then = fingerprints_at(revision, Path(found.file), settings, preparer.machine, allow_untested=allow_untested)
+        then = fingerprints_at(
+            revision, Path(found.file), settings, preparer.machine, allow_untested=allow_untested, check=check
+        )
     except ProfileError as error:
+        check()  # whoever interrupts us interrupts git
         if error.problems[0].severity == "error":
             raise
         console.show_problems(error.problems)
@@ -203,11 +207,6 @@ def _warn(error: NetworkError) -> None:
 
     told = error.problems[0]
     console.show_problems([replace(told, severity="warning", why="what it has counts as missing")])
-
-
-def _no_answer(error: NetworkError) -> None:
-    """What nobody knows is not missing: hours of building would follow."""
-    raise error
 
 
 def _tell(found: Cells, wanted: Format, shards: int | None) -> None:
@@ -226,6 +225,7 @@ def _tell(found: Cells, wanted: Format, shards: int | None) -> None:
             columns = console.width(sys.stdout)
             for line in matrix_formats.table(found, jobs, sharded=shards is not None):
                 for part in console.wrapped(line, columns):
-                    console.say(part, stream=sys.stdout)
+                    # A reason is whatever somebody has written, and a job's log has both streams.
+                    console.say(ci_log.here().harmless(part), stream=sys.stdout)
     if not found.wanted:
         console.say(f"{console.clean(found.file)}: no cell is left to build")

@@ -104,14 +104,14 @@ def pull(
 
 def _all_told(results: list[dict[str, Any]], more: Mapping[str, Any], *, as_json: bool) -> int:
     """Print the results: the wheels' paths, or the document, with what `more` there is to it; the exit code."""
-    codes = [result["exit_code"] for result in results]
+    code = combined_exit_code(one["exit_code"] for one in (*results, *more.values()))
     if as_json:
         pulls = [{name: value for name, value in one.items() if name != "exit_code"} for one in results]
-        print_json("tfdock.pull/1", not any(codes), {"pulls": pulls, **more})
+        print_json("tfdock.pull/1", code == 0, {"pulls": pulls, **more})
     else:
         for wheel in (wheel for result in results for build in result["builds"] for wheel in build["wheels"]):
             console.say(wheel["path"], stream=sys.stdout)
-    return combined_exit_code(codes)
+    return code
 
 
 def _check_names(names: list[str] | None, matrix: Path | None, *, platform: str | None) -> None:
@@ -134,7 +134,7 @@ class _Wanted:
 
 
 class _Lacking(NetworkError):
-    """Every registry has answered, and none has it."""
+    """Every registry has answered, and none has it; or none can."""
 
 
 # --- what is asked for ----------------------------------------------------------------------------------------------
@@ -198,12 +198,18 @@ class _Looking:
 
     def cell(self, cells: Cells, cell: Cell) -> _Wanted:
         """The same for a cell of a matrix, which is planned when its turn comes."""
+        from tfdock.do.images.finding import refusal
+
         repositories = self._repositories(cell.name)
-        return _Wanted(
-            name=cell.name,
-            find=lambda check: self._found(cell.name, cells.prepared(cell).plan, repositories, check),
-            needed=False,
-        )
+
+        def find(check: Callable[[], None]) -> StoredImage:
+            plan = cells.prepared(cell).plan
+            refused = refusal(plan)
+            if refused:
+                raise _Lacking(*refused.problems)
+            return self._found(cell.name, plan, repositories, check)
+
+        return _Wanted(name=cell.name, find=find, needed=False)
 
     def _found(
         self, name: str, plan: BuildPlan, repositories: Sequence[ImageRef], check: Callable[[], None]
@@ -298,13 +304,11 @@ def _result(looking: _Looking, wanted: _Wanted, stop: Stop) -> dict[str, Any]:
 
 def _pull_matrix(looking: _Looking, choice: Choice, stop: Stop, *, as_json: bool) -> int:
     """Pull the cells of a matrix whose wheels are not here; the exit code."""
-    from tfdock.do.images.finding import refusal
-
     choice.begin()
     started, settings = time.monotonic(), looking.settings
     cells = choice.here(settings, preparer_for(settings, allow_untested=looking.allow_untested), stop.check)
     looking = replace(looking, settings=settings_with(cells, settings))
-    todo = [cell for cell in cells.wanted if cell.status == "missing" and not refusal(cells.prepared(cell).plan)]
+    todo = [cell for cell in cells.wanted if cell.status == "missing"]
     _say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to pull")
     results = [_result(looking, looking.cell(cells, cell), stop) for cell in todo]
     finished = Finished(

@@ -1,0 +1,1 @@
+tfdock ci check -- "$TFDOCK_MATRIX"
