@@ -81,8 +81,10 @@ class Workshop:
 @pytest.fixture(scope="session")
 def workshop(request: pytest.FixtureRequest) -> Iterator[Workshop]:
     host = os.environ.get("DOCKER_HOST")
-    if not host or not DockerEngine(host).ping():
-        pytest.skip(f"no engine answers at DOCKER_HOST={host} (`ci/bed/bed run -- …` starts one)")
+    if not host:
+        pytest.skip("no engine: DOCKER_HOST is not set (`ci/bed/bed run -- …` sets it)")
+    if not DockerEngine(host).ping():
+        pytest.fail(f"no engine answers at DOCKER_HOST={host}")
     # Not tmp_path: that one no other user may enter, and builds run as another user too.
     folder = Path(tempfile.mkdtemp(prefix="tfdock-tests-"))
     folder.chmod(0o755)

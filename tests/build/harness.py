@@ -13,11 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 MINIATURE = REPOSITORY / "tests/miniature"
@@ -302,3 +304,14 @@ def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
+
+
+def skip_without_pypi(codes: Iterable[str]) -> None:
+    """Skip where these codes say that pip has got nothing, and it gets nothing else either."""
+    if "dependencies-unavailable" not in codes:
+        return
+    options = ["--no-deps", "--no-cache-dir", "--dest", os.devnull]
+    command = [sys.executable, "-m", "pip", "download", *options, "six"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    if "connection broken" in said or "Network is unreachable" in said:
+        pytest.skip("PyPI cannot be reached")

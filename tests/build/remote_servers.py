@@ -14,23 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from bed import BED, bed
 
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
 from tfdock.do.engine.docker import DockerEngine
 from tfdock.model import Mount
 
-from .harness import REPOSITORY, closed_port, connects, wait_until
+from .harness import closed_port, connects, wait_until
 
-BED = REPOSITORY / "ci/bed"
 USER = "builder"
-
-
-def from_bed(what: str) -> Path:
-    """Where the bed has it, fetched if need be; a machine on which that cannot be skips the test."""
-    done = subprocess.run([BED / "bed", what], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no {what}: {done.stderr.strip().splitlines()[-1]}")
-    return Path(done.stdout.strip())
 
 
 @contextlib.contextmanager
@@ -99,7 +91,7 @@ class Nginx:
 @contextlib.contextmanager
 def nginx_cache(folder: Path, *, password: str | None = None, store: Path | None = None) -> Iterator[Nginx]:
     """An HTTP cache, empty or with what is in a `store`; with a password it wants that, and speaks TLS."""
-    program, address = from_bed("nginx"), closed_port()
+    program, address = bed("nginx"), closed_port()
     (folder / "part").mkdir(parents=True)
     if store:
         shutil.copytree(store, folder / "store")
@@ -196,7 +188,7 @@ thread-pool-size: 50
 @contextlib.contextmanager
 def buildgrid(folder: Path, configuration: str, **values: object) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """`host:port` of a BuildGrid with that configuration, and its process."""
-    python, address = from_bed("buildgrid"), closed_port()
+    python, address = bed("buildgrid"), closed_port()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bgd.yml").write_text(configuration.format(address=address, **values))
     command: list[str | Path] = [
@@ -214,7 +206,7 @@ def buildgrid(folder: Path, configuration: str, **values: object) -> Iterator[tu
 @contextlib.contextmanager
 def postgres(folder: Path) -> Iterator[str]:
     """`host:port` of a PostgreSQL with an empty database `bgd`, which BuildGrid has made its tables in."""
-    programs, address = from_bed("postgres"), closed_port()
+    programs, address = Path(bed("postgres")), closed_port()
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("PostgreSQL runs as a user of its own: that needs root and setpriv")
     as_postgres: list[str | Path] = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
@@ -244,7 +236,7 @@ def postgres(folder: Path) -> Iterator[str]:
         wait_until(lambda: subprocess.run(answers, cwd="/", capture_output=True, check=False).returncode == 0)
         migrate = "from buildgrid.server.app import cli; cli()"
         url = f"postgresql+psycopg2://bgd@{address}/bgd"
-        made = [from_bed("buildgrid"), "-c", migrate, "migrate", "apply", url]
+        made = [bed("buildgrid"), "-c", migrate, "migrate", "apply", url]
         subprocess.run(made, cwd="/", check=True, capture_output=True)
         yield address
 
@@ -272,8 +264,8 @@ def worker(host: str, image: str, address: str, toolchain: str, store: Path) -> 
             image=image,
             command=("bash", "-c", WORKER, "worker", address, toolchain),
             mounts=(
-                Mount(source=str(from_bed("buildbox")), target="/buildbox", read_only=True),
-                Mount(source=str(BED / "runner.py"), target="/runner.py", read_only=True),
+                Mount(source=bed("buildbox"), target="/buildbox", read_only=True),
+                Mount(source=str(BED.with_name("runner.py")), target="/runner.py", read_only=True),
                 Mount(source=str(store), target="/store"),
             ),
             labels={RUN_LABEL: "worker"},

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from bed import bed
 
 from tfdock.inspect.wheel_image import fingerprint_tag
 
 from .conftest import Workshop
-from .harness import REPOSITORY, Json, Tfdock
+from .harness import Json, Tfdock
 from .registries import OwnRegistry, own_registry
 
 pytestmark = pytest.mark.engine
 
-BED = REPOSITORY / "ci/bed/bed"
 CPUS = ["portable", ["avx2"]]
 
 
@@ -33,10 +33,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
 
 @pytest.fixture(scope="module")
 def gitlab_ci_local() -> str:
-    found = subprocess.run([BED, "gitlab-ci-local"], capture_output=True, text=True, check=False)
-    if found.returncode:
-        pytest.skip(f"no gitlab-ci-local: {found.stderr}")
-    return found.stdout.strip()
+    return bed("gitlab-ci-local")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -239,7 +239,7 @@ def test_a_plan_is_looked_for_by_the_platform_of_its_wheel(
     push(site.where, build)
     plan = SimpleNamespace(build_id=build.build_id, fingerprint=build.fingerprint)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")  # from where an engine elsewhere is used
-    looking = Finding(repositories=(site.where,), check=lambda: None)
+    looking = Finding(repositories=(ImageRef.parse(site.where),), check=lambda: None)
     (image,) = looking.images(cast("BuildPlan", plan), None, print)
     assert (image.platform, image.builds[0].build_id) == ("linux/amd64", build.build_id)
 

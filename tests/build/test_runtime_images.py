@@ -31,7 +31,7 @@ from tfdock.model import ImageRef
 from tfdock.read.knowledge import RuntimeLibrary
 
 from .conftest import Finished, Workshop
-from .harness import KNOWLEDGE, Json, Outcome, write_profile
+from .harness import KNOWLEDGE, Json, Outcome, skip_without_pypi, write_profile
 from .registries import own_registry
 from .test_verify import member, rewritten
 
@@ -258,7 +258,11 @@ def made(
         knowledge.runtime_toolkits = ()
     engine, log = DockerEngine(finished.tfdock.engine), folder / "log"
     with bench_for(engine, machine, lambda _: None, Stop(), log, build.build_id, "image") as bench:
-        found = make(bench, knowledge, build, [wheel], Wish(name=name, gpu=libraries is not None))
+        try:
+            found = make(bench, knowledge, build, [wheel], Wish(name=name, gpu=libraries is not None))
+        except NetworkError as error:
+            skip_without_pypi(problem.code for problem in error.problems)
+            raise
         stages = [one.labels["io.tfdock.stage"] for one in engine.dangling("io.tfdock.stage")]
         assert bench.steps.run not in stages, "what an image was made in goes when it is there"
         return found
@@ -276,10 +280,7 @@ def test_two_wheels_that_require_the_same_share_all_layers_but_the_last(
         wheel = rewritten(
             finished.wheel, tmp_path / name, {**needing, "tensorflow/__init__.py": init + f"# {name}\n".encode()}
         )
-        try:
-            found = made(finished, wheel, tmp_path / name, images.name(name))
-        except NetworkError as error:
-            pytest.skip(f"PyPI cannot be reached: {error.problems[0].message}")
+        found = made(finished, wheel, tmp_path / name, images.name(name))
         assert [one.partition(" ")[0] for one in found.distributions] == ["six", "tensorflow-miniature"]
         assert images.run(found.name, "python", "-c", "import six, tensorflow; print(six.PY3)") == "True"
         layers.append(images.look(found.name)["RootFS"]["Layers"])
@@ -292,10 +293,7 @@ def test_what_the_wheel_opens_of_cuda_is_installed_and_found_by_the_loader(
     finished: Finished, images: Images, tmp_path: Path
 ) -> None:
     # The smallest alone: all of them are gigabytes.
-    try:
-        found = made(finished, finished.wheel, tmp_path, images.name("cuda"), lambda row: row.name == "cudart")
-    except NetworkError as error:
-        pytest.skip(f"PyPI cannot be reached: {error.problems[0].message}")
+    found = made(finished, finished.wheel, tmp_path, images.name("cuda"), lambda row: row.name == "cudart")
     names = [one.partition(" ")[0] for one in found.distributions]
     assert names == ["nvidia-cuda-runtime", "tensorflow-miniature"]
     script = "import ctypes; cuda = ctypes.CDLL('libcudart.so.13'); print(cuda.cudaGetErrorString is not None)"

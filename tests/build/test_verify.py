@@ -8,8 +8,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,7 +21,7 @@ from tfdock.errors import NetworkError
 from tfdock.model import ImageRef
 
 from .conftest import EditedTree, Workshop
-from .harness import Json, Outcome, Tfdock, replaced, wait_until, write_profile
+from .harness import Json, Outcome, Tfdock, replaced, skip_without_pypi, wait_until, write_profile
 
 pytestmark = pytest.mark.engine
 
@@ -165,31 +163,12 @@ def with_pip(tfdock: Tfdock) -> Tfdock:
     return tfdock.with_variables(**{name: os.environ[name] for name in PIP if os.environ.get(name)})
 
 
-def _skip_without_pypi(outcome: Outcome) -> None:
-    codes = {problem["code"] for problem in outcome.document["problems"]}
-    if "dependencies-unavailable" in codes:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--no-deps",
-            "--no-cache-dir",
-            "--dest",
-            os.devnull,
-            "six",
-        ]
-        said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
-        if "connection broken" in said or "Network is unreachable" in said:
-            pytest.skip("PyPI cannot be reached")
-
-
 def test_the_official_cpu_wheel_passes_with_xla_proven(
     with_pip: Tfdock, official_wheels: Callable[..., Path]
 ) -> None:
     wheel = official_wheels("tensorflow-cpu==2.18.0", "3.11")
     outcome = with_pip.run("verify", wheel, "--json")
-    _skip_without_pypi(outcome)
+    skip_without_pypi(problem["code"] for problem in outcome.document["problems"])
     assert outcome.code == 0, outcome.told
     found = statuses(outcome)
     assert found["failed"] == []
@@ -209,7 +188,7 @@ def test_the_official_wheel_of_tensorflow_1_passes_where_its_python_can_be_had(
     except NetworkError as error:
         pytest.skip(f"no image with Python 3.7: {error.problems[0].message}")
     outcome = with_pip.run("verify", official_wheels("tensorflow==1.15.5", "3.7"), "--json")
-    _skip_without_pypi(outcome)
+    skip_without_pypi(problem["code"] for problem in outcome.document["problems"])
     assert outcome.code == 0, outcome.told
     assert "_XlaRun" in check(outcome, "xla")["found"]
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bed import bed
 
 from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL
 from tfdock.do.engine.docker import DockerEngine
 
 from .bench import RUN, Bench, PrivateEngine, fake_bench, import_busybox, private_engine
-
-BED = Path(__file__).parents[2] / "ci/bed/bed"
 
 
 def real_bench(name: str, host: str, temporary: Path) -> Iterator[Bench]:
@@ -41,7 +39,7 @@ def docker_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 @pytest.fixture(scope="session")
 def docker28_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    if not BED.exists() or os.geteuid() != 0:
+    if os.geteuid() != 0:
         pytest.skip("Docker 28 comes from the test bed, which needs root")
     running = "up" in next((line for line in bed("status").splitlines() if line.startswith("engine28")), "")
     bed("engine28", "up")
@@ -50,13 +48,6 @@ def docker28_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     yield from real_bench("docker28", host, tmp_path_factory.mktemp("docker28"))
     if not running:
         bed("engine28", "down")
-
-
-def bed(*arguments: str) -> str:
-    try:
-        return subprocess.run([BED, *arguments], check=True, capture_output=True, text=True, timeout=300).stdout
-    except subprocess.SubprocessError as error:
-        pytest.skip(f"the bed cannot do `{' '.join(arguments)}`: {getattr(error, 'stderr', '') or error}")
 
 
 REAL = [pytest.param(name, marks=pytest.mark.engine) for name in ("docker", "docker28")]

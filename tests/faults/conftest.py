@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+import gc
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the tests' own packages lie
 
 from .rig import Case, Rig, opened
 
@@ -32,4 +29,5 @@ def _engine_is_back(rig: Rig) -> Iterator[None]:
     """Whatever a test does to the engine, the next one has it, and finds no container."""
     yield
     rig.private.revive()
+    gc.collect()  # no garbage of dead connections for the tests of other modules
     assert rig.containers() == []

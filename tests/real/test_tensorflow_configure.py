@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from bed import bed
 
-BED = Path(__file__).parents[2] / "ci" / "bed" / "bed"
 BASE = "tensorflow/build:2.14-python3.11"
 
 
@@ -89,21 +89,9 @@ cat .tf_configure.bazelrc
 QUESTIONS = ("[Default is", "[Y/n]", "[y/N]", "Please specify", "Please input", "Do you w", "Would you")
 
 
-def bed(*words: str) -> str:
-    """Ask the test bed; skip where there is none, since nothing else can stand in for TensorFlow's source.
-
-    Within a bed (TFDOCK_BED is set) what it cannot do is a failure: a skip would hide it.
-    """
-    result = subprocess.run([BED, *words], capture_output=True, text=True, check=False)
-    if result.returncode:
-        told = f"the test bed cannot: {' '.join(result.stderr.strip().splitlines()[-1:])}"
-        pytest.fail(told) if os.environ.get("TFDOCK_BED") else pytest.skip(told)
-    return result.stdout.strip()
-
-
 @pytest.fixture(scope="session")
 def source() -> Path:
-    """TensorFlow 2.14.1's tree."""
+    """TensorFlow 2.14.1's tree, which nothing else can stand in for."""
     return Path(bed("tensorflow-source"))
 
 

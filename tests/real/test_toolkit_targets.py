@@ -9,16 +9,14 @@ import contextlib
 import functools
 import os
 import re
-import subprocess
-from pathlib import Path
 
 import docker
 import pytest
+from bed import bed
 
 from tfdock.do.assets import knowledge
 from tfdock.read.knowledge import Toolkit
 
-BED = Path(__file__).parents[2] / "ci" / "bed" / "bed"
 IMAGES = {"11.8": "tensorflow/build:2.14-python3.11", "13.0": "tensorflow/build:99.18-python3.11"}
 CLANG = "/usr/lib/llvm-16/bin/clang -x cuda -nocudainc -nocudalib --cuda-device-only -fsyntax-only"
 
@@ -33,10 +31,7 @@ def row(request: pytest.FixtureRequest) -> Toolkit:
 @functools.cache
 def image_of(version: str) -> str:
     """The image that holds that CUDA, made and pulled once; skips where there is no test bed, and only there."""
-    up = subprocess.run([BED, "up", IMAGES[version]], capture_output=True, text=True, check=False)
-    if up.returncode:
-        told = f"the test bed cannot: {' '.join(up.stderr.strip().splitlines()[-1:])}"
-        pytest.fail(told) if os.environ.get("TFDOCK_BED") else pytest.skip(told)
+    bed("up", IMAGES[version])
     image = f"{os.environ['TFDOCK_REGISTRY_MIRROR'].removeprefix('docker.io=')}/{IMAGES[version]}"
     with contextlib.closing(docker.DockerClient(os.environ["DOCKER_HOST"], version="auto")) as client:
         client.images.pull(image)

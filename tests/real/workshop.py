@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from bed import bed
 from filelock import FileLock
 
 from tfdock.inspect.facts import Library
@@ -27,7 +28,6 @@ from tfdock.inspect.library import read_library
 OfficialWheels = Callable[..., Path]
 """The fixture `official_wheels`: (requirement, python="3.11") -> a wheel's file."""
 
-BED = Path(__file__).parents[2] / "ci" / "bed" / "bed"
 _BLOCK = 1 << 20
 
 
@@ -76,7 +76,7 @@ def _tools(script: str, temporary: Path) -> dict[str, str]:
     for variable, version in set(re.findall(r"\$(BUNDLER_(\d+))\b", script)):
         folder = temporary / variable
         folder.mkdir()
-        _bed("offload-bundler", version, str(folder))
+        bed("offload-bundler", version, str(folder))
         found[variable] = str(folder / "clang-offload-bundler")
     return found
 
@@ -84,15 +84,7 @@ def _tools(script: str, temporary: Path) -> dict[str, str]:
 @functools.cache
 def cuda(version: str) -> Path:
     """A toolkit's folder, with bin/nvcc and bin/cuobjdump; 13.0 has the cuobjdump of 13.2."""
-    return Path(_bed("cuda", version))
-
-
-def _bed(*arguments: str) -> str:
-    done = subprocess.run([BED, *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        told = f"the test bed cannot: {' '.join(done.stderr.strip().splitlines()[-1:])}"
-        pytest.fail(told) if os.environ.get("TFDOCK_BED") else pytest.skip(told)
-    return done.stdout.strip()
+    return Path(bed("cuda", version))
 
 
 def library(path: Path, name: str = "") -> Library:

@@ -304,3 +304,10 @@ def test_registries_are_given_by_flag_then_variable_then_file(
     variable = {"TFDOCK_REGISTRIES": "localhost:5000/a, b/c,localhost:5000/a"}
     assert settings.load({}, variable).registries == ("localhost:5000/a", "b/c")
     assert settings.load({"registries": ("x.example/y",)}, variable).registries == ("x.example/y",)
+
+
+def test_a_repository_is_asked_for_by_its_mirror_and_once() -> None:
+    names = ("me/wheels", "ghcr.io/me/wheels", "docker.io/me/wheels", "hub.example/me/wheels")
+    asked = settings.Settings(registries=names, mirrors={"docker.io": "hub.example", "hub.example": "not.twice"})
+    found = [str(repository) for repository in asked.repositories]
+    assert found == ["hub.example/me/wheels", "ghcr.io/me/wheels", "not.twice/me/wheels"]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from tfdock.do.images import finding
 from tfdock.do.matrix import Cell, Cells
-from tfdock.do.settings import Settings
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Interrupted, NetworkError, Problem, TfdockError
 from tfdock.model import ImageRef
@@ -17,17 +16,10 @@ _AT_ONCE = 8
 """Questions to registries under way at a time."""
 
 
-def repositories(cells: Cells, settings: Settings) -> tuple[str, ...]:
-    """Where wheels of a matrix are asked for: in the repositories of the settings, and in the matrix's own."""
-    own = cells.matrix.ci.registry
-    names = (*settings.registries, *((own,) if own else ()))
-    return tuple(dict.fromkeys(str(settings.mirrored(ImageRef.parse(name))) for name in names))
-
-
 def looked_for(
     cells: Cells,
     house: Wheelhouse,
-    repositories: Sequence[str] = (),
+    repositories: Sequence[ImageRef] = (),
     *,
     check: Callable[[], None] = lambda: None,
     failed: Callable[[NetworkError], object],
@@ -57,26 +49,26 @@ def looked_for(
 
 @dataclass
 class _Asking:
-    """Asks the registries; those that could not be asked are `down`, by the repository's name."""
+    """Asks the registries; those that could not be asked are `down`."""
 
     cells: Cells
-    repositories: Sequence[str]
+    repositories: Sequence[ImageRef]
     check: Callable[[], None]
-    down: dict[str, NetworkError] = field(default_factory=dict)
+    down: dict[ImageRef, NetworkError] = field(default_factory=dict)
 
     def look(self, cell: Cell) -> Cell:
         """The cell with what registries have for it."""
         plan = self.cells.prepared(cell).plan
         if finding.refusal(plan):
             return cell  # for one machine's CPU alone: nobody else's wheel will do
-        for name in self.repositories:
-            if name in self.down:
+        for repository in self.repositories:
+            if repository in self.down:
                 continue
 
-            def unreachable(error: NetworkError, name: str = name) -> None:
-                self.down.setdefault(name, error)
+            def unreachable(error: NetworkError, repository: ImageRef = repository) -> None:
+                self.down.setdefault(repository, error)
 
-            asked = finding.Finding(repositories=(name,), check=self.check)
+            asked = finding.Finding(repositories=(repository,), check=self.check)
             try:
                 if next(asked.images(plan, None, unreachable), None):
                     return replace(cell, status="registry")

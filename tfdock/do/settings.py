@@ -59,6 +59,11 @@ class Settings:
             jobs=self.remote_jobs,
         )
 
+    @property
+    def repositories(self) -> tuple[ImageRef, ...]:
+        """Where wheel images are really asked for: the `registries`, each by its mirror, and none twice."""
+        return tuple(dict.fromkeys(self.mirrored(ImageRef.parse(name)) for name in self.registries))
+
     def granted(self, machine: Machine) -> Machine:
         """What builds may use of a machine."""
         memory = min(machine.memory, self.memory or machine.memory)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tfdock.do.prepare import Prepared, Preparer
     from tfdock.do.settings import Settings
     from tfdock.do.workspace import Wheelhouse
+    from tfdock.model import ImageRef
     from tfdock.talk.builds import Building, Result
 
 FILES = {"report.json": matrix_report.as_json, "report.html": matrix_report.page, "junit.xml": matrix_report.junit}
@@ -62,7 +63,7 @@ class Choice:
 
     def here(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
         """The cells that are asked for, and which of them are in the wheelhouse; no registry is asked."""
-        return looked_for(self.cells(settings, preparer, check), settings, check, registries=())
+        return looked_for(self.cells(settings, preparer, check), settings, check, repositories=())
 
 
 def planned(
@@ -113,21 +114,20 @@ def looked_for(
     settings: Settings,
     check: Callable[[], None],
     *,
-    registries: Sequence[str] | None = None,
+    repositories: Sequence[ImageRef] | None = None,
     failed: Callable[[NetworkError], object] = unanswered,
 ) -> Cells:
-    """The same cells, each with where its wheel is; by default all registries are asked that there are for them."""
+    """The same cells, each with where its wheel is; by default all repositories are asked that there are for them."""
     from tfdock.do import matrix_status
 
-    where = matrix_status.repositories(cells, settings) if registries is None else registries
+    where = settings_with(cells, settings).repositories if repositories is None else repositories
     return matrix_status.looked_for(cells, _house(settings), where, check=check, failed=failed)
 
 
 def settings_with(cells: Cells, settings: Settings) -> Settings:
     """The settings, with the matrix's own registry among those where wheels are looked for."""
-    from tfdock.do.matrix_status import repositories
-
-    return replace(settings, registries=repositories(cells, settings))
+    own = cells.matrix.ci.registry
+    return replace(settings, registries=(*settings.registries, own)) if own else settings
 
 
 # --- building -------------------------------------------------------------------------------------------------------

@@ -314,8 +314,7 @@ class Builder:
         return self.settings.keep_output == "failed" and failed and (output / "base").is_dir()
 
     def _steps(self, plan: BuildPlan, name: str, log: BinaryIO) -> Steps:
-        asked = plan.resources.time_limit
-        limit = self.limit or (Limit(asked, self.clock() + asked) if asked else None)
+        limit = self.limit_from_now(plan)
         return Steps(
             engine=self.engine,
             run=name,
@@ -365,6 +364,11 @@ class Builder:
             has = f"{machine.cpus} cores and {gib(machine.memory)}, less than this machine"
             self.listen(events.Notice(text=f"the engine has {has}: {resources.jobs} jobs"))
         return with_resources(plan, resources, self.knowledge)
+
+    def limit_from_now(self, plan: BuildPlan) -> Limit | None:
+        """When what begins now for a plan has to end: the command's own limit goes before the profile's."""
+        asked = plan.resources.time_limit
+        return self.limit or (Limit(asked, self.clock() + asked) if asked else None)
 
     def _preflight(self, plan: BuildPlan) -> None:
         """Refuse before hours of work what cannot end well on this machine, and say what else is amiss."""

@@ -11,9 +11,8 @@ from tfdock.do import events
 from tfdock.do.images import finding
 from tfdock.do.images.pulling import Pulled, Pulling
 from tfdock.do.images.stored import StoredImage
-from tfdock.do.watch import Limit, until_stopped
+from tfdock.do.watch import until_stopped
 from tfdock.errors import NetworkError, Problem, TimeLimit, VerificationFailed, one_of
-from tfdock.model import ImageRef
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
@@ -41,8 +40,7 @@ class _Asking:
 
     def __init__(self, builder: Builder, plan: BuildPlan) -> None:
         self._builder, self._plan = builder, plan
-        asked = plan.resources.time_limit
-        self._limit = builder.limit or (Limit(asked, builder.clock() + asked) if asked else None)
+        self._limit = builder.limit_from_now(plan)
 
     def tick(self, silent: float) -> None:
         """Time passes."""
@@ -50,9 +48,7 @@ class _Asking:
 
     def first(self, lock: LockFile | None) -> Pulled | None:
         """What the first registry has that has it whole."""
-        settings = self._builder.settings
-        places = tuple(str(settings.mirrored(ImageRef.parse(name))) for name in settings.registries)
-        asked = finding.Finding(repositories=places, check=self._check)
+        asked = finding.Finding(repositories=self._builder.settings.repositories, check=self._check)
         try:
             for image in asked.images(self._plan, lock, self._down):
                 try:

@@ -28,7 +28,7 @@ class Finding:
     `check` is called now and then and raises to stop.
     """
 
-    repositories: tuple[str, ...]
+    repositories: tuple[ImageRef, ...]
     check: Callable[[], None]
     others: list[ImageRef] = field(default_factory=list)
     """Images of other builds of the same build id, as they are met."""
@@ -40,9 +40,9 @@ class Finding:
 
         Raises VerificationFailed for an image that is not what it says.
         """
-        for name in self.repositories:
+        for repository in self.repositories:
             try:
-                found = self._in(ImageRef.parse(name), plan)
+                found = self._in(repository, plan)
             except NetworkError as error:
                 failed(error)
                 continue

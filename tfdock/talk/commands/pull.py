@@ -212,12 +212,12 @@ class _Looking:
         return _Wanted(name=cell.name, find=find, needed=False)
 
     def _found(
-        self, name: str, plan: BuildPlan, repositories: Sequence[ImageRef], check: Callable[[], None]
+        self, name: str, plan: BuildPlan, repositories: tuple[ImageRef, ...], check: Callable[[], None]
     ) -> StoredImage:
         from tfdock.do.images.finding import Finding
 
         down: list[NetworkError] = []
-        asked = Finding(repositories=tuple(map(str, repositories)), check=check)
+        asked = Finding(repositories=repositories, check=check)
         found = next(asked.images(plan, None, down.append), None)
         if found:
             return found
@@ -233,7 +233,7 @@ class _Looking:
             )
         )
 
-    def _repositories(self, name: str) -> list[ImageRef]:
+    def _repositories(self, name: str) -> tuple[ImageRef, ...]:
         if not self.settings.registries:
             raise ProfileError(
                 Problem(
@@ -243,7 +243,7 @@ class _Looking:
                     "`registries: [ghcr.io/me/wheels]` in the configuration file",
                 )
             )
-        return [self.settings.mirrored(ImageRef.parse(one)) for one in self.settings.registries]
+        return self.settings.repositories
 
 
 def _or_image(problem: Problem) -> Problem:
