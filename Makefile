@@ -16,7 +16,7 @@ demo: setup ## From a profile to a wheel, on a real engine: the main job in mini
 
 test: ## The whole suite: unit, engine, builds
 	@ci/setup test
-	@$(BED) run -- $(PYTHON) -m pytest $(ARGS)
+	@$(BED) run -- $(PYTHON) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 bench: setup ## Compare with hand-written equivalents; writes build/bench.json
 	@$(BED) run -- $(PYTHON) tests/bench/bench.py

@@ -13,17 +13,29 @@ import pytest
 OfficialWheels = Callable[..., Path]
 """(requirement such as `tensorflow==2.18.0`, python="3.11") -> the wheel that pip takes for it."""
 
-_OFFICIAL = Path(__file__).with_name("official.py")
+_TESTS = Path(__file__).parent
+_OFFICIAL = _TESTS / "official.py"
 _UNAVAILABLE = 69
 
 
-# Tests that run inside of a CI service speak to people all the same: what they print is compared.
-for _variable in ("GITHUB_ACTIONS", "GITLAB_CI"):
+# What is printed is compared: inside of a CI service as well, and with the width that readline tells worker processes.
+for _variable in ("GITHUB_ACTIONS", "GITLAB_CI", "COLUMNS", "LINES"):
     os.environ.pop(_variable, None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="write the expected renders below tests/golden anew")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What shares an engine or a fixture stays on one of several processes (`-n 2 --dist loadgroup`)."""
+    for item in items:
+        folder = item.path.relative_to(_TESTS).parts[0]
+        if item.get_closest_marker("engine"):
+            group = "private engines" if folder in ("engine", "faults") else "the bed's engine"
+        else:
+            group = str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

@@ -250,7 +250,13 @@ def private_engine(*options: str, data: Path | None = None) -> Iterator[PrivateE
     finally:
         if not engine._ended():
             engine.kill(signal.SIGKILL)
-        # dockerd mounts its data on itself, and one that is killed leaves that behind.
-        while subprocess.run(["umount", "--lazy", engine.data], capture_output=True).returncode == 0:
-            pass
+        unmount_all(folder, engine.data)
         shutil.rmtree(folder)
+
+
+def unmount_all(*folders: Path) -> None:
+    """What a dockerd mounts, its data on itself and the host's network, one that is killed leaves behind."""
+    mounted = [Path(line.split()[1]) for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for place in reversed(mounted):
+        if any(place.is_relative_to(folder) for folder in folders):
+            subprocess.run(["umount", "--lazy", place], check=True)

@@ -34,6 +34,11 @@ from engine.bench import PrivateEngine, private_engine
 
 from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL
 
+MARKS = [
+    pytest.mark.engine,
+    # docker-py leaves a socket to the garbage collector when nobody listens, as with an engine that is dead.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 PHASES = ("image", "fetch", "compile", "verify")
 """Those with a container of the engine."""
 PACKER = "tensorflow/tools/pip_package/build_pip_package.py"

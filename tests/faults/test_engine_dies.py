@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from build.harness import Running
 
-from .rig import PHASES, Case, Rig
+from .rig import MARKS, PHASES, Case, Rig
 
-pytestmark = pytest.mark.engine
+pytestmark = MARKS
 
 LOST = ("engine-lost", "container-killed", "container-gone", "engine-unavailable")
 

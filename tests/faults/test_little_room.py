@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from .rig import GATES, PACKER, PHASES, Case, Rig, filled, gate, loop_disk
+from .rig import GATES, MARKS, PACKER, PHASES, Case, Rig, filled, gate, loop_disk
 
-pytestmark = pytest.mark.engine
+pytestmark = MARKS
 
 
 @contextlib.contextmanager

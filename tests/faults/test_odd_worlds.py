@@ -14,9 +14,9 @@ import pytest
 from build.harness import Running, file_server
 from build.registries import Fault, proxy
 
-from .rig import CONFIGURE, MIB, Case, Rig, with_variables
+from .rig import CONFIGURE, MARKS, MIB, Case, Rig, with_variables
 
-pytestmark = pytest.mark.engine
+pytestmark = MARKS
 
 DOWNLOADS = Path(__file__).parents[1] / "miniature/downloads"
 USER = 1234

@@ -7,11 +7,9 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
+from .rig import MARKS, Case, Rig
 
-from .rig import Case, Rig
-
-pytestmark = pytest.mark.engine
+pytestmark = MARKS
 
 POINTS = 10
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
