@@ -18,7 +18,7 @@ _OFFICIAL = _TESTS / "official.py"
 _UNAVAILABLE = 69
 
 
-# What is printed is compared: inside of a CI service as well, and with the width that readline tells worker processes.
+# What is printed is compared: also inside of a CI service, and whatever width readline tells worker processes.
 for _variable in ("GITHUB_ACTIONS", "GITLAB_CI", "COLUMNS", "LINES"):
     os.environ.pop(_variable, None)
 

@@ -14,6 +14,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -167,7 +168,7 @@ class _Forwarder(http.server.BaseHTTPRequestHandler):
             body = flipped(body)
         connection = http.client.HTTPConnection(self.upstream, timeout=60)
         # With the proxy's own Host, so that the registry sends us back here.
-        connection.request(self.command, self.path, body, dict(self.headers))
+        connection.request(self.command, self.path, body, all_headers(self.headers))
         response = connection.getresponse()
         data = response.read()
         connection.close()
@@ -211,6 +212,11 @@ class _Forwarder(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Say nothing."""
+
+
+def all_headers(message: Message) -> dict[str, str]:
+    """Those that come several times in one: a registry that lost all but the last Accept would answer otherwise."""
+    return {name: ", ".join(message.get_all(name, ())) for name in message.keys()}  # noqa: SIM118 (no mapping)
 
 
 def flipped(data: bytes) -> bytes:

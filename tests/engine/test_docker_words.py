@@ -31,6 +31,7 @@ from .bench import tar
         ("received unexpected HTTP status: 503 Service Unavailable", NetworkError, "registry-unreachable"),
         ("unexpected EOF", NetworkError, "registry-unreachable"),
         ("filesystem layer verification failed for digest sha256:0", NetworkError, "registry-damaged-content"),
+        ("manifest verification failed for digest sha256:0", NetworkError, "registry-damaged-content"),
         ("write /var/lib/docker/tmp/x: no space left on device", DiskFull, "disk-full"),
         ("invalid reference format", EngineError, "engine-refused"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,8 +54,8 @@ while os.path.exists('{GATES}/hold-compile') and len(hogs) < 60:
     time.sleep(0.1)
 """
 """Many that are small: the largest of all is Bazel's server, and the kernel takes that one."""
-SCRIPT = f"SECTIONS {{ .tfdock_big : {{ INCLUDE {GATES}/body.ld }} =0x90909090 }} INSERT AFTER .data;\n"
-"""For the linker, which fills a gap in memory before it writes it."""
+STRINGS = 14_000_000
+"""For the linker, which has a hundred bytes for each string that it is to merge, as those of debug information."""
 
 
 def crowded(text: str) -> str:
@@ -74,27 +75,46 @@ def test_bazels_server_that_is_killed_for_memory_is_named(rig: Rig) -> None:
     case.goes_on()
 
 
-def test_a_linker_that_is_killed_for_memory_is_named(rig: Rig) -> None:
-    def linked_so(text: str) -> str:
-        return text.replace(
-            'linkopts = ["-Wl,-soname,lib', 'linkopts = ["-Wl,-T,/tf/tensorflow/big.ld", "-Wl,-soname,lib', 1
-        )
+def object_of_strings(count: int) -> bytes:
+    """An ELF object (x86-64) of one section to merge, with so many strings of nine bytes."""
+    text = b"".join(b"%09d\0" % number for number in range(count))
+    names = b"\0.strings\0.shstrtab\0"
+    kept = 64 + len(text)  # where the names are, and behind them the table of sections
+    sections = ((0, 0, 0, 0, 0, 0), (1, 1, 0x30, 64, len(text), 1), (10, 3, 0, kept, len(names), 0))
+    table = b"".join(
+        struct.pack("<IIQQQQIIQQ", name, kind, flags, 0, offset, size, 0, 0, 1, entry)
+        for name, kind, flags, offset, size, entry in sections
+    )
+    header = struct.pack("<HHIQQQIHHHHHH", 1, 62, 1, 0, 0, kept + len(names), 0, 64, 0, 0, 64, len(sections), 2)
+    return b"\x7fELF\2\1\1" + bytes(9) + header + text + names + table
+
+
+def test_a_compiler_and_a_linker_that_are_killed_for_memory_are_named(rig: Rig) -> None:
+    def compiled(text: str) -> str:
+        return text.replace('name = "kernels",', f'name = "kernels", copts = ["@{GATES}/more"],', 1)
+
+    def linked(text: str) -> str:
+        return text.replace('linkopts = ["-Wl,-soname,lib', f'linkopts = ["{GATES}/more.a", "-Wl,-soname,lib', 1)
 
     case = rig.case(
-        "linked",
-        edits={"tensorflow/BUILD": linked_so},
+        "hungry",
+        edits={"tensorflow/core/kernels/BUILD": compiled, "tensorflow/BUILD": linked},
         resources={"disk": "1M", "jobs": 1, "memory": "1536MiB"},
     )
-    (rig.tree("linked") / "big.ld").write_text(SCRIPT)
-    body = case.tfdock.cache / "repository/body.ld"
-    body.write_text("BYTE(1) . = . + 0x70000000;\n")
+    words, archive = (case.tfdock.cache / "repository" / name for name in ("more", "more.a"))
+    runs = {
+        "a compiler": (b"-DMINIATURE_HUNGRY_COMPILE=18", b""),
+        "the linker": (b"", object_of_strings(STRINGS)),
+    }
     with rig.door.opened():
+        for who, contents in runs.items():
+            words.write_bytes(contents[0])
+            archive.write_bytes(contents[1])
+            problem = case.failed_in("compile", case.tfdock.build(case.profile), 8, "out-of-memory")
+            assert who in problem["message"]
+            case.mend()
+        archive.write_bytes(b"!<arch>\n")  # of nothing
         outcome = case.tfdock.build(case.profile)
-    problem = case.failed_in("compile", outcome, 8, "out-of-memory")
-    assert "the linker" in problem["message"]
-    case.mend()
-    body.write_text("")
-    outcome = case.tfdock.build(case.profile)
     assert outcome.code == 0, outcome.told
     assert outcome.build["wheels"][0]["sha256"] == rig.wheel
     assert outcome.build["cache"]["hits"] > outcome.build["cache"]["executed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import docker
 import pytest
 from build.harness import Running, file_server
 from build.registries import Fault, proxy
@@ -21,9 +23,16 @@ pytestmark = MARKS
 DOWNLOADS = Path(__file__).parents[1] / "miniature/downloads"
 USER = 1234
 CLOCK = """
-import os, time
+import datetime, os, time
 _real, _file = time.time, os.environ["TFDOCK_TESTS_CLOCK"]
 time.time = lambda: _real() - (86400.0 if os.path.exists(_file) else 0.0)
+
+class _SetBack(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls.fromtimestamp(time.time(), tz)
+
+datetime.datetime = _SetBack
 """
 
 
@@ -130,36 +139,33 @@ class Peak:
 
 
 @pytest.mark.parametrize(
-    ("fault", "codes"),
+    ("fault", "code"),  # no content is damaged here: this engine has it, and asks for its digest alone
     [
-        pytest.param(Fault("status", "/manifests/", times=1000, status=503), ("registry-unreachable",), id="503"),
-        pytest.param(Fault("status", "/manifests/", times=1000, status=401), ("registry-denied",), id="401"),
-        pytest.param(
-            Fault("corrupted", "GET .*/manifests/", times=1000),
-            ("registry-damaged-content", "registry-unreachable"),
-            id="damaged",
-        ),
-        pytest.param(Fault("reset", "GET .*/manifests/", times=1000), ("registry-unreachable",), id="reset"),
+        pytest.param(Fault("status", "/manifests/", times=1000, status=503), "registry-unreachable", id="503"),
+        pytest.param(Fault("status", "/manifests/", times=1000, status=401), "registry-denied", id="401"),
+        pytest.param(Fault("reset", "/manifests/", times=1000), "registry-unreachable", id="reset"),
     ],
 )
 def test_a_registry_that_fails_is_named_and_the_next_build_goes_on(
-    rig: Rig, case: Case, fault: Fault, codes: tuple[str, ...]
+    rig: Rig, case: Case, fault: Fault, code: str
 ) -> None:
     mirror = os.environ["TFDOCK_REGISTRY_MIRROR"].rpartition("=")[2]
     with proxy(mirror) as before:
         before.faults.append(fault)
         broken = with_variables(case, TFDOCK_REGISTRY_MIRROR=f"docker.io={before.address}")
-        problem = case.failed_in("image", broken.tfdock.build(broken.profile), 7, *codes)
+        problem = case.failed_in("image", broken.tfdock.build(broken.profile), 7, code)
         assert before.address in problem["message"]
         before.forget()
         outcome = broken.tfdock.build(broken.profile)
     case.ended_well(outcome)
-    with_image_of(rig, before.address)
+    forget_images_of(rig, before.address)
 
 
-def with_image_of(rig: Rig, address: str) -> None:
-    """Take the names of that address away again."""
-    for image in rig.sdk.images():
-        for tag in image["RepoTags"] or ():
-            if tag.startswith(address):
-                rig.sdk.remove_image(tag, noprune=True)
+def forget_images_of(rig: Rig, address: str) -> None:
+    """Take what came from there its names; the layers stay with the images made on them."""
+    with contextlib.closing(rig.sdk) as sdk:
+        for image in sdk.images():
+            for name in (*(image["RepoTags"] or ()), *(image["RepoDigests"] or ())):
+                if name.startswith(address):
+                    with contextlib.suppress(docker.errors.NotFound):  # some names go with another
+                        sdk.remove_image(name, force=True, noprune=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import time
@@ -51,10 +52,21 @@ def stopped(rig: Rig, point: float, number: signal.Signals) -> bool:
     return True
 
 
+def test_a_kill_in_a_running_step_of_the_image_leaves_nothing_that_cannot_be_found(rig: Rig) -> None:
+    case = rig.case("killed")
+    running = case.until("image", case.start())
+    running.signal(signal.SIGKILL)
+    running.finish(60)
+    case.mend()
+    with rig.door.opened():
+        case.goes_on()
+
+
 def test_a_container_that_somebody_removes_is_told_as_such(case: Case) -> None:
     case.hold("compile")
     running = case.until("compile", case.start())
     (container,) = case.own_containers()
-    case.rig.sdk.remove_container(container["Id"], force=True)
+    with contextlib.closing(case.rig.sdk) as sdk:
+        sdk.remove_container(container["Id"], force=True)
     case.failed_in("compile", running.finish(60), 6, "container-gone")
     case.goes_on()

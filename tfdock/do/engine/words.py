@@ -59,7 +59,7 @@ _REGISTRY = (
         "wait, log in (`docker login`) for a higher limit, or set a registry mirror",
     ),
     _means(
-        r"filesystem layer verification failed|does not match.*digest|unexpected commit digest",
+        r"(layer|manifest|image) verification failed|does not match.*digest|unexpected commit digest",
         NetworkError,
         "registry-damaged-content",
         "{where} serves damaged content for {what}",
