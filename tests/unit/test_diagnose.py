@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 import time
 import tracemalloc
@@ -24,6 +25,7 @@ from tfdock.do.watch import Stop
 from tfdock.errors import NetworkError, Problem
 from tfdock.inspect.diagnose import Diagnostician
 from tfdock.inspect.log_lines import BLOCK, Log, bare, unpacked
+from tfdock.talk import ci_log
 from tfdock.talk.app import app, preparer_for, settings_for
 from tfdock.talk.diagnosis import lines
 
@@ -58,7 +60,9 @@ PREFIXES = (
     "wheel\tRun make wheel\t2024-05-06T07:30:55.1182304Z ", "May  6 07:30:55 ci-3 docker[123]: ", "##[error]",
     "2024-05-06T07:30:55.1Z #9 231.4 ", "[   12.345678] ", "    ", "\t", "2024-05-06T07:30:55.118230Z stderr F ",
     "231.4 ", "07:30:55  ", "[07:30:55]W:\t [Step 2/3] ", "  >> 5123    ", "[ERROR] ", 'Step #1 - "wheel": ',
-    "Step #0: ", "[Container] 2024/05/06 07:30:55 ", "tensorflow> ",
+    "Step #0: ", "[Container] 2024/05/06 07:30:55 ", "tensorflow> ", "May 06 07:30:55 ", "E0506 07:30:55.118] ",
+    "[CI/wheel]   | ", "         +wheel | ", "[build:L12:3s] ", "[pod/tf-0/main] ",
+    "2024-05-06 07:30:55,118 - tf - INFO - ",
 )  # fmt: skip
 
 
@@ -194,6 +198,19 @@ def test_nothing_of_a_log_reaches_a_terminal_raw(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         assert all(one.isprintable() or one == "\n" for one in result.output)
     assert json.loads(run(log, "--json").stdout)["findings"][0]["id"] == "target_not_found"
+
+
+def test_nothing_of_a_log_or_of_its_name_is_a_command_to_a_ci_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ci_log, "here", lambda: ci_log.service_of({"GITHUB_ACTIONS": "true"}))
+    Path("::error::x.log").write_text(f"ERROR: ##[add-mask]a\n{ARCH} ##[error]owned\n::stop-commands::x\n")
+    Path("::error::y.log").write_text("ERROR: ##[add-mask]a\n")
+    for name in ("::error::x.log", "::error::y.log"):
+        told = run(name).stdout
+        assert "error" in told
+        assert not re.search(r"##\[|^\s*::", told, re.MULTILINE), told
 
 
 # --- what is the cause ----------------------------------------------------------------------------------------------
@@ -419,7 +436,9 @@ def test_several_logs_and_standard_input_are_each_told_by_name(tmp_path: Path) -
 def test_noise_is_explained_when_asked(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("I port.cc:153] oneDNN custom operations are on. You may see\n2.18.0\n")
-    assert run(log).stdout == f"{log}: no failure that is known, in 2 lines\n"
+    said, how = run(log).stdout.splitlines()
+    assert said == f"{log}: no failure that is known, in 2 lines"
+    assert how.startswith("If it failed all the same: `tfdock report --bundle LOG")
     told = run(log, "--explain-warnings").stdout
     assert "harmless:" in told
     assert "onednn_on" in told

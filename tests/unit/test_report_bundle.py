@@ -177,6 +177,16 @@ def test_programs_get_the_same(place: Place) -> None:
     assert document["notes"] == ["there is no lock beside the profile"]
 
 
+def test_the_log_itself_is_never_written_over(place: Place) -> None:
+    log = place.root / "ci.log"
+    log.write_bytes(LOG)
+    (place.root / "link").symlink_to(log)
+    for output in ("ci.log", "link"):
+        result = place.run("--bundle", "ci.log", "-o", output)
+        assert (result.exit_code, "is the log itself" in result.stderr) == (2, True)
+    assert log.read_bytes() == LOG
+
+
 def test_the_same_material_gives_the_same_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfdock.do.report_bundle.free_disk", lambda _: 5 << 30)
     place.fail(place.profile())

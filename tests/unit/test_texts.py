@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.do import assets, settings, workspace
-from tfdock.do.texts import read_text
+from tfdock.do.texts import read_text, write_text
 from tfdock.errors import ProfileError
 
 LATIN = "# Müller\n".encode("latin-1")
@@ -40,6 +40,18 @@ def test_settings_that_are_no_text_are_named_and_none_need_not_be_there(
     with pytest.raises(ProfileError) as caught:
         settings.load({}, {})
     assert told(caught.value) == ("file-unreadable", str(file), "cannot be read: Is a directory")
+
+
+def test_what_is_a_pipe_or_a_device_stays_one_and_takes_what_is_written(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        write_text(pipe, "page")
+        assert pipe.is_fifo()
+        assert os.read(reader, 100) == b"page"
+    finally:
+        os.close(reader)
 
 
 def test_knowledge_that_is_no_text_is_named(tmp_path: Path) -> None:

@@ -29,7 +29,10 @@ def write_bytes(path: Path, data: bytes) -> None:
     from tfdock.do.workspace import write_atomically
 
     try:
-        write_atomically(path.resolve(), data)
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            path.write_bytes(data)  # a pipe or a device takes it: nothing is put in the place of `/dev/null`
+        else:
+            write_atomically(path.resolve(), data)
     except OSError as error:
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error

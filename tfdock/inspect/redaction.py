@@ -76,13 +76,30 @@ _RULES = (
     _Rule(
         "secret",
         re.compile(
-            r"(?i:\b(?:proxy-)?authorization|\b(?:set-)?cookie2?|\bx-[\w-]{0,40}(?:token|key|secret|auth)[\w-]{0,20})"
+            r"(?i:\b(?:proxy-)?authorization|\b(?:set-)?cookie2?|\bx-[\w-]{0,40}(?:token|key|secret|auth|art-api)[\w-]{0,20})"
             r"\\?[\"']?[ \t]{0,3}[:=][ \t\[]{0,4}\\?[\"']?(?P<a>[^\"'\n\\]{1,4000})"
         ),
     ),
     _Rule("secret", re.compile(r"\b[Bb]earer[ \t]+(?P<a>[A-Za-z0-9+/=._~-]{8,4000})")),
     _Rule("secret", re.compile(r"(?<![\w-])--[\w-]{0,40}header[= ]\\?[\"']?[\w-]{1,60}=(?P<a>[^\"'\n]{1,4000})")),
     _Rule("secret", re.compile(rf"(?<![\w-])--?[\w-]{{0,40}}{_NAMED.pattern}[\w-]{{0,20}}[ \t]+{_VALUE}")),
+    # Dockerfiles have a space as well: `ENV NAME value`. Other names that only variables have, in capitals.
+    _Rule("secret", re.compile(rf"\b(?:ENV|ARG)[ \t]+\w{{0,60}}{_NAMED.pattern}\w{{0,60}}[ \t]+{_VALUE}")),
+    _Rule(
+        "secret",
+        re.compile(
+            r"(?<![A-Z0-9_-])(?:[A-Z0-9_]{0,60}_(?:PASS|PWD|PAT)|SSHPASS"
+            rf"|(?:[A-Z0-9_]{{0,60}}_)?(?:DEPLOY|SIGNING|ENCRYPTION|MASTER|SSH)_KEY)"
+            rf"[ \t]{{0,3}}[=:](?![:/=])[ \t]{{0,3}}{_VALUE}"
+        ),
+    ),
+    _Rule(
+        "secret",
+        re.compile(
+            r"\becho[ \t]+(?:-n[ \t]+)?\\?[\"']?(?P<a>[^\s\"'|]{1,4000})[^\n|]{0,9}\|[^\n|]{0,300}--password-stdin"
+        ),
+    ),
+    _Rule("secret", re.compile(r"\b(?:sshpass[ \t]+|twine\b[^\n]{0,300}?\s)-p[ =]?(?P<b>[^\s\"']{1,400})")),
     _Rule("secret", re.compile(r"\b(?:docker|podman) login\b[^\n]{0,300}?\s-p[ =]?(?P<b>\S{1,400})")),
     _Rule("login", re.compile(r"\bcurl\b[^\n]{0,400}?\s(?:-u|--user)[ =]?\\?[\"']?(?P<a>[^\s\"']{1,400})")),
     _Rule("secret", re.compile(r"\blogin[ \t]+\S{1,200}[ \t]+password[ \t]+(?P<b>\S{1,400})")),
@@ -110,6 +127,9 @@ _RULES = (
             r"[\w-]{10,255}|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}|xox[abeposr]-[\w-]{10,255}|AIza[\w-]{35}"
             r"|ya29\.[\w-]{10,2000}|npm_[A-Za-z0-9]{20,255}|pypi-[\w-]{16,2000}|dckr_[op]at_[\w-]{10,255}"
             r"|hf_[A-Za-z0-9]{20,255}|sk-[\w-]{20,255}|[rs]k_(?:live|test)_[A-Za-z0-9]{10,255}"
+            r"|SG\.[\w-]{16,64}\.[\w-]{16,64}|AGE-SECRET-KEY-1[A-Z0-9]{40,80}"
+            r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[\w/-]{8,255}"
+            r"|(?<=/api/webhooks/)\d{1,30}/[\w-]{8,255}"
             r"|eyJ[\w-]{8,4000}\.[\w-]{4,4000}\.[\w-]{0,4000})"
         ),
     ),
@@ -120,6 +140,24 @@ _RULES = (
             r"(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}(?![\w-])"
         ),
     ),
+    # Bazel's folder of outputs, variables of shells and CI services, and what git says of people.
+    _Rule("user", re.compile(r"(?<![A-Za-z0-9])_bazel_(?P<b>[\w.-]{1,64})"), learns=False),
+    _Rule(
+        "user",
+        re.compile(
+            r"\b(?:USER|LOGNAME|USERNAME|SUDO_USER|GITHUB_ACTOR|GITLAB_USER_LOGIN)=\\?[\"']?(?P<b>[\w.@+-]{1,64})"
+        ),
+        learns=False,
+    ),
+    _Rule(
+        "user",
+        re.compile(
+            r"\b(?:Author|Committer|Commit|Signed-off-by|Co-authored-by|Reviewed-by):[ \t]{0,9}"
+            r"(?P<a>[^<>\n]{1,100}?)[ \t]{0,3}<"
+        ),
+        learns=False,
+    ),
+    _Rule("host", re.compile(r"\bHOSTNAME=\\?[\"']?(?P<b>[\w.-]{1,253})"), learns=False),
     _Rule("user", re.compile(r"[\\/](?:home|Users)[\\/]{1,2}(?P<b>[^\\/\s\"':;,<>]{1,64})"), learns=False),
     _Rule(
         "address",
@@ -239,7 +277,7 @@ class Redactor:
         """What matched, with its secret replaced."""
         group = _group(match)
         value = match[group]
-        if _NOTHING.fullmatch(value) or (kind == "user" and value.lower() in _GENERIC):
+        if _NOTHING.fullmatch(value) or (kind in ("user", "host") and value.lower() in _GENERIC):
             return match[0]
         self.counts[kind] += 1
         begin, end = match.start(group) - match.start(), match.end(group) - match.start()

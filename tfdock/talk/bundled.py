@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from tfdock.talk import console
 from tfdock.talk.app import preparer_for, print_json
 from tfdock.talk.diagnosis import findings_json
@@ -29,6 +31,8 @@ def write_bundle(
     subject = subject_of(name, profile, house, settings.state_dir, preparer)
     packed = bundle(subject, settings, preparer, findings_json)
     path = output or Path(packed.name)
+    if subject.log and path.exists() and subject.log.exists() and path.samefile(subject.log):
+        raise typer.BadParameter(f"`{console.clean(str(path))}` is the log itself: name another file with `-o`")
     write_bytes(path, packed.data)
     if as_json:
         _print_json(path, packed)

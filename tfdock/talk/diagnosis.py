@@ -101,14 +101,15 @@ def _short(line: str) -> str:
 
 
 def _nothing(found: Diagnosis, name: str, style: console.Style, columns: int) -> Iterator[str]:
-    yield from console.wrapped(f"{console.clean(name)}: no failure that is known, in {found.lines:,} lines", columns)
-    if not found.suspects:
-        return
-    yield "the most suspicious lines:"
-    rows = [(f"{one.line:,}", _short(one.text)) for one in found.suspects]
-    yield from console.table(rows, columns=columns)
+    much = f"{found.lines:,} line{'' if found.lines == 1 else 's'}"
+    yield from console.wrapped(f"{console.clean(name)}: no failure that is known, in {much}", columns)
+    if found.suspects:
+        yield "the most suspicious lines:"
+        rows = [(f"{one.line:,}", _short(one.text)) for one in found.suspects]
+        yield from console.table(rows, columns=columns)
+    when = "To report it" if found.suspects else "If it failed all the same"
     yield from console.wrapped(
-        f"To report it: {style.strong('`tfdock report --bundle LOG --profile PROFILE`')} packs what an issue needs, "
+        f"{when}: {style.strong('`tfdock report --bundle LOG --profile PROFILE`')} packs what an issue needs, "
         f"and sends nothing. What is found to be its cause can be made {style.strong('a row')} of a folder given by "
         "`--knowledge`: `failures/mine.yaml`.",
         columns,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdock.talk import console
+from tfdock.talk import ci_log, console
 from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, preparer_for, print_json, settings_for
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _print(found: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
 
     for index, (name, one) in enumerate(found.items()):
         for line in [*([""] if index else []), *lines(one, name, sys.stdout, warnings=explain_warnings)]:
-            console.say(line, stream=sys.stdout)
+            console.say(ci_log.here().harmless(line), stream=sys.stdout)  # lines of anybody's log
 
 
 def _print_json(found: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
