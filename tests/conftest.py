@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="write the expected renders below tests/golden anew")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What shares an engine or a fixture stays on one of several processes (`-n 2 --dist loadgroup`)."""
     for item in items:
@@ -34,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("engine"):
             group = "private engines" if folder in ("engine", "faults") else "the bed's engine"
         else:
-            group = str(item.path)
+            group = item.path.stem
         item.add_marker(pytest.mark.xdist_group(group))
 
 

@@ -23,6 +23,7 @@ The index of 5,000 wheels of 40 kB is made from nothing, and after one wheel mor
 and only the first has to read them all.
 
 The cause at the end of a log of 1 GB is found beside `wc -l` of that log: about the least that it takes to read it.
+It is a hard one: lines have BuildKit's prefix and two thirds of them colours, and 380,000 say what failures say too.
 
 Short commands are held against a peer's. Both are compiled to bytecode, as pip does when it installs a program, and
 `check` has been called once, so that it has its knowledge at hand.
@@ -611,11 +612,7 @@ def add_wheel(house: Path, number: int) -> None:
 def log_rows(work: Path, runs: int) -> Iterator[Row]:
     """What went wrong in a log of 1 GB, its last line: against counting its lines, and the limit of memory."""
     log = work / "build.log"
-    lines = "".join(
-        f"[{number:,} / 35,428] Compiling tensorflow/core/kernels/op_{number}.cc; {number % 400}s local\n"
-        f"tensorflow/core/op_{number}.h:{number % 900}:12: warning: unused variable 'error' [-Wunused-variable]\n"
-        for number in range(6000)
-    ).encode()
+    lines = "".join(map(logged, range(6000))).encode()
     with log.open("wb") as file:
         for _ in range(10**9 // len(lines)):
             file.write(lines)
@@ -630,6 +627,26 @@ def log_rows(work: Path, runs: int) -> Iterator[Row]:
     row = Row(name="diagnose, memory", aim=1.0, unit="MB", reference_command="the limit")
     yield row.measure(1, lambda: peak_memory(ours, work / "log"), lambda: 200.0)
     log.unlink()
+
+
+def logged(number: int) -> str:
+    """What one compilation prints under BuildKit: colours, a warning, at every fourth a mirror without the file."""
+    source = f"tensorflow/core/kernels/op_{number}.cc"
+    lines = [
+        f"\x1b[32m[{number:,} / 35,428]\x1b[0m 12 actions running; last: Compiling {source}; {number % 400}s local",
+        f"\x1b[32mINFO: \x1b[0mFrom Compiling {source}:",
+        f"\x1b[1m./tensorflow/core/op_{number}.h:{number % 900}:12: \x1b[0m\x1b[0;1;35mwarning: \x1b[0m\x1b[1m"
+        "ignoring return value of 'absl::Status tensorflow::OpKernelContext::status()' [-Wunused-result]\x1b[0m",
+        f"  {number % 900} |   OP_REQUIRES(context, status.ok(), errors::Internal(status.error_message()));",
+        "\x1b[0;1;32m      |   ^~~~~~~~~~~\x1b[0m",
+        f"./tensorflow/core/framework/op_kernel.h:{number % 900}:3: note: 'OP_REQUIRES' was declared here",
+    ]
+    if number % 4 == 0:
+        lines.append(
+            "WARNING: Download from https://storage.googleapis.com/mirror.tensorflow.org/github.com/google/"
+            f"{number}.tar.gz failed: class java.io.FileNotFoundException GET returned 404 Not Found"
+        )
+    return "".join(f"#15 {number / 10:.1f} {line}\n" for line in lines)
 
 
 def peak_memory(command: Sequence[str | Path], log: Path) -> float:

@@ -17,7 +17,7 @@ from tfdock.do import assets
 from tfdock.errors import ProfileError
 from tfdock.inspect.diagnose import Diagnostician
 from tfdock.inspect.log_lines import NEAR
-from tfdock.read.failures import Failure
+from tfdock.read.failures import Failure, Pattern
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.read.profile import Profile
 from tfdock.read.yamldoc import MAX_BYTES
@@ -165,17 +165,24 @@ def test_a_row_names_only_what_there_is(row: Failure) -> None:
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)
 def test_no_expression_takes_long_whatever_it_is_held_against(row: Failure) -> None:
     for pattern in (*row.patterns, *row.facts):
-        spent, lines = 0.0, 0
-        for line in _hostile(row, pattern.has):
-            began = time.process_time()
-            pattern.found(line)
-            spent, lines = spent + time.process_time() - began, lines + 1
-        assert spent / lines < 0.005, pattern.line
+        assert max(_seconds(pattern, line) for line in _hostile(row, pattern.has)) < 0.004, pattern.line
+
+
+def _seconds(pattern: Pattern, line: str) -> float:
+    """The least of three times, unless the first is nothing: the machine is busy with other things, too."""
+    spent: list[float] = []
+    while len(spent) < 3:
+        began = time.process_time()
+        pattern.found(line)
+        spent.append(time.process_time() - began)
+        if spent[-1] < 0.001:
+            break
+    return min(spent)
 
 
 def _hostile(row: Failure, literal: str) -> Iterator[str]:
     """Lines as long as any that are looked at, of pieces that an expression may take for its beginning."""
-    pieces = ["a", "/", "lib", "libc++", "-", ". ", '"', ": ", "[", "x.h "]
+    pieces = ["a", "/", "a/", "_", f"{literal} ", "lib", "libc++", "-", ". ", '"', ": ", "[", "x.h "]
     for text in row.examples.fires:
         for cut in range(4, min(len(text), 80), 15):
             pieces += [text[:cut].split("\n")[-1], text[cut - 4 : cut + 12].split("\n")[0]]

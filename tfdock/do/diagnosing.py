@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from tfdock.errors import Problem, ProfileError, TfdockError
-from tfdock.inspect.log_lines import BLOCK, unpacked
+from tfdock.inspect.log_lines import PIECE, unpacked
 
 if TYPE_CHECKING:
     from tfdock.decide.diagnosis import Diagnosis
@@ -37,7 +37,7 @@ def diagnosed(
 
 def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:
     read = getattr(log, "read1", log.read)  # a pipe gives what it has
-    while chunk := read(BLOCK):
+    while chunk := read(PIECE):
         progress(len(chunk))
         yield chunk
 

@@ -7,11 +7,12 @@ and act on Ctrl-C, while a read that never returns harms nobody.
 from __future__ import annotations
 
 import codecs
-import queue
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,9 +25,68 @@ HANG_AFTER_SECONDS = 60.0
 STOP_GRACE_SECONDS = 60.0
 """How long a build may take to stop cleanly before it is killed."""
 MAX_LINE = 4096
+AHEAD = 8 << 20
+"""Bytes of output that may wait to be handed on; the thread that reads more waits until some have been."""
+_EACH = 64
+"""Bytes that a piece of output takes besides its own."""
 
 _T = TypeVar("_T")
 _DONE = object()
+
+
+class _Left(Exception):
+    """Nobody wants the output any more."""
+
+
+class _Handover:
+    """What one thread hands to another: bounded while that is there, and refused once it has left."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._events: deque[object] = deque()
+        self._size = 0
+        self._left = False
+
+    def put(self, data: bytes) -> None:
+        """Hand on some output when there is room; raises _Left where nobody wants it."""
+        with self._changed:
+            if self._size >= AHEAD:  # till there is room for many: threads that take turns for each piece are slow
+                self._changed.wait_for(lambda: self._left or self._size <= AHEAD // 2)
+            if self._left:
+                raise _Left
+            self._add(data)
+
+    def end(self, event: object) -> None:
+        """Hand on how it ended, which waits for nothing."""
+        with self._changed:
+            self._add(event)
+
+    def get(self, timeout: float) -> object:
+        """What is next; no bytes where nothing comes in time."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._events, timeout):
+                return b""
+            event = self._events.popleft()
+            self._size -= _cost(event)
+            if self._size <= AHEAD // 2:
+                self._changed.notify_all()
+            return event
+
+    def close(self) -> None:
+        """Nothing is taken any more, and who waits for room need not."""
+        with self._changed:
+            self._left = True
+            self._events.clear()
+            self._changed.notify_all()
+
+    def _add(self, event: object) -> None:
+        self._events.append(event)
+        self._size += _cost(event)
+        self._changed.notify_all()
+
+
+def _cost(event: object) -> int:
+    return len(event) + _EACH if isinstance(event, bytes) else 0
 
 
 def watched(
@@ -39,38 +99,35 @@ def watched(
     """Run `produce(output)` in a thread; hand its output on and tick in this one; return its result.
 
     `on_tick` gets the seconds of silence, and may raise to give up. Raises EngineHung when there is neither output
-    nor an answer to a ping.
+    nor an answer to a ping. Where this raises, the thread ends at its next output.
     """
-    events: queue.Queue[object] = queue.Queue()
     result: list[_T] = []
 
     def run() -> None:
         try:
             result.append(produce(events.put))
-            events.put(_DONE)
+            events.end(_DONE)
         except BaseException as error:
-            events.put(error)
+            events.end(error)
 
-    threading.Thread(target=run, name="tfdock-watch", daemon=True).start()
-    last_output = last_ping = clock()
-    while True:
-        try:
-            event = events.get(timeout=TICK_SECONDS)
-        except queue.Empty:
-            event = b""
-        now = clock()
-        if event is _DONE:
-            return result[0]
-        if isinstance(event, BaseException):
-            raise event
-        if event:
-            assert isinstance(event, bytes)
-            last_output = now
-            on_output(event)
-        elif engine and now - last_output > HANG_AFTER_SECONDS and now - last_ping > HANG_AFTER_SECONDS:
-            _ping_or_give_up(engine, now - last_output)
-            last_ping = clock()
-        on_tick(now - last_output)
+    with closing(_Handover()) as events:
+        threading.Thread(target=run, name="tfdock-watch", daemon=True).start()
+        last_output = last_ping = clock()
+        while True:
+            event = events.get(TICK_SECONDS)
+            now = clock()
+            if event is _DONE:
+                return result[0]
+            if isinstance(event, BaseException):
+                raise event
+            if event:
+                assert isinstance(event, bytes)
+                last_output = now
+                on_output(event)
+            elif engine and now - last_output > HANG_AFTER_SECONDS and now - last_ping > HANG_AFTER_SECONDS:
+                _ping_or_give_up(engine, now - last_output)
+                last_ping = clock()
+            on_tick(now - last_output)
 
 
 def _ping_or_give_up(engine: Engine, silent: float) -> None:

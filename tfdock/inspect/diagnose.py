@@ -1,12 +1,13 @@
 """What a log shows of known failures: one search for all of their texts at once, then a look at those lines. Pure.
 
-Expressions see lines that have their literal, `NEAR` bytes around it at most, and of such lines in one block no more
-than `_PATIENCE` and as many again: no log takes long, whatever is in it.
+Expressions see lines that have their literal, `NEAR` bytes around it at most, and in one block no more of them than
+`_PATIENCE` and as many again: no log takes long, whatever is in it.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from bisect import bisect_left
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -14,11 +15,11 @@ from typing import Protocol
 import ahocorasick_rs
 
 from tfdock.inspect import bazel
-from tfdock.inspect.log_lines import Block, Log
+from tfdock.inspect.log_lines import NEAR, Block, Log
 
-_PATIENCE, _IMPATIENCE, _BORED = 2000, 20, 100_000
-"""Lines with one literal that are looked at in a block, from its beginning and again from its end; how few they are
-once so many were looked at in vain."""
+_PATIENCE, _IMPATIENCE, _BORED = 2000, 100, 50_000
+"""Places that are looked at in a block, of its beginning and again of its end, each literal its share; how few they
+are once so many were looked at in all."""
 _ENOUGH = 100
 """Times that a failure is looked for in a log; what comes after says nothing more."""
 _SUSPECTS = 5
@@ -50,6 +51,8 @@ class Rule(Protocol):
     def facts(self) -> Sequence[Pattern]: ...
     @property
     def passes(self) -> Sequence[str]: ...
+    @property
+    def spoils(self) -> Sequence[str]: ...
     @property
     def is_failure(self) -> bool: ...
     def reads(self, place: int, line: str) -> Mapping[str, str] | None:
@@ -97,6 +100,7 @@ class _Epoch:
     """What was seen since something ended well."""
 
     sightings: dict[str, Sighting] = field(default_factory=dict)
+    spoilt: Sequence[str] = ()
     suspects: list[Suspect] = field(default_factory=list)
     last: deque[Suspect] = field(default_factory=lambda: deque(maxlen=_SUSPECTS))
 
@@ -111,12 +115,14 @@ class Diagnostician:
                 uses.setdefault(pattern.has, []).append((rule, place))
         self._uses = list(uses.values())
         self._rules = {rule.id: rule for rule in rules}
-        self._search = ahocorasick_rs.BytesAhoCorasick([literal.encode() for literal in uses])
+        self._search = ahocorasick_rs.BytesAhoCorasick(
+            [literal.encode() for literal in uses], implementation=ahocorasick_rs.Implementation.DFA
+        )
         self._log = Log()
         self._now = _Epoch()
         self._mended: dict[str, Sighting] = {}
         self._values: dict[str, dict[str, str]] = {}
-        self._vain: Counter[int] = Counter()
+        self._looks = 0
         self._lines: dict[str, int] = {}  # where each rule was seen last
 
     def feed(self, data: bytes) -> None:
@@ -142,30 +148,33 @@ class Diagnostician:
 
     def _look(self, block: Block) -> None:
         counted, line = 0, block.line
+        begin = end = 0
         for literal, place in self._candidates(block):
-            text = block.text(place)
+            if place >= end or end - begin >= NEAR:  # of a long line, each place has its own part
+                begin, end = block.around(place)
+                text = block.text(begin, end)
             if literal < len(_SUSPICIOUS):
                 line, counted = line + block.data.count(b"\n", counted, place), place
                 self._suspect(line, text)
             for rule, pattern in self._uses[literal]:
                 values = self._read(rule, pattern, text)
-                self._vain[literal] += values is None
                 if values is not None:
                     line, counted = line + block.data.count(b"\n", counted, place), place
                     self._found(rule, pattern, line, block.shown(place), values)
 
     def _candidates(self, block: Block) -> Iterator[tuple[int, int]]:
         """(literal, place) of what is worth a look, in order: of one literal not too many."""
-        places: dict[int, list[int]] = {}
+        places: defaultdict[int, list[int]] = defaultdict(list)
         for literal, start, _ in self._search.find_matches_as_indexes(block.data, overlapping=True):
-            if block.since <= start < block.until:
-                places.setdefault(literal, []).append(start)
+            places[literal].append(start)
         found = []
-        for literal, starts in places.items():
-            patience = _PATIENCE if self._vain[literal] < _BORED else _IMPATIENCE
-            most = 4 * _SUSPECTS if literal < len(_SUSPICIOUS) else patience
+        share = max(1, (_PATIENCE if self._looks < _BORED else _IMPATIENCE) // max(1, len(places)))
+        for literal, seen in places.items():
+            starts = seen[bisect_left(seen, block.since) : bisect_left(seen, block.until)]
+            most = 4 * _SUSPECTS if literal < len(_SUSPICIOUS) else share
             few = starts if len(starts) <= 2 * most else [*starts[:most], *starts[-most:]]
             found += [(start, literal) for start in few]
+        self._looks += len(found)
         found.sort()
         return ((literal, start) for start, literal in found)
 
@@ -189,6 +198,9 @@ class Diagnostician:
         if rule.passes:
             self._passed(rule)
             return
+        if rule.spoils:
+            self._now.spoilt = rule.spoils
+            return
         known = self._now.sightings.get(rule.id)
         survivable = rule.patterns[place].survivable
         again, self._lines[rule.id] = self._lines.get(rule.id) == line, line  # of a line, however much of it is meant
@@ -204,10 +216,10 @@ class Diagnostician:
 
     def _passed(self, passing: Rule) -> None:
         """Something ended well: failures before it were no reason to stop."""
-        kept = {}
+        kept, well = {}, set(passing.passes).difference(self._now.spoilt)
         for name, sighting in self._now.sightings.items():
             rule = self._rules[name]
-            over = sighting.survivable or rule.stage in passing.passes
+            over = sighting.survivable or rule.stage in well
             if rule.is_failure and over:
                 self._mended[name] = sighting
             else:

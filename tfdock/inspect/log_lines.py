@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 BLOCK = 1 << 20
 """Bytes that are searched at once."""
+PIECE = 1 << 16
+"""Bytes that are read and unpacked at once; what is made of larger ones costs the system new pages each time."""
 NEAR = 1000
 """Bytes of a line, before and after a place in it, that are looked at: no line is too long then."""
 AFTER = 2
@@ -44,7 +46,12 @@ _PREFIX = re.compile(
             r"(?:=> ?)+(?:#|=> )?",
             r"(?=[\d+]*[A-Za-z_])[\w.@/-]{1,80}\s{0,40}\| ",  # Compose, foreman
             r"[^\t\n]{1,100}\t[^\t\n]{1,100}\t(?=\d{4}-\d\d-\d\dT)",  # `gh run view --log`
-            r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,80} [\w./-]{1,60}(?:\[\d+\])?: ",  # syslog
+            # syslog, `ts`
+            rf"[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} (?:[\w.-]{{1,80}} (?![Ee]rror:)[\w./-]{{1,60}}(?:\[\d+\])?: )?",
+            r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{3,6}\] ",  # Prow
+            r"\[[^\]\n]{1,80}\] {1,4}\| |\+[A-Za-z][\w-]{0,60} \| ",  # act, Earthly
+            r"\[[a-z][\w./-]{0,120}(?::\w{1,20}){0,3}\] {1,4}",  # Drone, kubectl, others that tell several things
+            r"- [\w.-]{1,60} - (?:DEBUG|INFO|ERROR|CRITICAL) - ",  # Python's logging
             r"Step #\d{1,4}(?: - \"[^\"\n]{1,80}\")?: |\[Container\] ",  # Cloud Build, CodeBuild
             r"\{\"log\":\"",  # engines' files
             r"[a-z][\w.+-]{2,60}> (?=\S)",  # Nix
@@ -78,22 +85,21 @@ class Block:
         ends = [end for end in (data.find(b"\n", place, high), data.find(b"\r", place, high)) if end >= 0]
         return begin, min(ends, default=high)
 
-    def text(self, place: int) -> str:
-        """The line at a place, as its program printed it."""
-        begin, end = self.around(place)
+    def text(self, begin: int, end: int) -> str:
+        """A line, as its program printed it."""
         return bare(self.data[begin:end].decode("utf-8", "replace"))
 
     def shown(self, place: int) -> tuple[str, ...]:
         """The line at a place, and those after it that are not empty."""
         begin, end = self.around(place)
-        lines = [self.data[begin:end]]
+        lines = [self.text(begin, end)]
         for _ in range(AFTER):
             at = self.data.find(b"\n", end, end + NEAR)
             if at < 0 or at + 1 >= len(self.data):
                 break
             begin, end = self.around(at + 1)
-            lines.append(self.data[begin:end])
-        return tuple(text for line in lines if (text := bare(line.decode("utf-8", "replace")).rstrip()))
+            lines.append(self.text(begin, end))
+        return tuple(filter(None, lines))
 
 
 def bare(line: str) -> str:
@@ -103,14 +109,15 @@ def bare(line: str) -> str:
         if not match or match.end() == len(line):
             break
         line = line[match.end() :]
-    return _SUFFIX.sub("", line).rstrip()
+    return (_SUFFIX.sub("", line) if line.endswith("}") else line).rstrip()
 
 
 class Log:
     """Cuts the bytes of a log into blocks, each but for the last with the lines that follow its own."""
 
     def __init__(self) -> None:
-        self._held = bytearray()  # plain bytes that belong to the next block, after `_since` of the one before
+        self._held: list[bytes] = []  # plain bytes that belong to the next block, after `_since` of the one before
+        self._size = 0
         self._since = 0
         self._raw = b""  # what may be the beginning of an escape sequence
         self._line = 1
@@ -120,24 +127,43 @@ class Log:
         data = self._raw + data
         at = data.rfind(b"\x1b", max(len(data) - _ESCAPE_LENGTH, 0))
         self._raw, data = (data[at:], data[:at]) if at >= 0 else (b"", data)
-        self._held += _plain(data)
-        while len(self._held) >= BLOCK:
-            yield self._cut(min(len(self._held), 2 * BLOCK))
+        self._hold(_plain(data))
+        if self._size < BLOCK:
+            return
+        held, at = self._taken(), 0
+        while len(held) - at >= BLOCK:
+            block, keep = self._cut(held[at : at + 2 * BLOCK])
+            at += keep
+            yield block
+        self._hold(held[at:])
 
     def close(self) -> Iterator[Block]:
         """The last block, once there is no more."""
-        self._held += _plain(self._raw)
+        self._hold(_plain(self._raw))
         self._raw = b""
-        if self._held:
-            yield Block(bytes(self._held), self._line, self._since, len(self._held))
+        if self._size:
+            held = self._taken()
+            self._hold(held)
+            yield Block(held, self._line, self._since, len(held))
 
     @property
     def lines(self) -> int:
         """How many lines there were; to be asked when it is closed."""
-        return self._line - 1 + self._held.count(b"\n") + (not self._held.endswith(b"\n") if self._held else 0)
+        held = b"".join(self._held)
+        return self._line - 1 + held.count(b"\n") + (not held.endswith(b"\n") if held else 0)
 
-    def _cut(self, size: int) -> Block:
-        data = bytes(memoryview(self._held)[:size])
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._size += len(data)
+
+    def _taken(self) -> bytes:
+        """What is held, in one piece and no longer held; bytes are copied once, however few came at a time."""
+        data = b"".join(self._held)
+        self._held, self._size = [], 0
+        return data
+
+    def _cut(self, data: bytes) -> tuple[Block, int]:
+        """The next block, and how many of its bytes do not belong to the one after it as well."""
         until = len(data)
         for _ in range(AFTER + 2):
             until = data.rfind(b"\n", self._since, until)
@@ -151,8 +177,7 @@ class Log:
         block = Block(data, self._line, self._since, until)
         self._line += data.count(b"\n", 0, keep)
         self._since = until - keep
-        del self._held[:keep]
-        return block
+        return block, keep
 
 
 def _plain(data: bytes) -> bytes:
@@ -183,7 +208,7 @@ def _joined(first: bytes, chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """All members of a gzip file, no more than a block at a time."""
+    """All members of a gzip file, no more than a piece at a time."""
     one = zlib.decompressobj(wbits=31)
     for chunk in chunks:
         left = chunk
@@ -193,7 +218,7 @@ def _gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
                     return  # padding
                 one = zlib.decompressobj(wbits=31)
             try:
-                data = one.decompress(left, BLOCK)
+                data = one.decompress(left, PIECE)
             except zlib.error as error:
                 raise ValueError(f"its gzip data is broken: {error}") from error
             if data:

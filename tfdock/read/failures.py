@@ -20,13 +20,15 @@ STAGES: tuple[str, ...] = Stage.__args__  # type: ignore[attr-defined]
 """In the order in which a build meets them."""
 Has = Annotated[str, StringConstraints(min_length=6, max_length=120, pattern=r"^[ -~]+$")]
 _QUOTES = re.compile("\u00e2\u0080[\u0098\u0099\u009c\u009d]|â€[˜™œ\u009d]|\ufffd{1,3}|[\"'`´‘’‛“”„]")
+_PLAIN = str.maketrans("'`\t", '"" ')
 _QUOTE_IN_LITERAL = re.compile("[\"'`]")
-# What compilers, shells and builders only repeat: source lines, commands, names of tests.
+# What compilers, shells and builders only repeat: source lines, commands, names of tests, titles of commits, probes.
 _REPEATED = re.compile(
     r"\s*[\d+]* *\||\++ |[$#>] |echo |SUBCOMMAND: |\s*#(?:error|warning|include)\b|(?:>>> |--> )?RUN |"
     r"(?:(?:Step|STEP) \d+/\d+ ?:|\[[^\]]{0,40}\d+/\d+\] )(?:RUN|COPY|ADD|FROM|ENV) |"
     r"\[ *(?:RUN|OK|PASSED|-+) *\]|//\S+ +(?:\(cached\) )?PASSED|"
-    r"\S+\.py::|ok \d+ |"
+    r"/[/*] |[*-] \"|(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40} |(?:\S{1,80}: (?:line \d+: )?)?type: |"
+    r"\S+\.py::|ok \d+ |conftest\.\w+:\d+|\S*/CMakeFiles/(?:CMakeTmp|CMakeScratch)/|"
     r"(?:/\S{1,200}/)?(?:gcc|g\+\+|clang|clang\+\+|nvcc|hipcc|cc|c\+\+)(?:-[\d.]+)? -"
 )
 _WARNED = re.compile(
@@ -38,7 +40,7 @@ _WARNED = re.compile(
 # What is told of another time: in a commit, a comment, a script that tries again.
 _TOLD = re.compile(
     r"\b(?:previous(?:ly)?|earlier|last (?:night|week|run|build|time|attempt)|yesterday|[Rr]etrying|for example|"
-    r"e\.g\.|(?:if|when) you (?:see|get)|known issue|[Ww]orkaround)\b"
+    r"e\.g\.|(?:if|when) you (?:see|get)|known issue|[Ww]ork ?around|[Ee]xpected (?:error|failure|exception))\b"
 )
 
 
@@ -67,9 +69,9 @@ class Pattern(_Record):
 
     def match(self, line: str, *, harmless: bool = False) -> Mapping[str, str] | None:
         """What the line gives, where it is one that this pattern means; `line` is `comparable`."""
-        if self.has not in line or line.endswith(" ... ok") or _REPEATED.match(line):
+        if self.has not in line or _is_repeated(line):
             return None
-        if not (self.in_warnings or harmless) and (_WARNED.match(line) or _TOLD.search(line[: line.index(self.has)])):
+        if not (self.in_warnings or harmless) and (_is_warning(line) or _TOLD.search(line[: line.index(self.has)])):
             return None
         return self.found(line)
 
@@ -101,7 +103,8 @@ class Failure(Row):
     out, or {without: …}, {with: …} of a list, {half: jobs}, {for: target}, {nearest: version}.
 
     `harmless`: it is no failure, and told only when asked. `passes` are the stages of which it says that they ended
-    well, so that failures above it no longer count.
+    well, so that failures above it no longer count; `spoils` are those of which the next line like that does not say
+    it, since the tool goes on without what failed.
     """
 
     KEY = ("id",)
@@ -121,12 +124,13 @@ class Failure(Row):
     confirmed: Literal["yes", "maintainer", "no"] = "no"
     harmless: bool = False
     passes: tuple[Stage, ...] = ()
+    spoils: tuple[Stage, ...] = ()
     examples: Examples
 
     @property
     def is_failure(self) -> bool:
         """Whether it is a thing that went wrong."""
-        return not (self.harmless or self.passes)
+        return not (self.harmless or self.passes or self.spoils)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -177,7 +181,21 @@ def compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression)
 
 
-@lru_cache(maxsize=16)  # one line is held against several rows
+_of_line = lru_cache(maxsize=16)
+"""One line is held against several rows."""
+
+
+@_of_line
 def comparable(line: str) -> str:
     """A line with every kind of quote as ", broken ones too, and no tabs: what expressions are held against."""
-    return _QUOTES.sub('"', line).replace("\t", " ")
+    return line.translate(_PLAIN) if line.isascii() else _QUOTES.sub('"', line).replace("\t", " ")
+
+
+@_of_line
+def _is_repeated(line: str) -> bool:
+    return line.endswith(" ... ok") or _REPEATED.match(line) is not None
+
+
+@_of_line
+def _is_warning(line: str) -> bool:
+    return _WARNED.match(line) is not None
