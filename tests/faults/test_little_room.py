@@ -39,6 +39,9 @@ def test_a_disk_that_fills_in_a_phase_ends_it_and_loses_nothing(rig: Rig, which:
                 with filled(disk):
                     outcome = running.finish(90)
             case.failed_in(phase, outcome, 8, "disk-full")
+            if which == "cache" and phase in ("fetch", "compile"):  # Bazel could say so, in a log elsewhere
+                assert [cause["id"] for cause in outcome.build["diagnosis"]] == ["bazel_no_space"]
+                assert "\nbazel_no_space [bazel, sure] " in outcome.stderr
             case.mend()
         with rig.door.opened():
             case.goes_on()

@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import docker
-import pytest
 from build.harness import Running, file_server
 from build.registries import Fault, proxy
 
-from .rig import CONFIGURE, MARKS, MIB, Case, Rig, with_variables
+from .rig import CONFIGURE, MARKS, MIB, Case, Rig, impatient, with_variables
 
 pytestmark = MARKS
 
@@ -57,7 +56,6 @@ def test_a_network_that_is_lost_after_everything_was_fetched_is_not_missed(rig: 
         case.hold("compile")
         with rig.door.opened():
             running = case.until("compile", case.start())
-    case = with_variables(case, TFDOCK_REGISTRY_MIRROR="docker.io=127.0.0.1:1")
     case.release("compile")
     case.ended_well(running.finish())
 
@@ -76,23 +74,25 @@ def as_user(case: Case) -> Case:
     return replace(case, tfdock=replace(case.tfdock, prefix=words))
 
 
-@pytest.mark.parametrize("what", [".", "disk/*/ac/*", "repository/content_addressable/sha256/*"])
-def test_a_cache_of_another_user_is_refused_before_anything_is_compiled(rig: Rig, what: str) -> None:
+def test_a_cache_of_another_user_is_refused_before_anything_is_compiled(rig: Rig) -> None:
     case = as_user(rig.case())
-    foreign = [case.tfdock.cache] if what == "." else list(case.tfdock.cache.glob(what))
-    assert foreign
-    for path in foreign:
-        os.chown(path, 0, 0)
-    case.failed(case.tfdock.build(case.profile), 1, "folder-not-writable")
-    for path in foreign:
-        os.chown(path, USER, USER)
+    for what in (".", "disk/*/ac/*", "repository/content_addressable/sha256/*"):
+        foreign = [case.tfdock.cache] if what == "." else list(case.tfdock.cache.glob(what))
+        assert foreign
+        for path in foreign:
+            os.chown(path, 0, 0)
+        problem = case.failed(case.tfdock.build(case.profile), 1, "folder-not-writable")
+        assert str(foreign[0].parent if what != "." else foreign[0]) in problem["message"]
+        for path in foreign:
+            os.chown(path, USER, USER)
+        case.assert_tidy()
     case.goes_on()
 
 
 # --- output ---------------------------------------------------------------------------------------------------------
 
 LINES, LONG = 100_000_000, 60_000_000
-SILENT = 8
+SILENT, PATIENCE = 8, 4
 NOISE = f"""head -c {LINES} /dev/zero | tr '\\0' x | fold -w 99
 head -c {LONG} /dev/zero | tr '\\0' y
 sleep {SILENT}"""
@@ -100,6 +100,7 @@ sleep {SILENT}"""
 
 def test_a_build_that_prints_much_one_endless_line_and_then_nothing_stays_small_and_goes_on(rig: Rig) -> None:
     case = rig.case("noisy", edits={CONFIGURE: lambda text: text.replace("\n", f"\n{NOISE}\n", 1)})
+    case = impatient(case, PATIENCE)  # so that the silence is long enough for the engine to be asked
     with rig.door.opened():
         running = case.start()
         peak = Peak(running)
@@ -138,24 +139,23 @@ class Peak:
 # --- a registry ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fault", "code"),  # no content is damaged here: this engine has it, and asks for its digest alone
-    [
-        pytest.param(Fault("status", "/manifests/", times=1000, status=503), "registry-unreachable", id="503"),
-        pytest.param(Fault("status", "/manifests/", times=1000, status=401), "registry-denied", id="401"),
-        pytest.param(Fault("reset", "/manifests/", times=1000), "registry-unreachable", id="reset"),
-    ],
+REGISTRY = (  # no content is damaged here: this engine has it, and asks for its digest alone
+    (Fault("status", "/manifests/", times=1000, status=503), "registry-unreachable"),
+    (Fault("status", "/manifests/", times=1000, status=401), "registry-denied"),
+    (Fault("reset", "/manifests/", times=1000), "registry-unreachable"),
 )
-def test_a_registry_that_fails_is_named_and_the_next_build_goes_on(
-    rig: Rig, case: Case, fault: Fault, code: str
-) -> None:
+
+
+def test_a_registry_that_fails_is_named_and_the_next_build_goes_on(rig: Rig, case: Case) -> None:
     mirror = os.environ["TFDOCK_REGISTRY_MIRROR"].rpartition("=")[2]
     with proxy(mirror) as before:
-        before.faults.append(fault)
         broken = with_variables(case, TFDOCK_REGISTRY_MIRROR=f"docker.io={before.address}")
-        problem = case.failed_in("image", broken.tfdock.build(broken.profile), 7, code)
-        assert before.address in problem["message"]
-        before.forget()
+        for fault, code in REGISTRY:
+            before.faults.append(fault)
+            problem = case.failed_in("image", broken.tfdock.build(broken.profile), 7, code)
+            assert before.address in problem["message"]
+            case.assert_tidy()
+            before.forget()
         outcome = broken.tfdock.build(broken.profile)
     case.ended_well(outcome)
     forget_images_of(rig, before.address)
