@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import secrets
 import shutil
 import threading
 from collections.abc import Iterator
@@ -311,8 +312,8 @@ def test_a_rebuilt_base_with_the_same_content_shares_all_whatever_its_cachebuste
         return json.loads(Path(outcome.build["record"]).read_bytes()), outcome
 
     plain = json.loads(Path(warm.first.build["record"]).read_bytes())
-    first, told_first = build("first", "168000000000000001")
-    second, told_second = build("second", "991231231231231231")
+    first, told_first = build("first", secrets.token_hex(9))
+    second, told_second = build("second", secrets.token_hex(9))
     names = ["DOCKER_CACHEBUSTER"]
     assert set(names) <= set(first["toolchain"]["cachebusters"])
     assert "gives every action DOCKER_CACHEBUSTER, another in each image" in Path(told_first.build["log"]).read_text()

@@ -201,7 +201,7 @@ class Desk:
         assert f"phase {phase}" in problem.message
         assert "log: " in problem.message
         assert list(self.settings.wheelhouse.glob("*.whl")) == []
-        if self.engine.alive:
+        if self.engine.ping():
             assert self.left_behind == []
         return problem
 
@@ -341,6 +341,33 @@ def test_the_step_of_an_image_that_an_engine_left_as_it_died_is_cleaned_up_and_n
     assert {state.name for state in desk.engine.containers(IMAGE_LABEL)} == {"other", "run"}
 
 
+def test_a_step_that_cannot_be_noted_and_a_run_that_cannot_be_cleaned_up_end_no_build(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    entry = journal.RunEntry(run="killed", build_id="x", staging="/nowhere", output="/nowhere")
+    with journal.running(desk.settings.state_dir, entry):
+        pass
+    noted: list[object] = []
+
+    def stepped(*words: object) -> None:
+        noted.append(words[-1])
+        denied()
+
+    monkeypatch.setattr(journal, "stepped", stepped)
+    desk.engine.on_build = lambda _: FakeBuild(output=[b" ---> Running in 0123456789ab\n"])
+    with monkeypatch.context() as broken:
+        broken.setattr(journal, "remove_folder", denied)
+        assert desk.build().status == "built"
+    assert noted == ["0123456789ab"]
+    assert any("could not clean up after run killed: [Errno 13]" in notice for notice in desk.notices)
+    assert "killed" in {one.run for one in journal.leftovers(desk.settings.state_dir)}
+    desk.build(force=True)
+    assert desk.left_behind == []
+
+
 def test_what_an_engine_that_died_kept_is_cleaned_up_when_it_is_back(desk: Desk) -> None:
     def die(_: ContainerSpec) -> None:
         desk.engine.alive = False
@@ -357,12 +384,20 @@ def test_what_an_engine_that_died_kept_is_cleaned_up_when_it_is_back(desk: Desk)
     assert desk.left_behind == []
 
 
-def test_an_engine_that_hangs_is_noticed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk.engine, "ping", lambda: False)
+def test_an_engine_that_hangs_is_noticed_and_asked_for_nothing_more(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk.clock.step = 40
     desk.engine.phases["fetch"] = FakeRun(endless=True)
-    problem = desk.fails(EngineHung, "engine-hung", "fetch")
+    with monkeypatch.context() as frozen:
+        frozen.setattr(desk.engine, "ping", lambda: False)
+        problem = desk.fails(EngineHung, "engine-hung", "fetch")
+        assert desk.engine.called("containers") == []
     assert "does not answer a ping" in problem.message
+    assert len(desk.left_behind) > 1
+    desk.engine.phases["fetch"] = FakeRun()
+    assert desk.build().status == "built"
+    assert desk.left_behind == []
 
 
 def test_a_build_that_is_silent_on_an_engine_that_answers_goes_on(desk: Desk) -> None:

@@ -48,7 +48,7 @@ def plainly(workshop: Workshop, plan: Json, folder: Path) -> tuple[bool, str]:
         "--jobs=200",
         "--local_cpu_resources=200",
     ]
-    engine, began = DockerEngine(workshop.host), time.monotonic()
+    engine = DockerEngine(workshop.host)
     container = engine.create(
         ContainerSpec(
             name=f"tfdock-tests-{os.getpid()}-plain",
@@ -83,7 +83,7 @@ def plainly(workshop: Workshop, plan: Json, folder: Path) -> tuple[bool, str]:
         state = engine.state(container)
         assert state is not None
         assert state.exit_code != 0, said
-        return engine.memory_killed(RUN_LABEL, "plain", time.monotonic() - began), said
+        return engine.memory_killed(container), said
     finally:
         engine.remove(container)
 

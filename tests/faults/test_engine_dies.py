@@ -32,7 +32,13 @@ def on_their_way(rig: Rig, mark: str, patience: float | None = None) -> dict[str
     return found
 
 
-@pytest.mark.parametrize(("number", "mended"), [(signal.SIGKILL, PHASES[::2]), (signal.SIGTERM, PHASES[1::2])])
+@pytest.mark.parametrize(
+    ("number", "mended"),
+    [
+        pytest.param(signal.SIGKILL, PHASES[::2], id="SIGKILL"),
+        pytest.param(signal.SIGTERM, PHASES[1::2], id="SIGTERM"),
+    ],
+)
 def test_an_engine_that_dies_costs_no_more_than_the_phase(
     rig: Rig, number: signal.Signals, mended: tuple[str, ...]
 ) -> None:

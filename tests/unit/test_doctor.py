@@ -389,6 +389,18 @@ def test_a_combination_that_nobody_has_tested_is_looked_at_where_that_is_allowed
     assert run(str(profile), "--allow-untested").stdout.startswith("yes:")
 
 
+def test_what_is_left_is_removed_though_the_profile_is_refused(
+    run: Callable[..., Any], settings: Settings, tmp_path: Path
+) -> None:
+    abandoned(settings, tmp_path)
+    profile = tmp_path / "x.yaml"
+    profile.write_text('schema: 1\ntensorflow: "2.18.0"\nbazel: {version: "5.3.0"}\n')
+    result = run(str(profile), "--fix", columns=200)
+    assert result.exit_code == ExitCode.INCOMPATIBLE
+    assert "run1 was removed" in result.stdout
+    assert journal.leftovers(settings.state_dir) == []
+
+
 def test_several_profiles_are_told_apart(run: Callable[..., Any]) -> None:
     result = run("rtx3080", "cpu-native")
     assert "rtx3080: memory" in result.stdout

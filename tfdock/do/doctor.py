@@ -215,8 +215,8 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
         yield Check(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=way)
         return
     for one in left:
-        if reason := tidying.removed(one, settings, engine, info.id):
-            told, way = f"{one.what} is still there: {reason}", "run `tfdock doctor --fix` again when that is mended"
-            yield Check(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=way)
+        if kept := tidying.removed(one, settings, engine, info.id):
+            told = f"{one.what} is still there: {kept.why}"
+            yield Check(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=kept.fix)
         else:
             yield Check(name="leftovers", status=OK, found=f"{one.what} was removed")

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import filelock
@@ -36,9 +36,13 @@ class RunEntry:
 
     @classmethod
     def read(cls, folder: Path) -> RunEntry | None:
-        """The entry in a folder of the journal, or None if it was never completely written."""
+        """The entry in a folder of the journal, or None if it was never completely written.
+
+        What a later version has noted besides is left out: what that run left is to be found all the same.
+        """
         try:
-            return cls(**json.loads((folder / "run.json").read_bytes()))
+            noted = json.loads((folder / "run.json").read_bytes())
+            return cls(**{one.name: noted[one.name] for one in fields(cls) if one.name in noted})
         except (OSError, ValueError, TypeError):
             return None
 
@@ -51,7 +55,7 @@ def new_run_id() -> str:
 @contextmanager
 def running(state: Path, entry: RunEntry) -> Iterator[None]:
     """Write the entry and hold its lock. `clean` removes it; when that could not be done, a later run does."""
-    folder = state / "runs" / entry.run
+    folder = folder_of(state, entry.run)
     with _scan_lock(state):
         folder.mkdir(parents=True)
         lock = filelock.FileLock(folder / "lock")
@@ -63,9 +67,14 @@ def running(state: Path, entry: RunEntry) -> Iterator[None]:
         lock.release()
 
 
+def folder_of(state: Path, run: str) -> Path:
+    """Where the entry of a run lies."""
+    return state / "runs" / run
+
+
 def stepped(state: Path, run: str, container: str) -> None:
-    """Note the container of a step of a run's image: an engine that dies leaves it behind."""
-    folder = state / "runs" / run
+    """Note the container of a step of a run's image: an engine that dies leaves it behind; raises OSError."""
+    folder = folder_of(state, run)
     entry = RunEntry.read(folder)
     if entry is not None:
         write_atomically(folder / "run.json", json.dumps(asdict(replace(entry, step=container))).encode())
@@ -112,14 +121,14 @@ def clean(state: Path, entry: RunEntry, engine: Engine, *, keep_output: bool = F
     """Remove what a run left: its containers, its output base (or not), its staging folder, its entry."""
     for container in engine.containers(RUN_LABEL, entry.run):
         engine.remove(container.id)
-    _clean_step(engine, (RunEntry.read(state / "runs" / entry.run) or entry).step)
+    _clean_step(engine, (RunEntry.read(folder_of(state, entry.run)) or entry).step)
     for volume in engine.volumes(RUN_LABEL, entry.run):
         engine.remove_volume(volume)
     if not keep_output:
         remove_folder(Path(entry.output))
     remove_folder(Path(entry.staging))
     with _scan_lock(state):  # whoever looks whether the run lives makes its lock file anew
-        remove_folder(state / "runs" / entry.run)
+        remove_folder(folder_of(state, entry.run))
 
 
 def _clean_step(engine: Engine, container: str) -> None:

@@ -31,11 +31,16 @@ _LOGIN_FILES = (
     ".pypirc",
     ".git-credentials",
     ".npmrc",
+    ".bazelrc",
+    ".aws/credentials",
     ".config/containers/auth.json",
+    ".config/pip/pip.conf",
 )
+_GIT_FILES = (".gitconfig", ".config/git/config")
+_GIT_NAME = re.compile(r"^\s*name\s*=\s*\"?([^\"#;\n]+)", re.MULTILINE)
 _OF_USERS = ("USER", "USERNAME", "LOGNAME", "ACTOR", "USER_LOGIN", "USER_NAME", "AUTHOR_NAME", "COMMITTER_NAME")
 """How variables end that hold the name of somebody, such as `TFDOCK_REGISTRY_USER`."""
-_OF_HOSTS = ("HOSTNAME", "HOST", "COMPUTERNAME")
+_OF_HOSTS = ("HOSTNAME", "COMPUTERNAME")
 _ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
 
 
@@ -58,8 +63,9 @@ def learn(redactor: Redactor, environment: Mapping[str, str] | None = None) -> N
     # Lines `Name: value`; the names of the headers need not look like those of secrets.
     for line in environment.get("TFDOCK_REMOTE_HEADER", "").splitlines():
         redactor.learn_document({"secret": line.partition(":")[2].strip() or line})
-    docker = environment.get("DOCKER_CONFIG")
-    files = [Path.home() / name for name in _LOGIN_FILES] + ([Path(docker) / "config.json"] if docker else [])
+    files = [Path.home() / name for name in _LOGIN_FILES]
+    files += [Path(folder) / "config.json" for folder in [environment.get("DOCKER_CONFIG")] if folder]
+    files += [Path(file) for file in [environment.get("NETRC")] if file]
     for text in filter(None, map(_text, files)):
         redactor.learn(text)
         with suppress(ValueError, RecursionError):
@@ -82,6 +88,8 @@ def _users(environment: Mapping[str, str]) -> Iterator[str]:
             yield from (found.pw_name, found.pw_gecos.partition(",")[0], Path(found.pw_dir).name)
     with suppress(RuntimeError):
         yield Path.home().name
+        for file in _GIT_FILES:
+            yield from map(str.strip, _GIT_NAME.findall(_text(Path.home() / file)))
 
 
 def _hosts(environment: Mapping[str, str]) -> Iterator[str]:

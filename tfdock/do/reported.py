@@ -50,7 +50,9 @@ def subject_of(name: str | None, profile: str | None, house: Wheelhouse, state: 
     """
     found = _found(name, house, state, preparer)
     if profile and found.profile is None:
-        found = _with_profile(found, preparer, profile)
+        return _with_profile(found, preparer, profile)
+    if profile:
+        return replace(found, notes=(*found.notes, "the profile is the one that was kept, not that of `--profile`"))
     return found
 
 
@@ -71,9 +73,10 @@ def _found(name: str | None, house: Wheelhouse, state: Path, preparer: Preparer)
         return _of_log(path)
     if papers := failed_runs(house, state, name):
         return _of_papers(papers[0])
-    if records := house.record_files() and [one for one in house.record_files() if one.parent.parent.name == name]:
+    if records := [one for one in house.record_files() if one.parent.parent.name == name]:
         newest = max(records, key=lambda one: one.stat().st_mtime)
-        return _of_record(document_of(newest, (build_record.SCHEMA,)) or {}, newest)
+        if record := document_of(newest, (build_record.SCHEMA,)):
+            return _of_record(record, newest)
     return _of_profile(name, house, state, preparer)
 
 

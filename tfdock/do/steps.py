@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
 from tfdock.do import events, journal
-from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo, Output
+from tfdock.do.engine import ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo, Output
 from tfdock.do.engine.carrier import Carrier
 from tfdock.do.room import Room
 from tfdock.do.watch import Lines, Stop, Stopper, watched
@@ -189,7 +189,6 @@ class Steps:
 
         Raises when it was stopped, or its time was up. The container is still there afterwards.
         """
-        began = time.monotonic()  # an earlier try of the same step may have been killed for memory
         container = self.carrier.create(spec)
         self.engine.start(container)
         stopper = self.stopper(
@@ -198,7 +197,7 @@ class Steps:
         )
         state = self.watch(title, lambda output: self._follow(container, output), stopper, tap=tap)
         self.carrier.collect(container, spec)
-        memory = state.oom_killed or self.engine.memory_killed(RUN_LABEL, self.run, time.monotonic() - began)
+        memory = state.oom_killed or self.engine.memory_killed(container)
         if state.exit_code != 0 or memory:
             self.stop.check()
             if stopper.late:
@@ -240,5 +239,9 @@ def ready(engine: Engine, info: EngineInfo, state: Path, listen: events.Listener
     for entry in journal.leftovers(state):
         if entry.engine not in ("", info.id):
             continue
-        journal.clean(state, entry, engine)
-        listen(events.Notice(text=f"cleaned up after run {entry.run}, which had not ended well"))
+        try:
+            journal.clean(state, entry, engine)
+        except OSError as error:  # such as files of another user: what is left of one build ends no other
+            listen(events.Notice(text=f"could not clean up after run {entry.run}: {error}"))
+        else:
+            listen(events.Notice(text=f"cleaned up after run {entry.run}, which had not ended well"))

@@ -23,16 +23,17 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """The same for what is no text."""
+def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool = True) -> None:
+    """The same for what is no text, and may be `private`: for nobody else to read. Where nobody chose the name, what
+    has it already is replaced and not followed."""
     # Here, not above: who only reads needs no locks.
     from tfdock.do.workspace import write_atomically
 
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
+        if follow and path.exists() and not (path.is_file() or path.is_dir()):
             path.write_bytes(data)  # a pipe or a device takes it: nothing is put in the place of `/dev/null`
         else:
-            write_atomically(path.resolve(), data)
+            write_atomically(path.resolve() if follow else path, data, private=private)
     except OSError as error:
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error

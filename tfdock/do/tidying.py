@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from tfdock.do import journal
 from tfdock.do.engine import Engine
 from tfdock.do.settings import Settings
+from tfdock.do.wheelhouse.leftovers import Leftover, half_written, remove_half_written
 from tfdock.do.workspace import Wheelhouse
-from tfdock.errors import Locked, TfdockError
-from tfdock.model import BuildId
+from tfdock.errors import TfdockError
 
-_HALF_WRITTEN = re.compile(r"\..+\.[0-9]+-[0-9]+")
-"""What `write_atomically` writes before it renames."""
+_AGAIN = "run `tfdock doctor --fix` again when that is mended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,41 +20,50 @@ class Found:
 
     what: str
     entry: journal.RunEntry | None = None
-    path: Path | None = None
+    half: Leftover | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Why something could not be removed now, and what somebody can do."""
+
+    why: str
+    fix: str = _AGAIN
 
 
 def found(settings: Settings) -> list[Found]:
-    """What is left of runs that are over; raises OSError where the journal cannot be looked at.
+    """What is left of runs that are over; raises OSError where journal or wheelhouse cannot be looked at.
 
     A file half written counts only where nobody holds the build that it belongs to.
     """
     runs = [Found(what=entry.run, entry=entry) for entry in journal.leftovers(settings.state_dir)]
-    house = Wheelhouse(settings.wheelhouse.absolute())
-    return [*runs, *(Found(what=f"half written {path}", path=path) for path in _half_written(house))]
+    halves = half_written(_house(settings))
+    return [*runs, *(Found(what=f"half written {one.path}", half=one) for one in halves)]
 
 
-def removed(one: Found, settings: Settings, engine: Engine, engine_id: str) -> str:
-    """Remove it; the reason where that cannot be done now, else nothing."""
+def removed(one: Found, settings: Settings, engine: Engine, engine_id: str) -> Kept | None:
+    """Remove it; why not, where that cannot be done now."""
     try:
         if one.entry is not None:
             if one.entry.engine not in ("", engine_id):
-                return "its containers are on another engine"
+                return _of_another_engine(one.entry, settings)
             journal.clean(settings.state_dir, one.entry, engine)
-        elif one.path is not None:
-            one.path.unlink(missing_ok=True)
-    except (TfdockError, OSError) as error:
-        return str(error)
-    return ""
+        elif one.half is not None:
+            remove_half_written(_house(settings), one.half)
+    except TfdockError as error:
+        return Kept(why="; ".join(problem.message for problem in error.problems))
+    except OSError as error:
+        return Kept(why=str(error))
+    return None
 
 
-def _half_written(house: Wheelhouse) -> Iterator[Path]:
-    for folder in sorted(house.root.glob(".tfdock/tf*/*/")):
-        files = [path for path in folder.glob(".*") if _HALF_WRITTEN.fullmatch(path.name) and path.is_file()]
-        if not files:
-            continue
-        with suppress(Locked), house.locked(BuildId(folder.parent.name), patience=0):
-            yield from files
-    files = [path for path in house.root.glob(".tf*") if _HALF_WRITTEN.fullmatch(path.name) and path.is_file()]
-    if files:
-        with house.changing():
-            yield from (path for path in files if path.exists())
+def _of_another_engine(entry: journal.RunEntry, settings: Settings) -> Kept:
+    return Kept(
+        why="its containers are on another engine",
+        fix=f"run `tfdock doctor --fix` with that engine (`DOCKER_HOST`); if it is gone for good, remove "
+        f"{entry.output}, {entry.staging} and {journal.folder_of(settings.state_dir, entry.run)}",
+    )
+
+
+def _house(settings: Settings) -> Wheelhouse:
+    return Wheelhouse(settings.wheelhouse.absolute())

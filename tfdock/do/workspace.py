@@ -238,14 +238,17 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_atomically(path: Path, data: bytes, *, durable: bool = True, private: bool = False) -> None:
     """Write a file that is either the old one or the new one, whatever happens; raises OSError.
 
     One that is not `durable` may be lost or spoilt when the machine goes down, and takes a thousandth of the time.
+    One that is `private` is never anybody else's to read.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     try:
-        temporary.write_bytes(data)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with os.fdopen(os.open(temporary, flags, 0o600 if private else 0o666), "wb") as file:
+            file.write(data)
         if durable:
             _sync(temporary)
         temporary.replace(path)
@@ -258,17 +261,32 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder of ours with everything in it; Bazel leaves folders without write permission."""
+    """Remove a folder of ours with everything in it, whatever the modes of the folders that Bazel leaves."""
+    with suppress(FileNotFoundError):
+        try:
+            _remove(path)
+        except PermissionError:
+            _open_up(path)
+            _remove(path)
 
-    def allow(function: Any, name: str, problem: Any) -> None:
-        if issubclass(problem[0], FileNotFoundError):
-            return  # another run cleans up the same leftover
-        Path(name).parent.chmod(0o700)
-        Path(name).chmod(0o700)
-        function(name)
+
+def _remove(path: Path) -> None:
+    def amiss(function: Any, name: str, problem: Any) -> None:  # noqa: ARG001 - what rmtree calls it with
+        if not issubclass(problem[0], FileNotFoundError):  # another run cleans up the same leftover
+            raise problem[1]
 
     if path.exists():
-        shutil.rmtree(path, onerror=allow)
+        shutil.rmtree(path, onerror=amiss)
+
+
+def _open_up(path: Path) -> None:
+    """Let this user into every folder: through no link, and no file, which the cache may have under another name."""
+    path.chmod(0o700)
+    for folder, names, _ in os.walk(path):
+        for one in (Path(folder, name) for name in names):
+            if not one.is_symlink():
+                with suppress(FileNotFoundError):
+                    one.chmod(0o700)
 
 
 def _sync(path: Path) -> None:

@@ -26,7 +26,7 @@ from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps, ready
 from tfdock.do.watch import Limit, Stop
 from tfdock.do.workspace import Wheelhouse
-from tfdock.errors import Interrupted, TfdockError
+from tfdock.errors import EngineError, Interrupted, TfdockError
 from tfdock.model import Machine
 
 if TYPE_CHECKING:
@@ -280,9 +280,11 @@ class Builder:
             except BaseException as error:
                 papers.failed(error)
                 kept = self._keeps(error, output)
-                # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
-                with suppress(TfdockError, OSError):
-                    journal.clean(self.settings.state_dir, entry, self.engine, keep_output=kept)
+                # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later. An
+                # engine that does not answer is not asked, for minutes, for what it cannot do.
+                if not isinstance(error, EngineError) or self.engine.ping():
+                    with suppress(TfdockError, OSError):
+                        journal.clean(self.settings.state_dir, entry, self.engine, keep_output=kept)
                 if kept:
                     told = f"the output base is kept in {output}; `tfdock cache prune` removes it"
                     self.listen(events.Notice(text=told))

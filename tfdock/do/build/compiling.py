@@ -41,7 +41,8 @@ def _fetched(run: Run) -> None:
     waiting = run.steps.waiting("fetch", "fetches into the same cache")
     lock = run.builder.cache.root / "locks" / "repository"
     with held(lock, "the repository cache", alone=True, waiting=waiting):
-        check_writable(run.repository or run.builder.cache.repository, 3)
+        if run.builder.engine_info.local:  # an engine elsewhere has its caches there
+            check_writable(run.repository or run.builder.cache.repository, 3)
         _external(run)
         run.carry_out(run.plan.phases[0])
 

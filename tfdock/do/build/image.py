@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,10 @@ class _Noted:
 
     def feed(self, data: bytes) -> None:
         """Take what the builder says, message by message."""
-        if found := _RUNNING.match(data):
+        found = _RUNNING.match(data)
+        if not found:
+            return
+        with suppress(OSError):  # a note that cannot be taken is no reason to end a build
             journal.stepped(self.run.builder.settings.state_dir, self.run.name, found[1].decode())
 
     def told(self, line: str) -> str:
@@ -139,5 +143,6 @@ def _take_disk_cache(run: Run) -> None:
     disk = run.builder.cache.disk(run.toolchain)
     waiting = run.steps.waiting("image", f"has the disk cache {disk.key} for itself")
     run.locks.enter_context(disk.held(alone=False, waiting=waiting))
-    check_writable(disk.folder, 2)
+    if run.builder.engine_info.local:
+        check_writable(disk.folder, 2)
     disk.describe({**described_toolchain(run.toolchain_file), "base": str(run.plan.resolution.base)})

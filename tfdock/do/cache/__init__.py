@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -248,17 +249,29 @@ def check_writable(folder: Path, depth: int) -> None:
 
     Bazel runs as this user: on such a one it fails, or keeps nothing and compiles all of it the next time too.
     """
-    if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
-        raise BuildFailed(
-            Problem(
-                code="folder-not-writable",
-                message=f"cannot write to {folder}: it belongs to user {folder.stat().st_uid}",
-                fix=f"was a build run as another user? `sudo chown -R {os.getuid()}:{os.getgid()}` the cache, or "
-                "give another (`--cache-dir`)",
-            )
-        )
+    folder = folder.resolve()  # the whole part of a cache may be a link to a larger disk
+    if not folder.is_dir():
+        return
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise BuildFailed(_not_writable(folder))
     for one in folders(folder) if depth else ():
         check_writable(one, depth - 1)
+
+
+def _not_writable(folder: Path) -> Problem:
+    about, here = folder.stat(), os.geteuid()
+    why, way = f"it belongs to user {about.st_uid}", f"`sudo chown -R {here}:{os.getegid()}` the cache"
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        why, way = "its file system is read-only", "have it mounted so that it can be written to"
+    elif about.st_uid == here:
+        why, way = f"its mode is {stat.filemode(about.st_mode)}", "`chmod -R u+rwX` the cache"
+    else:
+        way = f"was a build run as another user? {way}"
+    return Problem(
+        code="folder-not-writable",
+        message=f"cannot write to {folder}: {why}",
+        fix=f"{way}, or give another (`--cache-dir`)",
+    )
 
 
 # --- files --------------------------------------------------------------------------------------------------------

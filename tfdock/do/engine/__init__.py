@@ -226,8 +226,8 @@ class Engine(Protocol):
     def remove_volume(self, name: str) -> None:
         """Remove a volume that no container has; silent when it is absent."""
 
-    def memory_killed(self, label: str, value: str, seconds: float) -> bool:
-        """Whether an out-of-memory event struck a container with that label in the last so many seconds."""
+    def memory_killed(self, container: str) -> bool:
+        """Whether an out-of-memory event struck the container of that id, be it still there or not."""
 
     def attach(self, container: str) -> int:
         """Start it with this process's terminal attached, return its exit code (`tfdock shell`)."""

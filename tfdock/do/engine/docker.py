@@ -374,9 +374,7 @@ class DockerEngine:
 
     def _why_stopped(self, progress: Progress, code: int | None) -> None:
         """Raise what an exit code may hide: 137 alone is a memory kill, `docker kill`, or an engine going down."""
-        if code == _KILLED and self._oom_events(
-            {"container": progress.container}, time.monotonic() - progress.started
-        ):
+        if code == _KILLED and progress.container and self.memory_killed(progress.container):
             raise step_killed(progress.step)
         if progress.full:
             raise refusal(f"run `{progress.step}`", "no space left on device, as its output says")
@@ -605,20 +603,17 @@ class DockerEngine:
     def remove_volume(self, name: str) -> None:
         self._query(f"remove the volume {name}", _unless(_ABSENT, lambda client: client.remove_volume(name)))
 
-    def memory_killed(self, label: str, value: str, seconds: float) -> bool:
-        return bool(self._oom_events({"label": f"{label}={value}"}, seconds))
-
-    def _oom_events(self, filters: Mapping[str, str], seconds: float) -> list[dict[str, Any]]:
-        """A bounded query of what was: a live event stream stops without a word (moby/moby#12023)."""
+    def memory_killed(self, container: str) -> bool:
+        # A bounded query of what was: a live event stream stops without a word (moby/moby#12023). From the beginning,
+        # for no clock says when the container's was: this machine's and the engine's are set, and machines sleep.
         info: Mapping[str, Any] = self._query("tell the time", lambda client: client.info())
-        now = timestamp(info["SystemTime"])
-        begin = now - seconds  # by the engine's own clock: this machine's may go differently, and be set
-        wanted = {"event": "oom", **filters}
+        until = f"{timestamp(info['SystemTime']):.6f}"
+        wanted = {"event": "oom", "container": container}
 
         def request(client: Sdk) -> list[dict[str, Any]]:
-            return list(client.events(f"{begin:.6f}", f"{now:.6f}", wanted, decode=True))
+            return list(client.events("1", until, wanted, decode=True))
 
-        return self._query("list its events", request)
+        return bool(self._query("list its events", request))
 
     # The terminal -------------------------------------------------------------------------------------------
 

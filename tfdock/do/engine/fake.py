@@ -14,7 +14,6 @@ import shutil
 import tarfile
 import tempfile
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -83,7 +82,6 @@ class _Container:
         self.changed = threading.Condition()
         self.status, self.exit_code = "created", 0
         self.run = FakeRun()
-        self.ended_at = 0.0
         self._killed: int | None = None
 
     def start(self, run: FakeRun, seen: ContainerSpec) -> None:
@@ -133,7 +131,7 @@ class _Container:
             self._print(traceback.format_exc().encode())
             code = 1
         with self.changed:
-            self.status, self.exit_code, self.ended_at = "exited", code, time.time()
+            self.status, self.exit_code = "exited", code
             self.changed.notify_all()
 
     def _work(self) -> int:
@@ -178,7 +176,7 @@ class FakeEngine:
         self.volume_labels: dict[str, Mapping[str, str]] = {}
         """The volumes that there are, by name. What is in one lies in a folder, which runs are given instead."""
         self._containers: dict[str, _Container] = {}
-        self._killed: list[_Container] = []
+        self._killed: set[str] = set()
         self._failures: dict[str, list[tuple[TfdockError, int]]] = {}
 
     def fail_next(self, method: str, error: TfdockError, *, after: int = 0) -> None:
@@ -308,7 +306,7 @@ class FakeEngine:
         seen = self._resolved(found.spec)
         found.start(self.on_run(seen), seen)
         if found.run.oom_killed:
-            self._killed.append(found)
+            self._killed.add(found.id)
 
     def follow(self, container: str, skip: int = 0) -> Iterator[bytes]:
         failure = self._failure("follow")
@@ -393,12 +391,9 @@ class FakeEngine:
         if self.volume_labels.pop(name, None) is not None:
             shutil.rmtree(self._volume(name))
 
-    def memory_killed(self, label: str, value: str, seconds: float) -> bool:
-        self._called("memory_killed", label, value, seconds)
-        since = time.time() - seconds
-        return any(
-            container.spec.labels.get(label) == value and container.ended_at >= since for container in self._killed
-        )
+    def memory_killed(self, container: str) -> bool:
+        self._called("memory_killed", container)
+        return container in self._killed
 
     def attach(self, container: str) -> int:
         self._called("attach", container)

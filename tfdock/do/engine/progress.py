@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import string
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tfdock.do.engine.words import registry_refusal, speaks_of_full_disk, step_refusal
@@ -25,7 +24,6 @@ class Progress:
     container: str = ""
     image: str = ""
     full: bool = False
-    started: float = field(default_factory=time.monotonic)
 
     def take(self, message: Mapping[str, Any]) -> None:
         # The id comes from `aux`; the SDK's high level takes it from the log text, which any RUN can print.

@@ -7,13 +7,14 @@ import re
 import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock.do import journal
 from tfdock.do.wheelhouse.catalogue import Held, Recorded, records
 from tfdock.do.workspace import PULLED, Wheelhouse, kept_files
+from tfdock.errors import Locked
 from tfdock.inspect.simple_index import METADATA_SUFFIX
 from tfdock.model import BuildId
 
@@ -25,6 +26,10 @@ _TEMPORARY = re.compile(
     r"\.(?:index\.html|index\.json|[0-9a-f]{64}\.json|.+\.constraints\.txt|.+\.whl\.metadata)\.[0-9]+-[0-9]+"
 )
 """What `write_atomically` writes before it renames; who holds the wheelhouse knows that nobody is at it."""
+
+_HALF_WRITTEN = re.compile(r"\..+\.[0-9]+-[0-9]+")
+"""The same in the folder of a build, where all is ours; who holds the build id knows that nobody is at it."""
+_HALF = "half written file"
 
 Trace = frozenset[tuple[str, int, float, int]]
 """Path, inode, time and size of a file, or of a folder and all that is in it: whatever is written changes one."""
@@ -77,6 +82,28 @@ def left_behind(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterat
     yield from _abandoned(house, state, busy)
     yield from _strays(house)
     yield from _broken_off(house)
+
+
+def half_written(house: Wheelhouse) -> Iterator[Leftover]:
+    """Files that were never written to their end, as far as nobody holds what they belong to; raises OSError."""
+    if any(one.what == _HALF for one in _strays(house)):
+        with house.changing():
+            found = [one for one in _strays(house) if one.what == _HALF]
+        yield from found
+    for folder in _record_folders(house):
+        files = [path for path in _entries(folder) if _HALF_WRITTEN.fullmatch(path.name) and path.is_file()]
+        build_id = BuildId(folder.parent.name)
+        # Another user's folder, in a wheelhouse that several share, is that user's to look after.
+        with suppress(Locked, PermissionError), house.locked(build_id, patience=0) if files else nullcontext():
+            found = [Leftover(path=path, what=_HALF, trace=_trace(path), build_id=build_id) for path in files]
+            yield from (one for one in found if one.trace)
+
+
+def remove_half_written(house: Wheelhouse, one: Leftover) -> None:
+    """Remove what `half_written` found, unless it has changed since; raises Locked where somebody is at it."""
+    with house.locked(one.build_id, patience=0) if one.build_id else house.changing():
+        if one.is_still_there():
+            one.path.unlink()
 
 
 # --- of builds ------------------------------------------------------------------------------------------------------
@@ -160,7 +187,7 @@ def _strays(house: Wheelhouse) -> Iterator[Leftover]:
     own = house.root / ".tfdock"
     for path in (*_entries(house.root), *_files(house.root / "simple"), *_entries(own), *_entries(own / "coverage")):
         if _TEMPORARY.fullmatch(path.name) and path.is_file():
-            yield Leftover(path=path, what="half written file", trace=_trace(path))
+            yield Leftover(path=path, what=_HALF, trace=_trace(path))
         elif path.name.endswith(f".whl{METADATA_SUFFIX}") and not path.with_suffix("").exists():
             yield Leftover(path=path, what="metadata without its wheel", trace=_trace(path))
 

@@ -63,7 +63,7 @@ def doctor(
     settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
     plans, refused, problems = _planned(settings, profiles or [], allow_untested=allow_untested)
     # What is refused for itself can be built on no machine: there is nothing to compare with this one.
-    compare = plans or not profiles
+    compare = plans or not profiles or fix
     checks = examine(settings, local_engine(), plans, knowledge_for(settings), fix=fix) if compare else []
     checks = [*checks, *refused]
     failed = [check for check in checks if check.status == "failed"]
