@@ -24,7 +24,7 @@ from tfdock.do.steps import Steps
 from tfdock.do.watch import Stop
 from tfdock.errors import NetworkError, Problem
 from tfdock.inspect.diagnose import Diagnostician
-from tfdock.inspect.log_lines import BLOCK, Log, bare, unpacked
+from tfdock.inspect.log_lines import BLOCK, NEAR, Block, Log, bare, unpacked
 from tfdock.talk import ci_log
 from tfdock.talk.app import app, preparer_for, settings_for
 from tfdock.talk.diagnosis import lines
@@ -110,6 +110,21 @@ def test_a_log_may_be_coloured_overwritten_packed_or_broken(log: bytes) -> None:
     (found,) = diagnosed(log).findings
     assert (found.id, found.line, found.values) == ("nvcc_unsupported_arch", 2, {"arch": "compute_35"})
     assert diagnosed(*[log[at : at + 1] for at in range(len(log))]) == diagnosed(log)
+
+
+def test_a_line_is_cut_between_words_and_only_where_it_is_too_long() -> None:
+    def around(before: bytes, after: bytes) -> tuple[bytes, bytes]:
+        data = before + b"HERE" + after
+        begin, end = Block(data, 1, 0, len(data)).around(len(before))
+        return data[begin : len(before)], data[len(before) + 4 : end]
+
+    fits = b"abc " * (NEAR // 4)
+    assert around(b"x\n" + fits, fits[:-4] + b"\nx") == (fits, fits[:-4])
+    assert around(fits, fits[:-4]) == (fits, fits[:-4])
+    long = around(b"x" * 50 + b" " + fits[:-40], b" " + fits[:-40] + b"y" * 50)
+    assert long == (fits[:-40], b" " + fits[:-41])
+    # Where there is no word, there is no half of one.
+    assert around(b"x" * 5000, b"y" * 5000) == (b"x" * NEAR, b"y" * (NEAR - 4))
 
 
 def test_however_a_log_is_cut_the_same_is_found() -> None:

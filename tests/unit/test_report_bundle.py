@@ -177,14 +177,40 @@ def test_programs_get_the_same(place: Place) -> None:
     assert document["notes"] == ["there is no lock beside the profile"]
 
 
-def test_the_log_itself_is_never_written_over(place: Place) -> None:
-    log = place.root / "ci.log"
+def test_what_is_reported_is_never_written_over(place: Place) -> None:
+    log, profile = place.root / "ci.log", place.profile()
     log.write_bytes(LOG)
     (place.root / "link").symlink_to(log)
-    for output in ("ci.log", "link"):
-        result = place.run("--bundle", "ci.log", "-o", output)
-        assert (result.exit_code, "is the log itself" in result.stderr) == (2, True)
-    assert log.read_bytes() == LOG
+    for output in ("ci.log", "link", "my.yaml"):
+        result = place.run("--bundle", "ci.log", "--profile", "my.yaml", "-o", output)
+        assert (result.exit_code, "is what it reports" in result.stderr) == (2, True)
+    assert (log.read_bytes(), profile.read_text()) == (LOG, PROFILE)
+
+
+def test_nobody_else_reads_it_before_it_was_looked_through(place: Place) -> None:
+    place.fail(place.profile())
+    path = place.root / "report.zip"
+    path.write_bytes(b"")
+    path.chmod(0o644)
+    place.bundle()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_name_that_nobody_chose_leads_nowhere_else(place: Place) -> None:
+    place.fail(place.profile())
+    name, other = place.root / f"tfdock-report-{RUN}.zip", place.root / "other"
+    other.write_text("somebody's")
+    for kind in ("link", "pipe"):
+        name.unlink(missing_ok=True)
+        name.symlink_to(other) if kind == "link" else os.mkfifo(name)
+        assert place.run("--bundle").exit_code == 0
+        assert (name.is_symlink(), other.read_text()) == (False, "somebody's")
+        assert unpacked(name.read_bytes())
+    # What was asked for is done: also through a link.
+    name.unlink()
+    name.symlink_to(other)
+    assert place.run("--bundle", "-o", name).exit_code == 0
+    assert (name.is_symlink(), unpacked(other.read_bytes()) != {}) == (True, True)
 
 
 def test_the_same_material_gives_the_same_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +246,9 @@ def test_a_run_is_named_by_profile_build_id_log_folder_or_papers(place: Place) -
     found = [place.bundle(name) for name in names]
     assert [document_of(files, "run.json")["run"] for files in found] == [RUN] * len(names)
     assert all(sorted(files) == ORDINARY for files in found)
+    files = place.bundle(log, "--profile", "other.yaml")
+    assert text_of(files, "profile/my.yaml") == PROFILE
+    assert "the profile is the one that was kept, not that of `--profile`" in text_of(files, "README.txt")
 
 
 def test_a_profile_that_was_changed_since_is_that_of_the_run(place: Place) -> None:
@@ -268,6 +297,8 @@ def test_a_record_is_packed_with_its_log(place: Place) -> None:
             "README.txt", "diagnosis.json", "environment.json", "log.txt", "plan.json", "record.json",
         ]  # fmt: skip
         assert "the record is of a build that ended well" in text_of(files, "README.txt")
+    log.with_name("record.json").write_text("{")
+    assert "[nothing-to-report]" in place.run("--bundle", plan.build_id).stderr
 
 
 def test_a_run_that_was_killed_is_found_and_one_that_lives_is_not(place: Place, tmp_path: Path) -> None:
@@ -314,14 +345,15 @@ def encodings(secret: str) -> str:
 
 def test_no_canary_leaves_its_cage(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     canaries = {name: f"c4nary/{name}+42" for name in (
-        "variable", "header", "log", "profile", "lock", "record", "docker", "netrc", "problem", "setting",
+        "variable", "pat", "header", "log", "profile", "lock", "record", "docker", "netrc", "problem", "setting",
     )}  # fmt: skip
-    names = ["annacanary", "canaryhost", "10.77.88.99", "anna.canary@example.org"]
+    names = ["annacanary", "Annabel Canary", "canaryhost", "10.77.88.99", "anna.canary@example.org"]
     monkeypatch.setattr(socket, "gethostname", lambda: "canaryhost.example.org")
     monkeypatch.setattr("tfdock.do.personal._addresses", lambda: iter(["10.77.88.99"]))
     for name, value in {
         "USER": "annacanary",
         "CI_API_TOKEN": canaries["variable"],
+        "GH_PAT": canaries["pat"],
         "TFDOCK_REMOTE_HEADER": f"x-anything: {canaries['header']}",
         "TFDOCK_REMOTE_CREDENTIAL_HELPER": str(place.root / "helper"),
         "DOCKER_HOST": f"tcp://anna:{urllib.parse.quote(canaries['setting'], safe='')}@canaryhost:2376",
@@ -331,7 +363,8 @@ def test_no_canary_leaves_its_cage(place: Place, monkeypatch: pytest.MonkeyPatch
     login = base64.b64encode(f"somebody:{canaries['docker']}".encode()).decode()
     (place.root / ".docker").mkdir()
     (place.root / ".docker/config.json").write_text(json.dumps({"auths": {"ghcr.io": {"auth": login}}}))
-    (place.root / ".netrc").write_text(f"machine example.org login somebody password {canaries['netrc']}\n")
+    (place.root / ".netrc").write_text(f"machine example.org\n  login somebody\n  password {canaries['netrc']}\n")
+    (place.root / ".gitconfig").write_text('[user]\n\tname = "Annabel Canary"\n')
 
     profile = place.profile(
         f"# password: {canaries['profile']} {canaries['profile'].encode().hex()}, by {' '.join(names)}\n{PROFILE}",
@@ -371,6 +404,7 @@ def test_this_machine_is_known_by_its_names_and_addresses(place: Place) -> None:
     known = personal.known(
         Settings(), {"USER": "a", "TFDOCK_REGISTRY_USER": "annacanary", "GITHUB_ACTOR": "actorcanary"}
     )
+    assert personal.known(Settings(), {"HOST": "x86_64-conda-linux-gnu"}).hosts.isdisjoint({"x86_64-conda-linux-gnu"})
     assert {"a", "annacanary", "actorcanary", pwd.getpwuid(os.getuid()).pw_name} <= known.users
     assert socket.gethostname() in known.hosts
     assert known.places[str(place.root)] == "<home>"
@@ -446,6 +480,19 @@ def test_what_was_printed_for_a_terminal_steers_none(place: Place) -> None:
     files = place.bundle()
     for text in files.values():
         assert all(one.isprintable() or one in "\n\t" for one in text.decode())
+
+
+@pytest.mark.parametrize("shift", range(0, 60, 12))
+def test_half_a_secret_of_a_long_line_is_no_part_of_its_diagnosis(place: Place, shift: int) -> None:
+    """Of a long line the diagnosis has the part around the cause, and so not always the name before a secret."""
+    secret, words = "hunter2" + "canary" * 8, " y" * 480
+    cause = f" {'z' * (30 - shift // 2)} a.cc:1:1: fatal error: x.h: No such file or directory"
+    place.fail(
+        place.profile(), f"MY_TOKEN={secret}{words}{cause}{words} {'z' * (shift // 2)} {secret} end\n".encode()
+    )
+    files = place.bundle()
+    assert document_of(files, "diagnosis.json")["findings"][0]["id"] == "header_not_found"
+    assert not [name for name, data in files.items() if b"canary" in data or b"hunter" in data]
 
 
 def test_a_huge_log_is_bounded(place: Place) -> None:

@@ -63,9 +63,12 @@ def learn(redactor: Redactor, environment: Mapping[str, str] | None = None) -> N
     # Lines `Name: value`; the names of the headers need not look like those of secrets.
     for line in environment.get("TFDOCK_REMOTE_HEADER", "").splitlines():
         redactor.learn_document({"secret": line.partition(":")[2].strip() or line})
-    files = [Path.home() / name for name in _LOGIN_FILES]
-    files += [Path(folder) / "config.json" for folder in [environment.get("DOCKER_CONFIG")] if folder]
-    files += [Path(file) for file in [environment.get("NETRC")] if file]
+    docker, netrc = environment.get("DOCKER_CONFIG"), environment.get("NETRC")
+    files = [
+        *(Path.home() / name for name in _LOGIN_FILES),
+        *([Path(docker) / "config.json"] if docker else []),
+        *([Path(netrc)] if netrc else []),
+    ]
     for text in filter(None, map(_text, files)):
         redactor.learn(text)
         with suppress(ValueError, RecursionError):

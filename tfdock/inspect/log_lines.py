@@ -18,6 +18,8 @@ PIECE = 1 << 16
 """Bytes that are read and unpacked at once; what is made of larger ones costs the system new pages each time."""
 NEAR = 1000
 """Bytes of a line, before and after a place in it, that are looked at: no line is too long then."""
+_WORD = 300
+"""Bytes of a word that is left out where a line was cut in it."""
 AFTER = 2
 """Lines after one that are shown with it."""
 _LONGEST = 512
@@ -79,11 +81,17 @@ class Block:
     until: int
 
     def around(self, place: int) -> tuple[int, int]:
-        """Begin and end of the line at a place, as far as it is looked at; a lone CR ends a line too."""
+        """Begin and end of the line at a place, as far as it is looked at; a lone CR ends a line too.
+
+        Of a longer line no half words are left at its ends: half a secret cannot be known for one.
+        """
         data, low, high = self.data, max(place - NEAR, 0), min(place + NEAR, len(self.data))
-        begin = max(data.rfind(b"\n", low, place), data.rfind(b"\r", low, place)) + 1 or low
-        ends = [end for end in (data.find(b"\n", place, high), data.find(b"\r", place, high)) if end >= 0]
-        return begin, min(ends, default=high)
+        first = max(low - 1, 0)
+        begin = max(data.rfind(b"\n", first, place), data.rfind(b"\r", first, place)) + 1
+        ends = (data.find(b"\n", place, high + 1), data.find(b"\r", place, high + 1))
+        word = data.find(b" ", low, low + _WORD) + 1 if low else 0
+        last = data.rfind(b" ", high - _WORD, high) if high < len(data) else -1
+        return begin or word or low, min((end for end in ends if end >= 0), default=last if last >= 0 else high)
 
     def text(self, begin: int, end: int) -> str:
         """A line, as its program printed it."""

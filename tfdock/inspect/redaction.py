@@ -18,9 +18,10 @@ from tfdock.inspect.private_keys import private_keys
 from tfdock.inspect.spellings import SHORTEST, Value, unescaped
 
 _GENERIC = {
-    "admin", "build", "builder", "buildkitsandbox", "ci", "container", "debian", "default", "docker", "fedora",
-    "home", "host", "jenkins", "localhost", "localdomain", "nobody", "root", "runner", "shared", "tensorflow",
-    "test", "tf", "tfdock", "ubuntu", "user", "vagrant", "work", "worker",
+    "admin", "bazel", "build", "builder", "buildkitsandbox", "ci", "container", "cuda", "debian", "default", "dev",
+    "docker", "fedora", "git", "gpu", "home", "host", "jenkins", "linux", "localhost", "localdomain", "nobody",
+    "nvidia", "python", "root", "runner", "shared", "tensorflow", "test", "tf", "tfdock", "ubuntu", "user", "vagrant",
+    "work", "worker",
 }  # fmt: skip
 """Names of nobody, which would take half of a log with them."""
 _SHORTEST_NAME, _SHORTEST_LEARNT, _SHORTEST_WORD = 3, 8, 12
@@ -32,13 +33,12 @@ _LONGEST = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is to go because of this machine: names of users and hosts, addresses, the secrets that its variables and
-    logins hold, and its folders, each with what it is called instead (`<home>`)."""
+    """What is to go because of this machine: names of users and hosts, addresses, and its folders, each with what it
+    is called instead (`<home>`)."""
 
     users: frozenset[str] = frozenset()
     hosts: frozenset[str] = frozenset()
     addresses: frozenset[str] = frozenset()
-    secrets: frozenset[str] = frozenset()
     places: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -52,8 +52,14 @@ _SECRET_NAME = (
 _NO_SECRET = r"(?![\w-]{0,40}(?i:helper|file|path|dir|url|sock|name|type|count|limit|length|size)\b)"
 """How names of other things go on: `TOKEN_FILE`."""
 _NAMED = re.compile(rf"{_SECRET_NAME}{_NO_SECRET}")
+_VARIABLE = (
+    r"(?:[A-Z0-9_]{0,60}_(?:PASS|PWD|PAT)|SSHPASS|(?:[A-Z0-9_]{0,60}_)?(?:DEPLOY|SIGNING|ENCRYPTION|MASTER|SSH)_KEY)"
+)
+"""Names of secrets that only variables have, in capitals."""
+# A quote that is escaped ends nothing, and one that is never closed goes on to the end of its line.
 _VALUE = (
-    rf"(?:(?P<quote>\\?[\"'])(?P<a>[^\n]{{1,{_LONGEST}}}?)(?P=quote)|(?P<b>[^\s\"'<>][^\s\"'<>]{{0,{_LONGEST}}}))"
+    rf"(?:\$?(?P<quote>\\?[\"'])(?P<a>[^\n]{{1,{_LONGEST}}}?)(?:(?<!\\)(?P=quote)|(?=\n|\Z))"
+    rf"|(?P<b>[^\s\"'<>][^\s\"'<>]{{0,{_LONGEST}}}))"
 )
 _NOTHING = re.compile(
     r"(?i:true|false|none|null|yes|no|nil|undefined|auto|\d{1,3}|\W*|\$\{?\w+\}?|\$\{\{.*|%\w+%|<[\w ]+>.*|\*+\W*)"
@@ -67,104 +73,92 @@ class _Rule:
 
     kind: str
     expression: re.Pattern[str]
-    learns: bool = True
+    learns: bool
+
+
+def _rule(kind: str, pattern: str, *, learns: bool = True) -> _Rule:
+    return _Rule(kind, re.compile(pattern), learns)
 
 
 _RULES = (
-    _Rule("login", re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]{0,20}://(?P<a>[^/?#\s\"'<>]{1,400})@")),
-    _Rule("secret", re.compile(r"\"headers\\?\"\s{0,40}:\s{0,40}\{(?P<a>[^{}]{1,4000})\}"), learns=False),
-    _Rule(
+    # A password may hold what ends a host, as long as it is no port.
+    _rule(
+        "login",
+        r"\b[a-zA-Z][a-zA-Z0-9+.-]{0,20}://"
+        r"(?P<a>[^/?#\s\"'<>]{1,400}|[^/?#\s\"'<>:@]{1,100}:(?!\d{0,5}[/?#])[^\s\"'<>]{1,300})@",
+    ),
+    _rule("secret", r"\"headers\\?\"\s{0,40}:\s{0,40}\{(?P<a>[^{}]{1,4000})\}", learns=False),
+    _rule(
         "secret",
-        re.compile(
-            r"(?i:\b(?:proxy-)?authorization|\b(?:set-)?cookie2?|\bx-[\w-]{0,40}(?:token|key|secret|auth|art-api)[\w-]{0,20})"
-            r"\\?[\"']?[ \t]{0,3}[:=][ \t\[]{0,4}\\?[\"']?(?P<a>[^\"'\n\\]{1,4000})"
-        ),
+        r"(?i:\b(?:proxy-)?authorization|\b(?:set-)?cookie2?|\bx-[\w-]{0,40}(?:token|key|secret|auth|art-api)[\w-]{0,20})"
+        r"\\?[\"']?[ \t]{0,3}[:=][ \t\[]{0,4}\\?[\"']?(?P<a>[^\"'\n\\]{1,4000})",
     ),
-    _Rule("secret", re.compile(r"\b[Bb]earer[ \t]+(?P<a>[A-Za-z0-9+/=._~-]{8,4000})")),
-    _Rule("secret", re.compile(r"(?<![\w-])--[\w-]{0,40}header[= ]\\?[\"']?[\w-]{1,60}=(?P<a>[^\"'\n]{1,4000})")),
-    _Rule("secret", re.compile(rf"(?<![\w-])--?[\w-]{{0,40}}{_NAMED.pattern}[\w-]{{0,20}}[ \t]+{_VALUE}")),
-    # Dockerfiles have a space as well: `ENV NAME value`. Other names that only variables have, in capitals.
-    _Rule("secret", re.compile(rf"\b(?:ENV|ARG)[ \t]+\w{{0,60}}{_NAMED.pattern}\w{{0,60}}[ \t]+{_VALUE}")),
-    _Rule(
+    _rule("secret", r"\b[Bb]earer[ \t]+(?P<a>[A-Za-z0-9+/=._~-]{8,4000})"),
+    _rule("secret", r"(?<![\w-])--[\w-]{0,40}header[= ]\\?[\"']?[\w-]{1,60}=(?P<a>[^\"'\n]{1,4000})"),
+    _rule("secret", rf"(?<![\w-])--?[\w-]{{0,40}}{_NAMED.pattern}[\w-]{{0,20}}[ \t]+{_VALUE}"),
+    # Dockerfiles have a space as well: `ENV NAME value`.
+    _rule("secret", rf"\b(?:ENV|ARG)[ \t]+(?:\w{{0,60}}{_NAMED.pattern}\w{{0,60}}|{_VARIABLE})[ \t]+{_VALUE}"),
+    _rule("secret", rf"(?<![A-Z0-9_-]){_VARIABLE}[ \t]{{0,3}}[=:](?![:/=])[ \t]{{0,3}}{_VALUE}"),
+    _rule(
         "secret",
-        re.compile(
-            r"(?<![A-Z0-9_-])(?:[A-Z0-9_]{0,60}_(?:PASS|PWD|PAT)|SSHPASS"
-            rf"|(?:[A-Z0-9_]{{0,60}}_)?(?:DEPLOY|SIGNING|ENCRYPTION|MASTER|SSH)_KEY)"
-            rf"[ \t]{{0,3}}[=:](?![:/=])[ \t]{{0,3}}{_VALUE}"
-        ),
+        r"\becho[ \t]+(?:-n[ \t]+)?\\?[\"']?(?P<a>[^\s\"'|]{1,4000})[^\n|]{0,9}\|[^\n|]{0,300}--password-stdin",
     ),
-    _Rule(
+    _rule("secret", r"\b(?:sshpass[ \t]+|twine\b[^\n]{0,300}?\s)-p[ =]?(?P<b>[^\s\"']{1,400})"),
+    _rule("secret", r"\b(?:docker|podman) login\b[^\n]{0,300}?\s-p[ =]?(?P<b>\S{1,400})"),
+    _rule(
+        "login",
+        r"\bcurl\b[^\n]{0,400}?\s(?:(?:-u|--(?:proxy-)?user)[ =]?\\?[\"']?(?P<a>[^\s\"']{1,400})"
+        r"|-[A-Za-z]{1,8}u ?\\?[\"']?(?P<b>[^\s\"':]{1,100}:[^\s\"']{1,300}))",
+    ),
+    # Of .netrc, which most people write in several lines.
+    _rule("secret", r"\blogin\s{1,9}\S{1,200}\s{1,9}password\s{1,9}(?P<b>\S{1,400})"),
+    _rule(
         "secret",
-        re.compile(
-            r"\becho[ \t]+(?:-n[ \t]+)?\\?[\"']?(?P<a>[^\s\"'|]{1,4000})[^\n|]{0,9}\|[^\n|]{0,300}--password-stdin"
-        ),
+        r"[?&;](?i:sig|signature|key|x-amz-(?:signature|credential|security-token)|policy|key-pair-id"
+        r"|[\w-]{0,40}(?:token|password|secret|auth))=(?P<a>[^&\s\"'<>]{1,4000})",
     ),
-    _Rule("secret", re.compile(r"\b(?:sshpass[ \t]+|twine\b[^\n]{0,300}?\s)-p[ =]?(?P<b>[^\s\"']{1,400})")),
-    _Rule("secret", re.compile(r"\b(?:docker|podman) login\b[^\n]{0,300}?\s-p[ =]?(?P<b>\S{1,400})")),
-    _Rule("login", re.compile(r"\bcurl\b[^\n]{0,400}?\s(?:-u|--user)[ =]?\\?[\"']?(?P<a>[^\s\"']{1,400})")),
-    _Rule("secret", re.compile(r"\blogin[ \t]+\S{1,200}[ \t]+password[ \t]+(?P<b>\S{1,400})")),
-    _Rule(
+    _rule(
         "secret",
-        re.compile(
-            r"[?&;](?i:sig|signature|key|x-amz-(?:signature|credential|security-token)|policy|key-pair-id"
-            r"|[\w-]{0,40}(?:token|password|secret|auth))=(?P<a>[^&\s\"'<>]{1,4000})"
-        ),
+        rf"{_NAMED.pattern}[\w-]{{0,40}}(?:\\?[\"'])?[ \t]{{0,3}}(?:=>|:=|=(?!=)|:(?![:/]))[ \t]{{0,3}}"
+        rf"(?:[|>][-+]?[ \t]*\n[ \t]*)?{_VALUE}",
     ),
-    _Rule(
-        "secret",
-        re.compile(
-            rf"{_NAMED.pattern}[\w-]{{0,40}}(?:\\?[\"'])?[ \t]{{0,3}}(?:=>|:=|=(?!=)|:(?![:/]))[ \t]{{0,3}}"
-            rf"(?:[|>][-+]?[ \t]*\n[ \t]*)?{_VALUE}"
-        ),
-    ),
-    _Rule(
-        "user", re.compile(r"(?i:\\?\"username\\?\"[ \t]{0,3}:[ \t]{0,3}\\?\")(?P<a>[^\"\\\n]{1,200})"), learns=False
-    ),
-    _Rule(
+    _rule("user", r"(?i:\\?\"username\\?\"[ \t]{0,3}:[ \t]{0,3}\\?\")(?P<a>[^\"\\\n]{1,200})", learns=False),
+    _rule(
         "token",
-        re.compile(
-            r"\b(?:gh[pousr]_[A-Za-z0-9]{16,255}|github_pat_\w{20,255}|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|oas|imt)-"
-            r"[\w-]{10,255}|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}|xox[abeposr]-[\w-]{10,255}|AIza[\w-]{35}"
-            r"|ya29\.[\w-]{10,2000}|npm_[A-Za-z0-9]{20,255}|pypi-[\w-]{16,2000}|dckr_[op]at_[\w-]{10,255}"
-            r"|hf_[A-Za-z0-9]{20,255}|sk-[\w-]{20,255}|[rs]k_(?:live|test)_[A-Za-z0-9]{10,255}"
-            r"|SG\.[\w-]{16,64}\.[\w-]{16,64}|AGE-SECRET-KEY-1[A-Z0-9]{40,80}"
-            r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[\w/-]{8,255}"
-            r"|(?<=/api/webhooks/)\d{1,30}/[\w-]{8,255}"
-            r"|eyJ[\w-]{8,4000}\.[\w-]{4,4000}\.[\w-]{0,4000})"
-        ),
+        r"\b(?:gh[pousr]_[A-Za-z0-9]{16,255}|github_pat_\w{20,255}|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|oas|imt)-"
+        r"[\w-]{10,255}|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}|xox[abeposr]-[\w-]{10,255}|AIza[\w-]{35}"
+        r"|ya29\.[\w-]{10,2000}|npm_[A-Za-z0-9]{20,255}|pypi-[\w-]{16,2000}|dckr_[op]at_[\w-]{10,255}"
+        r"|hf_[A-Za-z0-9]{20,255}|sk-[\w-]{20,255}|[rs]k_(?:live|test)_[A-Za-z0-9]{10,255}"
+        r"|SG\.[\w-]{16,64}\.[\w-]{16,64}|hvs\.[\w-]{20,255}|AGE-SECRET-KEY-1[A-Z0-9]{40,80}"
+        r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[\w/-]{8,255}"
+        r"|(?<=/api/webhooks/)\d{1,30}/[\w-]{8,255}"
+        r"|eyJ[\w-]{8,4000}\.[\w-]{4,4000}\.[\w-]{0,4000})",
     ),
-    _Rule(
+    # Not what linkers say of a symbol and its library's version: `cublasCreate@libcublas.so.12`.
+    _rule(
         "email",
-        re.compile(
-            r"(?<![\w.%+-])(?!git(?:@|%40))[A-Za-z0-9](?:[\w.+-]{0,62}[\w+-])?(?:@|%40)"
-            r"(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}(?![\w-])"
-        ),
+        r"(?<![\w.%+-])(?!git(?:@|%40))[A-Za-z0-9](?:[\w.+-]{0,62}[\w+-])?(?:@|%40)(?!lib[\w+-]{1,60}\.so\b)"
+        r"(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}(?![\w-])",
     ),
     # Bazel's folder of outputs, variables of shells and CI services, and what git says of people.
-    _Rule("user", re.compile(r"(?<![A-Za-z0-9])_bazel_(?P<b>[\w.-]{1,64})"), learns=False),
-    _Rule(
+    _rule("user", r"(?<![A-Za-z0-9])_bazel_(?P<b>[\w.-]{1,64})", learns=False),
+    _rule(
         "user",
-        re.compile(
-            r"\b(?:USER|LOGNAME|USERNAME|SUDO_USER|GITHUB_ACTOR|GITLAB_USER_LOGIN)=\\?[\"']?(?P<b>[\w.@+-]{1,64})"
-        ),
+        r"\b(?:USER|LOGNAME|USERNAME|SUDO_USER|GITHUB_ACTOR|GITLAB_USER_LOGIN)=\\?[\"']?(?P<b>[\w.@+-]{1,64})",
         learns=False,
     ),
-    _Rule(
+    _rule(
         "user",
-        re.compile(
-            r"\b(?:Author|Committer|Commit|Signed-off-by|Co-authored-by|Reviewed-by):[ \t]{0,9}"
-            r"(?P<a>[^<>\n]{1,100}?)[ \t]{0,3}<"
-        ),
+        r"\b(?:Author|Committer|Commit|Signed-off-by|Co-authored-by|Reviewed-by):[ \t]{0,9}"
+        r"(?P<a>[^<>\n]{1,100}?)[ \t]{0,3}<",
         learns=False,
     ),
-    _Rule("host", re.compile(r"\bHOSTNAME=\\?[\"']?(?P<b>[\w.-]{1,253})"), learns=False),
-    _Rule("user", re.compile(r"[\\/](?:home|Users)[\\/]{1,2}(?P<b>[^\\/\s\"':;,<>]{1,64})"), learns=False),
-    _Rule(
+    _rule("host", r"\bHOSTNAME=\\?[\"']?(?P<b>[\w.-]{1,253})", learns=False),
+    _rule("user", r"[\\/](?:home|Users)[\\/]{1,2}(?P<b>[^\\/\s\"':;,<>]{1,64})", learns=False),
+    _rule(
         "address",
-        re.compile(
-            r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])"
-            r"|\bGPU-[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
-        ),
+        r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])"
+        r"|\bGPU-[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b",
         learns=False,
     ),
 )
@@ -231,7 +225,6 @@ class Redactor:
         """All that is known, the longest first: what holds another goes as a whole."""
         known = self._known
         found = {value: Value(value, kind) for value, kind in self._learnt.items()}
-        found |= {value: Value(value, "secret") for value in known.secrets if len(value) >= _SHORTEST_NAME}
         found |= {path: Value(path, name.strip("<>"), word=True) for path, name in known.places.items()}
         for kind, names in (("user", known.users), ("host", known.hosts), ("address", known.addresses)):
             usable = (name for name in names if len(name) >= _SHORTEST_NAME and name.lower() not in _GENERIC)
@@ -242,15 +235,20 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """A text without what is secret or personal."""
-        counted = self._counted("private key")
-        for begin, end in reversed(private_keys(text)):
-            text = f"{text[:begin]}{counted(None)}{text[end:]}"
+        text = self._without_keys(text)
         for value in self._values:
             text = value.replaced(text, self._counted(value.kind))
         text = _BASIC.sub(self._basic, text)
         for rule in _RULES:
             text = rule.expression.sub(partial(self._shown, kind=rule.kind), text)
         return text
+
+    def _without_keys(self, text: str) -> str:
+        parts, place, counted = [], 0, self._counted("private key")
+        for begin, end in private_keys(text):
+            parts += [text[place:begin], counted(None)]
+            place = end
+        return "".join([*parts, text[place:]])
 
     def document(self, node: object, name: str = "") -> object:
         """What JSON may hold, without it; the values of names that are those of secrets go whatever they are."""
@@ -295,7 +293,7 @@ def _group(match: re.Match[str]) -> str | int:
 
 
 def _is_secret(name: str) -> bool:
-    return name == "auth" or _NAMED.search(name) is not None
+    return name == "auth" or bool(_NAMED.search(name) or re.fullmatch(_VARIABLE, name))
 
 
 def _flag(word: object) -> str:

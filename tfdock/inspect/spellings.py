@@ -55,9 +55,10 @@ class Value:
             return text
         if self._folded(self.text) in self._folded(_meant(text)):
             text = "\n".join(self._percent.sub(counted, line) if "%" in line else line for line in text.split("\n"))
-        for begin, end, expression in self._encoded:
+        for begin, end, form in self._encoded:
             if begin in text or end in text:
-                text = _widely(expression, text, counted)
+                broken = r"\s{0,8}".join(re.escape(one) for one in form)  # `base64` breaks lines
+                text = _widely(re.compile(broken), text, counted)
         return text
 
     def _folded(self, text: str) -> str:
@@ -85,21 +86,21 @@ class Value:
         return re.compile(f"(?:{before}|(?<=%[0-9A-Fa-f]{{2}})){''.join(parts)}{after}")
 
     @cached_property
-    def _encoded(self) -> list[tuple[str, str, re.Pattern[str]]]:
-        """In hexadecimal, and in base64 at any place in it: what stands around goes as well."""
+    def _encoded(self) -> list[tuple[str, str, str]]:
+        """In hexadecimal, and in base64 at any place in it: what stands around goes as well.
+
+        Beginning, end and all of it: most texts have neither end, and an expression takes long to make.
+        """
         data = self.text.encode("utf-8", "replace")
         found = []
         for skipped in range(3):
             code = base64.b64encode(b"\0" * skipped + data).decode().rstrip("=")
             # Characters that hold bits of what stands before or after are not those of the value alone.
             core = code[(0, 2, 3)[skipped] : (skipped + len(data)) * 8 // 6]
-            for form in {core, core.replace("+", "-").replace("/", "_")}:
-                if len(form) >= SHORTEST:
-                    broken = r"\s{0,8}".join(re.escape(one) for one in form)  # `base64` breaks lines
-                    found.append((form[:5], form[-5:], re.compile(broken)))
+            forms = {core, core.replace("+", "-").replace("/", "_")} if len(core) >= SHORTEST else ()
+            found += [(form[:5], form[-5:], form) for form in forms]
         if len(data) >= _SHORTEST_IN_HEXADECIMAL:
-            for form in (data.hex(), data.hex().upper()):
-                found.append((form, form, re.compile(re.escape(form))))
+            found += [(form, form, form) for form in (data.hex(), data.hex().upper())]
         return found
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def write_bundle(
     name: str | None, profile: str | None, settings: Settings, output: Path | None, *, as_json: bool
 ) -> None:
-    """Pack a report, write it, and say what is in it; its path is the result."""
+    """Pack a report, write it for nobody else to read yet, and say what is in it; its path is the result."""
     from tfdock.do.report_bundle import bundle
     from tfdock.do.reported import subject_of
     from tfdock.do.texts import write_bytes
@@ -29,17 +29,21 @@ def write_bundle(
     preparer = preparer_for(settings)
     house = Wheelhouse(settings.wheelhouse.absolute())
     subject = subject_of(name, profile, house, settings.state_dir, preparer)
+    if output and any(_is_same(output, Path(one)) for one in (subject.log, subject.file, name, profile) if one):
+        raise typer.BadParameter(f"`{console.clean(str(output))}` is what it reports: name another file with `-o`")
     packed = bundle(subject, settings, preparer, findings_json)
     path = output or Path(packed.name)
-    if subject.log and path.exists() and subject.log.exists() and path.samefile(subject.log):
-        raise typer.BadParameter(f"`{console.clean(str(path))}` is the log itself: name another file with `-o`")
-    write_bytes(path, packed.data)
+    write_bytes(path, packed.data, private=True, follow=output is not None)
     if as_json:
         _print_json(path, packed)
         return
     for line in _lines(packed):
         console.tell(line)
     console.say(str(path), stream=sys.stdout)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
 
 
 def _print_json(path: Path, packed: Bundle) -> None:
