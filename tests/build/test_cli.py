@@ -257,10 +257,13 @@ def test_colour_on_a_terminal_unless_it_is_dumb(tfdock: Tfdock, term: str, colou
     assert (ESCAPE in said) is coloured
 
 
-def test_standard_output_on_a_full_disk_is_named(tfdock: Tfdock) -> None:
-    command = [sys.executable, "-m", "tfdock", "plan", str(RTX3080)]
+@pytest.mark.parametrize("words", [("plan", str(RTX3080)), ("diagnose", "-"), ("diagnose", "-", "--json")])
+def test_standard_output_on_a_full_disk_is_named(tfdock: Tfdock, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "tfdock", *words]
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(command, env=tfdock.environment, stdout=full, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(
+            command, env=tfdock.environment, input=b"x\n", stdout=full, stderr=subprocess.PIPE, check=False
+        )
     assert done.returncode == 8
     assert b"[disk-full]" in done.stderr
 

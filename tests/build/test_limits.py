@@ -86,8 +86,10 @@ def test_a_second_kill_is_the_error(desk: Desk) -> None:
 def test_with_one_job_there_is_nothing_to_halve(tmp_path: Path) -> None:
     desk = Desk(tmp_path, resources={"jobs": 1})
     started = compiling(desk, KILLED)
-    desk.fails(OutOfMemory, "out-of-memory", "compile")
+    problem = desk.fails(OutOfMemory, "out-of-memory", "compile")
     assert len(started) == 1
+    assert problem.fix is not None
+    assert problem.fix.startswith("give it 23 GiB of memory or more: it has one job already")
 
 
 def test_where_bazels_own_heap_was_too_small_it_gets_a_larger_one(desk: Desk) -> None:

@@ -96,6 +96,7 @@ def test_figures_come_from_metrics_or_from_the_summary_line(events: list[str], e
         "tfdock: the tag has moved",
         "gcc: fatal error: Killed signal terminated program cc1plus",
         "ModuleNotFoundError: No module named 'numpy'",
+        "bash: line 3:    71 Segmentation fault      (core dumped) bazel build //x",
     ],
 )
 def test_lines_that_report_an_error_are_found(line: str) -> None:
@@ -109,6 +110,7 @@ def test_lines_that_report_an_error_are_found(line: str) -> None:
         "WARNING: Download from https://mirror.example failed: GET returned 404 Not Found",
         "Compiling tensorflow/core/platform/error_payloads.cc",
         "note: no errors: 0",
+        "./configure: line 9: lsb_release: command not found",
         "",
     ],
 )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
 import json
+import lzma
 import re
 import sys
+import tarfile
 import time
 import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +22,17 @@ from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide.diagnosis import Diagnosis, diagnosis
+from tfdock.decide.ways import said
 from tfdock.do import assets
 from tfdock.do.diagnosing import context_of, of_run
 from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.steps import Steps
 from tfdock.do.watch import Stop
 from tfdock.errors import NetworkError, Problem
+from tfdock.inspect import diagnose
 from tfdock.inspect.diagnose import Diagnostician
-from tfdock.inspect.log_lines import BLOCK, NEAR, Block, Log, bare, unpacked
+from tfdock.inspect.log_lines import BLOCK, NEAR, Block, Log, NotText, bare, unpacked
+from tfdock.read.profile import read as read_profile
 from tfdock.talk import ci_log
 from tfdock.talk.app import app, preparer_for, settings_for
 from tfdock.talk.diagnosis import lines
@@ -103,8 +111,27 @@ def test_quotes_may_be_of_any_kind_and_broken(quotes: str) -> None:
         f"one\n{ARCH}\n".encode("utf-16"),
         f"one\n{ARCH}\n".encode("utf-16-be").join([b"\xfe\xff", b""]),
         f"\ufeffone\n{ARCH}".encode(),
+        f"one\n{ARCH}\n".encode("utf-16-le"),
+        f"one\n{ARCH}\n".encode("utf-16-be"),
+        bytes(9000) + f"one\n{ARCH}\n".encode(),
+        f"one{chr(0) * 4000}\n{ARCH}\n".encode(),
     ],
-    ids=["crlf", "colours", "cr", "osc", "bytes", "gzip", "members", "utf-16", "utf-16-be", "bom"],
+    ids=[
+        "crlf",
+        "colours",
+        "cr",
+        "osc",
+        "bytes",
+        "gzip",
+        "members",
+        "utf-16",
+        "utf-16-be",
+        "bom",
+        "utf-16-le without its mark",
+        "utf-16-be without its mark",
+        "zeros before",
+        "zeros in it",
+    ],
 )
 def test_a_log_may_be_coloured_overwritten_packed_or_broken(log: bytes) -> None:
     (found,) = diagnosed(log).findings
@@ -146,6 +173,58 @@ def test_a_packed_log_that_is_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) 
     assert result.exit_code == 0
     assert "nvcc_unsupported_arch" in result.stdout
     assert "ends too early: only what comes before it is read" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash: line 3:    71 Segmentation fault      (core dumped) ./frob",
+        "./build.sh: line 9: frobnicate: command not found",
+        "make: frobnicate: Command not found",
+    ],
+)
+def test_a_crash_and_a_program_that_is_missing_are_worth_a_look(line: str) -> None:
+    found = diagnosed(b"one\n" + line.encode() + b"\n", b"git-lfs: command not found (optional)\n")
+    assert found.findings == ()
+    assert [(one.line, one.text) for one in found.suspects] == [(2, line)]
+
+
+@pytest.mark.parametrize("literal", diagnose._SUSPICIOUS)
+def test_each_literal_of_suspicious_lines_leads_to_one(literal: str) -> None:
+    """Else it costs a look at every line that has it, for nothing."""
+    lines = [literal, f"x.cc:1:2: {literal} no", f"Module{literal} no", f"bash: frob: c{literal}"]
+    assert any(diagnosed(f"{line}\n".encode()).suspects for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "numbers"),
+    [
+        ("RuntimeError: module compiled against API version 0xe but this version of numpy is 0xd", ("0xe", "0xd")),
+        (
+            "RuntimeError: module was compiled against NumPy C-API version 0x10 (NumPy 1.23) but the running NumPy "
+            "has C-API version 0xf. Check the section C-API incompatibility",
+            ("0x10", "0xf"),
+        ),
+        (
+            "ValueError: numpy.ndarray size changed, may indicate binary incompatibility. Expected 96 from C header, "
+            "got 88 from PyObject",
+            ("96", "88"),
+        ),
+    ],
+)
+def test_which_numpy_is_the_older_one_is_told(line: str, numbers: tuple[str, str]) -> None:
+    (found,) = diagnosed(f"{line}\n".encode()).findings
+    assert found.id == "numpy_abi"
+    assert found.cause.endswith("(compiled: {}; installed: {}).".format(*numbers))
+    assert "pip install -U numpy" in found.fix
+
+
+def test_a_pull_that_failed_before_bazel_completed_stopped_nothing() -> None:
+    limit = b"toomanyrequests: You have reached your pull rate limit.\n"
+    well = b"INFO: Build completed successfully, 212 total actions\n"
+    assert [one.id for one in diagnosed(limit).findings] == ["pull_rate_limit"]
+    assert diagnosed(limit, well).findings == ()
+    assert [one.id for one in diagnosed(well, limit).findings] == ["pull_rate_limit"]
 
 
 # --- hostile logs ---------------------------------------------------------------------------------------------------
@@ -317,8 +396,8 @@ def profile_of(tmp_path: Path, **fields: Any) -> Path:
     [
         (
             {"compute_capabilities": ["sm_80", "sm_86"], "cuda": "12.5.1"},
-            "nvcc fatal   : Unsupported gpu architecture 'compute_86'",
-            "sm_80, sm_86 and CUDA 12.5.1",
+            "clang-16: error: unsupported CUDA gpu architecture: sm_86",
+            "sm_80, sm_86, clang 18 for GPU code and CUDA 12.5.1",
             {"compute_capabilities": ["sm_80"]},
         ),
         (
@@ -338,6 +417,12 @@ def profile_of(tmp_path: Path, **fields: Any) -> Path:
             KILLED,
             "",
             {"resources.jobs": 2},
+        ),
+        (
+            {"accelerator": "cpu", "resources": {"memory": "3584MiB", "jobs": 1}},
+            KILLED,
+            "1 job in 3.5 GiB",
+            {"resources.memory": "4GiB"},
         ),
         (
             {"accelerator": "cpu"},
@@ -375,6 +460,136 @@ def test_a_profile_says_what_it_asks_and_gets_a_change_that_check_accepts(
     text = run(log, "--profile", profile).stdout
     assert found["asked"][1:] in text
     assert "`tfdock check` accepts it" in text
+
+
+@pytest.mark.parametrize(
+    ("resources", "written"),
+    [
+        ({"memory": "16GiB", "jobs": 8}, "resources: {memory: 16GiB, jobs: 4}"),
+        ({"jobs": 4, "time_limit": "5h30m"}, 'resources: {time_limit: "5h30m", jobs: 2}'),
+        ({"memory": "16GiB", "jobs": 1}, "resources: {jobs: 1, memory: 24GiB}"),
+    ],
+)
+def test_what_it_says_can_be_pasted_in_place_of_what_the_profile_says(
+    tmp_path: Path, resources: dict[str, Any], written: str
+) -> None:
+    profile, log = profile_of(tmp_path, accelerator="cpu", resources=resources), tmp_path / "build.log"
+    log.write_text(f"{KILLED}\n")
+    (found,) = json.loads(run(log, "--profile", profile, "--json").stdout)["findings"]
+    (way,) = found["changes"]
+    assert way["text"] == f"`{written}`"
+    (pasted,) = re.findall("`([^`]+)`", way["text"])
+    lines_before = yaml.safe_dump({"schema": 1, "tensorflow": "2.18.0", "accelerator": "cpu"})
+    profile.write_text(f"{lines_before}{pasted}\n")
+    context = context_of(str(profile), preparer_for(settings_for()))
+    assert context is not None
+    assert context.profile is not None
+    after = context.profile.resources.model_dump(exclude_unset=True)
+    assert after == {**resources, **{path.partition(".")[2]: value for path, value in way["change"].items()}}
+
+
+def test_what_is_pasted_reads_as_what_is_meant() -> None:
+    profile = read_profile(
+        'schema: 1\ntensorflow: "2.18.0"\nbazel: {version: "6.5.0", flags: ["--define=a=b c", --x]}\n', "p.yaml"
+    )[0]
+    change: dict[str, object] = {"bazel.copts": ["-includecstdint", "-DX={1, 2}"], "python": "3.10", "xla": False}
+    pasted = re.findall("`([^`]+)`", said(change, profile))
+    assert [yaml.safe_load(one) for one in pasted] == [
+        {"bazel": {"version": "6.5.0", "flags": ["--define=a=b c", "--x"], "copts": change["bazel.copts"]}},
+        {"python": "3.10"},
+        {"xla": False},
+    ]
+
+
+@pytest.mark.parametrize("name", ["cuda", "cudnn"])
+def test_a_change_that_changes_nothing_is_not_offered(tmp_path: Path, name: str) -> None:
+    """Without the field, the release's own version is taken, which is the same."""
+    line = "x.cc:12:10: fatal error: cudnn.h: No such file or directory\n"
+    tested = {"cuda": "12.5.1", "cudnn": "9.3.0"}
+    for version, changes in ((tested[name], []), ("12.4.1" if name == "cuda" else "9.2.1", [{name: None}])):
+        log = tmp_path / "build.log"
+        log.write_text(line if name == "cudnn" else "Could not find any cuda.h in any subdirectory:\n")
+        profile = profile_of(tmp_path, gpus=["rtx3080"], allow_untested=True, **{**tested, name: version})
+        (found,) = json.loads(run(log, "--profile", profile, "--json").stdout)["findings"]
+        assert [one["change"] for one in found["changes"]] == changes
+
+
+NVCC = "nvcc fatal   : Unsupported gpu architecture 'compute_86'"
+GNU = "host_config.h:139:2: error: #error -- unsupported GNU version! gcc versions later than {} are not supported!"
+
+
+@pytest.mark.parametrize(
+    ("fields", "line", "misfit"),
+    [
+        ({"gpus": ["rtx3080"], "cuda": "12.5.1"}, NVCC, "CUDA 12.5.1 of your profile knows compute_86"),
+        ({"gpus": ["rtx5090"], "cuda": "12.5.1"}, NVCC, "CUDA 12.5.1 of your profile knows compute_86"),
+        (
+            {"gpus": ["rtx3080"]},
+            NVCC.replace("86", "120"),
+            "your profile asks sm_86, and the log is about compute_120",
+        ),
+        ({"gpus": ["rtx5090"], "cuda": "12.5.1"}, NVCC.replace("86", "120"), ""),
+        ({"gpus": ["rtx3080"], "cuda": "12.5.1"}, GNU.format(11), "takes gcc 13, and that of the log gcc 11 at most"),
+        ({"gpus": ["rtx3080"], "cuda": "12.5.1"}, GNU.format(13), ""),
+        (
+            {"gpus": ["rtx3080"], "cuda": "12.5.1"},
+            "Could not find any cuda.h matching version '11.2' in any subdirectory:",
+            "your profile asks CUDA 12.5.1, and the log is about CUDA 11.2",
+        ),
+        (
+            {"gpus": ["rtx3080"], "cuda": "12.5.1"},
+            "Could not find any cuda.h matching version '12.5' in any subdirectory:",
+            "",
+        ),
+        ({"accelerator": "cpu"}, NVCC, ""),
+    ],
+)
+def test_a_log_that_cannot_be_of_that_profile_is_told_and_gets_no_change(
+    tmp_path: Path, fields: dict[str, Any], line: str, misfit: str
+) -> None:
+    log = tmp_path / "build.log"
+    log.write_text(f"{line}\n")
+    profile = profile_of(tmp_path, **fields)
+    (found,) = json.loads(run(log, "--profile", profile, "--json").stdout)["findings"]
+    assert misfit in found["misfit"]
+    assert bool(misfit) is bool(found["misfit"])
+    if misfit:
+        assert found["changes"] == []
+        assert "Your profile asks" not in run(log, "--profile", profile).stdout.partition("profile: ")[0]
+        assert (
+            f"profile: {found['misfit'][:1].upper()}{found['misfit'][1:]}." in run(log, "--profile", profile).stdout
+        )
+
+
+CUDART = "W dso_loader.cc:64] Could not load dynamic library 'libcudart.so.11.0'; dlerror: libcudart.so.11.0: cannot"
+IGNORED = "I cudart_stub.cc:29] Ignore above cudart dlerror if you do not have a GPU set up on your machine."
+
+
+def test_a_runtime_library_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    log.write_text(f"one\n{CUDART}\n{IGNORED}\n")
+    for fields, ids_found in (
+        ({"gpus": ["rtx3080"]}, ["libcudart_not_loaded"]),
+        ({"gpus": ["rtx5090"], "cuda": "12.5.1"}, ["libcudart_not_loaded"]),  # refused as it stands
+        ({"accelerator": "cpu"}, []),
+    ):
+        words = (log, "--profile", profile_of(tmp_path, **fields))
+        document = json.loads(run(*words, "--explain-warnings", "--json").stdout)
+        assert [one["id"] for one in document["findings"]] == ids_found
+        assert len(document["warnings"]) == (not ids_found)
+        assert ("2 lines look bad and are harmless as a rule" in run(*words).stdout) is (not ids_found)
+    (found,) = json.loads(run(log, "--profile", profile_of(tmp_path, gpus=["rtx3080"]), "--json").stdout)["findings"]
+    assert (found["line"], found["count"], found["values"]) == (2, 2, {"library": "libcudart.so.11.0"})
+
+
+def test_the_first_library_that_is_missing_is_the_one_that_is_named() -> None:
+    log = (
+        f"{CUDART}\n{IGNORED}\n{CUDART.replace('cudart.so.11.0', 'cublas.so.11')}\nCannot dlopen some GPU libraries\n"
+    )
+    found = diagnosed(log)
+    assert [(one.id, one.line, one.count) for one in found.findings] == [("libcudart_not_loaded", 1, 4)]
+    assert found.findings[0].values["library"] == "libcudart.so.11.0"
+    assert found.warnings == ()
 
 
 # --- a run of ours --------------------------------------------------------------------------------------------------
@@ -451,11 +666,13 @@ def test_several_logs_and_standard_input_are_each_told_by_name(tmp_path: Path) -
 def test_noise_is_explained_when_asked(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("I port.cc:153] oneDNN custom operations are on. You may see\n2.18.0\n")
-    said, how = run(log).stdout.splitlines()
-    assert said == f"{log}: no failure that is known, in 2 lines"
+    told, how, hint = run(log).stdout.splitlines()
+    assert told == f"{log}: no failure that is known, in 2 lines"
     assert how.startswith("If it failed all the same: `tfdock report --bundle LOG")
+    assert hint == "1 line looks bad and is harmless as a rule: `--explain-warnings` says why"
     told = run(log, "--explain-warnings").stdout
     assert "harmless:" in told
+    assert "as a rule" not in told
     assert "onednn_on" in told
     document = json.loads(run(log, "--explain-warnings", "--json").stdout)
     assert (document["findings"], [one["id"] for one in document["warnings"]]) == ([], ["onednn_on"])
@@ -467,6 +684,7 @@ def test_where_nothing_is_known_it_says_so_with_suspicious_lines_and_how_to_repo
     log.write_text(f"one\n{many}FAILED: frobnication\n")
     told = run(log).stdout
     assert "no failure that is known, in 10,002 lines" in told
+    assert re.search(r"^ *10002 +FAILED: frobnication$", told, re.MULTILINE), "a place, as other tools take it"
     assert "frob.c:0: error: frobnication 0" in told
     assert "FAILED: frobnication" in told
     assert "To report it" in told
@@ -476,10 +694,85 @@ def test_where_nothing_is_known_it_says_so_with_suspicious_lines_and_how_to_repo
     assert document["suspects"][0] == {"file": str(log), "line": 2, "text": "frob.c:0: error: frobnication 0"}
 
 
-def test_a_log_that_cannot_be_read_is_one_problem(tmp_path: Path) -> None:
-    result = run(tmp_path / "none.log", "--json")
+@pytest.mark.parametrize(
+    ("name", "said", "fix"),
+    [
+        ("none.log", "No such file", "check the name"),
+        ("folder", "Is a directory", "name the logs in it"),
+        ("https://example.org/1/raw", "No such file", "download it first"),
+    ],
+)
+def test_a_log_that_cannot_be_read_is_one_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str, fix: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    result = run(name, "--json")
+    (problem,) = json.loads(result.stdout)["problems"]
+    assert (result.exit_code, problem["code"], problem["file"]) == (2, "file-unreadable", name)
+    assert problem["message"].startswith(f"cannot be read: {said}")
+    assert problem["fix"].startswith(fix)
+
+
+def test_the_logs_that_can_be_read_are_told_though_others_cannot(tmp_path: Path) -> None:
+    log, gone = tmp_path / "a.log", tmp_path / "none.log"
+    log.write_text(ARCH)
+    result = run(gone, log, tmp_path)
     assert result.exit_code == 2
-    assert json.loads(result.stdout)["problems"][0]["code"] == "file-unreadable"
+    assert f"nvcc_unsupported_arch [compile, sure] {log}:1" in result.stdout
+    assert result.stderr.count("[file-unreadable]") == 2
+    document = json.loads(run(gone, log, "--json").stdout)
+    assert document["ok"] is False
+    assert [one["file"] for one in document["findings"]] == [str(log)]
+    assert [one["file"] for one in document["problems"]] == [str(gone)]
+    assert "problems" not in json.loads(run(log, "--json").stdout)
+
+
+def zipped() -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("build.log", ARCH)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "program"),
+    [
+        (zipped(), "a zip archive", "unzip"),
+        (gzip.compress(zipped()), "a zip archive", "unzip"),
+        (lzma.compress(ARCH.encode()), "packed with xz", "xz -d"),
+        (bz2.compress(ARCH.encode()), "packed with bzip2", "bzip2 -d"),
+        (bytes.fromhex("28b52ffd") + b"\x04\x41" + ARCH.encode(), "packed with zstd", "zstd -d"),
+        (Path(sys.executable).read_bytes()[: 1 << 16], "binary data", "name the text"),
+    ],
+    ids=["zip", "zip in gzip", "xz", "bzip2", "zstd", "program"],
+)
+def test_what_is_not_text_is_refused_with_what_it_is(tmp_path: Path, data: bytes, kind: str, program: str) -> None:
+    path = tmp_path / "build.log"
+    path.write_bytes(data)
+    for result in (run(path), run(stdin=data)):
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"this is {kind}, not the text of a log [log-not-text]" in result.stderr
+        assert program in result.stderr.split("fix: ")[1]
+    with pytest.raises(NotText):
+        diagnosed(*[data[at : at + 1] for at in range(min(len(data), 9000))])
+
+
+def test_in_an_archive_of_tar_logs_are_read() -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        one = tarfile.TarInfo("build.log")
+        log = f"one\n{ARCH}\n".encode()
+        one.size = len(log)
+        archive.addfile(one, io.BytesIO(log))
+    assert ids(packed.getvalue()) == ids(gzip.compress(packed.getvalue())) == ["nvcc_unsupported_arch"]
+
+
+def test_of_an_empty_log_it_says_where_errors_are() -> None:
+    result = run(stdin=b"")
+    assert result.exit_code == 0
+    assert "-: the log is empty: what fails is said on standard error, which `2>&1` sends along" in result.stderr
+    assert "2>&1" not in run(stdin=b"one\n").stderr
 
 
 def test_an_empty_log_is_a_log() -> None:

@@ -183,6 +183,18 @@ def test_what_a_killed_run_left_is_told(settings: Settings, tmp_path: Path) -> N
     assert (check.code, check.found) == ("run-left-behind", "run1")
 
 
+def test_without_an_engine_nobody_knows_what_containers_are_left(settings: Settings) -> None:
+    check = of(checks(settings, gone()), "leftovers")
+    assert (check.status, check.code) == ("skipped", "")
+    assert "without an engine its containers cannot be looked at" in check.found
+
+
+def test_where_nothing_is_left_a_fix_says_so(settings: Settings) -> None:
+    assert of(checks(settings, engine()), "leftovers").found == "none"
+    (check,) = [one for one in doctor.examine(settings, engine(), fix=True) if one.name == "leftovers"]
+    assert (check.status, check.found) == ("ok", "none: there was nothing to remove")
+
+
 def abandoned(settings: Settings, tmp_path: Path, **changes: str) -> RunEntry:
     """The entry of a run that was killed, with its folders."""
     folders = {name: tmp_path / f"{name}-of-run" for name in ("staging", "output")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -153,6 +154,9 @@ def test_a_short_name_of_a_source_means_one_thing_in_all_files() -> None:
 def test_a_row_names_only_what_there_is(row: Failure) -> None:
     assert set(row.instead_of) <= set(ROWS) - {row.id}
     assert set(row.asks) <= SUBJECTS
+    assert {subject for relations in row.fits.values() for subject in relations.values()} <= SUBJECTS
+    assert row.grave is None or (row.harmless and ROWS[row.grave.row].is_failure)
+    assert row.grave is None or row.grave.accelerator in KNOWLEDGE.accelerators
     for change in row.changes:
         assert len(change) == 1, "a change is of one field"
         (path,) = change
@@ -160,6 +164,33 @@ def test_a_row_names_only_what_there_is(row: Failure) -> None:
         assert field in Profile.model_fields, path
         if inner:
             assert inner in type(Profile.model_fields[field].get_default(call_default_factory=True)).model_fields
+
+
+def _told(row: Failure) -> Iterator[tuple[str, str]]:
+    """(cause, fix) in words: with what each example gives, and with nothing from a log."""
+    if not row.passes and not row.spoils:
+        for text in row.examples.fires:
+            found = diagnosed(text.encode() + b"\n")
+            yield from ((one.cause, one.fix) for one in (*found.findings, *found.warnings) if one.id == row.id)
+    yield row.cause.format(**row.values), row.fix.format(**row.values)
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)
+def test_what_a_row_says_reads_well_whatever_the_log_gave_it(row: Failure) -> None:
+    for cause, fix in _told(row):
+        for text in (cause, fix):
+            assert re.match(r"[A-Z`]", text), text
+            assert text.endswith("."), text
+            assert not re.search(r"\b([a-z]+) \1\b|  |\.[.:]| [,.;:](?!\S)", text), text
+        assert len(re.findall(r"[.!?](?= [A-Z`(])", cause)) < 2, cause
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)
+def test_words_for_what_a_log_does_not_say_are_in_no_backquotes(row: Failure) -> None:
+    """Between those stands what can be typed: a name or, in capitals, the place for one."""
+    for quoted in re.findall(r"`([^`]+)`", f"{row.cause} {row.fix}"):
+        for name, words in row.values.items():
+            assert f"{{{name}}}" not in quoted or " " not in words, (quoted, words)
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)

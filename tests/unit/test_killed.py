@@ -8,7 +8,9 @@ from tfdock.decide.sizing import GIB, Resources
 from tfdock.do.failures import Failures
 from tfdock.errors import EngineLost, OutOfMemory
 from tfdock.inspect.killed import COMPILER, HEAP, LINKER, SERVER, killed
+from tfdock.read.knowledge import Cost
 
+COST = Cost(memory_per_job_mib=2560, memory_per_link_mib=3072, disk_gib=60)
 GCC = "gcc: fatal error: Killed signal terminated program cc1plus"
 LD = "collect2: error: ld terminated with signal 9 [Killed]"
 BAZEL = (
@@ -63,9 +65,9 @@ def test_a_server_that_died_says_more_than_the_compiler_it_took_along() -> None:
 
 def error(status: int, *tail: str, memory: bool = False) -> OutOfMemory:
     limits = Resources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None, heap=GIB)
-    found = Failures(phase="compile", resources=limits, log=None, tail=tail, errors=(), folders={}).of_container(
-        status, memory=memory
-    )
+    found = Failures(
+        phase="compile", resources=limits, cost=COST, log=None, tail=tail, errors=(), folders={}
+    ).of_container(status, memory=memory)
     assert isinstance(found, OutOfMemory)
     assert (found.exit_code, found.problems[0].code) == (8, "out-of-memory")
     return found
@@ -99,8 +101,20 @@ def test_each_way_to_run_out_of_memory_has_words_of_its_own(
     assert found.of_bazel is of_bazel
 
 
+@pytest.mark.parametrize(
+    ("memory", "wanted"), [(1.6, "4 GiB"), (4, "6 GiB"), (16, "24 GiB")], ids=["too little", "enough", "plenty"]
+)
+def test_with_one_job_already_it_takes_more_memory_and_says_how_much(memory: float, wanted: str) -> None:
+    limits = Resources(jobs=1, cpus=4, memory=int(memory * GIB), pids=1, disk=1, time_limit=None, heap=GIB)
+    failures = Failures(phase="compile", resources=limits, cost=COST, log=None, tail=(GCC,), errors=(), folders={})
+    (problem,) = failures.of_container(1, memory=True).problems
+    assert problem.fix is not None
+    assert problem.fix.startswith(f"give it {wanted} of memory or more: it has one job already; then run")
+    assert "jobs:" not in problem.fix
+
+
 @pytest.mark.parametrize("status", [8, 130, 137, 143])
 def test_a_container_that_was_stopped_without_any_sign_of_memory_was_stopped_by_somebody(status: int) -> None:
     limits = Resources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None)
-    failures = Failures(phase="compile", resources=limits, log=None, tail=(), errors=(), folders={})
+    failures = Failures(phase="compile", resources=limits, cost=COST, log=None, tail=(), errors=(), folders={})
     assert isinstance(failures.of_container(status, memory=False), EngineLost)

@@ -106,6 +106,16 @@ def test_a_generation_has_a_driver_of_its_own(desk: Desk) -> None:
     assert floors(desk, capabilities("compute_90"), RTX5090)["driver-too-old-for-gpu"] == "570"
 
 
+def test_without_a_gpu_here_those_count_that_it_is_built_for(desk: Desk) -> None:
+    new = HEAD.replace("2.18.0", "2.20.0").replace("12.5.1", "12.8.1").replace("3.11", "3.12")
+    only = f"{new}compute_capabilities: [sm_120]\n"
+    assert floors(desk, only) == {"driver-too-old": "525.60.13", "driver-too-old-for-gpu": "570"}
+    check = findings(desk, only, host())["driver"]
+    assert (check.status, check.needed) == (SKIPPED, "driver 570 or newer, for GPUs of the Blackwell generation")
+    # One that it may run on needs less.
+    assert floors(desk, f"{new}compute_capabilities: [sm_86, sm_120]\n") == {"driver-too-old": "525.60.13"}
+
+
 def test_on_wsl_the_windows_driver_is_compared(desk: Desk) -> None:
     text = capabilities("sm_86")
     # 526.98 is above Linux' floor of 525.60.13 and below that of Windows, 527.41.

@@ -15,7 +15,7 @@ from tfdock.decide.sizing import Resources
 from tfdock.do import assets
 from tfdock.do.failures import Failures, file_error
 from tfdock.errors import ExitCode, Incompatible, TfdockError
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.read.knowledge import Cost, KnowledgeBase
 from tfdock.talk import cli
 from tfdock.talk.app import app
 
@@ -95,7 +95,8 @@ def test_a_gpu_compiler_that_nobody_has_tried_is_not_trusted() -> None:
 
 def failures(phase: str, *tail: str) -> Failures:
     resources = Resources(jobs=4, cpus=4, memory=8 << 30, pids=4096, disk=1 << 30, time_limit=None)
-    return Failures(phase=phase, resources=resources, log=None, tail=tail, errors=(), folders={})
+    cost = Cost(memory_per_job_mib=2560, disk_gib=1)
+    return Failures(phase=phase, resources=resources, cost=cost, log=None, tail=tail, errors=(), folders={})
 
 
 @pytest.mark.parametrize(("phase", "code"), [("fetch", "fetch-failed"), ("compile", "compile-failed")])

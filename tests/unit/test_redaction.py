@@ -59,6 +59,12 @@ SHOWN = {
     "variable with a short name, quoted": (f"MYSQL_PWD='{CANARY}'", CANARY),
     "key of a variable": (f"declare -x DEPLOY_KEY={CANARY}", CANARY),
     "sshpass": (f"sshpass -p {CANARY} ssh x", CANARY),
+    "mysql": ("mysql -u root -phunter7canary x", "hunter7"),
+    "mysql, quoted": ("/usr/bin/mysqldump -p'hunter7 canary' x", "canary"),
+    "redis": ("redis-cli -h x -a hunter13canary get y", "hunter13"),
+    "password in words": ("The MySQL password is SuperCanary99.", "SuperCanary99"),
+    "signed address of Google": ("GET /x?X-Goog-Signature=0123canary&X-Goog-Date=1", "0123canary"),
+    "bot of Telegram": ("https://api.telegram.org/bot" + "123456789" + ":AA" + "c4nary-" * 4 + "canar/x", "c4nary"),
     "twine": (f"twine upload -u __token__ -p {CANARY} dist/*", CANARY),
     "login through a pipe": (f'echo "{CANARY}" | docker login -u x --password-stdin ghcr.io', CANARY),
     "header of Artifactory": (f"curl -H 'X-JFrog-Art-Api: {CANARY}' https://x", CANARY),
@@ -143,6 +149,8 @@ STAYS = [
     "if (token == nullptr) return;",
     "bazel_user_root /root/.cache/bazel/_bazel_root/1 USER=root HOSTNAME=localhost OLDPWD=/tf PWD=/tf",
     "LLVM_PASS_NAME=inline CACHE_KEY=linux-3 mysql -port echo done | docker build -",
+    "gcc -I/usr/include/mysql -o mysql -pthread -pipe; redis-cli -p 6379; the password is required, or is not set",
+    "2026:AA is no token; 12345678:AAB neither",
     "",
 ]
 
@@ -179,7 +187,7 @@ def test_names_of_secrets_decide_in_documents() -> None:
 
 KNOWN = Known(
     users=frozenset({"annacanary", "Anna Canary", "root", "li"}),
-    hosts=frozenset({"canaryhost", "localhost"}),
+    hosts=frozenset({"canaryhost", "localhost", "cc"}),
     addresses=frozenset({"10.9.8.7", "fd00::ca:1"}),
     places={"/srv/annacanary": "<home>", "/srv/annacanary/cache": "<cache>"},
 )
@@ -195,7 +203,13 @@ KNOWN = Known(
         ("/srv/annacanary/cache/disk /srv/annacanary/x", "<cache>/disk <home>/x"),
         # Parts of words, names of nobody, and names that are too short to be told from words.
         ("annacanaryx canaryhosts 110.9.8.71", "annacanaryx canaryhosts 110.9.8.71"),
-        ("root at localhost, li", "root at localhost, li"),
+        (
+            "root at localhost, li, relu.cu.cc rules_cc@0.0.9 --cc",
+            "root at localhost, li, relu.cu.cc rules_cc@0.0.9 --cc",
+        ),
+        # Of two letters they count where they are said to be names.
+        ("on cc as root, li@cc, http://cc:80", "on <host> as root, <user>@<host>, http://<host>:80"),
+        ("12:00:01 cc docker[7]: by li", "12:00:01 <host> docker[7]: by <user>"),
     ],
 )
 def test_what_is_known_of_this_machine_goes(text: str, shown: str) -> None:

@@ -9,6 +9,7 @@ import os
 import pwd
 import socket
 import stat
+import sys
 import urllib.parse
 import zipfile
 from collections.abc import Mapping
@@ -279,6 +280,45 @@ def test_a_strangers_log_is_packed_and_with_a_profile_the_plan_too(place: Place)
     assert sorted(files) == [name for name in ORDINARY if name != "run.json"]
     assert "the plan was made for this report" in text_of(files, "README.txt")
     assert document_of(files, "diagnosis.json")["findings"][0]["asked"]
+
+
+def test_what_a_report_has_not_is_said(place: Place) -> None:
+    (place.root / "ci.log").write_bytes(b"")
+    readme = text_of(place.bundle("ci.log"), "README.txt")
+    assert "  the log is empty\n" in readme
+    assert "  the log is not of a build in this wheelhouse: what was planned is not known\n" in readme
+    assert "as they were when this was made, not when the run was" in readme
+    assert "not of a build" not in text_of(place.bundle("ci.log", "--profile", place.profile()), "README.txt")
+
+
+def test_what_is_not_text_is_no_log(place: Place) -> None:
+    program = Path(sys.executable).read_bytes()[: 1 << 16]
+    (place.root / "ci.log").write_bytes(program)
+    result = place.run("--bundle", "ci.log", "-o", "x.zip")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "ci.log: error: this is binary data, not the text of a log [log-not-text]" in result.stderr
+    assert not (place.root / "x.zip").exists()
+    # A run is reported all the same.
+    place.fail(place.profile(), program)
+    files = place.bundle()
+    assert "  the log is not text\n" in text_of(files, "README.txt")
+    assert document_of(files, "run.json")["problems"]
+
+
+def test_a_folder_is_no_name_of_a_file(place: Place) -> None:
+    place.fail(place.profile())
+    result = place.run("--bundle", "-o", "folder/")
+    assert (result.exit_code, "`folder/` is a folder" in result.stderr) == (2, True)
+    assert not (place.root / "folder").exists()
+
+
+def test_a_build_that_failed_has_no_record_but_a_bundle(place: Place) -> None:
+    build_id = place.fail(place.profile()).parent.parent.name
+    result = place.run(build_id)
+    assert result.exit_code == 2
+    assert f"no build of `{build_id}` in {place.house} ended well" in result.stderr
+    assert f"fix: `tfdock report --bundle {build_id}` packs" in result.stderr
+    assert "[record-not-found]" in result.stderr
 
 
 def test_a_record_is_packed_with_its_log(place: Place) -> None:

@@ -7,10 +7,10 @@ after it. Where a profile is known, a cause says what of it is meant, and change
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tfdock.decide import mending
+from tfdock.decide import mending, misfits
 from tfdock.errors import Way
 from tfdock.inspect.diagnose import Seen, Sighting, Suspect
 from tfdock.read.failures import Failure
@@ -32,6 +32,7 @@ class Finding:
     """One cause. `confidence` is `high`, `medium` or `low`; `line` counts from 1, `excerpt` begins with it.
 
     `asked` says what of the profile has to do with it, and `changes` what may mend it; both are empty without one.
+    `misfit` says where the log and that profile disagree: then there are no changes.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Finding:
     count: int
     values: Mapping[str, str]
     asked: str = ""
+    misfit: str = ""
     changes: tuple[Way, ...] = ()
 
 
@@ -64,14 +66,37 @@ class Diagnosis:
 def diagnosis(seen: Seen, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
     """What a log shows, in words."""
     rows = knowledge.failures
-    failed = [one for one in seen.sightings if rows[one.rule].is_failure]
+    sightings = _in_earnest(seen.sightings, rows, mending.accelerator(context) if context else "")
+    failed = [one for one in sightings if rows[one.rule].is_failure]
     ranked = sorted(_telling(failed, rows), key=lambda one: (one.survivable, rows[one.rule].cascade, one.line))
-    noise = [one for one in seen.sightings if rows[one.rule].harmless]
+    noise = [one for one in sightings if rows[one.rule].harmless]
     return Diagnosis(
         lines=seen.lines,
         findings=tuple(_finding(one, rows[one.rule], seen, knowledge, context) for one in ranked),
         warnings=tuple(_finding(one, rows[one.rule], seen, knowledge, None) for one in noise),
         suspects=seen.suspects,
+    )
+
+
+def _in_earnest(sightings: Sequence[Sighting], rows: Mapping[str, Failure], accelerator: str) -> Sequence[Sighting]:
+    """With what is harmless by itself as the failure that it is of: beside that one, or where a GPU is asked for."""
+    found: dict[str, Sighting] = {}
+    seen = {one.rule for one in sightings}
+    for one in sightings:
+        grave = rows[one.rule].grave
+        rule = grave.row if grave and (grave.row in seen or grave.accelerator == accelerator) else one.rule
+        first = found.get(rule)
+        found[rule] = _both(first, one) if first else replace(one, rule=rule)
+    return tuple(found.values())
+
+
+def _both(first: Sighting, other: Sighting) -> Sighting:
+    """One sighting of two of one failure; the first of the log says where it is."""
+    return replace(
+        first,
+        count=first.count + other.count,
+        survivable=first.survivable and other.survivable,
+        values={**other.values, **first.values},
     )
 
 
@@ -88,7 +113,9 @@ def _finding(
     sighting: Sighting, row: Failure, seen: Seen, knowledge: KnowledgeBase, context: Context | None
 ) -> Finding:
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
-    changes = mending.changes(row, {**row.values, **sighting.values}, context) if context else ()
+    misfit = misfits.misfit(row, sighting.values, context) if context else ""
+    profile = None if misfit else context
+    changes = mending.changes(row, {**row.values, **sighting.values}, profile) if profile else ()
     return Finding(
         id=row.id,
         stage=row.stage,
@@ -96,11 +123,12 @@ def _finding(
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
         cause=row.cause.format(**values),
-        fix=row.fix.format(**values),
+        fix=(mending.fix(row, profile) if profile else "") or row.fix.format(**values),
         source=knowledge.cited("failures", row),
         count=sighting.count,
         values=dict(sighting.values),
         asked=mending.asked(row, context) if context else "",
+        misfit=misfit,
         changes=changes,
     )
 

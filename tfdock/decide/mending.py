@@ -1,19 +1,20 @@
 """A failure and the profile that met it: what the profile asks that has to do with it, and changes that may mend it.
 
-A change comes from the failure's row. It is offered only if the profile with it is accepted, as `tfdock check` would.
+A change comes from the failure's row. It is offered only if the profile with it is accepted, as `tfdock check` would,
+and the build is another one with it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tfdock.decide.devices import find_gpu
 from tfdock.decide.fits import exact_target
 from tfdock.decide.resolve import Resolution
-from tfdock.decide.sizing import MIB, Resources
+from tfdock.decide.sizing import GIB, MIB, Resources, more_memory
 from tfdock.decide.ways import Change, changed, said
 from tfdock.errors import Way
 from tfdock.model import TARGET_FIELDS, Version
@@ -94,17 +95,28 @@ def _decided(subject: str, resolution: Resolution) -> str:
 
 def _written(subject: str, profile: Profile, knowledge: KnowledgeBase) -> str:
     """The same of a profile that is refused as it stands: what is written in it."""
-    titles = {name: title for row in knowledge.accelerators.values() for name, title in row.titles.items()}
     if subject == "release":
         return f"TensorFlow {profile.source.release}"
     if subject == "targets":
-        listed = [target for name in TARGET_FIELDS for target in getattr(profile, name) or ()]
-        return ", ".join(listed or [_gpu(name, knowledge) for name in profile.named_gpus])
+        return ", ".join(_listed(profile) or [_gpu(name, knowledge) for name in profile.named_gpus])
     if subject == "gpu_compiler":
         return f"{profile.compiler} for GPU code" if profile.compiler else ""
-    version = profile.components.get(subject) or getattr(profile, subject, None)
-    title = titles.get(subject, subject.capitalize())
-    return f"{title} {version}" if isinstance(version, str) else ""
+    version = _asked_version(subject, profile)
+    return f"{_title(subject, knowledge)} {version}" if version else ""
+
+
+def _listed(profile: Profile) -> list[str]:
+    return [target for name in TARGET_FIELDS for target in getattr(profile, name) or ()]
+
+
+def _asked_version(name: str, profile: Profile) -> str:
+    version = profile.components.get(name) or getattr(profile, name, None)
+    return version if isinstance(version, str) else ""
+
+
+def _title(name: str, knowledge: KnowledgeBase) -> str:
+    titles = {key: title for row in knowledge.accelerators.values() for key, title in row.titles.items()}
+    return titles.get(name, name.capitalize())
 
 
 def _gpu(name: str, knowledge: KnowledgeBase) -> str:
@@ -112,6 +124,50 @@ def _gpu(name: str, knowledge: KnowledgeBase) -> str:
     gpu = find_gpu(knowledge, name)
     row = knowledge.accelerators.get(gpu.accelerator) if gpu else None
     return f"{exact_target(row, gpu.target)} ({name})" if gpu and row else name
+
+
+# --- what it is -----------------------------------------------------------------------------------------------------
+
+
+def targets(context: Context) -> tuple[str, ...]:
+    """What is compiled for; empty where the profile asks nothing of the kind, or it is not known what."""
+    if context.resolution:
+        return context.resolution.targets
+    if context.profile is None:
+        return ()
+    gpus = [find_gpu(context.knowledge, name) for name in context.profile.named_gpus]
+    rows = [(gpu, context.knowledge.accelerators[gpu.accelerator]) for gpu in gpus if gpu]
+    return tuple(_listed(context.profile)) or tuple(exact_target(row, gpu.target) for gpu, row in rows)
+
+
+def version(component: str, context: Context) -> str:
+    """That of a component of the accelerator; empty where there is none, or the refused profile does not say it."""
+    if context.resolution:
+        return context.resolution.components.get(component, "")
+    return _asked_version(component, context.profile) if context.profile else ""
+
+
+def title(component: str, context: Context) -> str:
+    """A component as people write it."""
+    return _title(component, context.knowledge)
+
+
+def accelerator(context: Context) -> str:
+    """The family of devices, empty where it is not known."""
+    if context.resolution:
+        return context.resolution.accelerator.accelerator
+    if (profile := context.profile) is None:
+        return ""
+    gpus = [find_gpu(context.knowledge, name) for name in profile.named_gpus]
+    fields = {row.accelerator: (row.target_field, *row.components) for row in context.knowledge.accelerators.values()}
+    by_field = [name for name, paths in fields.items() if any(_now(profile, path) for path in paths)]
+    return next(filter(None, [profile.accelerator, *(gpu.accelerator for gpu in gpus if gpu), *by_field]), "")
+
+
+def number(target: str) -> str:
+    """`120` of `sm_120`, `compute_120` and `12.0`."""
+    match = _NUMBER.search(target)
+    return next((one.replace(".", "") for one in match.groups() if one), "") if match else ""
 
 
 # --- changes --------------------------------------------------------------------------------------------------------
@@ -128,12 +184,37 @@ def changes(row: Failure, values: Mapping[str, str], context: Context) -> tuple[
         for change in _moves(template, values, context, context.profile):
             if any(set(change) == set(other.change) for other in found):
                 break
-            if context.attempt(changed(context.profile, change)) is not None:
-                found.append(Way(text=said(change), change=change))
+            if _is_another(changed(context.profile, change), context):
+                found.append(Way(text=said(change, context.profile), change=change))
                 break
         if len(found) == _MOST:
             break
     return tuple(found)
+
+
+def _is_another(profile: Profile, context: Context) -> bool:
+    """Whether a changed profile is accepted, and something is decided in another way than for the one that failed."""
+    after = context.attempt(profile) if context.attempt else None
+    if after is None or context.profile is None or context.resolution is None:
+        return False
+    before = context.resolution
+    told = {"choices": (), "untested": (), "warnings": (), "runtime_asked": False}  # how it is told, not what it is
+    same = replace(after, **told) == replace(before, **told)  # type: ignore[arg-type]
+    return not same or profile.resources != context.profile.resources
+
+
+def fix(row: Failure, context: Context) -> str:
+    """What to do where fewer jobs would mend it and there is one already; empty where the row's own words stand."""
+    halves = any(isinstance(one, Mapping) and "half" in one for change in row.changes for one in change.values())
+    memory = _more(context) if halves else 0
+    return f"Give the build {memory // GIB} GiB of memory or more: it has one job already." if memory else ""
+
+
+def _more(context: Context) -> int:
+    """Bytes for one job at a time, where a build has had that already; else 0."""
+    if context.resolution is None or context.resources is None or context.resources.jobs > 1:
+        return 0
+    return more_memory(context.resources, context.resolution.release.cost)
 
 
 def _moves(
@@ -153,7 +234,10 @@ def _moves(
 def _moved(path: str, verb: str, text: str, context: Context, profile: Profile) -> Iterator[Change]:
     if verb == "half":
         jobs = context.resources.jobs if context.resources else 0
-        yield from [{path: max(1, jobs // 2)}] if jobs > 1 else []
+        yield from [{path: jobs // 2}] if jobs > 1 else []
+        # What is left to the machine is all that it has.
+        if (memory := _more(context)) and profile.resources.memory != "auto":
+            yield {"resources.memory": f"{memory // GIB}GiB"}
     elif path == "targets":
         yield from _without_target(text, context, profile)
     elif verb == "without":
@@ -171,30 +255,24 @@ def _moved(path: str, verb: str, text: str, context: Context, profile: Profile) 
 
 def _without_target(text: str, context: Context, profile: Profile) -> Iterator[Change]:
     """The list of targets without one, beside the GPUs, or where those want it in their place."""
-    if context.resolution is None or not (gone := _number(text)):
+    if context.resolution is None or not (gone := number(text)):
         return
     field = context.resolution.accelerator.target_field
-    rest = [target for target in context.resolution.targets if _number(target) != gone]
+    rest = [target for target in context.resolution.targets if number(target) != gone]
     if rest and len(rest) < len(context.resolution.targets):
         yield {field: rest}
         if profile.gpus:
             yield {field: rest, "gpus": None}
 
 
-def _number(target: str) -> str:
-    """`120` of `sm_120`, `compute_120` and `12.0`."""
-    match = _NUMBER.search(target)
-    return next((one.replace(".", "") for one in match.groups() if one), "") if match else ""
-
-
 def _has(toolkit: str, version: str, target: str, context: Context) -> bool:
     """Whether a version of a toolkit compiles for a target that the build asks for; any, where none is said."""
     if not target:
         return True
-    number, resolution = _number(target), context.resolution
+    wanted, resolution = number(target), context.resolution
     row = context.knowledge.toolkits.get((toolkit, str(Version(version).minor)))
-    wanted = resolution is not None and any(_number(one) == number for one in resolution.targets)
-    return bool(wanted and row and number in row.targets)
+    asked = resolution is not None and any(number(one) == wanted for one in resolution.targets)
+    return bool(asked and row and wanted in row.targets)
 
 
 def _versions(name: str, near: str, context: Context, profile: Profile) -> Iterable[str]:

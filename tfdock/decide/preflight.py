@@ -17,7 +17,7 @@ from tfdock.decide.rules import judge
 from tfdock.decide.sizing import GIB, LEAST_HEAP, MIB, Resources, least_memory
 from tfdock.errors import ExitCode, Problem
 from tfdock.inspect import verdict
-from tfdock.model import Host, LocalGpu, Machine, Place, Version
+from tfdock.model import Capability, Host, LocalGpu, Machine, Place, Version
 from tfdock.read.knowledge import KnowledgeBase
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
@@ -181,7 +181,8 @@ def _driver_check(
 def driver_floors(
     resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence[LocalGpu], *, wsl: bool
 ) -> tuple[DriverFloor, ...]:
-    """Every driver that is needed at least, to run what is built on these GPUs; on any, where none is given."""
+    """Every driver that is needed at least, to run what is built on these GPUs; where none is given, on those that
+    it is built for."""
     name = resolution.accelerator.toolkit or ""
     version = Version(resolution.components.get(name, ""))
     title = resolution.accelerator.titles.get(name, name)
@@ -200,7 +201,19 @@ def driver_floors(
         if row and row.driver_min:
             why = f"for {gpu.name}, which is of the {row.architecture} generation"
             floors.append(DriverFloor(version=Version(row.driver_min), code="driver-too-old-for-gpu", why=why))
-    return tuple(floors)
+    return (*floors, *(() if gpus else _floors_of_targets(resolution, knowledge)))
+
+
+def _floors_of_targets(resolution: Resolution, knowledge: KnowledgeBase) -> Iterator[DriverFloor]:
+    """What the GPUs need that it is built for: the least of them, for each is one that it may run on."""
+    accelerator, targets = resolution.accelerator, resolution.targets
+    gpus = [Capability.parse(one).dotted for one in targets] if accelerator.capabilities else targets
+    rows = [architecture_of(knowledge, accelerator.accelerator, gpu) for gpu in gpus]
+    floors = {Version(row.driver_min): row.architecture for row in rows if row and row.driver_min}
+    if floors and all(row and row.driver_min for row in rows):
+        version = min(floors)
+        why = f"for GPUs of the {floors[version]} generation"
+        yield DriverFloor(version=version, code="driver-too-old-for-gpu", why=why)
 
 
 def _needed_ptx(resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence[LocalGpu]) -> Version | None:

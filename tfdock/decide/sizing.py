@@ -8,6 +8,7 @@ told to run fewer links than compilations at a time: the number of jobs is what 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
 
 from tfdock.errors import Incompatible, Problem, Way, one_of
 from tfdock.model import Machine
@@ -108,6 +109,16 @@ def after_memory(resources: Resources, *, of_bazel: bool) -> Resources | None:
     heap = min(2 * resources.heap, resources.memory // 2) if of_bazel else resources.heap
     again = replace(resources, jobs=max(1, resources.jobs // 2), heap=heap)
     return again if again != resources else None
+
+
+def more_memory(resources: Resources, cost: Cost) -> int:
+    """Bytes, in whole GiB, to try again with where one job at a time was too much.
+
+    What Bazel's heap and the largest link take; half as much again as it had where that was not enough.
+    """
+    link = max(cost.memory_per_link_mib, cost.memory_per_job_mib) * MIB
+    wanted = next(size for size in count(GIB, GIB) if size - heap_in(size) >= link)
+    return max(wanted, -(-resources.memory * 3 // (2 * GIB)) * GIB if resources.memory >= wanted else 0)
 
 
 def least_free(total: int) -> int:

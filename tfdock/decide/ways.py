@@ -8,6 +8,8 @@ more is wrong than that mends, faults are mended one after the other.
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, islice
@@ -34,6 +36,8 @@ Change = Mapping[str, object]
 _LEFT_TO_THE_RELEASE = (
     "python", "compiler", "host_compiler", "bazel.version", "bazel.configs", "bazel.flags", "base", "optimize",
 )  # fmt: skip
+_PLAIN = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|none|y|n)$)(?:[A-Za-z_/-][\w./:=+@-]*|[1-9]\d*[A-Za-z]+)")
+"""Text that YAML takes for no number and nothing else when it is bare."""
 _FAULTS = 8
 """How many faults are mended one after the other at most."""
 
@@ -523,7 +527,7 @@ def _way(moves: _Moves, move: Change, resolution: Resolution, in_play: set[str])
         _kept(moves, path) for path in sorted((in_play | always) - set(move), key=_keep_order) if moves.says(path)
     ]
     keep = tuple(one for one in kept if one)
-    text = said(change)
+    text = said(change, moves.profile)
     text = f"keep {', '.join(keep)}: {text}" if keep else text
     text += "".join(f" ({warning.message})" for warning in resolution.warnings)
     return Way(text=text, change=change, keep=keep, untested="allow_untested" in change)
@@ -556,21 +560,38 @@ def _kept(moves: _Moves, path: str) -> str:
     return f"`{path}`"
 
 
-def said(change: Change) -> str:
-    """What to write, then what to remove: `cuda: "12.8.0"` and `python: "3.11"`, and remove `base`."""
-    lines = []
+def said(change: Change, profile: Profile) -> str:
+    """What to write, then what to remove: `cuda: "12.8.0"` and `python: "3.11"`, and remove `base`.
+
+    A map is whole, with all that the profile says in it: what is written in its place loses nothing.
+    """
+    after = changed(profile, change)
+    written: dict[str, object] = {}
     for path, value in change.items():
         field, _, inner = path.partition(".")
         if value is not None:
-            lines.append(f"`{field}: {{{inner}: {_yaml(value)}}}`" if inner else f"`{field}: {_yaml(value)}`")
+            written[field] = _whole(field, change, after) if inner else value
+    lines = [f"`{field}: {_yaml(value)}`" for field, value in written.items()]
     gone = " and ".join(f"`{path}`" for path, value in change.items() if value is None)
     return ", and ".join([*([" and ".join(lines)] if lines else []), *([f"remove {gone}"] if gone else [])])
 
 
+def _whole(field: str, change: Change, after: Profile) -> Mapping[str, object]:
+    """What stands in a map of the changed profile, what is new in it at the end."""
+    model = getattr(after, field)
+    said = model if isinstance(model, dict) else model.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    inner = {name: change.get(f"{field}.{name}", value) for name, value in said.items()}
+    order = sorted(inner, key=lambda name: f"{field}.{name}" in change)
+    return {name: inner[name] for name in order if inner[name] is not None}
+
+
 def _yaml(value: object) -> str:
-    """A value as it stands in a profile: versions in quotes, lists in brackets."""
+    """A value as it stands in a profile: numbers bare, versions in quotes, lists and maps in brackets."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_yaml(one)}' for name, one in value.items())}}}"
     if isinstance(value, list):
-        return f"[{', '.join(str(one) for one in value)}]"
-    if isinstance(value, bool):
+        return f"[{', '.join(map(_yaml, value))}]"
+    if isinstance(value, bool | int | float):
         return str(value).lower()
-    return f'"{value}"' if Version(str(value)).parts else str(value)
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)

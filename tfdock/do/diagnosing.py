@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from tfdock.errors import Problem, ProfileError, TfdockError
-from tfdock.inspect.log_lines import PIECE, unpacked
+from tfdock.inspect.log_lines import PIECE, NotText, unpacked
 
 if TYPE_CHECKING:
     from tfdock.decide.diagnosis import Diagnosis
@@ -20,9 +20,18 @@ Told = Callable[[str], None]
 
 
 def diagnosed(
-    log: BinaryIO, knowledge: KnowledgeBase, context: Context | None = None, *, progress: Progress, told: Told
+    log: BinaryIO,
+    knowledge: KnowledgeBase,
+    context: Context | None = None,
+    *,
+    name: str,
+    progress: Progress,
+    told: Told,
 ) -> Diagnosis:
-    """What went wrong in a log that is read to its end. `progress` is given bytes, `told` what to know of the log."""
+    """What went wrong in a log that is read to its end. `progress` is given bytes, `told` what to know of the log.
+
+    Raises ProfileError for what is not text; `name` is what it says then.
+    """
     from tfdock.decide.diagnosis import diagnosis
     from tfdock.inspect.diagnose import Diagnostician
 
@@ -30,9 +39,19 @@ def diagnosed(
     try:
         for chunk in unpacked(_chunks(log, progress)):
             reader.feed(chunk)
+    except NotText as error:
+        raise _not_text(error, name) from error
     except ValueError as error:
         told(f"{error}: only what comes before it is read")
     return diagnosis(reader.close(), knowledge, context)
+
+
+def _not_text(found: NotText, name: str) -> ProfileError:
+    fix = "name the text that a build or a program printed"
+    if found.program:
+        fix = f"unpack it (`{found.program}`), then name the log that was in it"
+    message = f"this is {found.kind}, not the text of a log"
+    return ProfileError(Problem(code="log-not-text", message=message, fix=fix, file=name))
 
 
 def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:
@@ -43,15 +62,24 @@ def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:
 
 
 def of_file(
-    path: Path, knowledge: KnowledgeBase, context: Context | None = None, *, progress: Progress, told: Told
+    file: str, knowledge: KnowledgeBase, context: Context | None = None, *, progress: Progress, told: Told
 ) -> Diagnosis:
-    """What went wrong in a log; raises ProfileError for a file that cannot be read."""
+    """What went wrong in a log; raises ProfileError for a file that cannot be read, or is not text."""
     try:
-        with path.open("rb") as log:
-            return diagnosed(log, knowledge, context, progress=progress, told=told)
+        with Path(file).open("rb") as log:
+            return diagnosed(log, knowledge, context, name=file, progress=progress, told=told)
     except OSError as error:
-        message, fix = f"{path}: {error.strerror}", "check the name, the owner and the mode"
-        raise ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=str(path))) from error
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: str, error: OSError) -> ProfileError:
+    fix = "check the name, the owner and the mode"
+    if isinstance(error, IsADirectoryError):
+        fix = "name the logs in it"
+    elif "://" in file:
+        fix = "download it first, then name the file"
+    message = f"cannot be read: {error.strerror}"
+    return ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=file))
 
 
 def of_run(log: Path | None, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis | None:
@@ -62,7 +90,7 @@ def of_run(log: Path | None, knowledge: KnowledgeBase, context: Context | None =
     if log is None:
         return None
     try:
-        return of_file(log, knowledge, context, progress=lambda _: None, told=lambda _: None)
+        return of_file(str(log), knowledge, context, progress=lambda _: None, told=lambda _: None)
     except (TfdockError, OSError):
         return None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tfdock.decide import preflight
 from tfdock.decide.plan import BuildPlan
-from tfdock.decide.preflight import FAILED, OK, WARNING, Check
+from tfdock.decide.preflight import FAILED, OK, SKIPPED, WARNING, Check
 from tfdock.do.machine import engine_data, engine_machine, gives_gpus, local_host, local_machine, place
 from tfdock.do.settings import Settings
 from tfdock.errors import (
@@ -206,8 +206,12 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
         left = tidying.found(settings)
     except OSError:  # said by the check of that folder
         return
+    if not left and info is None:
+        found = "none in the folders of this machine; without an engine its containers cannot be looked at"
+        yield Check(name="leftovers", status=SKIPPED, found=found)
+        return
     if not left:
-        yield Check(name="leftovers", status=OK, found="none")
+        yield Check(name="leftovers", status=OK, found=f"none{': there was nothing to remove' if fix else ''}")
         return
     if not (fix and info):
         told = ", ".join(one.what for one in left)

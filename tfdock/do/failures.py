@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tfdock.decide.sizing import Resources
+from tfdock.decide.sizing import GIB, Resources, more_memory
 from tfdock.do.machine import free_disk
 from tfdock.errors import (
     BuildFailed,
@@ -21,6 +21,7 @@ from tfdock.errors import (
 )
 from tfdock.inspect import bazel
 from tfdock.inspect.killed import HEAP, Killed, killed
+from tfdock.read.knowledge import Cost
 
 # Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68
@@ -40,6 +41,7 @@ class Failures:
 
     phase: str
     resources: Resources
+    cost: Cost
     log: Path | None
     tail: tuple[str, ...]
     errors: tuple[str, ...]
@@ -111,10 +113,18 @@ class Failures:
             Problem(
                 code="out-of-memory",
                 message=f"{message}: {jobs} job{'s' if jobs != 1 else ''} in {gib(self.resources.memory)}{said}",
-                fix=f"set `resources: {{jobs: {max(1, jobs // 2)}}}`, or give more memory; "
-                "then run the same command again, it goes on from the cache",
+                fix=f"{self._less}; then run the same command again, it goes on from the cache",
             ),
             of_bazel=of_bazel,
+        )
+
+    @property
+    def _less(self) -> str:
+        """What keeps a build within its memory."""
+        if (jobs := self.resources.jobs) > 1:
+            return f"set `resources: {{jobs: {jobs // 2}}}`, or give more memory"
+        return (
+            f"give it {more_memory(self.resources, self.cost) // GIB} GiB of memory or more: it has one job already"
         )
 
     def of_step(self, error: BuildFailed) -> TfdockError:

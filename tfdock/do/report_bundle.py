@@ -24,6 +24,7 @@ from tfdock.do import personal
 from tfdock.do.diagnosing import context_of, diagnosed
 from tfdock.do.happened import plain_file
 from tfdock.do.machine import free_disk, local_gpus
+from tfdock.errors import ProfileError
 from tfdock.inspect.log_excerpt import Excerpt
 from tfdock.inspect.log_lines import BLOCK, unpacked
 from tfdock.inspect.redaction import Redactor
@@ -104,14 +105,23 @@ def bundle(subject: Subject, settings: Settings, preparer: Preparer, findings: F
 
 
 def _diagnosis(subject: Subject, preparer: Preparer) -> tuple[Diagnosis | None, list[str]]:
-    """What the log shows, with the profile as context where it is a file still."""
+    """What the log shows, with the profile as context where it is a file still.
+
+    Raises ProfileError for somebody's log that is not text; that of a run is reported without it.
+    """
     context = context_of(subject.file, preparer) if subject.file else None
     notes: list[str] = []
     with plain_file(_log_path(subject)) as log:
         if log is None:
             return None, notes
-        told = notes.append
-        return diagnosed(log, preparer.knowledge, context, progress=lambda _: None, told=told), notes
+        name, told = _log_path(subject).name, notes.append
+        try:
+            found = diagnosed(log, preparer.knowledge, context, name=name, progress=lambda _: None, told=told)
+        except ProfileError:
+            if subject.papers is None and subject.record is None:
+                raise
+            return None, ["the log is not text"]
+        return found, notes if found.lines else [*notes, "the log is empty"]
 
 
 def _log_path(subject: Subject) -> Path:
@@ -274,7 +284,7 @@ def _readme_lines(files: Mapping[str, bytes], notes: Iterable[str], removed: Map
 
 _WHAT = {
     "diagnosis.json": "what `tfdock diagnose` says of the whole log",
-    "environment.json": "tfdock, knowledge, machine, settings",
+    "environment.json": "tfdock, knowledge, machine, settings: as they were when this was made, not when the run was",
     "log.txt": "the lines around those that the diagnosis names, and the end of the log",
     "plan.json": "every value and command of the build",
     "record.json": "the record of a build that ended well",

@@ -22,6 +22,7 @@ _RECORD = "record.json"
 _MOST_RUNS = 200
 """Runs that failed, the newest first, among which those of a profile are looked for."""
 _NO_LOGS = (".yaml", ".yml", ".json")
+_NOBODYS = "the log is not of a build in this wheelhouse: what was planned is not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +145,7 @@ def _of_log(path: Path) -> Subject:
     record = document_of(path.with_name(_RECORD), (build_record.SCHEMA,))
     if record and record.get("log") == path.name:
         return _of_record(record, path.with_name(_RECORD))
-    notes = ("the log is no run's that is known here: without a profile, there is no plan",)
-    return Subject(name=path.name.partition(".")[0], log=path.resolve(), notes=notes)
+    return Subject(name=path.name.partition(".")[0], log=path.resolve(), notes=(_NOBODYS,))
 
 
 def _of_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer) -> Subject:
@@ -189,7 +189,7 @@ def _with_profile(found: Subject, preparer: Preparer, name: str) -> Subject:
     now, notes = planned.subject, list(found.notes)
     then = (found.papers or found.record or {}).get("fingerprint")
     if found.plan is None:
-        notes = [*(one for one in notes if "without a profile" not in one), "the plan was made for this report"]
+        notes = [*(one for one in notes if one != _NOBODYS), "the plan was made for this report"]
     if then and then != planned.fingerprint:
         notes.append("the profile as it is now has another fingerprint than what was built")
     return replace(

@@ -17,7 +17,9 @@ _NETWORK = re.compile(
 )
 _NO_SPACE = re.compile(r"No space left on device|ENOSPC")
 _LONG = 600
-_ERROR = re.compile(r"^(?:ERROR|FATAL|FAILED)\b|\berror:|^tfdock: |Killed\b|\w+(?:Error|Exception): ")
+_ERROR = re.compile(
+    r"^(?:ERROR|FATAL|FAILED)\b|\berror:|^tfdock: |Killed\b|Segmentation fault\b|\w+(?:Error|Exception): "
+)
 
 
 def progress(line: str) -> tuple[int, int] | None:

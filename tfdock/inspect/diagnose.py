@@ -6,6 +6,7 @@ Expressions see lines that have their literal, `NEAR` bytes around it at most, a
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,8 +26,11 @@ _ENOUGH = 100
 _SUSPECTS = 5
 """Lines that look like errors which are kept, the first ones and the last ones."""
 _SUSPICIOUS = (
-    "ERROR:", "error:", "Error:", "FATAL:", "fatal:", "FAILED", "Killed", "Exception:", "rror response from", "E: ",
+    "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
+    "ommand not found",
 )  # fmt: skip
+_NO_PROGRAM = re.compile(r": [Cc]ommand not found$")
+"""A shell finds no program. Many scripts go on without it, so that it is worth a look and no report of an error."""
 
 
 class Pattern(Protocol):
@@ -227,7 +231,7 @@ class Diagnostician:
         self._now = _Epoch(sightings=kept)
 
     def _suspect(self, line: int, text: str) -> None:
-        if not bazel.is_error(text):
+        if not (bazel.is_error(text) or _NO_PROGRAM.search(text)):
             return
         suspect = Suspect(line, text)
         if len(self._now.suspects) < _SUSPECTS:

@@ -32,6 +32,17 @@ _ESCAPE = re.compile(
 )
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _GZIP = b"\x1f\x8b"
+_HEAD = 1 << 13
+"""Bytes of the beginning that tell whether data is text."""
+_PACKED = (
+    (re.compile(rb"PK(?:\x03\x04|\x05\x06)"), "a zip archive", "unzip"),
+    (re.compile(rb"\xfd7zXZ\x00"), "packed with xz", "xz -d"),
+    (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "packed with bzip2", "bzip2 -d"),
+    (re.compile(rb"\x28\xb5\x2f\xfd"), "packed with zstd", "zstd -d"),
+)
+_TAR, _TAR_AT = b"ustar", 257
+_ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
+"""Characters of no text and of no terminal's."""
 
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
@@ -66,6 +77,14 @@ _PREFIX = re.compile(
 )
 _PREFIXES = 8
 _SUFFIX = re.compile(r'(?:\\r)?\\n","stream":"std(?:out|err)","time":"[^"]{1,40}"\}$')
+
+
+class NotText(ValueError):
+    """Data that is no log: `kind` is what it is instead, `program` unpacks it, and is empty where nothing does."""
+
+    def __init__(self, kind: str, program: str = "") -> None:
+        super().__init__(kind)
+        self.kind, self.program = kind, program
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,26 +212,59 @@ def _plain(data: bytes) -> bytes:
 
 
 def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """A log as UTF-8, whatever it is packed in; raises ValueError where gzip's data ends too early or is broken."""
+    """A log as UTF-8, whatever it is packed in.
+
+    Raises NotText for what is no log, before it gives anything; ValueError where gzip's data ends too early or is
+    broken, after what comes before that.
+    """
     chunks = iter(chunks)
-    first = b""
-    for chunk in chunks:
-        first += chunk
-        if len(first) >= len(_GZIP):
-            break
-    rest = _joined(first, chunks)
-    if first.startswith(_GZIP):
+    head, broken = b"", None
+    try:
+        for chunk in chunks:
+            head += chunk
+            if len(head) >= _HEAD:
+                break
+    except ValueError as error:
+        broken = error
+    rest = _joined(head, broken, chunks)
+    if head.startswith(_GZIP):
         yield from unpacked(_gunzipped(rest))
-    elif coding := _UTF16.get(first[:2]):
+    elif coding := _UTF16.get(head[:2]) or _unmarked_utf16(head[:_HEAD]):
         decoder = codecs.getincrementaldecoder(coding)("replace")
         yield from (decoder.decode(chunk).encode("utf-8", "replace") for chunk in rest)
     else:
+        _check_text(head[:_HEAD])
         yield from rest
 
 
-def _joined(first: bytes, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    yield from [first] if first else []
+def _joined(head: bytes, broken: ValueError | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    yield from [head] if head else []
+    if broken:
+        raise broken
     yield from chunks
+
+
+def _unmarked_utf16(head: bytes) -> str:
+    """The coding of UTF-16 that does not say so: of Latin letters every second byte is zero, few others."""
+    first, second, half = head[::2].count(0), head[1::2].count(0), len(head) // 2
+    mostly, hardly = half * 4 // 5, half // 20
+    if first <= hardly and second > mostly:
+        return "utf-16-le"
+    return "utf-16-be" if second <= hardly and first > mostly else ""
+
+
+def _check_text(head: bytes) -> None:
+    """Raise NotText by how data begins; of an archive of tar's the files are text.
+
+    A machine that went down leaves zeros in logs, and programs print anything: a few such bytes make no other data.
+    """
+    for magic, kind, program in _PACKED:
+        if magic.match(head):
+            raise NotText(kind, program)
+    text = re.sub("\0+", "\0", head.strip(b"\0").decode("utf-8", "replace"))
+    is_tar = head.startswith(_TAR, _TAR_AT)
+    if "\0" in text and not is_tar and len(_ODD.findall(text)) > len(text) // 10:
+        raise NotText("binary data")
 
 
 def _gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ _GENERIC = {
     "work", "worker",
 }  # fmt: skip
 """Names of nobody, which would take half of a log with them."""
-_SHORTEST_NAME, _SHORTEST_LEARNT, _SHORTEST_WORD = 3, 8, 12
+_SHORTEST_NAME, _SHORTEST_LEARNT, _SHORTEST_WORD = 2, 8, 12
 """Characters of what goes wherever it stands: of names, of secrets that a text shows, and of those that are letters
 alone, which may be words of the language."""
 _MOST_LEARNT = 500
@@ -104,6 +104,19 @@ _RULES = (
         r"\becho[ \t]+(?:-n[ \t]+)?\\?[\"']?(?P<a>[^\s\"'|]{1,4000})[^\n|]{0,9}\|[^\n|]{0,300}--password-stdin",
     ),
     _rule("secret", r"\b(?:sshpass[ \t]+|twine\b[^\n]{0,300}?\s)-p[ =]?(?P<b>[^\s\"']{1,400})"),
+    # Compilers have options with these letters: `-pthread`, `-pipe`, `-pg`.
+    _rule(
+        "secret",
+        r"(?<![\w.-])(?:mysql\w{0,20}|mariadb[\w-]{0,20})[ \t](?:[^\n]{0,300}?[ \t])?"
+        rf"-p(?!(?:ort|thread|ipe|ie|g|edantic)\b){_VALUE}",
+    ),
+    _rule("secret", rf"\bredis-cli[ \t](?:[^\n]{{0,300}}?[ \t])?(?:-a|--pass)[ \t=]{{1,3}}{_VALUE}"),
+    # In words, where it does not look like one: not `password is required`.
+    _rule(
+        "secret",
+        r"(?i:\bpass(?:word|wd|phrase)[ \t]+(?:is|was)):?[ \t]+[\"'`]?(?=[^\s\"'`<>]{0,60}\d)"
+        r"(?P<a>[^\s\"'`<>]{5,400}[^\s\"'`<>.,;:!?)])",
+    ),
     _rule("secret", r"\b(?:docker|podman) login\b[^\n]{0,300}?\s-p[ =]?(?P<b>\S{1,400})"),
     _rule(
         "login",
@@ -114,7 +127,7 @@ _RULES = (
     _rule("secret", r"\blogin\s{1,9}\S{1,200}\s{1,9}password\s{1,9}(?P<b>\S{1,400})"),
     _rule(
         "secret",
-        r"[?&;](?i:sig|signature|key|x-amz-(?:signature|credential|security-token)|policy|key-pair-id"
+        r"[?&;](?i:sig|signature|key|x-[a-z]{2,9}-(?:signature|credential|security-token)|policy|key-pair-id"
         r"|[\w-]{0,40}(?:token|password|secret|auth))=(?P<a>[^&\s\"'<>]{1,4000})",
     ),
     _rule(
@@ -134,6 +147,7 @@ _RULES = (
         r"|(?<=/api/webhooks/)\d{1,30}/[\w-]{8,255}"
         r"|eyJ[\w-]{8,4000}\.[\w-]{4,4000}\.[\w-]{0,4000})",
     ),
+    _rule("token", r"(?<!\d)\d{6,12}:AA[\w-]{30,40}(?![\w-])"),  # of a bot of Telegram; `bot` may stand before it
     # Not what linkers say of a symbol and its library's version: `cublasCreate@libcublas.so.12`.
     _rule(
         "email",

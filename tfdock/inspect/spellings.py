@@ -12,6 +12,13 @@ from functools import cached_property, lru_cache
 SHORTEST = 5
 """Characters of what is looked for in other encodings, where something shorter would be everywhere."""
 _SHORTEST_IN_HEXADECIMAL = 8
+_SHORTEST_WORD = 3
+"""Characters of a name that is taken for one wherever it stands: `cc` ends files' names as well."""
+_AROUND = (
+    r"(?:(?<=@)|(?<=://)|(?<=\bon )|(?<=\bby )|(?<=\bas )|(?<=\bhost )|(?<=\buser )|(?<=\bhostname )"
+    r"|(?<=\d\d:\d\d:\d\d )|(?=[A-Za-z0-9]{1,2}@))"
+)
+"""What a shorter name stands behind, or before, where it is one."""
 
 _PERCENT = re.compile(r"%(?:25){0,3}[0-9A-Fa-f]{2}")
 _RUN = re.compile(r"[A-Za-z0-9+/=_%-]{0,4000}")
@@ -38,7 +45,8 @@ def _meant(text: str) -> str:
 
 @dataclass
 class Value:
-    """Something known. `word`: it counts only where it stands by itself, not as a part of a longer word."""
+    """Something known. `word`: it counts only where it stands by itself, not as a part of a longer word; a very short
+    one only where what stands around it says that it is a name."""
 
     text: str
     kind: str
@@ -67,6 +75,8 @@ class Value:
     @cached_property
     def _plain(self) -> re.Pattern[str]:
         before, after = (r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])") if self.word else ("", "")
+        if self.word and len(self.text) < _SHORTEST_WORD:
+            before = rf"(?<![\w.-]){_AROUND}"
         return re.compile(f"{before}{re.escape(self.text)}{after}", re.IGNORECASE if self.word else 0)
 
     @cached_property

@@ -91,6 +91,14 @@ class Examples(_Record):
 
 
 Move = Mapping[str, str]
+Relation = Literal["among", "is", "unknown_to", "newest_for"]
+
+
+class Grave(_Record):
+    """The failure that a harmless line is of, by its id, and the accelerator that makes it one."""
+
+    row: str
+    accelerator: str
 
 
 class Failure(Row):
@@ -102,9 +110,13 @@ class Failure(Row):
     `changes` are changes of the profile that may mend it, the best first: a field with its value, null to leave it
     out, or {without: …}, {with: …} of a list, {half: jobs}, {for: target}, {nearest: version}.
 
-    `harmless`: it is no failure, and told only when asked. `passes` are the stages of which it says that they ended
-    well, so that failures above it no longer count; `spoils` are those of which the next line like that does not say
-    it, since the tool goes on without what failed.
+    `fits` says of a group what it is in a log of that very profile: `among` its targets, the version that it `is`, a
+    target `unknown_to` its toolkit, the newest such compiler that its toolkit takes (`newest_for`).
+
+    `harmless`: it is no failure, and told only when asked; `grave` is the failure that it is of where a profile asks
+    for such a GPU, or that one was seen as well. `passes` are the stages of which it says that they ended well, so
+    that failures above it no longer count; `spoils` are those of which the next line like that does not say it, since
+    the tool goes on without what failed.
     """
 
     KEY = ("id",)
@@ -119,10 +131,12 @@ class Failure(Row):
     unsure: bool = False
     asks: tuple[str, ...] = ()
     changes: tuple[dict[str, str | bool | Move | None], ...] = ()
+    fits: dict[str, dict[Relation, str]] = Field(default_factory=dict)
     cause: Template
     fix: Template = "There is nothing to do."
     confirmed: Literal["yes", "maintainer", "no"] = "no"
     harmless: bool = False
+    grave: Grave | None = None
     passes: tuple[Stage, ...] = ()
     spoils: tuple[Stage, ...] = ()
     examples: Examples
@@ -135,7 +149,7 @@ class Failure(Row):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         groups = {name for one in (*self.patterns, *self.facts) if one.line for name in compiled(one.line).groupindex}
-        if unused := groups - set(self.values):
+        if unused := (groups | set(self.fits)) - set(self.values):
             raise ValueError(f"group `{min(unused)}` of a pattern is not in `values`")
         texts = [self.cause, self.fix, *_texts_of(self.changes)]
         if unknown := {name for text in texts for name in placeholders(text)} - set(self.values):

@@ -138,6 +138,7 @@ def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
     text = json.dumps({"schema": schema, "ok": ok, **document}, indent=2, ensure_ascii=False, default=asdict)
     # Half a character, as a file's name may hold, is no UTF-8: Python's escape of it is JSON's.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+    sys.stdout.flush()  # a full disk is told here; at Python's end nobody could
 
 
 def settings_for(**flags: Any) -> Settings:

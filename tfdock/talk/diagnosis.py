@@ -54,6 +54,7 @@ def lines(
         yield from _findings(findings, name, style, columns, brief=brief)
     elif not brief:
         yield from _nothing(found, name, style, columns)
+        yield from [] if warnings else _hint(found.warnings, style, columns)
     if warnings:
         yield from _noise(found.warnings, style, columns)
 
@@ -64,7 +65,7 @@ def _findings(
     if len(findings) > 1 and not brief:
         heads = ("", "line", "stage", "", "cause")
         rows = [
-            (str(number), f"{one.line:,}", one.stage, _SURE[one.confidence], one.id)
+            (str(number), str(one.line), one.stage, _SURE[one.confidence], one.id)
             for number, one in enumerate(findings, 1)
         ]
         yield from console.table([tuple(map(style.strong, heads)), *rows], columns=columns)
@@ -83,8 +84,10 @@ def _finding(one: Finding, name: str, style: console.Style, columns: int, *, bri
     yield from console.wrapped(f"{head} {console.clean(name)}:{one.line}{times}", columns)
     for line in () if brief else one.excerpt.split("\n"):  # the message above has it already
         yield from console.wrapped(f"  | {_short(line)}", columns, "  ")
-    asked = f" {one.asked[0].upper()}{one.asked[1:]}." if one.asked else ""
+    asked = f" {one.asked[0].upper()}{one.asked[1:]}." if one.asked and not one.misfit else ""
     yield from _told("cause", f"{one.cause}{asked}", style.strong, columns)
+    if one.misfit:
+        yield from _told("profile", f"{one.misfit[0].upper()}{one.misfit[1:]}.", style.bad, columns)
     yield from _told("fix", one.fix, style.good, columns)
     for way in one.changes:
         yield from _told("profile", f"{way.text} (`tfdock check` accepts it)", style.good, columns)
@@ -105,7 +108,7 @@ def _nothing(found: Diagnosis, name: str, style: console.Style, columns: int) ->
     yield from console.wrapped(f"{console.clean(name)}: no failure that is known, in {much}", columns)
     if found.suspects:
         yield "the most suspicious lines:"
-        rows = [(f"{one.line:,}", _short(one.text)) for one in found.suspects]
+        rows = [(str(one.line), _short(one.text)) for one in found.suspects]
         yield from console.table(rows, columns=columns)
     when = "To report it" if found.suspects else "If it failed all the same"
     yield from console.wrapped(
@@ -116,7 +119,17 @@ def _nothing(found: Diagnosis, name: str, style: console.Style, columns: int) ->
     )
 
 
+def _hint(warnings: Sequence[Finding], style: console.Style, columns: int) -> Iterator[str]:
+    """That what looks bad was seen, and is none."""
+    count = sum(one.count for one in warnings)
+    if count:
+        much = "1 line looks bad and is" if count == 1 else f"{count:,} lines look bad and are"
+        yield from console.wrapped(
+            f"{much} harmless as a rule: {style.strong('`--explain-warnings`')} says why", columns
+        )
+
+
 def _noise(warnings: Sequence[Finding], style: console.Style, columns: int) -> Iterator[str]:
     yield ""
     yield style.strong("harmless:" if warnings else "harmless: nothing that is known")
-    yield from console.table([(f"{one.line:,}", one.id, one.cause) for one in warnings], columns=columns)
+    yield from console.table([(str(one.line), one.id, one.cause) for one in warnings], columns=columns)

@@ -113,6 +113,7 @@ class Run:
         return Failures(
             phase=phase,
             resources=(plan or self.plan).resources,
+            cost=self.plan.resolution.release.cost,
             log=self.log,
             tail=tuple(self.steps.tail),
             errors=tuple(self.steps.errors),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tfdock.errors import Problem, TfdockError, combined_exit_code
 from tfdock.talk import ci_log, console
 from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, preparer_for, print_json, settings_for
 
@@ -22,7 +22,8 @@ _STANDARD_INPUT = "-"
 
 @app.command(
     epilog="Examples: `tfdock diagnose build.log`, `docker build . 2>&1 | tfdock diagnose`, "
-    "`tfdock diagnose build.log.gz --profile rtx5090`. Exit status: 0, whatever is found."
+    "`tfdock diagnose build.log.gz --profile rtx5090`. Exit status: 0, whatever is "
+    "found, or 2 where a log cannot be read."
 )
 @command("tfdock.diagnose/1")
 def diagnose(
@@ -57,11 +58,32 @@ def diagnose(
     base, context = knowledge_for(settings), None
     if profile:
         context = preparer_for(settings).context(profile)
-    found = {name: _read(name, base, context) for name in dict.fromkeys(names)}
+    found, problems, codes = _read_all(names, base, context)
     if as_json:
-        _print_json(found, explain_warnings=explain_warnings)
+        _print_json(found, problems, explain_warnings=explain_warnings)
     else:
         _print(found, explain_warnings=explain_warnings)
+    console.show_problems(problems)
+    raise typer.Exit(combined_exit_code(codes))
+
+
+def _read_all(
+    names: list[str], base: KnowledgeBase, context: Context | None
+) -> tuple[dict[str, Diagnosis], list[Problem], list[int]]:
+    """The logs that can be read by their names, each once; the problems of the others, with their exit codes."""
+    found: dict[str, Diagnosis] = {}
+    problems: list[Problem] = []
+    codes: list[int] = []
+    for name in dict.fromkeys(names):
+        try:
+            found[name] = _read(name, base, context)
+        except TfdockError as error:
+            problems += error.problems
+            codes.append(error.exit_code)
+        else:
+            if not found[name].lines:
+                _tell(name, "the log is empty: what fails is said on standard error, which `2>&1` sends along")
+    return found, problems, codes
 
 
 def _read(name: str, base: KnowledgeBase, context: Context | None) -> Diagnosis:
@@ -70,8 +92,8 @@ def _read(name: str, base: KnowledgeBase, context: Context | None) -> Diagnosis:
     told = partial(_tell, name)
     with console.Reading(sys.stderr, name, "read") as reading:
         if name == _STANDARD_INPUT:
-            return diagnosed(sys.stdin.buffer, base, context, progress=reading, told=told)
-        return of_file(Path(name), base, context, progress=reading, told=told)
+            return diagnosed(sys.stdin.buffer, base, context, name=name, progress=reading, told=told)
+        return of_file(name, base, context, progress=reading, told=told)
 
 
 def _tell(name: str, text: str) -> None:
@@ -86,13 +108,13 @@ def _print(found: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
             console.say(ci_log.here().harmless(line), stream=sys.stdout)  # lines of anybody's log
 
 
-def _print_json(found: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
+def _print_json(found: dict[str, Diagnosis], problems: list[Problem], *, explain_warnings: bool) -> None:
     """The findings of all logs: the first of each, then the second."""
     from tfdock.talk.diagnosis import as_json
 
     ranked = [(rank, name, one) for name, log in found.items() for rank, one in enumerate(log.findings)]
     findings = [{**as_json(one), "file": name} for _, name, one in sorted(ranked, key=lambda item: item[0])]
-    document = {
+    document: dict[str, Any] = {
         "findings": findings,
         "logs": [{"file": name, "lines": log.lines} for name, log in found.items()],
         "suspects": [
@@ -103,4 +125,6 @@ def _print_json(found: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
     }
     if explain_warnings:
         document["warnings"] = [{**as_json(one), "file": name} for name, log in found.items() for one in log.warnings]
-    print_json("tfdock.diagnose/1", True, document)
+    if problems:
+        document["problems"] = problems
+    print_json("tfdock.diagnose/1", not problems, document)

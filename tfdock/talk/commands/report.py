@@ -17,6 +17,13 @@ from tfdock.talk.app import AsJson, CacheDir, Knowledge, Wheelhouse, app, comman
 from tfdock.talk.bundled import write_bundle
 
 
+def _file(text: str) -> Path:
+    # To Path, `folder/` is a file `folder`.
+    if text.endswith("/"):
+        raise typer.BadParameter(f"`{console.clean(text)}` is a folder: name a file in it")
+    return Path(text)
+
+
 @app.command(
     epilog="Examples: `tfdock report tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64 -o page.html`; after a "
     "failure `tfdock report --bundle`. Exit status: 0, or 2 where there is no such record, or nothing to report."
@@ -35,7 +42,12 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="Write a page with pictures; or the bundle.", metavar="FILE", show_default=False
+            "-o",
+            "--output",
+            help="Write a page with pictures; or the bundle.",
+            metavar="FILE",
+            show_default=False,
+            parser=_file,
         ),
     ] = None,
     bundle: Annotated[
@@ -62,7 +74,8 @@ def report(
         return write_bundle(record, profile, settings, output, as_json=as_json)
     if record is None or profile:
         raise typer.BadParameter("name a record, or give `--bundle` for a run that failed")
-    path = _found(record, settings_for(wheelhouse=wheelhouse).wheelhouse.absolute())
+    settings = settings_for(wheelhouse=wheelhouse)
+    path = _found(record, settings.wheelhouse.absolute(), settings.state_dir)
     document = _read(path)
     try:
         lines, page = list(_lines(document)), _page(document, path.parent) if output else ""
@@ -81,8 +94,9 @@ def report(
     return None
 
 
-def _found(name: str, wheelhouse: Path) -> Path:
+def _found(name: str, wheelhouse: Path, state: Path) -> Path:
     """The record's file."""
+    from tfdock.do.papers import failed_runs
     from tfdock.do.workspace import Wheelhouse as House
 
     path = Path(name)
@@ -96,6 +110,8 @@ def _found(name: str, wheelhouse: Path) -> Path:
     if mine:
         newest = max(mine, key=lambda one: str(one.get("finished")))
         return house.record_folder(newest["build_id"], newest["fingerprint"]) / "record.json"
+    if failed_runs(house, state, name):
+        raise _failed(name, wheelhouse)
     known = sorted({str(one.get("build_id")) for one in records})
     near = difflib.get_close_matches(name, known, n=1)
     ways = f"did you mean `{near[0]}`? " if near else f"there are: {', '.join(known)}. " if known else ""
@@ -104,6 +120,16 @@ def _found(name: str, wheelhouse: Path) -> Path:
             code="record-not-found",
             message=f"`{name}` is neither a record nor a build id of {wheelhouse}",
             fix=f"{ways}Give a record.json, its folder, or a build id with the `--wheelhouse` it is in",
+        )
+    )
+
+
+def _failed(name: str, wheelhouse: Path) -> ProfileError:
+    return ProfileError(
+        Problem(
+            code="record-not-found",
+            message=f"no build of `{name}` in {wheelhouse} ended well, so that there is no record",
+            fix=f"`tfdock report --bundle {name}` packs what is known of the newest that failed",
         )
     )
 
