@@ -488,6 +488,27 @@ def test_what_is_young_stays_by_age_and_what_a_new_run_wrote_to_stays(house: Whe
     assert len(prune(house, Rules(before=time.time() - DAY), failed=True).leftovers) == 1
 
 
+def test_a_run_killed_while_it_replaces_a_wheel_leaves_none_that_no_record_knows(
+    house: Wheelhouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = houses.fingerprint_of(houses.build_id(), "")
+    monkeypatch.setattr(houses, "fingerprint_of", lambda *_: same)
+    houses.publish(house, salt="one")
+
+    def killed(self: Path, target: Path) -> Path:
+        if target.suffix == ".whl":
+            raise KeyboardInterrupt
+        self.rename(target)
+        return target
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            houses.publish(house, salt="two")
+    assert list(house.root.glob("*.whl")) == []
+    assert houses.publish(house, salt="three").exists(), "and nobody is refused for what was left"
+
+
 def test_what_killed_runs_left_goes(house: Wheelhouse) -> None:
     path = houses.publish(house)
     WheelIndex(house).update()

@@ -192,10 +192,10 @@ class Wheelhouse:
         with self.changing():
             for wheel in sealed.values():
                 self.check_free(build_id, wheel)
-            self._write_record(build_id, record, beside or {})
-            write_atomically(self.constraints(build_id), pins.encode())
             # Never does an index name bytes that are no longer there.
             index.leave_out(wheel.file for wheel in sealed.values())
+            self._write_record(build_id, record, beside or {})
+            write_atomically(self.constraints(build_id), pins.encode())
             for path, wheel in sealed.items():
                 path.replace(self.root / wheel.file)
             _sync(self.root)
@@ -208,10 +208,19 @@ class Wheelhouse:
         for name, data in beside.items():
             write_atomically(folder / name, data)
         replaced = record_of(folder / "record.json") or {}
-        write_atomically(folder / "record.json", json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
+        text = json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"
+        with written_atomically(folder / "record.json", text):
+            self._remove_other_bytes(replaced, record)
         for name in (PULLED, *kept_files(replaced).values()):
             if name not in beside and name not in kept_files(record).values():
                 (folder / name).unlink(missing_ok=True)
+
+    def _remove_other_bytes(self, replaced: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+        """Remove wheels whose bytes no record will know: a run that was killed then would leave what is refused."""
+        new = {wheel["file"]: wheel["sha256"] for wheel in record["wheels"]}
+        for wheel in replaced.get("wheels", ()):
+            if new.get(wheel["file"], wheel["sha256"]) != wheel["sha256"]:
+                (self.root / wheel["file"]).unlink(missing_ok=True)
 
 
 def changed_wheel(path: Path, fix: str = "remove it, and run the same command again") -> WheelRefused:
@@ -244,6 +253,13 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True, private: 
     One that is not `durable` may be lost or spoilt when the machine goes down, and takes a thousandth of the time.
     One that is `private` is never anybody else's to read.
     """
+    with written_atomically(path, data, durable=durable, private=private):
+        pass
+
+
+@contextmanager
+def written_atomically(path: Path, data: bytes, *, durable: bool = True, private: bool = False) -> Iterator[None]:
+    """As `write_atomically`: all is on the disk before what is done meanwhile, and has its name after it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -251,6 +267,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True, private: 
             file.write(data)
         if durable:
             _sync(temporary)
+        yield
         temporary.replace(path)
     finally:
         with suppress(OSError):  # the first error is the one to tell
