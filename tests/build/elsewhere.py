@@ -65,6 +65,7 @@ class Gate:
         self.address = closed_port()
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
+        self._is_shut = True
         self._writers: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -92,19 +93,23 @@ class Gate:
 
     async def _listen(self) -> None:
         host, _, port = self.address.partition(":")
+        self._is_shut = False
         self._server = await asyncio.start_server(self._connected, host, int(port), ssl=self._tls)
 
     async def _close(self) -> None:
-        if self._server:
-            self._server.close()
+        self._is_shut = True
         for writer in list(self._writers):
             writer.transport.abort()
+        # What a closing server has accepted, and no more, asyncio leaves open: who connected waits in vain.
         await asyncio.sleep(0.2)
+        if self._server:
+            self._server.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner, outer = await asyncio.open_unix_connection(self._socket)
         self._writers |= {writer, outer}
-        await asyncio.gather(_pump(reader, outer), _pump(inner, writer), return_exceptions=True)
+        if not self._is_shut:
+            await asyncio.gather(_pump(reader, outer), _pump(inner, writer), return_exceptions=True)
         for one in (writer, outer):
             self._writers.discard(one)
             one.transport.abort()
