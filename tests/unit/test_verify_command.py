@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import assets
+from tfdock.do import assets, workspace
 from tfdock.talk.app import app
 
 from .desk import Desk
@@ -73,7 +73,7 @@ def test_a_page_for_which_there_is_no_room_is_not_there(tmp_path: Path, monkeypa
     def full(*_: object) -> None:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(workspace, "_sync", full)
     wheel = wheel_of({})
     path = tmp_path / NAME
     with path.open("wb") as file:
