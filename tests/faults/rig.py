@@ -65,7 +65,7 @@ def gate(phase: str) -> str:
 def gates(port: int) -> Edits:
     """A gate in `./configure` that opens with a port, one in a repository rule, one in the last action."""
     knock = f"python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}), 1)'"
-    wait = f"echo {AT_IMAGE}; until {knock} 2>/dev/null; do sleep 0.1; done"
+    wait = f"echo {AT_IMAGE}; until {knock} 2>/dev/null; do sleep 0.5; done"
     packing = "".join(f"    {line}\n" for line in gate("compile").splitlines())
     return {
         CONFIGURE: lambda text: text.replace("\n", f"\n{wait}\n", 1),
