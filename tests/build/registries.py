@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from email.message import Message
 from pathlib import Path
 
-import pytest
+from bed import missing
 
 from .harness import closed_port, wait_until
 
@@ -52,7 +52,7 @@ def own_registry(folder: Path) -> Iterator[OwnRegistry]:
     """Debian's docker-registry, on a port and with a folder of its own."""
     program = shutil.which("docker-registry")
     if program is None:
-        pytest.skip("no docker-registry on this machine (Debian's package of that name; the bed installs it)")
+        missing("no docker-registry on this machine (Debian's package of that name; the bed installs it)")
     address = closed_port()
     folder.mkdir(parents=True)
     file = folder / "registry.yml"
