@@ -191,7 +191,11 @@ def test_without_both_logs_no_action_is_given_a_reason(staged: Staged, house: Wh
     assert told["misses"] is None
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\x1f\x8b", gzip.compress(b"[]"), gzip.compress(b"{")])
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"\x1f\x8b", gzip.compress(b"[]"), gzip.compress(b"{")],
+    ids=["missing", "empty", "cut", "a list", "half a map"],  # gzip has the time in it, a name must not
+)
 def test_what_was_kept_and_is_damaged_is_not_compared(
     staged: Staged, house: Wheelhouse, content: bytes | None
 ) -> None:
