@@ -34,7 +34,9 @@ def wheel_of(files: Mapping[str, bytes], record: str | None = None, requires: st
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, data in contents.items():
-            archive.writestr(path, data)
+            info = zipfile.ZipInfo(path)  # without the time: the same files are the same bytes
+            info.external_attr = 0o600 << 16
+            archive.writestr(info, data, zipfile.ZIP_DEFLATED)
     return file.getvalue()
 
 
