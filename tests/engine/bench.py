@@ -19,6 +19,7 @@ from typing import Any
 
 import docker
 import pytest
+from bed import missing
 
 from tfdock.do.engine import (
     IMAGE_LABEL,
@@ -62,7 +63,7 @@ def busybox() -> bytes:
     """A root file system of one static program, so that no registry is needed."""
     program = Path(shutil.which("busybox") or "/bin/busybox")
     if not program.exists() or b"ld-linux" in program.read_bytes()[:4096]:
-        pytest.skip("needs a static busybox (Debian's busybox-static)")
+        missing("needs a static busybox (Debian's busybox-static)")
     links = {f"bin/{name}": "busybox" for name in APPLETS.split()}
     return tar(
         {"bin/busybox": program.read_bytes(), "etc/passwd": b"root:x:0:0::/:/bin/sh\n"}, links, ("tmp", "proc")
@@ -188,13 +189,15 @@ class PrivateEngine:
         self._process: subprocess.Popen[bytes] | None = None
 
     def up(self) -> None:
+        """Start it: a skip where the machine cannot have one, a failure where it had and does not come back."""
+        give_up = pytest.fail if self._process else pytest.skip
         for _ in range(2):  # after a SIGKILL the first start can trip over what is left of containerd
             self._start()
             with contextlib.suppress(AssertionError):
                 wait_until(lambda: self.engine.ping() or self._ended(), 60)
             if not self._ended():
                 return
-        pytest.skip(f"no private dockerd: {(self.folder / 'dockerd.log').read_text()[-500:]}")
+        give_up(f"no private dockerd: {(self.folder / 'dockerd.log').read_text()[-500:]}")
 
     def kill(self, number: signal.Signals) -> None:
         assert self._process is not None

@@ -22,6 +22,7 @@ from typing import Any
 
 import docker
 import pytest
+from bed import missing
 
 from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL, Cancel, Engine
 from tfdock.do.engine.docker import DockerEngine
@@ -292,7 +293,7 @@ def test_engine_elsewhere_is_not_local() -> None:
 def registry(tmp_path: Path) -> Iterator[str]:
     """A real registry on a port of its own."""
     if not shutil.which("docker-registry"):
-        pytest.skip("needs Debian's docker-registry")
+        missing("needs Debian's docker-registry")
     port = free_port()
     settings = {
         "version": 0.1,

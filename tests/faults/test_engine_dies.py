@@ -88,6 +88,5 @@ def test_an_engine_that_stays_frozen_is_given_up_in_each_phase(rig: Rig) -> None
     finally:
         rig.private.kill(signal.SIGCONT)
     with ThreadPoolExecutor(2) as pool:
-        for _ in pool.map(lambda one: one[0].mend(), builds.values()):
-            pass
+        list(pool.map(lambda one: one[0].mend(), builds.values()))
     builds["compile"][0].goes_on()
