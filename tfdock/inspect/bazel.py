@@ -18,7 +18,7 @@ _NETWORK = re.compile(
 _NO_SPACE = re.compile(r"No space left on device|ENOSPC")
 _LONG = 600
 _ERROR = re.compile(
-    r"^(?:ERROR|FATAL|FAILED)\b|\berror:|^tfdock: |Killed\b|Segmentation fault\b|\w+(?:Error|Exception): "
+    r"\A(?:ERROR\b|FATAL\b|FAILED\b|tfdock: )|\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): "
 )
 
 

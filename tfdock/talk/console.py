@@ -66,6 +66,8 @@ class Style:
 
 def clean(text: str) -> str:
     """Text from elsewhere (profiles, logs, engines) without what could steer a terminal; line breaks stay."""
+    if text.isprintable():  # as nearly every line of a log is
+        return text
     return "".join(one if one.isprintable() or one == "\n" else "�" for one in text)
 
 
