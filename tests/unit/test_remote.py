@@ -374,7 +374,7 @@ def test_a_job_that_may_not_write_is_stopped_before_the_endpoint(tmp_path: Path)
     with http_cache(Cache()) as cache:
         line = relay.Line(parse(cache.url), upload=False)
         with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
-            assert client.ask("PUT", KEY, b"x")[0] == 403
+            assert client.ask("PUT", KEY, b"x" * 10_000_000)[0] == 403, "it hears so once all of it is sent"
         assert cache.asked == []
 
 

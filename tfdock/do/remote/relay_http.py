@@ -87,6 +87,7 @@ async def serve(line: Line, reader: Reader, writer: Writer) -> None:
             method, target, _ = head.line.split(" ", 2)
             upload = method == "PUT"
             if not _allowed(line, method, target, head):
+                await _carry(head, reader, _nowhere)  # who still sends sees a broken pipe, and no answer
                 await _answer(writer, "403 Forbidden")
                 return
             if server and (monotonic() - used > _IDLE or server[0].at_eof()):
