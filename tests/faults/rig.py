@@ -12,9 +12,10 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import docker
 import pytest
@@ -52,6 +53,7 @@ DISK = "8G"
 MIB = 1 << 20
 
 Edits = Mapping[str, Callable[[str], str]]
+T = TypeVar("T")
 
 
 def gate(phase: str) -> str:
@@ -121,7 +123,7 @@ class Rig:
     wheel: str = ""
     """sha256 of the wheel that a build ends with whom nothing happens."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """How long each of its phases took."""
+    """How long each phase took in the last build that went on, if there was one."""
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(10_000)))
 
     @property
@@ -273,7 +275,9 @@ class Case:
     def goes_on(self, wheel: str | None = None) -> Outcome:
         """The same command, undisturbed: what was compiled comes from the cache, and it is the same wheel."""
         self.release()
-        return self.ended_well(self.tfdock.build(self.profile), wheel)
+        outcome = self.ended_well(self.tfdock.build(self.profile), wheel)
+        self.rig.seconds = {phase: outcome.build["seconds"][phase] for phase in ALL_PHASES}
+        return outcome
 
     def ended_well(self, outcome: Outcome, wheel: str | None = None) -> Outcome:
         assert outcome.code == 0, outcome.told
@@ -311,26 +315,19 @@ def opened() -> Iterator[Rig]:
 
 
 def prepare(rig: Rig) -> None:
-    """Make the image and the seed, then the wheel to compare with."""
-    rig.door.open()
+    """Make the image, the seed, and the wheel to compare with."""
     first = rig.case()
     first.hold("compile")
-    running = first.until("compile", first.start())
-    running.process.terminate()
-    assert running.finish().code == 143
-    rig.door.close()
-    first.release()
-    rig.seed.mkdir()
+    with rig.door.opened():
+        running = first.until("compile", first.start())
     for part in ("disk", "repository"):
         shutil.copytree(first.tfdock.cache / part, rig.seed / part)
-    for mark in rig.seed.glob("repository/at-*"):
+    for mark in rig.seed.glob("repository/*-compile"):
         mark.unlink()
-    whole = rig.case()
-    outcome = whole.tfdock.build(whole.profile)
+    first.release()
+    outcome = running.finish()
     assert outcome.code == 0, outcome.told
-    assert outcome.build["cache"]["executed"] == 1, "all but the last action is in the seed"
     rig.wheel = outcome.build["wheels"][0]["sha256"]
-    rig.seconds = {phase: outcome.build["seconds"][phase] for phase in ALL_PHASES}
 
 
 @contextlib.contextmanager
@@ -364,6 +361,12 @@ def filled(folder: Path) -> Iterator[None]:
         yield
     finally:
         ballast.unlink()
+
+
+def side_by_side(*ways: Callable[[], T]) -> list[T]:
+    """What they return, two at a time; raises what the first of them raised."""
+    with ThreadPoolExecutor(2) as pool:
+        return [one.result() for one in [pool.submit(way) for way in ways]]
 
 
 def with_variables(case: Case, **variables: str) -> Case:

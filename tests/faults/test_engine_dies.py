@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from build.harness import Running
 
-from .rig import MARKS, PHASES, Case, Rig, impatient
+from .rig import MARKS, PHASES, Case, Rig, impatient, side_by_side
 
 pytestmark = MARKS
 
@@ -18,17 +18,19 @@ LOST = ("engine-lost", "container-killed", "container-gone", "engine-unavailable
 
 def on_their_way(rig: Rig, mark: str, patience: float | None = None) -> dict[str, tuple[Case, Running]]:
     """A build in each phase, side by side: each waits there, but for the last, which tries its wheel."""
+    gates = dict(zip(PHASES, ("image", "fetch", "compile", "compile"), strict=True))
     found: dict[str, tuple[Case, Running]] = {}
-    for phase in PHASES:
+    for phase, gate in gates.items():
         case = rig.case(f"{mark}-{phase}" if phase == "image" else "plain")
         case = impatient(case, patience) if patience else case
-        if phase in ("fetch", "compile"):
-            case.hold(phase)
-        if phase == "verify":
-            for other, (one, running) in found.items():
-                one.until(other, running)
+        if gate != "image":
+            case.hold(gate)
         found[phase] = (case, case.start())
-    case.until("verify", found["verify"][1])
+    for phase, (case, running) in found.items():
+        case.until(gates[phase], running)
+    case, running = found["verify"]
+    case.release()
+    case.until("verify", running)
     return found
 
 
@@ -49,15 +51,13 @@ def test_an_engine_that_dies_costs_no_more_than_the_phase(
         case.failed_in(phase, outcome, 6, *LOST)
         assert outcome.build["status"] == "failed"
     cases = {phase: case for phase, (case, _) in builds.items()}
-    with ThreadPoolExecutor(2) as pool:  # what cannot be cleaned yet is told, and stays
-        for (check,) in pool.map(lambda case: case.leftovers_of_doctor("--fix"), cases.values()):
-            assert (check["status"], check["code"]) == ("warning", "run-left-behind")
+    for (check,) in side_by_side(*(partial(case.leftovers_of_doctor, "--fix") for case in cases.values())):
+        # What cannot be cleaned yet is told, and stays.
+        assert (check["status"], check["code"]) == ("warning", "run-left-behind")
     rig.private.revive()
     # Each phase is once for `doctor --fix` and once for the next build, whichever of the two ways the engine died.
-    with rig.door.opened(), ThreadPoolExecutor(2) as pool:
-        done = [pool.submit(case.mend if phase in mended else case.goes_on) for phase, case in cases.items()]
-    for one in done:
-        one.result()
+    with rig.door.opened():
+        side_by_side(*(case.mend if phase in mended else case.goes_on for phase, case in cases.items()))
     assert rig.containers() == []
 
 
@@ -80,13 +80,12 @@ def test_an_engine_that_is_frozen_for_a_while_in_each_phase_delays_the_build_and
 
 
 def test_an_engine_that_stays_frozen_is_given_up_in_each_phase(rig: Rig) -> None:
-    builds = on_their_way(rig, "hangs", patience=8)
+    builds = on_their_way(rig, "hangs", patience=5)
     rig.private.kill(signal.SIGSTOP)
     try:
         for phase, (case, running) in builds.items():
             case.failed_in(phase, running.finish(120), 6, "engine-hung")
     finally:
         rig.private.kill(signal.SIGCONT)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda one: one[0].mend(), builds.values()))
+    side_by_side(*(case.mend for case, _ in builds.values()))
     builds["compile"][0].goes_on()

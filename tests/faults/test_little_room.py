@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from .rig import GATES, MARKS, PACKER, PHASES, Case, Rig, filled, gate, loop_disk
+from .rig import GATES, MARKS, PACKER, PHASES, Case, Rig, filled, gate, loop_disk, side_by_side
 
 pytestmark = MARKS
 
@@ -27,24 +28,29 @@ def small(rig: Rig, which: str) -> Iterator[tuple[Case, Path]]:
         yield rig.case(mark, home=home), disk
 
 
-@pytest.mark.parametrize("which", ["engine", "wheelhouse", "cache"])
-def test_a_disk_that_fills_in_a_phase_ends_it_and_loses_nothing(rig: Rig, which: str) -> None:
-    with small(rig, which) as (case, disk):
+@pytest.mark.parametrize("disks", [("engine",), ("wheelhouse", "cache")], ids="-and-".join)
+def test_a_disk_that_fills_in_a_phase_ends_it_and_loses_nothing(rig: Rig, disks: tuple[str, ...]) -> None:
+    with contextlib.ExitStack() as stack:
+        builds = {which: stack.enter_context(small(rig, which)) for which in disks}
         for phase in PHASES:
-            case.release()
-            if phase in ("fetch", "compile"):
-                case.hold(phase)
             with contextlib.nullcontext() if phase == "image" else rig.door.opened():
-                running = case.until(phase, case.start())
-                with filled(disk):
-                    outcome = running.finish(90)
-            case.failed_in(phase, outcome, 8, "disk-full")
-            if which == "cache" and phase in ("fetch", "compile"):  # Bazel could say so, in a log elsewhere
-                assert [cause["id"] for cause in outcome.build["diagnosis"]] == ["bazel_no_space"]
-                assert "\nbazel_no_space [bazel, sure] " in outcome.stderr
-            case.mend()
+                side_by_side(*(partial(fills, which, *build, phase) for which, build in builds.items()))
         with rig.door.opened():
-            case.goes_on()
+            side_by_side(*(case.goes_on for case, _ in builds.values()))
+
+
+def fills(which: str, case: Case, disk: Path, phase: str) -> None:
+    case.release()
+    if phase in ("fetch", "compile"):
+        case.hold(phase)
+    running = case.until(phase, case.start())
+    with filled(disk):
+        outcome = running.finish(90)
+    case.failed_in(phase, outcome, 8, "disk-full")
+    if which == "cache" and phase in ("fetch", "compile"):  # Bazel could say so, in a log elsewhere
+        assert [cause["id"] for cause in outcome.build["diagnosis"]] == ["bazel_no_space"]
+        assert "\nbazel_no_space [bazel, sure] " in outcome.stderr
+    case.mend()
 
 
 # --- memory -------------------------------------------------------------------------------------------------------
@@ -67,12 +73,15 @@ def crowded(text: str) -> str:
     return text.replace(held, f"    import time\n{crowd}")
 
 
-def test_bazels_server_that_is_killed_for_memory_is_named(rig: Rig) -> None:
+def test_what_is_killed_for_memory_is_named(rig: Rig) -> None:
+    with rig.door.opened():
+        side_by_side(partial(bazels_server, rig), partial(compiler_and_linker, rig))
+
+
+def bazels_server(rig: Rig) -> None:
     case = rig.case("crowded", edits={PACKER: crowded}, resources={"disk": "1M", "jobs": 1, "memory": "1536MiB"})
     case.hold("compile")
-    with rig.door.opened():
-        outcome = case.tfdock.build(case.profile)
-    problem = case.failed_in("compile", outcome, 8, "out-of-memory")
+    problem = case.failed_in("compile", case.tfdock.build(case.profile), 8, "out-of-memory")
     assert "Bazel's server" in problem["message"]
     case.mend()
     case.goes_on()
@@ -92,7 +101,7 @@ def object_of_strings(count: int) -> bytes:
     return b"\x7fELF\2\1\1" + bytes(9) + header + text + names + table
 
 
-def test_a_compiler_and_a_linker_that_are_killed_for_memory_are_named(rig: Rig) -> None:
+def compiler_and_linker(rig: Rig) -> None:
     def compiled(text: str) -> str:
         return text.replace('name = "kernels",', f'name = "kernels", copts = ["@{GATES}/more"],', 1)
 
@@ -109,15 +118,14 @@ def test_a_compiler_and_a_linker_that_are_killed_for_memory_are_named(rig: Rig) 
         "a compiler": (b"-DMINIATURE_HUNGRY_COMPILE=18", b""),
         "the linker": (b"", object_of_strings(STRINGS)),
     }
-    with rig.door.opened():
-        for who, contents in runs.items():
-            words.write_bytes(contents[0])
-            archive.write_bytes(contents[1])
-            problem = case.failed_in("compile", case.tfdock.build(case.profile), 8, "out-of-memory")
-            assert who in problem["message"]
-            case.mend()
-        archive.write_bytes(b"!<arch>\n")  # of nothing
-        outcome = case.tfdock.build(case.profile)
+    for who, contents in runs.items():
+        words.write_bytes(contents[0])
+        archive.write_bytes(contents[1])
+        problem = case.failed_in("compile", case.tfdock.build(case.profile), 8, "out-of-memory")
+        assert who in problem["message"]
+        case.mend()
+    archive.write_bytes(b"!<arch>\n")  # of nothing
+    outcome = case.tfdock.build(case.profile)
     assert outcome.code == 0, outcome.told
     assert outcome.build["wheels"][0]["sha256"] == rig.wheel
     assert outcome.build["cache"]["hits"] > outcome.build["cache"]["executed"]
