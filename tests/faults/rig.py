@@ -124,6 +124,8 @@ class Rig:
     """sha256 of the wheel that a build ends with whom nothing happens."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """How long each phase took in the last build that went on, if there was one."""
+    beside: Running | None = None
+    """A build that goes on beside more than one test."""
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(10_000)))
 
     @property

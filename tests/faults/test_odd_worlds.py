@@ -6,12 +6,15 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import docker
+import pytest
 from build.harness import Running, file_server
 from build.registries import Fault, proxy
 
@@ -35,29 +38,24 @@ datetime.datetime = _SetBack
 """
 
 
-def test_a_clock_that_is_set_back_changes_nothing(case: Case, tmp_path: Path) -> None:
+def test_neither_a_clock_that_is_set_back_nor_a_network_that_is_lost_harms_a_compilation(
+    rig: Rig, tmp_path: Path
+) -> None:
     (tmp_path / "sitecustomize.py").write_text(CLOCK)
     back = tmp_path / "back"
-    case = with_variables(case, PYTHONPATH=str(tmp_path), TFDOCK_TESTS_CLOCK=str(back))
-    case.hold("compile")
-    running = case.until("compile", case.start())
+    shutil.copy(DOWNLOADS / "minimath-1.0.tar.gz", tmp_path)
+    with file_server(tmp_path) as url:
+        case = rig.case("offline", edits={"WORKSPACE": lambda text: text.replace("http://127.0.0.1:5552", url)})
+        shutil.rmtree(case.tfdock.cache / "repository/content_addressable")
+        case = with_variables(case, PYTHONPATH=str(tmp_path), TFDOCK_TESTS_CLOCK=str(back))
+        case.hold("compile")
+        with rig.door.opened():
+            running = case.until("compile", case.start())
     back.touch()
     time.sleep(1)
     case.release("compile")
     outcome = case.ended_well(running.finish())
     assert 0 < outcome.build["seconds"]["compile"] < 200
-
-
-def test_a_network_that_is_lost_after_everything_was_fetched_is_not_missed(rig: Rig, tmp_path: Path) -> None:
-    shutil.copy(DOWNLOADS / "minimath-1.0.tar.gz", tmp_path)
-    with file_server(tmp_path) as url:
-        case = rig.case("offline", edits={"WORKSPACE": lambda text: text.replace("http://127.0.0.1:5552", url)})
-        shutil.rmtree(case.tfdock.cache / "repository/content_addressable")
-        case.hold("compile")
-        with rig.door.opened():
-            running = case.until("compile", case.start())
-    case.release("compile")
-    case.ended_well(running.finish())
 
 
 # --- files of somebody else -----------------------------------------------------------------------------------------
@@ -87,53 +85,6 @@ def test_a_cache_of_another_user_is_refused_before_anything_is_compiled(rig: Rig
             os.chown(path, USER, USER)
         case.assert_tidy()
     case.goes_on()
-
-
-# --- output ---------------------------------------------------------------------------------------------------------
-
-LINES, LONG = 100_000_000, 60_000_000
-SILENT, PATIENCE = 8, 4
-NOISE = f"""head -c {LINES} /dev/zero | tr '\\0' x | fold -w 99
-head -c {LONG} /dev/zero | tr '\\0' y
-sleep {SILENT}"""
-
-
-def test_a_build_that_prints_much_one_endless_line_and_then_nothing_stays_small_and_goes_on(rig: Rig) -> None:
-    case = rig.case("noisy", edits={CONFIGURE: lambda text: text.replace("\n", f"\n{NOISE}\n", 1)})
-    case = impatient(case, PATIENCE)  # so that the silence is long enough for the engine to be asked
-    with rig.door.opened():
-        running = case.start()
-        peak = Peak(running)
-        outcome = case.ended_well(running.finish())
-    assert peak() < 400 * MIB
-    log = Path(outcome.build["log"])
-    assert log.stat().st_size > LINES + LONG, "the log has all of it"
-    assert len(outcome.stderr) < MIB, "a pipe is not flooded"
-
-
-class Peak:
-    """The most memory that a process was seen to hold, in bytes."""
-
-    def __init__(self, running: Running) -> None:
-        self._most = 0
-        self._status = Path(f"/proc/{running.process.pid}/status")
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-
-    def _look(self) -> None:
-        while True:
-            try:
-                found = re.search(r"VmHWM:\s+(\d+) kB", self._status.read_text())
-            except OSError:
-                return
-            if found is None:  # it has ended
-                return
-            self._most = max(self._most, int(found[1]) << 10)
-            time.sleep(0.1)
-
-    def __call__(self) -> int:
-        self._thread.join()
-        return self._most
 
 
 # --- a registry ---------------------------------------------------------------------------------------------------
@@ -169,3 +120,67 @@ def forget_images_of(rig: Rig, address: str) -> None:
                 if name.startswith(address):
                     with contextlib.suppress(docker.errors.NotFound):  # some names go with another
                         sdk.remove_image(name, force=True, noprune=True)
+
+
+# --- output ---------------------------------------------------------------------------------------------------------
+
+LINES, LONG = 100_000_000, 60_000_000
+SILENT, PATIENCE = 8, 4  # seconds: long enough for the engine to be asked whether it is still there
+NOISE = f"""head -c {LINES} /dev/zero | tr '\\0' x | fold -w 99
+head -c {LONG} /dev/zero | tr '\\0' y
+sleep {SILENT}"""
+
+
+@dataclass
+class Noise:
+    case: Case
+    running: Running
+    peak: Peak
+
+
+@pytest.fixture(scope="module", autouse=True)
+def noise(rig: Rig) -> Iterator[Noise]:
+    """A build that prints much while the other tests of this file have theirs: it is the slowest."""
+    case = rig.case("noisy", edits={CONFIGURE: lambda text: text.replace("\n", f"\n{NOISE}\n", 1)})
+    case = impatient(case, PATIENCE)
+    running = rig.beside = case.start()
+    yield Noise(case, running, Peak(running))
+    running.signal(signal.SIGTERM)  # where its test was not asked for
+    running.finish()
+    rig.beside = None
+
+
+def test_a_build_that_prints_much_one_endless_line_and_then_nothing_stays_small_and_goes_on(
+    rig: Rig, noise: Noise
+) -> None:
+    with rig.door.opened():
+        outcome = noise.case.ended_well(noise.running.finish())
+    assert noise.peak() < 400 * MIB
+    log = Path(outcome.build["log"])
+    assert log.stat().st_size > LINES + LONG, "the log has all of it"
+    assert len(outcome.stderr) < MIB, "a pipe is not flooded"
+
+
+class Peak:
+    """The most memory that a process was seen to hold, in bytes."""
+
+    def __init__(self, running: Running) -> None:
+        self._most = 0
+        self._status = Path(f"/proc/{running.process.pid}/status")
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while True:
+            try:
+                found = re.search(r"VmHWM:\s+(\d+) kB", self._status.read_text())
+            except OSError:
+                return
+            if found is None:  # it has ended
+                return
+            self._most = max(self._most, int(found[1]) << 10)
+            time.sleep(0.1)
+
+    def __call__(self) -> int:
+        self._thread.join()
+        return self._most
