@@ -125,7 +125,7 @@ class Rig:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """How long each phase took in the last build that went on, if there was one."""
     beside: Running | None = None
-    """A build that goes on beside more than one test."""
+    """A build that goes on while more than one test does."""
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(10_000)))
 
     @property
@@ -141,6 +141,11 @@ class Rig:
                 for one in sdk.containers(all=True, filters={"label": label})
             ]
         return sorted({one["Names"][0] for one in found})
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no build goes on beside the tests."""
+        return self.beside is None or self.beside.process.poll() is not None
 
     def tree(self, mark: str, edits: Edits | None = None) -> Path:
         """The miniature with gates; another mark is another image, and the same wheel."""

@@ -147,7 +147,6 @@ def noise(rig: Rig) -> Iterator[Noise]:
     yield Noise(case, running, Peak(running))
     running.signal(signal.SIGTERM)  # where its test was not asked for
     running.finish()
-    rig.beside = None
 
 
 def test_a_build_that_prints_much_one_endless_line_and_then_nothing_stays_small_and_goes_on(
