@@ -237,12 +237,26 @@ NOWHERE = Remote()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Files that a container is expected to leave: a pattern of names, part by part, with `*` within a part.
+
+    At most `most` files leave, of `size` bytes together. One that is `optional` is left out where it is not a plain
+    file or too large; any other ends the build.
+    """
+
+    pattern: str
+    most: int = 1
+    size: int = 1 << 20
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
     """A folder a container sees. `kind` is `bind` (source is a path) or `volume` (source is its name).
 
     On an engine elsewhere each bound folder becomes a volume there. One that is `given` is filled from here for each
-    container, and what fits the patterns of `results` comes back when it has ended. One with a `volume` keeps its
-    contents there, by that name, for all runs to come; and any other for the run.
+    container. One with a `volume` keeps its contents there, by that name, for all runs to come; and any other for the
+    run. When a container has ended well, the files that `results` expects are copied into the folder `kept`.
     """
 
     source: str
@@ -250,7 +264,8 @@ class Mount:
     read_only: bool = False
     kind: str = "bind"
     given: bool = False
-    results: tuple[str, ...] = ()
+    results: tuple[Expected, ...] = ()
+    kept: str = ""
     volume: str = ""
 
 
@@ -280,6 +295,8 @@ class Source:
     patches: Mapping[str, bytes] = field(default_factory=dict)
     official: bool = False
     """True for the release's own tag. Patches are apart: they show in names by a hash of their own."""
+    folder: str = ""
+    """Where a local checkout really lies: what its trust domain is named by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

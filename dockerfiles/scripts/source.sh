@@ -1,8 +1,9 @@
 #!/bin/bash
-# source.sh git URL REF COMMIT | source.sh archive URL SHA256: put TensorFlow's source into /tf/tensorflow.
+# source.sh git URL REF COMMIT | source.sh archive URL SHA256: put TensorFlow's source into /tf/tensorflow, and print
+# the commit or the sum that was found. Nothing of the source runs.
 set -euo pipefail
+exec 3>&1 >&2
 
-mkdir -p /tf/tensorflow /opt/tfdock
 cd /tf/tensorflow
 case $1 in
 git)
@@ -41,4 +42,4 @@ archive)
   rm -rf /tmp/source /tmp/unpacked
   ;;
 esac
-echo "$found" >/opt/tfdock/source
+echo "$found" >&3

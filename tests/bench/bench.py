@@ -65,7 +65,8 @@ from build import harness, registries, wheelhouses
 
 # isort: split (a folder `build` at the top, which this script makes, changes whose package the linter takes it for)
 from tfdock.do import settings
-from tfdock.do.workspace import file_sha256, remove_folder
+from tfdock.do.beneath import remove_folder
+from tfdock.do.workspace import file_sha256
 from tfdock.model import ImageRef
 
 HERE = Path(__file__).resolve().parent
@@ -294,7 +295,7 @@ def several(folder: Path, plan: dict[str, Any], profiles: Sequence[Path], *words
     mirror = f"{folder.name}.tfdock-bench.invalid"  # never asked: the image is there
     places = ("--cache-dir", folder / "cache", "--wheelhouse", folder / "wheelhouse")
     return Side(
-        command=(TFDOCK, "build", *profiles, *PROFILE[1:], *places, *words),
+        command=(TFDOCK, "build", *profiles, *PROFILE[1:], "--allow-path", HERE.parent, *places, *words),
         environment={
             **os.environ,
             "TFDOCK_STATE_DIR": str(folder.with_name(f"{folder.name}-state")),

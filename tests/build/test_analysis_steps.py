@@ -21,7 +21,7 @@ from tfdock.errors import EngineError, EngineUnavailable, NetworkError, Problem,
 from tfdock.model import Machine
 
 from .harness import Tfdock
-from .test_orchestration import DIGEST, SOURCE, Desk
+from .test_orchestration import COMMIT, DIGEST, SOURCE, Desk
 
 SAID = b"ERROR: An error occurred during the fetch of repository 'x':\n   Traceback (most recent call last):\n"
 
@@ -65,6 +65,12 @@ def outcomes(found: list[Analysis]) -> list[tuple[str, str]]:
     return [(one.outcome, one.problems[0].code if one.problems else "") for one in found]
 
 
+def sources(analysing: Analysing) -> list[ImageBuild]:
+    """The requests for stages that fetch a source."""
+    requests = [one for (one, *_) in analysing.desk.engine.called("build") if isinstance(one, ImageBuild)]
+    return [request for request in requests if request.target == "source"]
+
+
 def test_cells_of_one_source_share_their_downloads_and_their_source_but_nothing_of_before(
     analysing: Analysing,
 ) -> None:
@@ -72,11 +78,11 @@ def test_cells_of_one_source_share_their_downloads_and_their_source_but_nothing_
     assert analysing.told == ["ok"] * 3
     downloads = {mount.source for spec in analysing.fetches for mount in spec.mounts if "repository" in mount.target}
     assert len(downloads) == 1
-    requests = [one for (one, *_) in analysing.desk.engine.called("build") if isinstance(one, ImageBuild)]
+    requests = sources(analysing)
     assert len(requests) == 3
     (fresh,) = {request.build_args["SOURCE_FRESH"] for request in requests}
     analysing.run()
-    again = [one for (one, *_) in analysing.desk.engine.called("build") if isinstance(one, ImageBuild)][3:]
+    again = sources(analysing)[3:]
     assert {request.build_args["SOURCE_FRESH"] for request in again} & {fresh} == set()
     assert len(again) == 3, "an image that is there is not taken as it is"
     later = {mount.source for spec in analysing.fetches for mount in spec.mounts if "repository" in mount.target}
@@ -175,7 +181,7 @@ def test_what_was_another_when_the_wheel_was_built_is_a_note(
     monkeypatch.setattr(Wheelhouse, "record_files", lambda *_: [Path("older"), Path("newer")])
     monkeypatch.setattr("tfdock.do.analyse.record_of", lambda path: older if path.name == "older" else record)
     source, base = analysing.run()[0].notes
-    assert source == "first is c0ffee, and was d00d when the wheel was built"
+    assert source == f"first is {COMMIT}, and was d00d when the wheel was built"
     assert base.endswith(f"is {DIGEST}, and was sha256:old when the wheel was built")
 
 

@@ -69,6 +69,48 @@ def test_a_build_marks_its_cache_and_notes_which_toolchain_it_is_and_what_it_use
     assert record["toolchain"]["cachebusters"] == []
 
 
+def test_a_build_that_shares_the_cache_of_release_says_so(desk: Desk) -> None:
+    desk.build()
+    assert "[trust-shared]" in told(desk)
+    assert disk_of(desk).description()["trust"]["reasons"] == list(desk.plan.trust.reasons) != []
+
+
+def test_where_no_overlay_can_be_mounted_a_domain_has_its_own_cache_alone_and_says_what_that_costs(
+    desk: Desk,
+) -> None:
+    desk.plan = desk.planned(trusted=False)
+    seen = []
+
+    def effect(spec: ContainerSpec) -> None:
+        seen.append(mounts(spec)["/tf/cache/disk"])
+        leaving(wheel())(spec)
+
+    desk.engine.phases["compile"] = FakeRun(effect=effect)
+    record = desk.build().record
+    own = CacheFolder.opened(desk.settings.cache_dir).disk(desk.plan.trust.cache_key(KEY))
+    assert seen == [own.folder]
+    assert told(desk).count("[disk-cache-alone]") == 1
+    assert record["plan"]["trust"]["domain"] == own.domain
+    assert own.description()["trust"]["domain"] == own.domain
+    assert desk.engine.volume_labels == {}, "the last run of a domain removes its volume"
+
+
+def test_a_fetch_that_leaves_other_bytes_than_a_name_says_is_told_and_the_entry_is_gone(desk: Desk) -> None:
+    name = f"content_addressable/sha256/{'ab' * 32}/file"
+
+    def fetch(spec: ContainerSpec) -> None:
+        assert "/tf/cache/disk" not in mounts(spec)
+        file = mounts(spec)["/tf/cache/repository"] / name
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"other bytes")
+
+    desk.engine.phases["fetch"] = FakeRun(effect=fetch)
+    desk.build()
+    assert f"removed {name}" in told(desk)
+    assert "[repository-cache-changed]" in told(desk)
+    assert not (CacheFolder.opened(desk.settings.cache_dir).repository / name).exists()
+
+
 def test_nobody_takes_things_out_of_a_cache_while_a_container_uses_it(desk: Desk) -> None:
     refused = []
 
@@ -121,9 +163,9 @@ def test_the_output_base_of_a_build_that_failed_is_kept_where_that_is_asked_for(
     desk.engine.phases["compile"] = FakeRun(effect=failing, exit_code=1)
     with pytest.raises(BuildFailed):
         desk.build()
-    kept = list(desk.settings.cache_dir.glob("output/*/base"))
+    kept = list(desk.settings.cache_dir.glob("output/*/output/base"))
     assert len(kept) == (policy == "failed")
-    assert all(str(path.parent) in told(desk) for path in kept)
+    assert all(str(path.parent.parent) in told(desk) for path in kept)
     assert not list(desk.settings.state_dir.glob("runs/*"))
 
 
@@ -182,10 +224,10 @@ class Warm:
         outputs = {
             output.hash
             for key in use.actions or ()
-            for output in action_result(entries["action", key].path.read_bytes()).files
+            for output in action_result(disk.message(entries["action", key].name)).files
         }
         blobs = [entries["blob", name] for name in outputs if ("blob", name) in entries]
-        return max(blobs, key=lambda entry: entry.size).path
+        return disk.folder / max(blobs, key=lambda entry: entry.size).name
 
 
 def well(outcome: Outcome) -> Outcome:
@@ -247,7 +289,7 @@ def test_a_poisoned_entry_is_found_and_repaired_and_the_next_build_is_well(warm:
     found = warm.cache("verify")
     assert found.code == 4, found.told
     (row,) = (row for row in found.document["toolchains"] if row["findings"])
-    assert [finding["kind"] for finding in row["findings"]] == ["poisoned", "incomplete"]
+    assert [finding["kind"] for finding in row["findings"]] == ["damaged", "incomplete"]
     assert row["findings"][0]["path"] == str(poisoned)
     assert well(warm.cache("verify", "--repair")).document["repaired"]
     well(warm.cache("verify"))

@@ -242,6 +242,22 @@ def test_toolchains_share_a_name_and_never_mix(site: Site) -> None:
     assert "holds nothing for the toolchain 0000000000000000" in there.run("pull", "--toolchain", "0" * 16).stderr
 
 
+def test_other_domains_than_release_travel_only_when_they_are_named(site: Site) -> None:
+    here = site.machine("here", 2)
+    domain = "fedcba9876543210"
+    own = here.tfdock.cache / "disk" / f"{KEY}-{domain}"
+    add_action(own, "mine", random.Random(site.tag).randbytes(9_000))
+    assert [one["toolchain"] for one in here.run("push").document["toolchains"]] == [KEY]
+    assert problem(here.run("push", "--domain", "0000"))["code"] == "cache-domain-not-named"
+    pushed = here.run("push", "--domain", domain[:4]).document["toolchains"]
+    assert [one["toolchain"] for one in pushed] == [f"{KEY}-{domain}"]
+    there = site.machine("there")
+    assert [one["toolchain"] for one in there.run("pull").document["toolchains"]] == [KEY]
+    assert not (there.tfdock.cache / "disk" / own.name).exists()
+    there.run("pull", "--domain", "all")
+    assert entries(there.tfdock.cache / "disk" / own.name) == entries(own)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "status"),
     [

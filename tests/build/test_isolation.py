@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tfdock.decide.plan import toolchain_key
+from tfdock.do.engine import RUN_LABEL, ContainerSpec
+from tfdock.do.engine.docker import DockerEngine
+
 from .conftest import Workshop
-from .harness import Json, Outcome, Tfdock, copy_tree, write_profile
+from .harness import Json, Outcome, Tfdock, after_first_line, copy_tree, write_profile
 
 pytestmark = pytest.mark.engine
 
@@ -52,10 +56,47 @@ def _facts():
 
 
 """
+CHOSEN = b"chosen by the source\n"
+CONFIGURE = """
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+
+def _write(path):
+    try:
+        pathlib.Path(path).write_bytes(CHOSEN)
+    except OSError as error:
+        return type(error).__name__
+    return "written"
+
+
+os.makedirs("/tmp/left/behind")
+for folder in (".", "/tmp/left", "/var/tmp"):
+    shutil.copy("/bin/true", folder + "/rights")
+    os.chmod(folder + "/rights", 0o6755)
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+targets = ["toolchain", "pins", "phase.sh", "source", "new"]
+targets = ["/opt/tfdock/" + name for name in targets]
+targets += ["/etc/passwd", "/etc/bazel.bazelrc", "/usr/bin/gcc", "/usr/bin/new", "/tf/output", "/new"]
+facts = {
+    "status": dict(line.split(":", 1) for line in open("/proc/self/status")),
+    "interfaces": os.listdir("/sys/class/net"),
+    "environment": dict(os.environ),
+    "targets": {target: _write(target) for target in targets},
+}
+print("FACTS " + json.dumps(facts))
+""".replace("CHOSEN", repr(CHOSEN))
 PACKER = "tensorflow/tools/pip_package/build_pip_package.py"
 # In hexadecimal digits: a wheel that names folders of its build is refused.
 SAY = '(folder / "tensorflow/facts.py").write_text(json.dumps(_facts()).encode().hex())'
-TELLING = {PACKER: lambda text: PROBE + text.replace("        command = [", f"        {SAY}\n        command = [")}
+TELLING = {
+    PACKER: lambda text: PROBE + text.replace("        command = [", f"        {SAY}\n        command = ["),
+    "configure": after_first_line(f"python3 - <<'END'{CONFIGURE}END"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +111,39 @@ def facts_of(outcome: Outcome) -> Json:
     with zipfile.ZipFile(outcome.build["wheels"][0]["path"]) as wheel:
         facts: Json = json.loads(bytes.fromhex(wheel.read("tensorflow/facts.py").decode()))
     return facts
+
+
+def assert_configure_had_no_rights(outcome: Outcome) -> None:
+    (line,) = (line for line in Path(outcome.build["log"]).read_text().splitlines() if line.startswith("FACTS "))
+    facts = json.loads(line.removeprefix("FACTS "))
+    assert {name: facts["status"][name].split() for name in ("Uid", "Gid", "Groups")} == {
+        "Uid": ["65534"] * 4,
+        "Gid": ["65533"] * 4,
+        "Groups": [],
+    }
+    for capabilities in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(facts["status"][capabilities], 16) == 0
+    assert int(facts["status"]["NoNewPrivs"]) == 1
+    assert facts["interfaces"] == ["lo"]
+    assert not {"DOCKER_HOST", "GITHUB_TOKEN"} & facts["environment"].keys()
+    assert "written" not in facts["targets"].values()
+    record = json.loads(Path(outcome.build["record"]).read_bytes())
+    assert record["toolchain_key"] != toolchain_key(CHOSEN)
+    engine = DockerEngine(os.environ["DOCKER_HOST"])
+    container = engine.create(
+        ContainerSpec(
+            name=f"tfdock-tests-{os.getpid()}-find",
+            image=record["plan"]["image"]["name"],
+            command=("find", "/", "-xdev", "-user", "65534", "(", "-perm", "/6000", "-o", "-path", "/tmp/*", ")"),
+            labels={RUN_LABEL: "find"},
+            network="none",
+            user="0",
+        )
+    )
+    engine.start(container)
+    left = [line for line in b"".join(engine.follow(container)).decode().splitlines() if line.startswith("/")]
+    engine.remove(container)
+    assert left == []
 
 
 def assert_walled_in(facts: Json, outcome: Outcome) -> None:
@@ -89,8 +163,8 @@ def assert_walled_in(facts: Json, outcome: Outcome) -> None:
     ours = {target for target in mounts if target.startswith("/tf/")}
     assert ours == {"/tf/output", "/tf/cache/repository", "/tf/cache/disk", "/tf/staging"}
     run = facts["environment"]["TFDOCK_RUN"]
-    assert mounts["/tf/output"][0].endswith(f"/output/{run}"), "an output base of this run alone"
-    assert mounts["/tf/staging"][0].endswith(f"/.tfdock/staging/{run}")
+    assert mounts["/tf/output"][0].endswith(f"/output/{run}/output"), "an output base of this run alone"
+    assert mounts["/tf/staging"][0].endswith(f"/.tfdock/staging/{run}/staging")
     assert not any(target.endswith("docker.sock") for target in mounts)
 
 
@@ -110,6 +184,7 @@ def test_a_compile_action_runs_as_the_caller_without_network_and_capabilities_wi
     assert owner.st_uid != 0
     assert (facts["uid"], facts["gid"]) == (owner.st_uid, owner.st_gid)
     assert_walled_in(facts, outcome)
+    assert_configure_had_no_rights(outcome)
     left = [*ordinary.wheelhouse.rglob("*"), *ordinary.cache.rglob("*")]
     assert any("cas" in path.parts for path in left)
     assert {path.lstat().st_uid for path in left} == {owner.st_uid}

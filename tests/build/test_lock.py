@@ -71,7 +71,7 @@ class Bench:
         git(self.tree, "commit", "--message", "one")
         git(self.tree, "tag", "--annotate", "--message", "a tag with a name of its own", "v99.18.0")
         self.commit = git(self.tree, "rev-parse", "HEAD")
-        self.tfdock = workshop.tfdock()
+        self.tfdock = workshop.tfdock().with_variables(TFDOCK_ALLOW_ENDPOINTS=url)
         self.fields: Json = {"base": self.base}
         self.fields["tensorflow"] = {"release": "99.18.0", "git": f"{url}/tensorflow"}
         self.profile = write_profile(self.tfdock.home / "profile.yaml", **self.fields)
@@ -362,6 +362,7 @@ def test_a_tag_that_is_not_the_commit_that_its_release_is_known_by_is_not_locked
     tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
     tfdock = tfdock.with_variables(TFDOCK_KNOWLEDGE=f"{KNOWLEDGE}:{overlay}")
     with fake_registry() as (image, _), git_server(tree.parent) as url:
+        tfdock = tfdock.with_variables(TFDOCK_ALLOW_ENDPOINTS=f"http://{image.registry}")
         profile = write_profile(tmp_path / "profile.yaml", tensorflow="99.18.0", base=str(image))
         for known, code in (("d" * 40, "pin-moved"), (git(tree, "rev-parse", "HEAD"), "engine-unavailable")):
             row |= {"repository": f"{url}/tensorflow", "commits": {"99.18.0": known}, "source": "tests"}
@@ -384,6 +385,7 @@ def test_another_ref_is_locked_only_where_the_server_says_that_it_has_not_the_fi
     tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
     with fake_registry() as (image, _), git_server(tree.parent) as url:
         address = url if there else f"git://{closed_port()}"
+        tfdock = tfdock.with_variables(TFDOCK_ALLOW_ENDPOINTS=f"http://{image.registry},{address}")
         source = {"release": "99.18.0", "git": f"{address}/tensorflow", "ref": "gone", "fallback": ["main"]}
         profile = write_profile(tmp_path / "profile.yaml", base=str(image), tensorflow=source)
         outcome = tfdock.run("lock", "--json", profile)
@@ -393,7 +395,8 @@ def test_another_ref_is_locked_only_where_the_server_says_that_it_has_not_the_fi
     with git_server(tree.parent) as url:
         only = {"release": "99.18.0", "git": f"{url}/tensorflow", "ref": "gone"}
         base = f"some/image@{MANIFEST_DIGEST}"
-        outcome = tfdock.run("lock", "--json", write_profile(profile, base=base, tensorflow=only))
+        profile = write_profile(profile, base=base, tensorflow=only)
+        outcome = tfdock.run("lock", "--json", profile, "--allow-endpoint", url)
     assert outcome.document["locks"][0]["problems"][0]["code"] == "source-ref-missing"
 
 
@@ -406,7 +409,9 @@ def test_control_c_ends_a_question_that_nobody_answers(tmp_path: Path, asked: st
         git_place = place if asked == "git server" else address
         source = {"release": "99.18.0", "git": f"git://{git_place}/x", "ref": "main"}
         profile = write_profile(tmp_path / "profile.yaml", base=base, tensorflow=source)
-        running = tfdock.start("lock", profile)
+        running = tfdock.start(
+            "lock", profile, "--allow-endpoint", f"https://{place}", "--allow-endpoint", f"git://{git_place}"
+        )
         connection, _ = server.accept()
         with connection:
             running.signal(signal.SIGINT)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def built(
     tfdock = workshop.tfdock()
     told = [
         tfdock.with_variables(**more).run(
-            "build", "--matrix", matrix, "--missing", "--report", folder / name, "-j", jobs
+            "build", "--matrix", matrix, "--missing", "--registry", where, "--report", folder / name, "-j", jobs
         )
         for name, jobs, more in (("first", "2", {}), ("second", "1", variables(github, folder)))
     ]
@@ -187,7 +188,15 @@ def test_without_missing_what_a_registry_has_is_pulled_and_one_cell_can_be_named
     name = built.cells("first")["registry"]["build_id"]
     # No engine: what is not built needs none.
     nowhere = Tfdock(home=built.tfdock.home / "other", cache=built.tfdock.cache)
-    outcome = nowhere.run("build", "--matrix", built.matrix, "--only", name, "--json")
+    words = ("--matrix", built.matrix, "--only", name, "--json")
+    # The matrix names the registry, and a matrix may be a stranger's: its wheels are not taken.
+    for command in ("build", "pull"):
+        refused = nowhere.run(command, *words)
+        assert refused.code == (6 if command == "build" else 2), refused.told
+        assert refused.stderr.count("[matrix-registry-not-allowed]") == 1
+        assert f"`--registry {built.registry.address}/me/wheels`" in refused.stderr
+        assert nowhere.visible == []
+    outcome = nowhere.run("build", *words, "--registry", f"{built.registry.address}/me/wheels")
     assert outcome.code == 0, outcome.told
     assert (outcome.build["build_id"], outcome.build["status"]) == (name, "pulled")
     matrix = outcome.document["matrix"]
@@ -197,7 +206,8 @@ def test_without_missing_what_a_registry_has_is_pulled_and_one_cell_can_be_named
 
 @pytest.mark.engine
 def test_pull_takes_what_a_registry_has_and_names_what_it_lacks(built: Built) -> None:
-    nowhere = Tfdock(home=built.tfdock.home / "third", cache=built.tfdock.cache)
+    where = {"TFDOCK_REGISTRIES": f"{built.registry.address}/me/wheels"}
+    nowhere = Tfdock(home=built.tfdock.home / "third", cache=built.tfdock.cache, variables=where)
     outcome = nowhere.run("pull", "--matrix", built.matrix, "--json")
     assert outcome.code == 0, outcome.told
     cells = built.cells("first")
@@ -338,9 +348,22 @@ def test_a_pull_that_brought_nothing_is_told_as_a_build_that_ends_so(code: int, 
     assert as_build({"name": "x", "builds": [], "problems": [], "exit_code": code})["status"] == status
 
 
+def test_a_build_never_asks_the_registry_that_only_the_matrix_names(alone: Tfdock, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        registry = f"127.0.0.1:{server.getsockname()[1]}/me/wheels"
+        (tmp_path / "m.yaml").write_text(f"{MATRIX}ci: {{registry: {registry}}}\n")
+        outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--missing")
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert outcome.code == 6, outcome.told
+    assert outcome.stderr.count("[matrix-registry-not-allowed]") == 1
+
+
 def test_a_registry_that_cannot_be_asked_is_not_one_that_lacks_a_wheel(alone: Tfdock, tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(f"{MATRIX}ci: {{registry: {closed_port()}/me/wheels}}\n")
-    outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--missing", "--json")
+    (registry,) = re.findall(r"registry: (\S+)}", (tmp_path / "m.yaml").read_text())
+    outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--missing", "--registry", registry, "--json")
     assert outcome.code == 7, outcome.told
     assert outcome.document["problems"][0]["code"] == "registry-unreachable"
 

@@ -69,7 +69,7 @@ class Online(Engine):
         assert file.read_bytes() == DOWNLOAD
 
     def unpacked(self, spec: ContainerSpec) -> None:
-        assert (mounts(spec)["/tf/staging"] / "external.tar").read_bytes() == b"all"
+        assert (mounts(spec)["/tf/given"] / "external.tar").read_bytes() == b"all"
         self.write(mounts(spec)["/tf/output"] / "external", b"")
 
     def asked(self, spec: ContainerSpec) -> None:
@@ -163,13 +163,16 @@ def there(tmp_path: Path) -> Iterator[Place]:
     assert place.engine.called("pull") == place.engine.called("build") == []
 
 
+PATCH = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
+
+
 @pytest.fixture
 def profile(here: Place) -> Path:
     """A profile with a local checkout, a patch and a parent: all that a bundle must carry to plan it elsewhere."""
     tree = here.folder / "tree"
     tree.mkdir()
     (tree / "configure").write_text("#!/bin/sh\n")
-    (here.folder / "a.patch").write_text("--- a\n+++ b\n")
+    (here.folder / "a.patch").write_text(PATCH)
     write_profile(here.folder / "parent.yaml", None, base=f"{BASE}@{DIGEST}", accelerator="cpu", tensorflow=None)
     source = {"release": "99.18.0", "path": str(tree), "patches": ["a.patch"]}
     own = {"schema": 1, "extends": "parent.yaml", "tensorflow": source, "compute_capabilities": None}
@@ -190,6 +193,16 @@ def bundle(here: Place, profile: Path) -> Path:
 
 
 # --- on engines in memory -------------------------------------------------------------------------------------------
+
+
+def test_downloads_of_a_bundle_go_through_no_link_that_a_container_left(there: Place, bundle: Path) -> None:
+    repository, outside = there.settings.cache_dir / "repository", there.folder / "outside"
+    repository.mkdir(parents=True)
+    outside.mkdir()
+    (repository / "content_addressable").symlink_to(outside)
+    with pytest.raises(TfdockError):
+        there.build(bundle)
+    assert list(outside.iterdir()) == []
 
 
 def test_a_bundle_builds_where_nothing_can_be_had(here: Place, there: Place, bundle: Path, profile: Path) -> None:
@@ -227,11 +240,11 @@ def test_the_same_profile_elsewhere_builds_from_it_and_a_changed_one_does_not(
     there: Place, bundle: Path, profile: Path
 ) -> None:
     assert [one.status for one in there.build(bundle, str(profile))] == ["built"]
-    (profile.parent / "a.patch").write_text("--- a\n+++ c\n")
+    (profile.parent / "a.patch").write_text(PATCH.replace("+b", "+c"))
     with pytest.raises(ProfileError) as lacking:  # another patch is another build id
         there.build(bundle, str(profile))
     assert lacking.value.problems[0].code == "bundle-lacks-build"
-    (profile.parent / "a.patch").write_text("--- a\n+++ b\n")
+    (profile.parent / "a.patch").write_text(PATCH)
     (profile.parent / "tree/configure").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(TfdockError) as changed:
         there.build(bundle, str(profile))

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import stat
 import tarfile
 import threading
 import zipfile
@@ -20,10 +21,10 @@ import pytest
 from tfdock.decide.plan import BuildPlan
 from tfdock.do import events, journal
 from tfdock.do.build import Builder, BuildResult
-from tfdock.do.engine import IMAGE_LABEL, ContainerSpec, EngineInfo, ImageBuild, ImageInfo
-from tfdock.do.engine.carrier import keep
+from tfdock.do.engine import IMAGE_LABEL, TOOLCHAIN_LABEL, ContainerSpec, EngineInfo, ImageBuild, ImageInfo
 from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
 from tfdock.do.prepare import Preparer
+from tfdock.do.results import from_archive
 from tfdock.do.settings import Settings
 from tfdock.do.watch import Stop
 from tfdock.errors import (
@@ -43,7 +44,7 @@ from tfdock.errors import (
     VerificationFailed,
     WheelRefused,
 )
-from tfdock.model import Machine
+from tfdock.model import Expected, Machine
 
 from .harness import KNOWLEDGE, write_profile
 
@@ -51,6 +52,7 @@ BASE = "tensorflow/build:99.18-python3.11"
 RUNTIME = "python:3.11-slim-bookworm"
 BUILD_INFO = {"is_cuda_build": False}
 DIGEST = f"sha256:{'d' * 64}"
+COMMIT = "c0ffee" + "0" * 34
 SOURCE = {"release": "99.18.0", "git": "https://example.org/tensorflow.git", "ref": "first", "fallback": ["second"]}
 
 
@@ -131,10 +133,11 @@ class Engine(FakeEngine):
         self.registry[RUNTIME] = ImageInfo(id="sha256:" + "e" * 64, tags=(RUNTIME,))
         self.phases = {"fetch": FakeRun(output=[b"fetched\n"]), "compile": FakeRun(effect=leaving(wheel()))}
         self.on_run = lambda spec: self.phases.get(spec.name.rpartition("-")[2]) or verifying(spec)
+        self.on_build = lambda request: FakeBuild(labels={TOOLCHAIN_LABEL: request.build_args.get("TOOLCHAIN", "")})
 
     def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
         super().read_file(container, path, limit)
-        return {"/opt/tfdock/toolchain": b"bazel 4.2.3\n", "/opt/tfdock/source": b"c0ffee\n"}.get(path)
+        return {"/opt/tfdock/toolchain": b"bazel 4.2.3\n", "/opt/tfdock/source": f"{COMMIT}\n".encode()}.get(path)
 
     @property
     def specs(self) -> dict[str, ContainerSpec]:
@@ -175,9 +178,12 @@ class Desk:
         self.stop = Stop()
         self.heard: list[events.Event] = []
         fields = {"tensorflow": SOURCE, "accelerator": "cpu", "compute_capabilities": None} | fields
-        profile = write_profile(folder / "profile.yaml", None, **fields)
+        self.profile = write_profile(folder / "profile.yaml", None, **fields)
+        self.plan: BuildPlan = self.planned(trusted=True)
+
+    def planned(self, *, trusted: bool) -> BuildPlan:
         machine = Machine(cpus=4, memory=16 << 30)
-        self.plan: BuildPlan = Preparer(self.settings, machine).prepare(str(profile)).plan
+        return Preparer(self.settings, machine, trusted=trusted).prepare(str(self.profile)).plan
 
     @property
     def builder(self) -> Builder:
@@ -219,7 +225,12 @@ class Desk:
 
     @property
     def notices(self) -> list[str]:
-        return [event.text for event in self.heard if isinstance(event, events.Notice)]
+        told = [event.text for event in self.heard if isinstance(event, events.Notice)]
+        return [text for text in told if "[trust-shared]" not in text]  # every build here is shared
+
+
+KILLED = "20261121-104600-3fa9c1"
+"""The id of a run that was killed."""
 
 
 @pytest.fixture
@@ -240,10 +251,42 @@ def test_a_build_goes_through_its_phases_and_leaves_a_wheel_a_record_and_a_log(d
     phases = [event.phase for event in desk.heard if isinstance(event, events.PhaseStarted)]
     assert phases == ["image", "fetch", "compile", "seal", "verify"]
     assert result.record["base_digest"] == DIGEST
-    assert result.record["source"] == {"ref": "first", "found": "c0ffee"}
+    assert result.record["source"] == {"ref": "first", "found": COMMIT}
     assert set(result.record["seconds"]) == set(phases)
+    private = (desk.settings.state_dir, desk.settings.wheelhouse / ".tfdock/staging", desk.settings.cache_dir)
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in private} == {0o700}
     assert desk.left_behind == []
     assert desk.build().status == "up-to-date"
+
+
+def test_a_build_of_another_trust_domain_does_not_stand_for_one_in_release(desk: Desk) -> None:
+    shared, desk.plan = desk.plan, desk.planned(trusted=False)
+    assert desk.build().status == "built"
+    assert desk.build().status == "up-to-date"
+    assert desk.plan.fingerprint == shared.fingerprint
+    assert desk.builder.up_to_date(shared) is None
+    own, desk.plan = desk.plan, shared
+    assert desk.build().status == "built"
+    assert desk.builder.up_to_date(own), "what is in release may stand for every domain"
+
+
+def test_a_log_holds_no_control_sequences_wherever_they_are_cut(desk: Desk) -> None:
+    pieces = [
+        b"\x1b[31mred\x1b[",
+        b"0m\n",
+        b"\x1b]52;c;cm0g",
+        b"LXJm\x07clip\n10 %\r",
+        b"20 %\n",
+        b"caf\xe9\n",
+        b"\x1b]0;open",
+    ]
+    desk.engine.phases["compile"] = FakeRun(output=pieces, pause=0.02, effect=leaving(wheel()))
+    result = desk.build()
+    assert result.status == "built"
+    log = (desk.settings.wheelhouse / ".tfdock").glob("*/*/*.log")
+    data = next(log).read_bytes()
+    assert b"\nred\nclip\n10 %\n20 %\ncaf\xe9\n]0;open" in data
+    assert not set(data) & set({*range(0x20)} - {0x09, 0x0A})
 
 
 def test_containers_are_walled_in_and_only_fetch_has_a_network(desk: Desk) -> None:
@@ -255,7 +298,7 @@ def test_containers_are_walled_in_and_only_fetch_has_a_network(desk: Desk) -> No
         assert spec.hardened
         assert spec.user == f"{os.getuid()}:{os.getgid()}"
         assert (spec.memory, spec.pids) == (desk.plan.resources.memory, desk.plan.resources.pids)
-        assert mounts(spec)["/tf/output"].name == spec.labels["io.tfdock.run"]
+        assert mounts(spec)["/tf/output"].parent.name == spec.labels["io.tfdock.run"]
     assert "/tf/staging" not in mounts(fetch)
 
 
@@ -271,6 +314,29 @@ def test_an_image_that_does_not_know_its_toolchain_is_not_built_with(
 ) -> None:
     monkeypatch.setattr(Engine, "read_file", lambda *_: None)
     desk.fails(BuildFailed, "image-incomplete", "image")
+
+
+def test_an_image_whose_later_steps_changed_the_toolchain_file_is_not_built_with(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Engine.read_file
+
+    def changed(engine: Engine, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
+        state = engine.state(container)
+        final = state is not None and state.name.endswith("-look")
+        return b"chosen\n" if final and path == "/opt/tfdock/toolchain" else read(engine, container, path, limit)
+
+    monkeypatch.setattr(Engine, "read_file", changed)
+    desk.fails(BuildFailed, "toolchain-changed", "image")
+
+
+def test_the_toolchain_is_read_from_a_stage_that_has_no_source_and_configure_has_no_network(desk: Desk) -> None:
+    desk.build()
+    requests = [request for (request,) in desk.engine.called("build") if isinstance(request, ImageBuild)]
+    assert [request.target for request in requests] == ["toolchain", "source", None]
+    assert requests[-1].network == "none"
+    assert "none" not in {request.network for request in requests[:-1]}
+    assert set(requests[0].build_args) == {"BASE_IMAGE"}
 
 
 # --- streams and engines that break -------------------------------------------------------------------------------
@@ -347,7 +413,7 @@ def test_a_step_that_cannot_be_noted_and_a_run_that_cannot_be_cleaned_up_end_no_
     def denied(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    entry = journal.RunEntry(run="killed", build_id="x", staging="/nowhere", output="/nowhere")
+    entry = journal.RunEntry(run=KILLED, build_id="x", staging="/nowhere", output="/nowhere")
     with journal.running(desk.settings.state_dir, entry):
         pass
     noted: list[object] = []
@@ -357,13 +423,14 @@ def test_a_step_that_cannot_be_noted_and_a_run_that_cannot_be_cleaned_up_end_no_
         denied()
 
     monkeypatch.setattr(journal, "stepped", stepped)
-    desk.engine.on_build = lambda _: FakeBuild(output=[b" ---> Running in 0123456789ab\n"])
+    step = FakeBuild(output=[b" ---> Running in 0123456789ab\n"])
+    desk.engine.on_build = lambda request: step if request.target == "source" else FakeBuild()
     with monkeypatch.context() as broken:
         broken.setattr(journal, "remove_folder", denied)
         assert desk.build().status == "built"
     assert noted == ["0123456789ab"]
-    assert any("could not clean up after run killed: [Errno 13]" in notice for notice in desk.notices)
-    assert "killed" in {one.run for one in journal.leftovers(desk.settings.state_dir)}
+    assert any(f"could not clean up after run {KILLED}: [Errno 13]" in notice for notice in desk.notices)
+    assert KILLED in {one.run for one in journal.leftovers(desk.settings.state_dir)}
     desk.build(force=True)
     assert desk.left_behind == []
 
@@ -429,8 +496,8 @@ def test_an_engine_elsewhere_has_volumes_and_what_it_leaves_comes_back(desk: Des
 
 def test_what_a_killed_run_left_on_an_engine_elsewhere_waits_until_that_engine_is_used(desk: Desk) -> None:
     desk.engine.engine_info = REMOTE
-    entry = journal.RunEntry(run="killed", build_id="x", staging="/nowhere", output="/nowhere", engine="there")
-    desk.engine.create_volume("tfdock-killed-0", {"io.tfdock.run": "killed"})
+    entry = journal.RunEntry(run=KILLED, build_id="x", staging="/nowhere", output="/nowhere", engine="there")
+    desk.engine.create_volume("tfdock-killed-0", {"io.tfdock.run": KILLED})
     with journal.running(desk.settings.state_dir, entry):
         pass
     desk.engine.engine_info = replace(REMOTE, id="another")
@@ -442,18 +509,18 @@ def test_what_a_killed_run_left_on_an_engine_elsewhere_waits_until_that_engine_i
     assert desk.left_behind == []
 
 
+LEFT = (Expected(pattern="raw/*.whl", most=2), Expected(pattern="done"))
+
+
 @pytest.mark.parametrize("name", ["../escaped.whl", "raw/../../escaped.whl", "/tmp/escaped.whl", "raw/deep/x.whl"])
 def test_what_comes_back_has_an_expected_name_or_stays(tmp_path: Path, name: str) -> None:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
-        link = tarfile.TarInfo("staging/raw/link.whl")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(link)
         for one in (f"staging/{name}" if not name.startswith("/") else name, "staging/raw/good.whl", "staging/other"):
             entry = tarfile.TarInfo(one)
             entry.size = 4
             archive.addfile(entry, io.BytesIO(b"text"))
-    keep([content.getvalue()], tmp_path / "a/b", ("raw/*.whl", "done"))
+    from_archive([content.getvalue()], LEFT, tmp_path / "a/b")
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == [tmp_path / "a/b/raw/good.whl"]
 
 
@@ -461,7 +528,7 @@ def test_an_archive_that_breaks_off_on_its_way_back_is_an_error_of_the_engine(tm
     entry = tarfile.TarInfo("staging/done")
     entry.size = 4096
     with pytest.raises(EngineError) as caught:
-        keep([entry.tobuf() + b"half"], tmp_path, ("done",))
+        from_archive([entry.tobuf() + b"half"], LEFT, tmp_path / "kept")
     assert caught.value.problems[0].code == "container-file-refused"
     assert list(tmp_path.iterdir()) == []
 
@@ -597,8 +664,8 @@ def test_what_was_looked_into_is_what_compiles_whoever_moves_the_name(desk: Desk
     desk.engine = Moved()
     desk.build()
     (built,) = {image for image, _ in desk.engine.called("tag") if image != "sha256:" + "e" * 64}
-    trial = desk.engine.specs["verify"]
-    assert {spec.image for spec in desk.engine.specs.values() if spec != trial} == {built}
+    of_others = [desk.engine.specs["toolchain"], desk.engine.specs["verify"]]
+    assert {spec.image for spec in desk.engine.specs.values() if spec not in of_others} == {built}
 
 
 @pytest.mark.parametrize("terminated", [False, True])
@@ -735,7 +802,7 @@ def test_a_profile_may_leave_the_trial_out(tmp_path: Path) -> None:
     verification = desk.build().record["verification"]
     assert reasons(verification)["op"] == "the profile says `verify: {run: false}`"
     assert "verify" not in desk.engine.specs
-    assert desk.notices == []
+    assert [notice for notice in desk.notices if "[trust-shared]" not in notice] == []
 
 
 def test_a_profile_names_another_image_to_try_it_in(tmp_path: Path) -> None:
@@ -764,6 +831,7 @@ def test_what_a_wheel_requires_is_fetched_once_with_the_callers_settings_of_pip(
     result = desk.build()
     spec = desk.engine.specs["dependencies"]
     assert spec.environment["PIP_INDEX_URL"] == "https://somebody:secret@example.org/simple"
+    assert "--only-binary=:all:" in spec.command, "no code of a source archive runs beside the login"
     assert mounts(spec)[spec.environment["PIP_CERT"]] == tmp_path / "ca.pem"
     assert (spec.network, spec.hardened, spec.read_only) == (None, True, True)
     (folder,) = (desk.settings.cache_dir / "dependencies").iterdir()
@@ -775,7 +843,7 @@ def test_what_a_wheel_requires_is_fetched_once_with_the_callers_settings_of_pip(
     before = len(desk.engine.called("create"))
     desk.build(force=True)
     names = [spec.name.rpartition("-")[2] for (spec,) in desk.engine.called("create")[before:]]  # type: ignore[attr-defined]
-    assert names == ["look", "fetch", "compile", "verify"]
+    assert names == ["toolchain", "look", "fetch", "compile", "verify"]
 
 
 def test_a_wheel_whose_requirements_cannot_be_had_is_published_with_a_warning(desk: Desk) -> None:
@@ -869,7 +937,8 @@ def test_where_the_gpu_runtime_has_no_gpu_to_give_the_rest_is_tried_all_the_same
 def refs(desk: Desk) -> list[str]:
     """The source refs that images were built of."""
     requests = [request for (request,) in desk.engine.called("build")]
-    return [request.build_args["SOURCE_REF"] for request in requests if isinstance(request, ImageBuild)]
+    built = [request for request in requests if isinstance(request, ImageBuild) and request.target == "source"]
+    return [request.build_args["SOURCE_REF"] for request in built]
 
 
 def step_failed(status: int) -> FakeBuild:
@@ -877,10 +946,14 @@ def step_failed(status: int) -> FakeBuild:
     return FakeBuild(error=BuildFailed(problem, status=status))
 
 
+def failing_source(status: int) -> Callable[[ImageBuild], FakeBuild]:
+    return lambda request: step_failed(status) if request.target == "source" else FakeBuild()
+
+
 @pytest.mark.parametrize("status", [1, 68], ids=["configure fails", "cannot be fetched"])
 def test_a_ref_whose_image_fails_gives_way_to_the_next(desk: Desk, status: int) -> None:
     desk.engine.on_build = lambda request: (
-        step_failed(status) if request.build_args["SOURCE_REF"] == "first" else FakeBuild()
+        step_failed(status) if request.build_args.get("SOURCE_REF") == "first" else FakeBuild()
     )
     result = desk.build()
     assert refs(desk) == ["first", "second"]
@@ -915,12 +988,12 @@ def test_a_registry_that_fails_is_not_the_fault_of_a_ref(desk: Desk) -> None:
 
 
 def test_when_every_ref_fails_the_last_one_says_why(desk: Desk) -> None:
-    desk.engine.on_build = lambda _: step_failed(68)
+    desk.engine.on_build = failing_source(68)
     desk.fails(NetworkError, "source-unreachable", "image")
     assert refs(desk) == ["first", "second"]
 
 
 def test_a_pin_that_moved_is_refused_and_no_other_ref_is_tried(desk: Desk) -> None:
-    desk.engine.on_build = lambda _: step_failed(65)
+    desk.engine.on_build = failing_source(65)
     desk.fails(Incompatible, "pin-moved", "image")
     assert refs(desk) == ["first"]

@@ -119,7 +119,9 @@ def project(workshop: Workshop, registry: OwnRegistry, gitlab_ci_local: str) -> 
     subprocess.run(render, cwd=folder, env=command.environment, check=True, capture_output=True)
     (folder / ".gitignore").write_text(".gitlab-ci-local*\n")
     # What GitLab sets in jobs of protected branches, and what their owner has set.
-    variables = {"CI_COMMIT_REF_PROTECTED": "true", "TFDOCK_REGISTRY_USER": "me", "TFDOCK_REGISTRY_TOKEN": TOKEN}
+    logins = {"USER": "me", "TOKEN": TOKEN, "READ_USER": "me", "READ_TOKEN": TOKEN}
+    variables = {f"TFDOCK_REGISTRY_{name}": value for name, value in logins.items()}
+    variables["CI_COMMIT_REF_PROTECTED"] = "true"
     (folder / ".gitlab-ci-local-variables.yml").write_text(json.dumps(variables))
     identity = ["-c", "user.name=Me", "-c", "user.email=me@example.com"]
     for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "A matrix"]):
@@ -141,6 +143,8 @@ def test_a_pipeline_builds_what_is_missing_and_nothing_is_compiled_twice(
     assert len(wheels) == 2
     assert TOKEN not in first
     assert "Login Succeeded" in first
+    # What stood beside the checkouts while jobs ran: tools, logins.
+    assert not list(project.folder.rglob("?*.tfdock"))
 
     # One wheel is gone, and so is the machine: what its build once compiled comes out of the registry.
     gone = next(record for record in records if record["build_id"] == names[1])

@@ -822,6 +822,26 @@ def test_a_build_takes_what_a_registry_has_and_asks_no_engine(site: Here, before
     assert pulled.document["pulls"][0]["builds"][0]["status"] == "up-to-date"
 
 
+def test_wheels_of_a_registry_that_only_the_matrix_names_are_not_taken(
+    site: Here, before: Proxy, planned: Made
+) -> None:
+    push(site.where, planned)
+    matrix = f'schema: 1\nbase: cpu.yaml\naxes: {{python: ["3.11"]}}\nci: {{registry: "{site.where}"}}\n'
+    (site.folder / "m.yaml").write_text(matrix)
+    before.forget()
+    stranger = site.tfdock.with_variables(TFDOCK_REGISTRIES="")
+    for words, code in ((("build",), ENGINE), (("build", "--missing"), ENGINE), (("pull",), 2)):
+        outcome = stranger.run(*words, "--matrix", "m.yaml")
+        assert outcome.code == code, outcome.told
+        assert outcome.stderr.count("[matrix-registry-not-allowed]") == 1
+        assert f"`--registry {site.where}`" in outcome.stderr
+    assert before.asked == []
+    assert site.visible == []
+    outcome = stranger.run("pull", "--matrix", "m.yaml", "--registry", site.where)
+    assert outcome.code == 0, outcome.told
+    assert site.has(planned)
+
+
 def test_a_profile_is_pulled_as_it_is_planned_and_not_as_another_build_of_its_name(site: Here, planned: Made) -> None:
     other = identified(
         made(planned.record.parents[3].with_name("other"), local="", seed="other"), planned.build_id, "0" * 64

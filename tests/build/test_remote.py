@@ -68,7 +68,10 @@ def filled(workshop: Workshop) -> Iterator[Filled]:
         profile = write_profile(
             workshop.folder / "remote.yaml", workshop.tree(), cache={"remote": cache.url}, verify=UNTRIED
         )
-        outcome = emptied(workshop).build(profile)
+        refused = emptied(workshop).build(profile)
+        assert (refused.code, refused.problem["code"]) == (2, "endpoint-not-allowed"), refused.told
+        assert cache.asked("GET") == 0
+        outcome = emptied(workshop).build(profile, "--allow-endpoint", cache.url)
         assert outcome.code == 0, outcome.told
         yield Filled(profile=profile, outcome=outcome, store=folder / "store", uploads=cache.asked("PUT"))
 
@@ -86,7 +89,8 @@ def test_what_one_machine_has_compiled_another_one_takes_from_an_http_cache(
     assert filled.uploads > 2 * ACTIONS
     assert first["endpoint"] == json.loads(filled.profile.read_text())["cache"]["remote"].removesuffix("/cache")
 
-    second = emptied(workshop).build(filled.profile)
+    named = json.loads(filled.profile.read_text())["cache"]["remote"]
+    second = emptied(workshop, TFDOCK_ALLOW_ENDPOINTS=named).build(filled.profile)
     assert figures(second) == (ACTIONS, 0)
     assert remote_of(second)["cache"]["hits"] == ACTIONS
     assert second.build["wheels"][0]["sha256"] == filled.outcome.build["wheels"][0]["sha256"]

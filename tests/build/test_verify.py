@@ -34,10 +34,8 @@ class Built:
     """A miniature's wheel and the profile it was built by."""
 
     def __init__(self, workshop: Workshop, capability: str) -> None:
-        self.tfdock = workshop.tfdock()
-        self.profile = write_profile(
-            self.tfdock.home / "profile.yaml", workshop.tree(), compute_capabilities=[capability]
-        )
+        self.tfdock, self.tree = workshop.tfdock(), workshop.tree()
+        self.profile = write_profile(self.tfdock.home / "profile.yaml", self.tree, compute_capabilities=[capability])
         self.outcome = self.tfdock.build(self.profile)
         assert self.outcome.code == 0, self.outcome.told
         (wheel,) = self.outcome.build["wheels"]
@@ -241,6 +239,45 @@ def test_a_wheel_that_dies_when_it_is_imported_fails_that_check_and_nothing_else
     assert reason in check(outcome, "import")["reason"]
     assert check(outcome, "op")["reason"] == "`import` has not passed"
     assert check(outcome, "libraries")["status"] == "passed"
+
+
+LIAR = """
+import json, os, sys
+request = json.load(open("/tfdock/verify/request.json"))
+names = [one["check"] for one in request["checks"]]
+names += ["file-integrity", "name", "python", "gpu-code", "cuda", "x\\n::error::forged", "\\x1b]0;x\\x07"]
+for name in names:
+    found = {"version": "2.18.0", "git": "\\x1b[31m\\n::error::forged"} if name == "import" else "\\x1b]0;x\\x07"
+    result = {"check": name, "outcome": "passed", "expected": "", "found": found, "reason": "\\n::error::forged"}
+    out = (request["mark"] + " " + json.dumps(result) + "\\n").encode()
+    for fd in (1, 2):
+        os.write(fd, out)
+    for folder in ("/proc/1/fd/1", "/proc/%d/fd/1" % os.getppid()):
+        try:
+            open(folder, "wb").write(out)
+        except OSError:
+            pass
+"""
+
+
+def test_a_wheel_that_lies_changes_no_check_but_its_own(sm_86: Built, tfdock: Tfdock, tmp_path: Path) -> None:
+    wheel = with_first_line(sm_86.wheel, tmp_path, f"exec({LIAR!r})")
+    other = write_profile(tmp_path / "other.yaml", sm_86.tree, compute_capabilities=["sm_80"])
+    honest = tfdock.run("verify", wheel, other, "--json", "--no-run")
+    outcome = tfdock.run("verify", wheel, other, "--json")
+    assert outcome.code == 4, outcome.told
+    names = [one["name"] for one in honest.document["checks"]]
+    assert [one["name"] for one in outcome.document["checks"]] == names
+    static = [one for one in outcome.document["checks"] if one["name"] not in RUN]
+    assert static == [one for one in honest.document["checks"] if one["name"] not in RUN]
+    assert "gpu-code" in statuses(outcome)["failed"]
+    told = outcome.document["told_by_wheel"]
+    assert told[0] == "install"
+    assert set(told) <= set(RUN)
+    for text in (outcome.stdout, outcome.stderr):
+        assert "\x1b" not in text
+        assert "\n::error::" not in text
+    assert "the wheel's own code answered" in tfdock.run("verify", wheel, other).stderr
 
 
 def test_a_file_that_is_no_wheel_is_told_in_the_form_of_every_other(tfdock: Tfdock, tmp_path: Path) -> None:

@@ -401,6 +401,19 @@ def test_volume_is_made_once_found_by_its_label_and_removed(bench: Bench) -> Non
     bench.engine.remove_volume(name)
 
 
+def test_a_volume_that_cannot_be_mounted_is_refused_when_its_container_starts(bench: Bench) -> None:
+    name = f"{RUN}-{bench.name}-nothing"
+    layers = "lowerdir=/nonexistent/a,upperdir=/nonexistent/b,workdir=/nonexistent/c"
+    bench.engine.create_volume(name, {RUN_LABEL: RUN}, {"type": "overlay", "device": "overlay", "o": layers})
+    mounts = (Mount(source=name, target="/box", kind="volume"),)
+    container = bench.engine.create(bench.spec("true", mounts=mounts))
+    with pytest.raises(EngineError) as caught:
+        bench.engine.start(container)
+    assert caught.value.problems[0].code == "volume-mount-refused"
+    bench.engine.remove(container)
+    bench.engine.remove_volume(name)
+
+
 def test_files_are_put_into_a_volume_and_what_its_user_makes_of_them_comes_back(bench: Bench) -> None:
     name, user = f"{RUN}-{bench.name}-carried", "12345:54321"
     bench.engine.create_volume(name, {RUN_LABEL: RUN})

@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
@@ -19,13 +18,13 @@ from typing import Any, TypeVar
 
 import docker
 import pytest
+import requests
 from build.harness import (
     MINIATURE,
     Json,
     Outcome,
     Running,
     Tfdock,
-    closed_port,
     copy_tree,
     published,
     wait_until,
@@ -47,8 +46,12 @@ PACKER = "tensorflow/tools/pip_package/build_pip_package.py"
 CONFIGURE = "configure"
 REPOSITORY_RULE = "third_party/py/python_repository.bzl"
 AT_IMAGE = "the gate of the image"
+OPEN = "/dev/shm/open"
+"""In the container of an image step, and in no layer."""
 GATES = "/tf/cache/repository"
-"""Mounted where Bazel downloads and where it compiles."""
+"""Mounted where Bazel downloads and where it compiles: the host closes gates there."""
+REACHED = "/tf/output"
+"""Where a build writes in both phases: it says there which gate it has reached."""
 DISK = "8G"
 MIB = 1 << 20
 
@@ -59,15 +62,14 @@ T = TypeVar("T")
 def gate(phase: str) -> str:
     """Python that says where it is, and waits there as long as it is held."""
     return (
-        f"import os, time; open('{GATES}/at-{phase}', 'w').close()\n"
+        f"import os, time; open('{REACHED}/at-{phase}', 'w').close()\n"
         f"while os.path.exists('{GATES}/hold-{phase}'): time.sleep(0.05)\n"
     )
 
 
-def gates(port: int) -> Edits:
-    """A gate in `./configure` that opens with a port, one in a repository rule, one in the last action."""
-    knock = f"python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}), 1)'"
-    wait = f"echo {AT_IMAGE}; until {knock} 2>/dev/null; do sleep 0.5; done"
+def gates() -> Edits:
+    """A gate in `./configure` that the door opens, one in a repository rule, one in the last action."""
+    wait = f"echo {AT_IMAGE}; until [ -e {OPEN} ]; do sleep 0.2; done"
     packing = "".join(f"    {line}\n" for line in gate("compile").splitlines())
     return {
         CONFIGURE: lambda text: text.replace("\n", f"\n{wait}\n", 1),
@@ -77,16 +79,18 @@ def gates(port: int) -> Edits:
 
 
 class Door:
-    """The gate of the image: a port where somebody answers while it is open."""
+    """The gate of the image: while it is open, an image step finds a file. The step has no network and no mount."""
 
-    def __init__(self) -> None:
-        self.port = int(closed_port().rpartition(":")[2])
-        self._server: socket.socket | None = None
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._closed = threading.Event()
+        self._keeper: threading.Thread | None = None
 
     def open(self) -> None:
-        if self._server is None:
-            self._server = socket.create_server(("127.0.0.1", self.port), backlog=100, reuse_port=True)
-            threading.Thread(target=self._answer, args=(self._server,), daemon=True).start()
+        if self._keeper is None:
+            self._closed.clear()
+            self._keeper = threading.Thread(target=self._keep_open, daemon=True)
+            self._keeper.start()
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -98,16 +102,25 @@ class Door:
             self.close()
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.shutdown(socket.SHUT_RDWR)
-            self._server.close()
-            self._server = None
+        if self._keeper is not None:
+            self._closed.set()
+            self._keeper.join()
+            self._keeper = None
 
-    @staticmethod
-    def _answer(server: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                server.accept()[0].close()
+    def _keep_open(self) -> None:
+        done: set[str] = set()
+        while not self._closed.wait(0.2):
+            # The engine may be dead, or the step over.
+            with contextlib.suppress(docker.errors.DockerException, requests.exceptions.RequestException):
+                self._let_in(done)
+
+    def _let_in(self, done: set[str]) -> None:
+        client: Any = docker.APIClient(self._host, version="1.41", timeout=3)
+        with contextlib.closing(client) as sdk:
+            for step in sdk.containers(filters={"label": IMAGE_LABEL, "status": "running"}):
+                if step["Id"] not in done and RUN_LABEL not in step["Labels"]:
+                    sdk.exec_start(sdk.exec_create(step["Id"], ["touch", OPEN]))
+                    done.add(step["Id"])
 
 
 @dataclass
@@ -151,7 +164,7 @@ class Rig:
         """The miniature with gates; another mark is another image, and the same wheel."""
         target = self.folder / "trees" / mark
         if not target.exists():
-            copy_tree(MINIATURE / "hermetic", target, gates(self.door.port))
+            copy_tree(MINIATURE / "hermetic", target, gates())
             (target / "MARK").write_text(mark + secrets.token_hex(8))
             for name, edit in (edits or {}).items():
                 before = (target / name).read_text()
@@ -199,10 +212,14 @@ class Case:
     def _gates(self) -> Path:
         return self.tfdock.cache / "repository"
 
+    def _marks(self, phase: str) -> list[Path]:
+        return list(self.tfdock.cache.glob(f"output/*/output/at-{phase}"))
+
     def hold(self, *phases: str) -> None:
         """Let it come to these gates, and no further. That of the image is the rig's door."""
         for phase in phases:
-            (self._gates / f"at-{phase}").unlink(missing_ok=True)
+            for mark in self._marks(phase):  # of a run that was killed
+                mark.unlink(missing_ok=True)
             (self._gates / f"hold-{phase}").touch()
 
     def release(self, *phases: str) -> None:
@@ -216,7 +233,7 @@ class Case:
         """Return when it is in that phase, at its gate if that has one."""
         running.wait_for(f"{phase} …")
         here = {"image": self._at_image, "verify": self._is_tried}
-        wait_until(here.get(phase, lambda: (self._gates / f"at-{phase}").exists()), 120)
+        wait_until(here.get(phase, lambda: bool(self._marks(phase))), 120)
         return running
 
     def log(self) -> str:
@@ -309,15 +326,14 @@ def opened() -> Iterator[Rig]:
     # Not tmp_path: builds of another user come here too.
     folder = Path(tempfile.mkdtemp(prefix="tfdock-faults-"))
     folder.chmod(0o755)
-    door = Door()
     try:
         with loop_disk(folder / "engine", DISK) as data, private_engine(data=data / "data") as private:
             private.folder.chmod(0o755)
-            rig = Rig(private, data, folder, door, folder / "seed")
+            rig = Rig(private, data, folder, Door(private.host), folder / "seed")
             prepare(rig)
             yield rig
+            rig.door.close()
     finally:
-        door.close()
         shutil.rmtree(folder)
 
 

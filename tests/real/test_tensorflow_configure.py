@@ -109,6 +109,7 @@ class Pipeline:
         head = f'schema: 1\ntensorflow: {{release: "2.14.1", path: {self.source}}}\npython: "3.11"\n'
         file.write_text(f'{head}bazel: {{version: "4.2.3"}}\nallow_untested: true\n{profile}')
         environment = os.environ | {
+            "TFDOCK_ALLOW_PATHS": str(self.source),
             "TFDOCK_CACHE_DIR": str(self.work / "cache"),
             "TFDOCK_STATE_DIR": str(self.work / "state"),
             "TFDOCK_WHEELHOUSE": str(self.work / "wheelhouse"),

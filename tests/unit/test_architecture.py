@@ -192,6 +192,123 @@ def test_the_scan_finds_what_it_is_for() -> None:
         assert any(VERSION.search(word) for node in conditions(ast.parse(line)) for word in words(node)), line
 
 
+# --- folders of containers ------------------------------------------------------------------------------------------
+
+# What opens folders that others can write to: it collects results, or reads Bazel's caches or a repository.
+OPENERS = (
+    "do/beneath.py",
+    "do/results.py",
+    "do/cache/",
+    "do/project_files.py",
+    "do/source.py",
+    "do/pipelines.py",
+    "do/matrix_history.py",
+)
+# What looks at the sources of mounts: it creates containers, or is an engine.
+CARRIERS = {"do/engine/carrier.py", "do/engine/containers.py", "do/engine/fake.py", "do/results.py"}
+# What creates containers: `build/image.py` creates one without mounts.
+CREATORS = {"do/engine/carrier.py", "do/build/image.py"}
+# What names the folders above those of containers.
+ABOVE = {
+    "do/cache/__init__.py", "do/results.py", "do/workspace.py", "do/wheelhouse/leftovers.py", "do/verify/bench.py"
+}  # fmt: skip
+CHILDREN = {"output", "staging"}
+PATHS = {"Path", "PurePath", "open", "joinpath", "with_name", "join", "fspath", "resolve"}
+
+
+def called(node: ast.Call) -> str:
+    """The last part of the name of what is called."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def second_ways(module: str, tree: ast.AST) -> Iterator[str]:
+    """Every place where a module takes the path of a container's folder, or opens one, past `do/results.py`."""
+    above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            said = _attribute_way(module, node, above)
+        elif isinstance(node, ast.Constant):
+            named = node.value in CHILDREN and module not in ABOVE and _is_path(node, above)
+            said = "a folder of containers is named" if named else ""
+        else:
+            said = _call_way(module, node) if isinstance(node, ast.Call) else ""
+        if said:
+            yield f"{module}:{node.lineno}: {said}"  # type: ignore[attr-defined]
+    if "tfdock.do.beneath.Beneath" in imports(tree) and not module.startswith(OPENERS):
+        yield f"{module}: a folder of containers is opened"
+
+
+def _attribute_way(module: str, node: ast.Attribute, above: dict[ast.AST, ast.AST]) -> str:
+    if node.attr == "mount_source" and not _is_mounted(node, above):
+        return "the path of a container's folder is used for something else than a mount"
+    if node.attr == "_written" and getattr(node.value, "id", "") != "self":
+        return "the path of a container's folder is taken out"
+    if node.attr == "source" and module not in CARRIERS and _is_path(node, above):
+        return "the source of a mount is used as a path"
+    return ""
+
+
+def _call_way(module: str, node: ast.Call) -> str:
+    if called(node) != "create" or module in CREATORS or not isinstance(node.func, ast.Attribute):
+        return ""
+    engine = "engine" in ast.unparse(node.func.value).split(".")
+    return "a container is created past the check of its mounts" if engine else ""
+
+
+def _is_mounted(node: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
+    """Whether a value is the source of a mount, or what stands for it in a plan."""
+    parent = above[node]
+    return isinstance(parent, ast.Dict) or (
+        isinstance(parent, ast.keyword)
+        and parent.arg == "source"
+        and isinstance(above[parent], ast.Call)
+        and called(above[parent]) in ("Mount", "replace")  # type: ignore[arg-type]
+    )
+
+
+def _is_path(node: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
+    """Whether a value is made a path, or a part of one."""
+    parent = above.get(node)
+    if isinstance(parent, ast.BinOp | ast.FormattedValue):
+        return not isinstance(parent, ast.BinOp) or isinstance(parent.op, ast.Div | ast.Add)
+    if not isinstance(parent, ast.Call) or node is parent.func:
+        return False
+    owner = parent.func.value if isinstance(parent.func, ast.Attribute) else None
+    return called(parent) in PATHS or getattr(owner, "id", "") in ("os", "shutil")
+
+
+@pytest.mark.parametrize("module", sorted(module for module in MODULES if ring(module) == "do"))
+def test_results_leave_a_container_in_one_way(module: str) -> None:
+    assert list(second_ways(module, MODULES[module])) == []
+
+
+def test_the_scan_finds_who_takes_a_second_way() -> None:
+    for line in (
+        "folder = Path(run.folders.output.mount_source) / 'verify'",
+        "open(run.folders.staging.make().mount_source + '/done')",
+        "text = f'{run.folders.staging.mount_source}/done'",
+        "source = made.mount_source",
+        "os.walk(run.folders.output._written)",
+        "shutil.rmtree(spec.mounts[0].source)",
+        "Path(mount.source).mkdir()",
+        "bench = run.folders.own / 'output' / 'verify'",
+        "bench = Path(run.folders.own, 'output', 'verify')",
+        "wheel = run.folders.staged.joinpath('staging')",
+        "wheel = os.path.join(run.folders.staged, 'staging')",
+        "run.engine.create(replace(spec, mounts=mounts))",
+        "from tfdock.do.beneath import Beneath",
+    ):
+        assert list(second_ways("do/build/publishing.py", ast.parse(line))), line
+    for line in (
+        "Mount(source=made.mount_source, target='/x')",
+        "places = {'{output}': folders.output.make().mount_source}",
+        "from tfdock.do.beneath import remove_folder",
+        "run.steps.carrier.create(spec)",
+        "read_local(profile.source, folder)",
+    ):
+        assert not list(second_ways("do/build/publishing.py", ast.parse(line))), line
+
+
 # --- speed ----------------------------------------------------------------------------------------------------------
 
 

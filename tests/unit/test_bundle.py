@@ -309,28 +309,79 @@ def supply(path: Path, data: bytes) -> Supply:
     return Supply(bundle, found.index.builds)
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
-        [("manifest.json", NAMED)],
-        [("blobs/sha256/x", b"x"), ("index.json", json.dumps(INDEXED).encode()), ("manifest.json", NAMED)],
-        [("repositories", json.dumps({"tfdock/bundle": {"a" * 24: "id"}}).encode()), ("x/layer", "../y/layer")],
-    ],
-    ids=["docker-archive", "oci layout", "long ago"],
+def member(name: str, content: bytes, *, kind: str = "0", size: bytes | None = None, link: str = "") -> bytes:
+    """A member with its header, whose size field may say anything."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size, info.linkname = kind.encode(), len(content), link
+    header = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
+    header[124:136] = size or header[124:136]
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + content + bytes(-len(content) % BLOCK)
+
+
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+END = bytes(2 * BLOCK)
+NAMING = member("manifest.json", NAMED)
+REPOSITORIES = json.dumps({"tfdock/bundle": {"a" * 24: A}}).encode()
+LAYERS = b"".join(
+    (
+        member(f"{A}.json", b"{}"),
+        member(f"{A}/", b"", kind="5"),
+        member(f"{A}/VERSION", b"1.0"),
+        member(f"{A}/json", b"{}"),
+        member(f"{A}/layer.tar", b"", kind="2", link=f"../{B}/layer.tar"),
+        member(f"{B}/", b"", kind="5"),
+        member(f"{B}/layer.tar", b"layer"),
+    )
 )
-def test_images_may_have_the_names_of_their_bundle(path: Path, members: list[tuple[str, bytes | str]]) -> None:
-    supply(path, archive(*members))._check_names()
+BLOBS = b"".join(
+    (
+        member("blobs/", b"", kind="5"),
+        member("blobs/sha256/", b"", kind="5"),
+        member(f"blobs/sha256/{A}", b"layer"),
+        member("oci-layout", b'{"imageLayoutVersion":"1.0.0"}'),
+        member("index.json", json.dumps(INDEXED).encode()),
+    )
+)
+# Of a layer above 8 GiB, an engine writes the size into an extended header.
+LARGE = member(f"{C}/PaxHeaders.0/layer.tar", b"10 size=5\n", kind="x") + member(
+    f"{C}/layer.tar", b"layer", size=b"%011o\0" % 0
+)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        LAYERS + NAMING + member("repositories", REPOSITORIES) + END,
+        BLOBS + NAMING + member("repositories", REPOSITORIES) + END,
+        LARGE + NAMING + END,
+    ],
+    ids=["Docker 20.10", "OCI layout", "large layer"],
+)
+def test_images_may_have_the_names_of_their_bundle(path: Path, data: bytes) -> None:
+    supply(path, data)._check_names()
 
 
 @pytest.mark.parametrize(
     ("members", "says"),
     [
         ([("manifest.json", STOLEN)], "would also be called tensorflow/build:2.18-python3.11"),
-        ([("manifest.json", NAMED), ("./manifest.json", STOLEN)], "tensorflow/build"),
-        ([("x/../manifest.json", STOLEN)], "tensorflow/build"),
-        ([("manifest.json", "other.json"), ("other.json", STOLEN)], "not a regular file"),
-        ([("repositories", b'{"tensorflow/build": {"2.18": "x"}}')], "tensorflow/build:2.18"),
-        ([("index.json", json.dumps(INDEXED).replace(OWN, "library/python:3.11").encode())], "library/python:3.11"),
+        (
+            [("manifest.json", NAMED), ("repositories", b'{"tensorflow/build": {"2.18": "x"}}')],
+            "tensorflow/build:2.18",
+        ),
+        (
+            [("manifest.json", NAMED), ("index.json", json.dumps(INDEXED).replace(OWN, "library/python:3").encode())],
+            "library/python:3",
+        ),
+        (
+            [
+                ("manifest.json", NAMED),
+                ("index.json", b'{"manifests":[{"annotations":{"org.opencontainers.image.ref.name":"debian:12"}}]}'),
+            ],
+            "debian:12",
+        ),
         ([("manifest.json", b"[[]]")], "no archive of images"),
         ([("manifest.json", b"{")], "no archive of images"),
     ],
@@ -339,11 +390,85 @@ def test_images_that_would_take_another_ones_name_are_not_loaded(
     path: Path, members: list[tuple[str, bytes | str]], says: str
 ) -> None:
     """Such as that of the base image of the next build."""
+    assert says in refused_images(path, archive(*members))
+
+
+def refused_images(path: Path, data: bytes) -> str:
     with pytest.raises(TfdockError) as error:
-        supply(path, archive(*members))._check_names()
+        supply(path, data)._check_names()
     (problem,) = error.value.problems
     assert problem.code == "bundle-damaged"
-    assert says in problem.message
+    return problem.message
+
+
+OTHER = member("manifest.json", STOLEN)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (NAMING + member("/manifest.json", STOLEN), "/manifest.json"),
+        (NAMING + member("./manifest.json", STOLEN), "./manifest.json"),
+        (NAMING + member("x/../manifest.json", STOLEN), "x/../manifest.json"),
+        (NAMING + member("MANIFEST.json", STOLEN), "MANIFEST.json"),
+        (NAMING + OTHER, "twice"),
+        (NAMING + member("d", b"", kind="2", link=".") + member("d/manifest.json", STOLEN), "`'d'`"),
+        (NAMING + member(A, b"", kind="2", link=".") + member(f"{A}/json", STOLEN), A),
+        (NAMING + member(f"{A}/layer.tar", b"", kind="2", link="../manifest.json"), "layer.tar"),
+        (NAMING + member(f"{A}/layer.tar", b"", kind="1", link="manifest.json"), "a link"),
+        (member("manifest.json", b"", kind="2", link=f"../{A}/layer.tar"), "manifest.json"),
+        # Python reads this size as 0, Go as 512: each sees other members.
+        (NAMING + member(f"{A}.json", b"", size=b"\0%010o\0" % 512) + member(f"{B}.json", OTHER), "number"),
+        (NAMING + member("blobs/", OTHER, kind="5"), "blobs/"),
+        (member("PaxHeaders.0/x", b"21 path=manifest.json\n", kind="x") + NAMING, "extended headers"),
+        (member("BZh91AY&SY", b"10 size=5\n", kind="x") + NAMING, "extended headers"),
+        (member(f"{A}.json", b"{}"), "manifest.json is not in it"),
+        (NAMING + bytes(BLOCK) + OTHER, "follows its end"),
+    ],
+    ids=[
+        "absolute path",
+        "dot path",
+        "path through a folder",
+        "other case",
+        "twice",
+        "through a link",
+        "through a link of a layer",
+        "link to the names",
+        "hard link",
+        "names as a link",
+        "size with a leading zero byte",
+        "folder with content",
+        "longer name",
+        "compressed beginning",
+        "no names",
+        "after the end",
+    ],
+)
+def test_images_in_an_archive_that_two_readers_could_read_differently_are_not_loaded(
+    path: Path, data: bytes, says: str
+) -> None:
+    assert says in refused_images(path, data + END)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"repotags": [OWN]}, "spells the key RepoTags"),
+        ({"Repo\u0054ag\u017f": ["debian:12"]}, "spells the key RepoTags"),
+        ({"RepoTags": [OWN], "repotags": ["debian:12"]}, "twice"),
+        ({"RepoTags": [OWN], "Parent": f"sha256:{A}"}, "parent"),
+        ({"RepoTags": OWN}, "not text"),
+    ],
+)
+def test_images_named_by_keys_that_two_readers_could_read_differently_are_not_loaded(
+    path: Path, keys: dict[str, object], says: str
+) -> None:
+    assert says in refused_images(path, member("manifest.json", json.dumps([keys]).encode()) + END)
+
+
+def test_images_named_by_the_first_of_two_equal_keys_are_not_loaded(path: Path) -> None:
+    twice = b'[{"RepoTags": ["debian:12"], "RepoTags": ["%s"]}]' % OWN.encode()
+    assert "twice" in refused_images(path, member("manifest.json", twice) + END)
 
 
 # --- what a wheel requires, as its source says ----------------------------------------------------------------------

@@ -20,10 +20,11 @@ from typer.testing import CliRunner
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.do import journal, locking
-from tfdock.do.cache import TAG, CacheFolder, DiskCache, folder_size
+from tfdock.do.cache import TAG, CacheFolder, DiskCache, Entry, folder_size
 from tfdock.do.cache import care as cache_care
 from tfdock.do.cache import use as cache_use
 from tfdock.do.cache.care import alone, listing, verified
+from tfdock.do.cache.downloads import removed_downloads
 from tfdock.do.cache.layers import StoredCache
 from tfdock.do.cache.sending import inventory
 from tfdock.do.cache.taking import Taking
@@ -106,6 +107,9 @@ class Disk:
     @property
     def files(self) -> set[Path]:
         return {path for path in self.disk.folder.rglob("*") if path.is_file() and not path.is_symlink()}
+
+    def paths(self, *entries: Entry) -> set[Path]:
+        return {self.disk.folder / entry.name for entry in entries}
 
     def note(self, build_id: str, actions: Iterable[str], when: float) -> None:
         """As if a build had ended then that used these actions."""
@@ -324,13 +328,53 @@ def test_pruning_needs_the_folder_and_every_disk_cache_alone(disk: Disk) -> None
 # --- what is in it --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"disk/{KEY}/ac",
+        f"disk/{KEY}/cas/ab",
+        f"disk/{KEY}/tmp",
+        "repository/content_addressable",
+        "repository/content_addressable/sha256",
+        f"repository/content_addressable/sha256/{'ab' * 32}",
+    ],
+)
+def test_no_link_that_a_container_left_leads_the_host_out_of_the_cache(disk: Disk, tmp_path: Path, name: str) -> None:
+    disk.blob(b"x")
+    outside, old = tmp_path / "outside", time.time() - 99 * DAY
+    for inside in ("ab" * 32, "cd/" + "cd" * 32, "sha256/" + "ef" * 32 + "/file", "file"):
+        (outside / inside).parent.mkdir(parents=True, exist_ok=True)
+        (outside / inside).write_bytes(b"secret")
+        os.utime(outside / inside, (old + DAY, old))
+    before = {path: (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns) for path in outside.rglob("*")}
+    link = disk.cache.root / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(outside)
+    with cache_use.watched(disk.disk, "tf", "run"):
+        pass
+    verified(disk.disk, repair=True)
+    cache_care.prune(disk.cache, max_size=0, before=time.time() + DAY)
+    assert removed_downloads(disk.cache.repository, 0) in ([], [name.removeprefix("repository/")])
+    cache_care.clean(disk.cache)
+    assert {path: (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns) for path in outside.rglob("*")} == before
+    assert not os.path.lexists(link)
+
+
+def test_a_cache_without_a_file_is_empty(disk: Disk) -> None:
+    assert disk.disk.is_empty()
+    (disk.disk.folder / "cas/ab").mkdir(parents=True)
+    assert disk.disk.is_empty()
+    disk.blob(b"x")
+    assert not disk.disk.is_empty()
+
+
 @pytest.mark.parametrize("old", [False, True])
 def test_both_of_bazels_layouts_are_read(tmp_path: Path, old: bool) -> None:
     disk = Disk(tmp_path, old=old)
     key = disk.action(b"object")
     found = listing(disk.disk)
     assert set(found.actions) == {key}
-    assert {entry.path for entry in (*found.blobs.values(), *found.actions.values())} == disk.files
+    assert disk.paths(*found.blobs.values(), *found.actions.values()) == disk.files
     assert found.needs(key) == (sha256(b"object"),)
     assert not found.half
     assert not found.foreign
@@ -362,9 +406,9 @@ def test_what_is_nothing_of_bazels_is_foreign_and_no_link_is_followed(disk: Disk
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"half")
     found = listing(disk.disk)
-    assert {entry.path for entry in found.foreign} == set(strange)
-    assert {entry.path for entry in found.half} == set(half)
-    sound = {entry.path for entry in (*found.blobs.values(), *found.actions.values())}
+    assert disk.paths(*found.foreign) == set(strange)
+    assert disk.paths(*found.half) == set(half)
+    sound = disk.paths(*found.blobs.values(), *found.actions.values())
     assert sound == disk.files - {*strange, *half}
     result = verified(disk.disk, repair=True)
     assert {finding.kind for finding in result.findings} == {"foreign"}
@@ -410,7 +454,8 @@ def test_what_cannot_be_read_is_not_said_to_be_sound_or_unused(disk: Disk, monke
     closed, scandir = os.fspath(disk.disk.folder / "cas"), os.scandir
 
     def denied(folder: Any) -> Any:
-        if os.fspath(folder).startswith(closed):  # root may read everything
+        where = Path(f"/proc/self/fd/{folder}").readlink() if isinstance(folder, int) else folder
+        if os.fspath(where).startswith(closed):  # root may read everything
             raise PermissionError(errno.EACCES, "Permission denied", closed)
         return scandir(folder)
 
@@ -544,7 +589,7 @@ def spoil(name: str, disk: Disk, key: str) -> set[Path]:
     blob = disk.path("cas", sha256(b"object"))
     entry = disk.path("ac", key)
     match name:
-        case "poisoned":
+        case "damaged":
             blob.write_bytes(b"objekt")
         case "truncated":
             blob.write_bytes(b"obj")
@@ -562,7 +607,7 @@ def spoil(name: str, disk: Disk, key: str) -> set[Path]:
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [
-        ("poisoned", ["poisoned", "incomplete"]),
+        ("damaged", ["damaged", "incomplete"]),
         ("truncated", ["truncated", "incomplete"]),
         ("missing", ["incomplete"]),
         ("action cut", ["unreadable"]),
@@ -757,16 +802,16 @@ def test_list_of_what_is_not_there_is_empty(run: Run, monkeypatch: pytest.Monkey
     assert not (tmp_path / "absent").exists()
 
 
-def test_verify_names_a_poisoned_entry_and_repairs_it(run: Run, disk: Disk) -> None:
-    spoil("poisoned", disk, disk.action(b"object"))
+def test_verify_names_a_damaged_entry_and_repairs_it(run: Run, disk: Disk) -> None:
+    spoil("damaged", disk, disk.action(b"object"))
     code, text, told = run("verify")
     assert code == 4
-    assert f"poisoned: {disk.path('cas', sha256(b'object'))}" in text
+    assert f"damaged: {disk.path('cas', sha256(b'object'))}" in text
     assert "--repair" in told
     code, text, _ = run("verify", "--json", "--toolchain", KEY)
     document = json.loads(text)
     assert (code, document["ok"]) == (4, False)
-    assert [finding["kind"] for finding in document["toolchains"][0]["findings"]] == ["poisoned", "incomplete"]
+    assert [finding["kind"] for finding in document["toolchains"][0]["findings"]] == ["damaged", "incomplete"]
     assert run("verify", "--repair")[0] == 0
     assert run("verify")[0] == 0
 

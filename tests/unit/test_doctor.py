@@ -16,6 +16,7 @@ import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.preflight import Check
 from tfdock.do import doctor, journal
+from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.journal import RunEntry
@@ -36,6 +37,7 @@ from tfdock.talk.commands import doctor as command
 
 from .desk import GIB, Desk
 
+RUN = "20261121-104600-3fa9c1"
 RTX3080 = LocalGpu(name="NVIDIA GeForce RTX 3080", accelerator="cuda", target="8.6")
 PROFILE = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\ncuda: "12.5.1"\ncompute_capabilities: [sm_86]\n'
 
@@ -173,14 +175,14 @@ def test_a_driver_that_is_out_of_order_is_told(settings: Settings, machine: Call
 
 
 def test_what_a_killed_run_left_is_told(settings: Settings, tmp_path: Path) -> None:
-    entry = RunEntry(run="run1", build_id="x", staging=str(tmp_path / "s"), output=str(tmp_path / "o"))
+    entry = RunEntry(run=RUN, build_id="x", staging=str(tmp_path / "s"), output=str(tmp_path / "o"))
     with journal.running(settings.state_dir, entry):
         assert of(checks(settings, engine()), "leftovers").status == "ok"
         kept = tmp_path / "kept"
-        shutil.copytree(settings.state_dir / "runs" / "run1", kept)
-    shutil.copytree(kept, settings.state_dir / "runs" / "run1", dirs_exist_ok=True)
+        shutil.copytree(settings.state_dir / "runs" / RUN, kept)
+    shutil.copytree(kept, settings.state_dir / "runs" / RUN, dirs_exist_ok=True)
     check = of(checks(settings, engine()), "leftovers")
-    assert (check.code, check.found) == ("run-left-behind", "run1")
+    assert (check.code, check.found) == ("run-left-behind", RUN)
 
 
 def test_without_an_engine_nobody_knows_what_containers_are_left(settings: Settings) -> None:
@@ -197,21 +199,24 @@ def test_where_nothing_is_left_a_fix_says_so(settings: Settings) -> None:
 
 def abandoned(settings: Settings, tmp_path: Path, **changes: str) -> RunEntry:
     """The entry of a run that was killed, with its folders."""
-    folders = {name: tmp_path / f"{name}-of-run" for name in ("staging", "output")}
+    folders = {
+        "staging": Wheelhouse(settings.wheelhouse).staging(RUN),
+        "output": CacheFolder(settings.cache_dir).output(RUN),
+    }
     for folder in folders.values():
-        folder.mkdir()
-    entry = RunEntry(run="run1", build_id="x", **{name: str(path) for name, path in folders.items()}, **changes)
+        folder.mkdir(parents=True)
+    entry = RunEntry(run=RUN, build_id="x", **{name: str(path) for name, path in folders.items()}, **changes)
     kept = tmp_path / "kept"
     with journal.running(settings.state_dir, entry):
-        shutil.copytree(settings.state_dir / "runs" / "run1", kept)
-    shutil.copytree(kept, settings.state_dir / "runs" / "run1", dirs_exist_ok=True)
+        shutil.copytree(settings.state_dir / "runs" / RUN, kept)
+    shutil.copytree(kept, settings.state_dir / "runs" / RUN, dirs_exist_ok=True)
     return entry
 
 
 def test_what_killed_runs_left_is_removed_where_that_is_asked_for(settings: Settings, tmp_path: Path) -> None:
     entry = abandoned(settings, tmp_path)
     fake = engine()
-    label = {RUN_LABEL: "run1"}
+    label = {RUN_LABEL: RUN}
     fake.images["x"] = ImageInfo(id="x")
     fake.create(ContainerSpec(name="left", image="x", command=("true",), labels=label))
     fake.create(ContainerSpec(name="another's", image="x", command=("true",), labels={RUN_LABEL: "run2"}))
@@ -223,10 +228,10 @@ def test_what_killed_runs_left_is_removed_where_that_is_asked_for(settings: Sett
         path.touch()
     with Wheelhouse(settings.wheelhouse).locked(BuildId("tf2")):
         check = of(checks(settings, fake), "leftovers")
-        assert (check.status, check.found) == ("warning", f"run1, half written {half}")
+        assert (check.status, check.found) == ("warning", f"{RUN}, half written {half}")
         assert "tfdock doctor --fix" in check.fix
         told = [one.found for one in doctor.examine(settings, fake, fix=True) if one.name == "leftovers"]
-    assert told == ["run1 was removed", f"half written {half} was removed"]
+    assert told == [f"{RUN} was removed", f"half written {half} was removed"]
     assert [one.name for one in fake.containers(RUN_LABEL)] == ["another's"]
     assert not any(Path(path).exists() for path in (entry.staging, entry.output, half))
     assert held.exists(), "somebody is at it"
@@ -237,7 +242,7 @@ def test_what_killed_runs_left_is_removed_where_that_is_asked_for(settings: Sett
 def test_what_cannot_be_removed_now_says_why(settings: Settings, tmp_path: Path) -> None:
     abandoned(settings, tmp_path, engine="another")
     (check,) = [one for one in doctor.examine(settings, engine(), fix=True) if one.name == "leftovers"]
-    assert (check.status, check.found) == ("warning", "run1 is still there: its containers are on another engine")
+    assert (check.status, check.found) == ("warning", f"{RUN} is still there: its containers are on another engine")
     (check,) = [one for one in doctor.examine(settings, gone(), fix=True) if one.name == "leftovers"]
     assert "once the engine answers" in check.fix
     assert journal.leftovers(settings.state_dir) != []
@@ -251,6 +256,15 @@ def test_a_journal_that_cannot_be_read_fails_and_stops_nothing_else(
     found = checks(settings, engine())
     assert "the journal of runs" in of(found, "folder").found
     assert "leftovers" not in {check.name for check in found}
+
+
+def test_a_journal_that_others_can_write_to_fails_and_nothing_is_removed(settings: Settings, tmp_path: Path) -> None:
+    entry = abandoned(settings, tmp_path)
+    (settings.state_dir / "runs").chmod(0o770)
+    (check,) = [one for one in doctor.examine(settings, engine(), fix=True) if one.name == "leftovers"]
+    assert (check.status, check.code, check.exit_code) == ("failed", "state-not-private", 2)
+    assert f"chmod go-w {settings.state_dir / 'runs'}" in check.fix
+    assert Path(entry.staging).exists()
 
 
 def test_a_profile_is_compared_with_the_machine(
@@ -409,7 +423,7 @@ def test_what_is_left_is_removed_though_the_profile_is_refused(
     profile.write_text('schema: 1\ntensorflow: "2.18.0"\nbazel: {version: "5.3.0"}\n')
     result = run(str(profile), "--fix", columns=200)
     assert result.exit_code == ExitCode.INCOMPATIBLE
-    assert "run1 was removed" in result.stdout
+    assert f"{RUN} was removed" in result.stdout
     assert journal.leftovers(settings.state_dir) == []
 
 

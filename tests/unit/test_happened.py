@@ -6,15 +6,17 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfdock.do.happened import Account, Traces, account, is_empty, kept_document, kept_profile
+from tfdock.do.happened import Account, Traces, account, kept_document, kept_profile
 from tfdock.do.source import listing_hash, tree_hash, tree_listing
 from tfdock.do.workspace import WheelFile, Wheelhouse, kept_files
+from tfdock.inspect.bazel_events import read_events
 from tfdock.model import BuildId
 from tfdock.talk import happened
 
@@ -42,7 +44,7 @@ def staged(tmp_path: Path) -> Staged:
         log.write_text(f"INFO: 7 processes: 7 local.\n{COMPILING}\nINFO: 5 processes: 2 remote cache hit, 3 local.\n")
         made: dict[str, Any] = {
             "run": run,
-            "staging": staging,
+            "results": staging,
             "log": log,
             "compiling": COMPILING,
             "toolchain": b"bazel 4.2.3\n",
@@ -117,7 +119,7 @@ def test_a_bazel_that_writes_nothing_is_read_by_its_output(staged: Staged, house
 @pytest.mark.parametrize("content", [b"", b"\0BLAZEPROF\x7f\x01", b"\x1f\x8b\x08\0\0", b"{}\n"], ids=repr)
 def test_a_profile_that_cannot_be_read_is_not_kept(staged: Staged, house: Wheelhouse, content: bytes) -> None:
     traces = staged()
-    (traces.staging / "profile.gz").write_bytes(content)
+    (traces.results / "profile.gz").write_bytes(content)
     found = account(record(), traces, house)
     assert "profile" not in found.kept
     assert figures(found)["executed"] == 5
@@ -125,7 +127,7 @@ def test_a_profile_that_cannot_be_read_is_not_kept(staged: Staged, house: Wheelh
 
 def test_a_profile_that_is_cut_off_says_what_it_can(staged: Staged) -> None:
     traces = staged()
-    file = traces.staging / "profile.gz"
+    file = traces.results / "profile.gz"
     whole = gzip.compress(file.read_bytes())
     file.write_bytes(whole[: 3 * len(whole) // 4])
     assert 0 < len(kept_profile(file).actions) < 7
@@ -135,12 +137,12 @@ def test_a_profile_that_is_cut_off_says_what_it_can(staged: Staged) -> None:
 def test_what_a_container_puts_in_their_place_is_left_alone(staged: Staged, house: Wheelhouse, kind: str) -> None:
     traces = staged()
     for name in STAGED.values():
-        file = traces.staging / name
+        file = traces.results / name
         content = file.read_bytes()
         file.unlink()
         if kind == "link":
-            (traces.staging.parent / name).write_bytes(content)
-            file.symlink_to(traces.staging.parent / name)
+            (traces.results.parent / name).write_bytes(content)
+            file.symlink_to(traces.results.parent / name)
         elif kind == "fifo":
             os.mkfifo(file)
         else:
@@ -148,14 +150,6 @@ def test_what_a_container_puts_in_their_place_is_left_alone(staged: Staged, hous
     found = account(record(), traces, house)
     assert figures(found)["executed"] == 3, "that is the log's"
     assert set(found.kept) == {"inputs"}
-
-
-def test_an_empty_cache_is_one_without_a_file(tmp_path: Path) -> None:
-    assert is_empty(tmp_path / "nowhere")
-    (tmp_path / "cas/ab").mkdir(parents=True)
-    assert is_empty(tmp_path)
-    (tmp_path / "cas/ab/x").touch()
-    assert not is_empty(tmp_path)
 
 
 def test_a_checkout_is_hashed_as_it_is_listed(tmp_path: Path) -> None:
@@ -258,3 +252,18 @@ def test_of_many_kinds_those_are_named_that_occur_most() -> None:
 def test_names_cannot_steer_a_terminal() -> None:
     told = {"slowest": [{"seconds": 1.0, "name": "\x1b[2Jx"}], "executed_by_mnemonic": {"\x1b]0;x": 1}}
     assert "\x1b" not in "".join(text for _, text in happened.lines(told))
+
+
+def test_events_without_end_take_bounded_memory() -> None:
+    def flood() -> Iterator[str]:
+        for _ in range(3_000):
+            yield json.dumps({"progress": {"stderr": "x" * 100_000}}) + "\n"
+        yield json.dumps({"progress": {"stderr": "INFO: 2 processes: 1 disk cache hit, 1 local."}}) + "\n"
+
+    tracemalloc.start()
+    found = read_events(flood())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.figures is not None
+    assert (found.figures.hits, found.figures.executed) == (1, 1)
+    assert peak < 200 << 20

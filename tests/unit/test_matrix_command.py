@@ -70,6 +70,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+PATCH = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
+
+
 def run(folder: Path, *words: str, code: int = 0, **variables: str) -> Result:
     environment = {
         "COLUMNS": "400",
@@ -194,7 +197,7 @@ def test_what_a_cell_names_is_relative_to_the_matrix_and_must_be_there(folder: P
     (folder / "m.yaml").write_text(f"schema: 1\nbase: base.yaml\naxes: {{{source}}}\n")
     (problem,) = refused(folder)
     assert (problem.code, problem.line, problem.column) == ("source-missing", 3, 51)
-    (folder / "a.patch").write_text("--- a\n")
+    (folder / "a.patch").write_text(PATCH)
     (cell,) = planned(folder).wanted
     assert cell.name.startswith("tf2.18.0-")
     assert "-p" in cell.name
@@ -392,12 +395,12 @@ def test_a_cell_that_is_new_or_is_built_otherwise_has_changed(history: Path) -> 
 def test_what_a_patch_or_a_base_profile_changes_is_seen(history: Path) -> None:
     base = BASE.replace('"2.18.0"', '{release: "2.18.0", patches: [a.patch]}')
     (history / "base.yaml").write_text(base)
-    (history / "a.patch").write_text("--- a\n")
+    (history / "a.patch").write_text(PATCH)
     commit(history)
     assert len(names(document(history, "--changed-since", "HEAD~1"))) == 3
-    (history / "a.patch").write_text("--- b\n")
+    (history / "a.patch").write_text(PATCH.replace("+b", "+c"))
     assert len(names(document(history, "--changed-since", "HEAD"))) == 3
-    (history / "a.patch").write_text("--- a\n")
+    (history / "a.patch").write_text(PATCH)
     assert names(document(history, "--changed-since", "HEAD")) == []
 
 
@@ -492,6 +495,96 @@ def test_a_checkout_in_a_submodule_counts_as_changed(history: Path) -> None:
     result = run(history, "--changed-since", "HEAD", "--format", "json")
     assert len(names(json.loads(result.stdout))) == 3
     assert "[matrix-then]" in result.stderr
+
+
+def programs_of(repository: Path, mark: Path) -> None:
+    """Let the repository's own settings name programs that leave a mark."""
+    program = repository / ".git/program"
+    program.write_text(f"#!/bin/sh\necho x >>{mark}\ncat\n")
+    program.chmod(0o755)
+    (repository / ".git/info/attributes").write_text("* filter=x diff=x\n")
+    settings = {"filter.x.smudge": program, "filter.x.required": "true", "diff.x.textconv": program}
+    settings |= {"core.fsmonitor": program, "core.hooksPath": repository / ".git/own", "core.sshCommand": program}
+    for name, value in settings.items():
+        git(repository, "config", name, str(value))
+    (repository / ".git/own").mkdir()
+    for hook in ("post-index-change", "post-checkout", "reference-transaction"):
+        (repository / ".git/own" / hook).symlink_to(program)
+
+
+def test_no_program_of_the_repository_s_own_settings_runs(history: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    programs_of(history.parent, mark)
+    assert names(document(history, "--changed-since", "HEAD")) == []
+    assert not mark.exists()
+
+
+def test_a_file_that_a_partial_clone_lacks_is_not_fetched(history: Path, tmp_path: Path) -> None:
+    repository, mark = history.parent, tmp_path / "mark"
+    programs_of(repository, mark)
+    blob = git(history, "rev-parse", "HEAD:profiles/base.yaml").strip()
+    (repository / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    settings = {"remote.origin.url": str(repository), "remote.origin.promisor": "true", "protocol.allow": "always"}
+    settings |= {"remote.origin.uploadpack": str(repository / ".git/program"), "protocol.file.allow": "always"}
+    for name, value in (
+        settings | {"core.repositoryFormatVersion": "1", "extensions.partialClone": "origin"}
+    ).items():
+        git(repository, "config", name, value)
+    told = run(history, "--changed-since", "HEAD", code=2).stderr
+    assert "[matrix-revision]" in told
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["m.yaml", "base.yaml"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_of_a_commit_is_not_followed_out_of_it(history: Path, tmp_path: Path, name: str, there: bool) -> None:
+    secret = tmp_path / "secret.yaml"
+    if there:
+        secret.write_text("CANARY-4711: x\n")
+    text = (history / name).read_text()
+    (history / name).unlink()
+    (history / name).symlink_to(secret)
+    commit(history)
+    (history / name).unlink()
+    (history / name).write_text(text)
+    result = run(history, "--changed-since", "HEAD", "--format", "json")
+    assert len(names(json.loads(result.stdout))) == 3
+    assert "[matrix-then]" in result.stderr
+    assert "CANARY" not in result.output
+
+
+@pytest.mark.parametrize("name", ["../escaped", ".git/config", ".GIT", "a//b"])
+def test_a_path_that_git_itself_never_writes_is_refused(history: Path, name: str) -> None:
+    blob = git(history, "rev-parse", "HEAD:profiles/base.yaml").strip()
+    tree = f"100644 {name}".encode() + b"\0" + bytes.fromhex(blob)
+    made = subprocess.run(
+        ["git", "-C", history, "hash-object", "-t", "tree", "-w", "--literally", "--stdin"],
+        input=tree,
+        capture_output=True,
+        check=True,
+    )
+    evil = git(history, "commit-tree", "-m", "x", made.stdout.decode().strip()).strip()
+    assert "[matrix-revision]" in run(history, "--changed-since", evil, code=2).stderr
+
+
+def test_programs_and_links_of_a_checkout_are_as_the_commit_has_them(history: Path) -> None:
+    tree = history.parent / "tensorflow"
+    (tree / "a/b").mkdir(parents=True)
+    (tree / "configure").write_text("")
+    (tree / "configure").chmod(0o755)
+    (tree / "a/b/empty").write_text("")
+    (tree / "a/long\n\xe9 name").write_bytes(bytes(range(256)) * 9000)
+    (tree / "a/link").symlink_to("/nowhere/at all")
+    (history / "base.yaml").write_text(BASE.replace('"2.18.0"', '{release: "2.18.0", path: ../tensorflow}'))
+    commit(history)
+    assert names(document(history, "--changed-since", "HEAD")) == []
+    (tree / "configure").chmod(0o644)
+    assert len(names(document(history, "--changed-since", "HEAD"))) == 3
+
+
+def test_a_work_tree_elsewhere_is_no_history(history: Path, tmp_path: Path) -> None:
+    git(history, "config", "core.worktree", str(tmp_path / "elsewhere"))
+    assert "[matrix-revision]" in run(history, "--changed-since", "HEAD", code=2).stderr
 
 
 def test_an_interrupt_is_one_though_git_hears_it_first(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide import pipeline
+from tfdock.decide.pinned import unpinned
 from tfdock.decide.pipeline import SERVICES, Service, gitlab_jobs, shell_word
 from tfdock.decide.shards import GITHUB_JOBS, Job, Load
 from tfdock.do import assets
@@ -32,8 +33,14 @@ from .desk import Desk
 
 EXAMPLE = Path(__file__).parents[2] / "ci/examples"
 PROGRAMS = Path(sys.executable).parent
-BARE = {"schema": 1, "profile": {"tensorflow": "2.18.0"}, "axes": {"python": ["3.11", "3.12"]}}
-CI = {"registry": "ghcr.io/me/wheels", "cache": "ghcr.io/me/cache", "schedule": "17 3 * * 1"}
+INSTALL = {"install": pipeline.INSTALL}
+BARE: dict[str, Any] = {
+    "schema": 1,
+    "profile": {"tensorflow": "2.18.0"},
+    "axes": {"python": ["3.11", "3.12"]},
+    "ci": INSTALL,
+}
+CI = INSTALL | {"registry": "ghcr.io/me/wheels", "cache": "ghcr.io/me/cache", "schedule": "17 3 * * 1"}
 HOSTILE = [
     "profiles/${{ github.token }}.yaml",
     "profiles/$${{{ secrets.A }}}.yaml",
@@ -51,8 +58,8 @@ MATRICES: dict[str, dict[str, Any]] = {
     "no-rounds": BARE | {"ci": CI | {"continuations": 0, "jobs": 4}},
     "two-registries": BARE
     | {"ci": CI | {"registry": "registry.example:5000/w", "branches": ["main", "release/1.x"]}},
-    "wheels-only": BARE | {"ci": {"registry": "registry.example/me/wheels"}},
-    "cache-only": BARE | {"ci": {"cache": "registry.example/me/cache", "continuations": 20}},
+    "wheels-only": BARE | {"ci": INSTALL | {"registry": "registry.example/me/wheels"}},
+    "cache-only": BARE | {"ci": INSTALL | {"cache": "registry.example/me/cache", "continuations": 20}},
     "install": BARE | {"ci": CI | {"install": "pip install \"a${{ github.token }}\" 'b' $HOME # c"}},
 }
 
@@ -67,7 +74,6 @@ def rendered(
         path=path,
         command=f"tfdock ci render {service} {shell_word(path)}",
         cells=cells,
-        install="pip install tfdock==1.0",
         templates=assets.pipeline_templates(),
         actions=assets.knowledge().ci_actions,
     )
@@ -83,6 +89,11 @@ def written(folder: Path, files: dict[str, str]) -> list[Path]:
 
 def loaded(files: dict[str, str]) -> list[Any]:
     return [yaml.safe_load(text) for text in files.values()]
+
+
+def jobs(document: Any) -> Iterator[tuple[str, Any, list[Any]]]:
+    """The jobs of a workflow that run on a machine: name, job, steps."""
+    yield from ((name, job, job["steps"]) for name, job in document["jobs"].items() if "uses" not in job)
 
 
 # --- the example ----------------------------------------------------------------------------------------------------
@@ -102,7 +113,7 @@ def test_every_action_stands_with_its_commit_and_its_source() -> None:
     used = {name for text in rendered("github").values() for name in re.findall(r"uses: ([^@\s]+)@", text)}
     assert used == set(rows)
     for text in rendered("github").values():
-        for line in re.findall(r"uses: .*", text):
+        for line in re.findall(r"uses: [^.].*", text):
             assert re.fullmatch(r"uses: [\w/-]+@[0-9a-f]{40} # v[0-9.]+", line)
 
 
@@ -236,8 +247,8 @@ def test_the_command_in_the_head_is_one_line_and_means_the_file(path: str) -> No
 
 def test_no_secret_is_part_of_a_script() -> None:
     for document in loaded(rendered("github", MATRICES["two-registries"])):
-        for job in document["jobs"].values():
-            for step in job["steps"]:
+        for _, _, steps in jobs(document):
+            for step in steps:
                 assert "${{" not in step.get("run", "")
                 assert "secrets." not in json.dumps(step.get("with", {}))
 
@@ -245,52 +256,40 @@ def test_no_secret_is_part_of_a_script() -> None:
 # --- rights, limits, rounds -----------------------------------------------------------------------------------------
 
 
-def test_only_trusted_jobs_may_push(tmp_path: Path) -> None:
-    trusted, untrusted = loaded(rendered("github"))
-    rights = {name: job["permissions"] for name, job in trusted["jobs"].items()}
-    assert trusted["permissions"] == untrusted["permissions"] == {}
-    assert {name for name, some in rights.items() if "write" in some.values()} == {
-        "build",
-        "build-2",
-        "build-3",
-        "attest",
-    }
-    assert {name for name, some in rights.items() if "id-token" in some} == {"attest"}
-    assert all(job["permissions"] == {"contents": "read", "packages": "read"} for job in untrusted["jobs"].values())
-    text = rendered("github")[".github/workflows/wheels-pull-request.yml"]
-    assert "cache push" not in text
-    assert "image push" not in text
-    assert trusted["jobs"]["plan"]["if"] == "${{ github.ref == 'refs/heads/main' }}"
-    (_, build) = loaded(rendered("gitlab"))
-    trust, *_, push, _ = build[".build"]["script"]
-    assert "tfdock cache push" in push
-    assert "tfdock image push" in push
-    protected = {"CI_COMMIT_REF_PROTECTED": "true"}
-    # A merge request's pipeline may be protected, but is none of a branch.
-    for variables in ({"CI_COMMIT_BRANCH": "topic", "CI_COMMIT_REF_PROTECTED": "false"}, protected, {}):
-        program(tmp_path, "touch pushed")
-        (tmp_path / "tfdock-ci").mkdir(exist_ok=True)
-        (tmp_path / "tfdock-ci/wheels.txt").write_text("a.whl\n")
-        script = f'status=0\n{trust}\n{push}\necho "$TFDOCK_REMOTE_UPLOAD"'
-        done = shell(tmp_path, script, **variables)
-        assert (done.returncode, done.stdout) == (0, "false\n"), done.stderr
-        assert not (tmp_path / "pushed").exists()
+def test_only_the_jobs_that_publish_have_a_right_to_write() -> None:
+    for name in MATRICES:
+        trusted, called, untrusted = loaded(rendered("github", MATRICES[name]))
+        assert trusted["permissions"] == called["permissions"] == untrusted["permissions"] == {}
+        rights = {
+            job: some["permissions"] for document in (trusted, called, untrusted) for job, some, _ in jobs(document)
+        }
+        writing = {job: some for job, some in rights.items() if "write" in some.values()}
+        attest = {"id-token": "write", "attestations": "write"}
+        push = {"publish": {"contents": "read", "packages": "write"}}
+        assert writing == {"attest": attest} | (push if {"registry", "cache"} & MATRICES[name]["ci"].keys() else {})
+        assert all(some == READING for job, some in rights.items() if job not in writing)
+        assert trusted["jobs"]["plan"]["if"].startswith("${{ github.ref == 'refs/heads/main'")
 
 
-@pytest.mark.parametrize(
-    ("failing", "before", "after"), [("", 0, 0), ("", 8, 8), ("cache", 0, 7), ("cache", 8, 7), ("image", 8, 7)]
-)
-def test_on_gitlab_what_cannot_be_pushed_keeps_nothing_else_from_being(
-    tmp_path: Path, failing: str, before: int, after: int
-) -> None:
-    (_, build) = loaded(rendered("gitlab"))
-    trust, *_, push, end = build[".build"]["script"]
-    program(tmp_path, f'echo "$1" "$2" >>pushed; [ "$1" != "{failing}" ] || exit 7')
-    (tmp_path / "tfdock-ci").mkdir()
-    (tmp_path / "tfdock-ci/wheels.txt").write_text("a.whl\n")
-    script = f'{trust}\n[ -z "${{TFDOCK_REMOTE_UPLOAD:-}}" ]\nstatus={before}\n{push}\n{end}\n'
-    done = shell(tmp_path, script, CI_COMMIT_REF_PROTECTED="true", CI_COMMIT_BRANCH="main", TFDOCK_REGISTRY="r")
-    assert (done.returncode, (tmp_path / "pushed").read_text()) == (after, "cache push\nimage push\n")
+READING = {"contents": "read", "packages": "read"}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_a_job_that_builds_is_over_before_anything_has_a_login_to_write(name: str) -> None:
+    _, called, untrusted = loaded(rendered("github", MATRICES[name]))
+    for document in (called, untrusted):
+        for job, about, steps in jobs(document):
+            if any("tfdock build" in step.get("run", "") for step in steps):
+                assert about["permissions"] == READING
+                secrets = re.findall(r"secrets\.(\w+)", json.dumps(about))
+                assert all(secret.endswith("_READ_TOKEN") for secret in secrets)
+            elif "write" in about["permissions"].values():
+                assert about["needs"] == "build"
+                # What pushes has the packed results, and no word of it builds, renders or tries anything.
+                words = re.findall(
+                    r"^ *tfdock (\w+ ?\w*)", "\n".join(step.get("run", "") for step in steps), re.MULTILINE
+                )
+                assert set(words) <= {"cache prune", "cache pull", "cache push", "image push"}, job
 
 
 def program(folder: Path, text: str, name: str = "tfdock") -> None:
@@ -302,7 +301,7 @@ def program(folder: Path, text: str, name: str = "tfdock") -> None:
 
 def shell(folder: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A script as GitHub and GitLab run it."""
-    environment = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", **variables}
+    environment = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"} | variables
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -319,54 +318,60 @@ def test_on_gitlab_a_merge_request_has_no_index_and_a_child_has_its_own_variable
 
 
 def steps(job: str, name: str) -> list[dict[str, Any]]:
-    return [step for step in loaded(rendered("github"))[0]["jobs"][job]["steps"] if step["name"] == name]
+    documents = loaded(rendered("github"))
+    return [
+        step
+        for one in documents[:2]
+        for found, _, some in jobs(one)
+        for step in some
+        if (found, step["name"]) == (job, name)
+    ]
 
 
 def test_a_job_that_is_run_again_replaces_what_it_has_kept() -> None:
     """The second attempt is the same run to GitHub, which takes a name once."""
     for name in MATRICES:
         for document in loaded(rendered("github", MATRICES[name])):
-            kept = [step for job in document["jobs"].values() for step in job["steps"] if "upload" in str(step)]
+            kept = [step for *_, steps in jobs(document) for step in steps if "upload" in str(step)]
             assert kept
             assert all(step["with"]["overwrite"] is True for step in kept)
 
 
 def test_wheels_are_kept_for_a_week_beside_a_registry_and_else_as_long_as_github_keeps_them() -> None:
     for name, days in (("full", 7), ("bare", None)):
-        for document in loaded(rendered("github", MATRICES[name])):
+        for document in loaded(rendered("github", MATRICES[name]))[1:]:
             (kept,) = [one for one in document["jobs"]["build"]["steps"] if one["name"] == "Keep wheels and records"]
             assert kept["with"].get("retention-days") == days
 
 
 def test_a_scheduled_run_attests_as_others_do() -> None:
     """Its event has no repository: what that would say is unknown, and not false."""
-    (trusted, _) = loaded(rendered("github"))
-    assert "github.event." not in json.dumps(trusted)
-    assert "github.repository_visibility == 'public'" in trusted["jobs"]["attest"]["if"]
+    (trusted, called, _) = loaded(rendered("github"))
+    assert "github.event." not in json.dumps([trusted, called])
+    assert "github.repository_visibility == 'public'" in called["jobs"]["attest"]["if"]
 
 
 @pytest.mark.parametrize(
-    ("machine", "disk", "told"),
+    ("kind", "disk", "removed"),
     [
-        ("github-hosted", 0, "TFDOCK_CACHE_DIR=/mnt/tfdock\n"),
-        ("github-hosted", 1, ""),
-        ("self-hosted", 0, ""),
+        ("github-hosted", 0, ["rm", "docker", "install", "mount"]),
+        ("github-hosted", 1, ["rm", "docker"]),
+        ("self-hosted", 0, []),
     ],
 )
-def test_only_a_machine_of_github_s_is_cleared(tmp_path: Path, machine: str, disk: int, told: str) -> None:
+def test_only_a_machine_of_github_s_is_cleared(tmp_path: Path, kind: str, disk: int, removed: list[str]) -> None:
     (room,) = steps("build", "Make room")
     program(tmp_path, 'echo "$@" >>asked', "sudo")
     program(tmp_path, f"exit {disk}", "mountpoint")
     program(tmp_path, 'echo tfdock "$@" >>asked; exit 6')
-    told_to = tmp_path / "environment"
-    told_to.touch()
-    done = shell(tmp_path, room["run"], RUNNER_ENVIRONMENT=machine, GITHUB_ENV=str(told_to))
-    assert (done.returncode, told_to.read_text()) == (0, told), done.stderr
-    *removed, own = (tmp_path / "asked").read_text().splitlines()
+    cache = tmp_path / "temporary/cache"
+    done = shell(tmp_path, room["run"], RUNNER_ENVIRONMENT=kind, TFDOCK_CACHE_DIR=str(cache))
+    assert done.returncode == 0, done.stderr
+    *asked, own = (tmp_path / "asked").read_text().splitlines()
     assert own == "tfdock cache prune --images"
-    assert [words.split()[0] for words in removed] == (
-        [] if machine == "self-hosted" else ["rm", "docker", *(["install"] if told else [])]
-    )
+    assert [words.split()[0] for words in asked] == removed
+    if "mount" in removed:
+        assert asked[-1] == f"mount --bind /mnt/tfdock {cache}"
 
 
 @pytest.mark.parametrize(("length", "code"), [(400_000, 0), (600_000, 1)])
@@ -402,21 +407,21 @@ def test_the_next_round_is_told_what_is_not_finished(tmp_path: Path) -> None:
 
 
 def test_rounds_follow_one_another_only_where_there_is_a_cache() -> None:
-    def jobs(name: str, cells: int = 2) -> list[str]:
+    def names(name: str, cells: int = 2) -> list[str]:
         return list(loaded(rendered("github", MATRICES[name], cells=cells))[0]["jobs"])
 
-    assert jobs("full") == ["plan", "build", "plan-2", "build-2", "plan-3", "build-3", "attest", "index"]
-    assert jobs("no-rounds") == jobs("wheels-only") == jobs("bare") == ["plan", "build", "attest", "index"]
-    assert len(jobs("cache-only")) == 2 * 21 + 2
-    parts = jobs("wheels-only", GITHUB_JOBS + 1)
-    assert parts == ["plan", "build-part-1", "build-part-2", "attest", "index"]
-    assert jobs("no-rounds", GITHUB_JOBS + 1) == ["plan", "build", "attest", "index"], "four jobs share them"
+    assert names("full") == ["plan", "build", "plan-2", "build-2", "plan-3", "build-3", "index"]
+    assert names("no-rounds") == names("wheels-only") == names("bare") == ["plan", "build", "index"]
+    assert len(names("cache-only")) == 2 * 21 + 1
+    parts = names("wheels-only", GITHUB_JOBS + 1)
+    assert parts == ["plan", "build-part-1", "build-part-2", "index"]
+    assert names("no-rounds", GITHUB_JOBS + 1) == ["plan", "build", "index"], "four jobs share them"
 
 
 def test_a_job_has_time_beside_its_build_and_ends_before_github_ends_it() -> None:
-    (trusted, _) = loaded(rendered("github"))
-    assert {job["timeout-minutes"] for name, job in trusted["jobs"].items() if name.startswith("build")} == {355}
-    refused = matrices.read(json.dumps(BARE | {"ci": {"time_limit": "5h21m"}}), "m.yaml")
+    for document in loaded(rendered("github"))[1:]:
+        assert document["jobs"]["build"]["timeout-minutes"] == 355
+    refused = matrices.read(json.dumps(BARE | {"ci": INSTALL | {"time_limit": "5h21m"}}), "m.yaml")
     assert pipeline.refusal("gitlab", refused) is None
     assert pipeline.refusal("github", matrices.read(json.dumps(MATRICES["own-machines"]), "m.yaml")) is None
     problem = pipeline.refusal("github", refused)
@@ -424,22 +429,11 @@ def test_a_job_has_time_beside_its_build_and_ends_before_github_ends_it() -> Non
     assert problem.code == "ci-time-limit"
 
 
-@pytest.mark.parametrize(
-    ("ci", "most", "too_much"),
-    [
-        ({"registry": "ghcr.io/me/wheels"}, "23h20m", "23h21m"),
-        ({"registry": "registry.example/me/wheels"}, "119h20m", "119h21m"),
-    ],
-)
-def test_a_machine_of_one_s_own_builds_as_long_as_its_token_and_github_allow(
-    ci: dict[str, Any], most: str, too_much: str
-) -> None:
-    def refusal(limit: str) -> str:
-        document = BARE | {"runner": "self-hosted", "ci": ci | {"time_limit": limit}}
-        problem = pipeline.refusal("github", matrices.read(json.dumps(document), "m.yaml"))
-        return problem.code if problem else ""
-
-    assert [refusal(most), refusal(too_much)] == ["", "ci-time-limit"]
+@pytest.mark.parametrize(("limit", "code"), [("119h20m", ""), ("119h21m", "ci-time-limit")])
+def test_a_machine_of_one_s_own_builds_as_long_as_github_allows(limit: str, code: str) -> None:
+    document = BARE | {"runner": "self-hosted", "ci": CI | {"time_limit": limit}}
+    problem = pipeline.refusal("github", matrices.read(json.dumps(document), "m.yaml"))
+    assert (problem.code if problem else "") == code
 
 
 def job(name: str, *runner: str) -> Job:
@@ -486,10 +480,10 @@ def ci(*words: str) -> Result:
 
 
 def codes(result: Result) -> list[str]:
-    return re.findall(r"\[(ci-[a-z-]+)\]", result.stderr)
+    return re.findall(r"error: .* \[(ci-[a-z-]+)\]", result.stderr)
 
 
-WORKFLOWS = [".github/workflows/wheels.yml", ".github/workflows/wheels-pull-request.yml"]
+WORKFLOWS = [f".github/workflows/wheels{part}.yml" for part in ("", "-build", "-pull-request")]
 
 
 def test_what_was_rendered_is_fresh_until_the_matrix_changes(repository: Path) -> None:
@@ -611,3 +605,143 @@ def test_a_hostile_name_on_disk_is_rendered_and_checked(repository: Path, name: 
     shutil.copyfile(repository / "profiles/matrix.yaml", path)
     assert ci("render", service, "--", path.name).exit_code == 0
     assert ci("check", "--", path.name).exit_code == 0
+
+
+LINKED = [".github", ".github/workflows", *WORKFLOWS]
+
+
+@pytest.mark.parametrize("link", LINKED)
+@pytest.mark.parametrize("dangling", [False, True])
+def test_no_link_of_the_repository_leads_a_pipeline_out_of_it(repository: Path, link: str, dangling: bool) -> None:
+    outside = repository.parent / f"{repository.name}-outside"
+    outside.mkdir()
+    if not dangling:
+        (outside / "to/workflows").mkdir(parents=True)
+    target = outside / "to"
+    if link in WORKFLOWS and not dangling:
+        target = outside / "secret"
+        target.write_text("CANARY-4711\n")
+    before = sorted(outside.rglob("*"))
+    (repository / link).parent.mkdir(parents=True, exist_ok=True)
+    (repository / link).symlink_to(target)
+    for words in (("render", "github"), ("render", "github", "--force"), ("check",)):
+        refused = ci(*words)
+        assert refused.exit_code == 2
+        assert re.search(rf"`{re.escape(Path(link).name)}` is a link.*\[file-not-plain\]", refused.stderr)
+        assert "CANARY" not in refused.output
+    assert sorted(outside.rglob("*")) == before
+    assert (repository / link).is_symlink()
+
+
+def test_a_pipe_or_a_large_file_in_the_place_of_a_workflow_is_refused_at_once(repository: Path) -> None:
+    file = repository / WORKFLOWS[1]
+    file.parent.mkdir(parents=True)
+    os.mkfifo(file)
+    assert "is a FIFO" in ci("check").stderr
+    assert "[file-not-plain]" in ci("render", "github", "--force").stderr
+    file.unlink()
+    with file.open("wb") as sparse:
+        sparse.truncate(20 << 30)
+    assert "[file-too-large]" in ci("check").stderr
+
+
+def test_the_repository_s_folder_may_be_named_through_a_link(repository: Path) -> None:
+    link = repository.parent / f"{repository.name}-link"
+    link.symlink_to(repository)
+    assert ci("render", "github", str(link / "profiles/matrix.yaml"), "-o", str(link)).exit_code == 0
+    assert ci("check").exit_code == 0
+
+
+def test_the_setting_that_allows_folders_holds_for_pipelines(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = repository.parent / f"{repository.name}-outside"
+    outside.mkdir()
+    (outside / "base.yaml").write_text('schema: 1\ntensorflow: "2.18.0"\n')
+    file = repository / "profiles/based.yaml"
+    file.write_text(
+        f'schema: 1\nbase: {outside}/base.yaml\naxes: {{python: ["3.11"]}}\nci: {{install: "{pipeline.INSTALL}"}}\n'
+    )
+    assert "[path-outside]" in ci("render", "github", str(file)).stderr
+    monkeypatch.setenv("TFDOCK_ALLOW_PATHS", str(outside))
+    assert ci("render", "github", str(file)).exit_code == 0
+    assert ci("check", str(file)).exit_code == 0
+
+
+# --- what is refused, and what is told ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_pipeline_without_a_command_that_installs_is_refused(repository: Path, service: str) -> None:
+    """A default would be a name on an index, and today nobody owns it."""
+    matrix = repository / "profiles/matrix.yaml"
+    matrix.write_text(re.sub(r"  install: .*\n", "", matrix.read_text()))
+    for words in (("render", service), ("check", "--service", service)):
+        refused = ci(*words)
+        assert refused.exit_code in (2, 4)
+        assert codes(refused)[0] == "ci-install-missing"
+        assert f"`install: {pipeline.INSTALL}`" in refused.stderr
+    assert not (repository / ".github").exists()
+    assert not (repository / ".gitlab").exists()
+
+
+HASH, COMMIT = "0" * 64, "0" * 40
+
+
+@pytest.mark.parametrize(
+    ("install", "name"),
+    [
+        (pipeline.INSTALL, ""),
+        ("pip install --no-deps ./tfdock && pip install --require-hashes -r more.txt", ""),
+        ("pip install .", ""),
+        ('pip install "$GITHUB_WORKSPACE/tfdock"', ""),
+        ("python3 -m pip install -q ci/tfdock-0.1.0-py3-none-any.whl", ""),
+        (f"pip install git+https://git.example/me/tfdock@{COMMIT}", ""),
+        (f"pip install 'tfdock @ git+https://git.example/me/tfdock.git@{COMMIT}'", ""),
+        (f"uv pip install 'tfdock @ https://files.example/t.whl#sha256={HASH}'  # ours", ""),
+        ('ln -s /opt/tfdock "$VIRTUAL_ENV/bin/tfdock"', ""),
+        ("echo install", ""),
+        ("pip install tfdock", "tfdock"),
+        ("pip install tfdock==0.1.0", "tfdock==0.1.0"),
+        ("pip3 install --index-url https://index.example/simple tfdock", "tfdock"),
+        ("pip install ./tfdock pydantic", "pydantic"),
+        ("pip install ./tfdock; exec /usr/bin/pip -q install -U pydantic", "pydantic"),
+        ("pip install -r requirements.txt", "requirements.txt"),
+        ("pip install git+https://git.example/me/tfdock@main", "git+https://git.example/me/tfdock@main"),
+        ("pip install https://files.example/t.tar.gz", "https://files.example/t.tar.gz"),
+        ("pipx install tfdock", "tfdock"),
+        ("uv tool install tfdock", "tfdock"),
+        ("uvx tfdock", "tfdock"),
+    ],
+)
+def test_what_an_installation_does_not_pin_is_named(install: str, name: str) -> None:
+    assert unpinned(install) == name
+
+
+def test_whoever_renders_or_checks_hears_of_a_name_without_a_pin_and_of_machines_that_stay(repository: Path) -> None:
+    matrix = repository / "profiles/matrix.yaml"
+    pinned = matrix.read_text()
+    for install, warned in ((pipeline.INSTALL, False), ("pip install tfdock==0.1.0", True)):
+        matrix.write_text(re.sub(r"install: .*", f"install: {install}", pinned))
+        for words in (("render", "github"), ("check",)):
+            told = ci(*words)
+            assert told.exit_code == 0
+            assert ("does not pin `tfdock==0.1.0` [ci-install-unpinned]" in told.stderr) == warned
+            assert told.stderr.count("[ci-own-machine]") == 1
+    assert [one["code"] for one in json.loads(ci("check", "--json").stdout)["warnings"]] == [
+        "ci-install-unpinned",
+        "ci-own-machine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("service", "runner", "stays"),
+    [
+        ("github", "ubuntu-24.04", False),
+        ("github", ["self-hosted", "linux"], True),
+        ("gitlab", "saas-linux", True),
+    ],
+)
+def test_a_machine_that_stays_is_warned_of(service: Service, runner: object, stays: bool) -> None:
+    matrix = matrices.read(json.dumps(BARE | {"runner": runner}), "m.yaml")
+    assert [one.code for one in pipeline.warnings(service, matrix)] == (["ci-own-machine"] if stays else [])

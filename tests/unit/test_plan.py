@@ -357,13 +357,15 @@ def test_only_the_fetch_has_a_network_and_only_the_compile_a_staging_folder(desk
         "{cache}/disk/{toolchain}",
         "{staging}",
     ]
-    assert all(mount.target.startswith("/tf/") and not mount.read_only for mount in compile_.mounts)
+    assert all(mount.target.startswith("/tf/") for mount in compile_.mounts)
+    assert [mount.source for mount in compile_.mounts if mount.read_only] == ["{cache}/repository"]
 
 
 def test_both_phases_ask_bazel_for_the_same_build(desk: Desk) -> None:
     plan = desk.plan(HEAD + "bazel: {startup: [--host_jvm_args=-Xmx2g], flags: [--keep_going]}\n")
     fetch, compile_ = (sections(phase.command) for phase in plan.phases)
     told = [
+        "--disk_cache=/tf/cache/disk",
         "--build_event_json_file=/tf/staging/events.json",
         "--noexperimental_slim_json_profile",
         "--profile=/tf/staging/profile.gz",

@@ -476,6 +476,13 @@ BAD = [
         id="debug.per_file",
     ),
     pytest.param(
+        HEAD + "debug: {per_file: [{files: '.*@-wrapper,sh', copts: [-g]}]}\n",
+        "3:28",
+        "`debug.per_file[0].files`: `.*@-wrapper,sh` does not look like a list of labels without `@` (`//x.*`)",
+        'write it like `files: "+third_party/.*,-//x.*"`',
+        id="debug.per_file[].files with options",
+    ),
+    pytest.param(
         HEAD + 'debug: {per_file: [{files: "a\\tb", copts: [-g]}]}\n',
         "3:28",
         "`debug.per_file[0].files`: holds a control character or line break",
@@ -947,6 +954,16 @@ def test_numbers_and_booleans_are_welcome_where_they_belong(text: str) -> None:
         ("startup", "--output_user_root=/x"),
         ("startup", "--install_base=/x"),
         ("startup", "--nobazelrc"),
+        ("flags", "--experimental_local_disk_cache"),
+        ("flags", "--no_experimental_local_disk_cache"),
+        ("flags", "--experimental_local_disk_cache_path=/x"),
+        ("flags", "--remote_http_cache=http://127.0.0.1:1"),
+        ("flags", "--remote_rest_cache=http://127.0.0.1:1"),
+        ("flags", "--experimental_repository_cache=/x"),
+        ("flags", "--experimental_build_event_json_file=/x"),
+        ("startup", "--blazerc=/etc/x"),
+        ("startup", "--master_bazelrc"),
+        ("startup", "--nomaster_blazerc"),
     ],
 )
 def test_flags_that_tfdock_sets_itself_are_refused_wherever_they_stand(option: str, flag: str) -> None:

@@ -79,6 +79,26 @@ SHOWN = {
     "curl": ("curl -sS -u anna:hunter2canary https://example.org", "hunter2canary"),
     "curl, short": ("curl -sSLu anna:hunter2canary https://example.org", "hunter2canary"),
     "curl through a proxy": ("curl --proxy-user anna:hunter2canary https://example.org", "hunter2canary"),
+    "login option by itself": ("+ -u anna:hunter2canary", "hunter2canary"),
+    "login option with a sign": ("wget-like -u=anna:hunter2canary https://x", "hunter2canary"),
+    "long login option": ("http --user anna:swordfish-canary GET x", "swordfish"),
+    "long login option with a sign": ("tool --proxy-user=anna:hunter2canary", "hunter2canary"),
+    "login option in quotes": ("tool -u 'anna:hunter2 canary'", "canary"),
+    "login option in a list": ("run(['tool', '-u', 'anna:hunter2canary'])", "hunter2canary"),
+    "login option in a JSON list": (json.dumps(["tool", "-u", "anna:hunter2canary"]), "hunter2canary"),
+    "npm's token after a space": ("npm_token CANARY-NPM", "CANARY-NPM"),
+    "token after a space, in capitals": ("npm_token CANARY", "CANARY"),
+    "token after a tab": ("auth-token\tc4narycanary", "c4nary"),
+    "short name after a space": ("token 9f3ac4narycanary0", "c4nary"),
+    "password after a space": ("using password CANARY-PW", "CANARY-PW"),
+    "password after a space, in capitals": ("password CANARY", "CANARY"),
+    "password after a space, in quotes": ("password 'Correct horse canary'", "canary"),
+    "pass phrase": ("Enter pass phrase: CANARY", "CANARY"),
+    "pass phrase in small letters": ("pass phrase: swordfish", "swordfish"),
+    "passphrase after a space": ("passphrase c4nary-and-more", "c4nary"),
+    "pass phrase of a key": ("Enter pass phrase for /root/key.pem: swordfish", "swordfish"),
+    "password of a user": ("[sudo] password for anna: swordfish", "swordfish"),
+    "password of an address": ("Password for 'https://anna@example.org': swordfish", "swordfish"),
     "netrc in lines": ("machine example.org\n  login x\n  password hunter2canary\n", "hunter2canary"),
     "netrc": ("machine example.org login x password hunter2canary", "hunter2canary"),
     "login in an address": ("https://anna:hunter2canary@example.org/x", "hunter2canary"),
@@ -151,6 +171,12 @@ STAYS = [
     "LLVM_PASS_NAME=inline CACHE_KEY=linux-3 mysql -port echo done | docker build -",
     "gcc -I/usr/include/mysql -o mysql -pthread -pipe; redis-cli -p 6379; the password is required, or is not set",
     "2026:AA is no token; 12345678:AAB neither",
+    "password required; Password Required. token expired, passphrase missing, invalid secret given, Password: ",
+    "password for key not found; enter the pass phrase again; a token (or password) is needed; token of 12 letters",
+    "docker run -u 1000:1000 x; docker run --user 1000:100 x; --user root:root; date -u +%H:%M:%S; sort -u a b",
+    "pip install --user numpy; ld -u std::foo; git push -u origin main; tool -u https://example.org/x",
+    'missing binary operator before token "("; Unexpected token < in JSON at position 0; expected token before CUDA',
+    "next_token expected; password authentication failed; secret sharing; password-based; token 12; password file.",
     "",
 ]
 
@@ -165,6 +191,7 @@ def test_names_of_secrets_decide_in_documents() -> None:
         "environment": {"API_TOKEN": "swordfish", "TF_CUDA_VERSION": "12", "TOKEN_FILE": "/x", "A_TOKEN": "$HOME"},
         "of variables": {"GH_PAT": "hunter3", "DB_PASS": "hunter4", "DEPLOY_KEY": "hunter5", "CACHE_KEY": "x"},
         "command": ["x", "--password", "hunter2", "--jobs", "8", "--remote_header", "Authorization=Bearer q1w2e3r4"],
+        "logins": ["x", "-u", "anna:hunter6", "--user", "1000:1000", "-u", "https://x", "--proxy-user", "me:hunter7"],
         "auth": ["one-secret", "two-secret"],
         "deep": [{"text": "again swordfish and hunter3"}],
         "number": 5,
@@ -176,6 +203,7 @@ def test_names_of_secrets_decide_in_documents() -> None:
         "environment": {"API_TOKEN": "<secret>", "TF_CUDA_VERSION": "12", "TOKEN_FILE": "/x", "A_TOKEN": "$HOME"},
         "of variables": {"GH_PAT": "<secret>", "DB_PASS": "<secret>", "DEPLOY_KEY": "<secret>", "CACHE_KEY": "x"},
         "command": ["x", "--password", "<secret>", "--jobs", "8", "--remote_header", "Authorization=<secret>"],
+        "logins": ["x", "-u", "<login>", "--user", "1000:1000", "-u", "https://x", "--proxy-user", "<login>"],
         "auth": ["<secret>", "<secret>"],
         "deep": [{"text": "again <secret> and <secret>"}],
         "number": 5,
@@ -250,7 +278,9 @@ def holds(text: str, secret: str) -> bool:
     return any(secret in one for one in found) or secret.encode().hex() in tight
 
 
-@pytest.mark.parametrize("secret", [CANARY, "pässwort c4nary", 'quo"te\\c4nary', "hunter2canary"])
+@pytest.mark.parametrize(
+    "secret", [CANARY, "pässwort c4nary", 'quo"te\\c4nary', "hunter2canary", "c4n%c6ary", "c4n%2541ary"]
+)
 def test_a_secret_goes_in_every_spelling(secret: str) -> None:
     redactor = knowing(secret)
     for name, text in spellings(secret).items():
@@ -299,7 +329,8 @@ def test_whatever_a_secret_is_made_of_it_goes(secret: str) -> None:
      f"{BEGIN}\n{PEM}\n" * 500, "a1B2c3D4e5F6g7H8\n" * 9000,
      "a1B2c3D4e5F6g7H8\n" * 60_000,
      "\n".join(f"MY_TOKEN={number:03}{'616263646566abcdef' * 200}" for number in range(100)),
-     "eyJ" * 50_000, '"headers": {' * 10_000, "curl " * 20_000, "a.b-" * 40_000],
+     "eyJ" * 50_000, '"headers": {' * 10_000, "curl " * 20_000, "a.b-" * 40_000,
+     "password " * 20_000, "-u " * 60_000, "-u a" * 50_000, "a_token\t" * 20_000, "password for " * 15_000],
     ids=lambda text: text[:12],
 )  # fmt: skip
 def test_no_text_takes_long(evil: str) -> None:

@@ -382,6 +382,17 @@ def test_what_is_no_http2_ends_the_connection_and_no_other(
     assert not caplog.records
 
 
+def test_nothing_of_a_client_that_speaks_another_protocol_reaches_the_endpoint(tmp_path: Path) -> None:
+    heard: list[bytes] = []
+    with raw_server(lambda connection: heard.append(connection.recv(1 << 16))) as port:
+        line = relay.Line(parse(f"grpc://127.0.0.1:{port}"), upload=False)
+        with relay.running({"cache": line}, tmp_path), dialled(tmp_path / "cache") as client:
+            client.sendall(b"PUT /ac/" + b"0" * 64 + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+            client.shutdown(socket.SHUT_WR)
+            said(client)
+    assert b"".join(heard) == b""
+
+
 # --- asked at the start -------------------------------------------------------------------------------------------
 
 

@@ -107,7 +107,7 @@ def test_what_hadolint_is_told_to_ignore_stands_in_the_header_with_its_reason(de
 def test_the_dockerfile_is_one_for_the_classic_builder(shipped: Desk, name: str) -> None:
     text = planned(shipped, name).context.files["Dockerfile"].decode()
     assert not re.search(r"^#\s*\w+\s*=", text), "a directive: syntax, escape or check"
-    assert not re.search(r"^(RUN|COPY|ADD)\s+--", text, re.MULTILINE)
+    assert not re.search(r"^(RUN|COPY|ADD)\s+--(?!chown=)", text, re.MULTILINE)
     assert "<<" not in text
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
@@ -118,7 +118,8 @@ def test_the_dockerfile_is_one_for_the_classic_builder(shipped: Desk, name: str)
 def test_the_dockerfile_copies_what_is_in_the_context_and_nothing_is_left_over(shipped: Desk, name: str) -> None:
     context = planned(shipped, name).context
     copied = [
-        words.split()[:-1] for words in re.findall(r"^COPY (.*)$", context.files["Dockerfile"].decode(), re.MULTILINE)
+        words.split()[:-1]
+        for words in re.findall(r"^COPY (?:--\S+ )?(.*)$", context.files["Dockerfile"].decode(), re.MULTILINE)
     ]
     sources = {source for words in copied for source in words}
     assert sources - {"source/"} == set(context.files) - {"Dockerfile"}
@@ -135,16 +136,29 @@ def test_two_profiles_of_a_release_share_all_layers_but_the_last(desk: Desk) -> 
     copies = [line for line in one if line.startswith(("COPY", "RUN"))]
     assert copies[-2:] == [
         "COPY tfdock/environment tfdock/configure.sh /opt/tfdock/",
-        'RUN ["/bin/bash", "/opt/tfdock/configure.sh"]',
+        'RUN ["/usr/bin/python3", "-EsS", "/opt/tfdock/unprivileged.py", "/bin/bash", "/opt/tfdock/configure.sh"]',
     ]
+
+
+def test_the_script_that_ends_all_processes_runs_only_as_the_first_process_of_a_container(
+    shipped: Desk, tmp_path: Path
+) -> None:
+    script = tmp_path / "unprivileged.py"
+    script.write_text(shipped.templates["scripts/unprivileged.py"])
+    result = subprocess.run([sys.executable, script, "true"], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "only as the first process of a container" in result.stderr
 
 
 # --- sources and patches --------------------------------------------------------------------------------------------
 
 
+AS_NOBODY = "exec /usr/bin/python3 -EsS /opt/tfdock/unprivileged.py /bin/bash"
+
+
 def source_lines(context: BuildContext) -> Iterator[str]:
     lines = context.files["Dockerfile"].decode().splitlines()
-    return (line for line in lines if re.search(r"SOURCE_REF|source|patch", line))
+    return (line for line in lines if re.search(r"^(?!#|FROM).*(SOURCE_REF|source|patch)", line))
 
 
 @pytest.mark.parametrize(
@@ -155,8 +169,8 @@ def source_lines(context: BuildContext) -> Iterator[str]:
             [
                 "ARG SOURCE_REF=main",
                 "COPY tfdock/source.sh /opt/tfdock/",
-                "RUN /bin/bash /opt/tfdock/source.sh git "
-                "https://github.com/tensorflow/tensorflow.git \"${SOURCE_REF}\" ''",
+                f"RUN {AS_NOBODY} /opt/tfdock/source.sh git https://github.com/tensorflow/tensorflow.git \\",
+                " \"${SOURCE_REF}\" '' >/opt/tfdock/source",
             ],
             id="git",
         ),
@@ -164,11 +178,12 @@ def source_lines(context: BuildContext) -> Iterator[str]:
             f"archive: 'https://x/y.zip?a=b&c=d', sha256: {'ab' * 32}",
             [
                 "COPY tfdock/source.sh /opt/tfdock/",
-                f'RUN ["/bin/bash", "/opt/tfdock/source.sh", "archive", "https://x/y.zip?a=b&c=d", "{"ab" * 32}"]',
+                f"RUN {AS_NOBODY} /opt/tfdock/source.sh archive 'https://x/y.zip?a=b&c=d' {'ab' * 32} \\",
+                " >/opt/tfdock/source",
             ],
             id="archive",
         ),
-        pytest.param("path: ../tensorflow", ["COPY source/ /tf/tensorflow/"], id="path"),
+        pytest.param("path: ../tensorflow", ["COPY --chown=65534:65533 source/ /tf/tensorflow/"], id="path"),
     ],
 )
 def test_each_kind_of_source_has_its_own_instructions(desk: Desk, source: str, lines: list[str]) -> None:

@@ -14,16 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do import journal, tidying
-from tfdock.do.cache import check_writable
+from tfdock.do import assets, journal, tidying
+from tfdock.do.beneath import remove_folder
+from tfdock.do.cache import CacheFolder, check_writable
+from tfdock.do.engine import ContainerSpec, ImageInfo
 from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.settings import Settings
+from tfdock.do.steps import ready
 from tfdock.do.wheelhouse.leftovers import half_written
-from tfdock.do.workspace import Wheelhouse, remove_folder
-from tfdock.errors import BuildFailed, EngineLost, Problem
+from tfdock.do.workspace import Wheelhouse
+from tfdock.errors import BuildFailed, EngineLost, Problem, ProfileError
 from tfdock.model import BuildId
 
 USER = 1234
+RUN = "20261121-104600-3fa9c1"
 
 
 @pytest.fixture
@@ -110,7 +114,7 @@ def test_a_folder_that_cannot_be_written_to_is_named_with_the_reason(
     monkeypatch.setattr(os, "geteuid", lambda: USER + 1)
     assert "was a build run as another user? `sudo chown" in refused(ordinary / "disk")
     read_only = os.statvfs_result((*os.statvfs(ordinary)[:8], os.ST_RDONLY, 255))
-    monkeypatch.setattr(os, "statvfs", lambda _: read_only)
+    monkeypatch.setattr(os, "fstatvfs", lambda _: read_only)
     said = refused(ordinary / "disk")
     assert "read-only" in said
     assert "chown" not in said
@@ -163,7 +167,7 @@ def test_a_folder_of_another_user_hides_nothing(settings: Settings, house: Wheel
 
 
 def test_why_a_run_cannot_be_cleaned_up_is_said_in_one_sentence(settings: Settings) -> None:
-    entry = journal.RunEntry(run="run1", build_id="x", staging="/none", output="/none", engine="one")
+    entry = journal.RunEntry(run=RUN, build_id="x", staging="/none", output="/none", engine="one")
     with journal.running(settings.state_dir, entry):
         pass
     engine = FakeEngine()
@@ -172,7 +176,7 @@ def test_why_a_run_cannot_be_cleaned_up_is_said_in_one_sentence(settings: Settin
     assert tidying.removed(one, settings, engine, "one") == tidying.Kept(why="it was lost")
     elsewhere = tidying.removed(one, settings, engine, "two")
     assert elsewhere is not None
-    assert str(journal.folder_of(settings.state_dir, "run1")) in elsewhere.fix
+    assert str(journal.folder_of(settings.state_dir, RUN)) in elsewhere.fix
     assert journal.leftovers(settings.state_dir) == [entry]
     assert tidying.removed(one, settings, engine, "one") is None
     assert tidying.removed(one, settings, engine, "one") is None, "as where another one was quicker"
@@ -180,11 +184,216 @@ def test_why_a_run_cannot_be_cleaned_up_is_said_in_one_sentence(settings: Settin
 
 
 def test_a_run_of_a_later_version_is_found_too(settings: Settings) -> None:
-    entry = journal.RunEntry(run="run1", build_id="x", staging="/none", output="/none")
+    entry = journal.RunEntry(run=RUN, build_id="x", staging="/none", output="/none")
     with journal.running(settings.state_dir, entry):
-        file = journal.folder_of(settings.state_dir, "run1") / "run.json"
+        file = journal.folder_of(settings.state_dir, RUN) / "run.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"more": 1}))
     assert journal.leftovers(settings.state_dir) == [entry]
     file.write_text("[]")  # never completely written: nothing to be found by it
     assert journal.leftovers(settings.state_dir) == []
     assert not file.parent.exists()
+
+
+# --- entries that are not believed ----------------------------------------------------------------------------------
+
+
+def noted(settings: Settings, name: str = RUN, /, **changes: object) -> Path:
+    """Return the folder of an entry of a run that was killed. `changes` are what somebody wrote into it."""
+    entry = journal.RunEntry(run=RUN, build_id="x", staging="", output="", engine="one")
+    with journal.running(settings.state_dir, entry):
+        folder = journal.folder_of(settings.state_dir, RUN)
+        file = folder / "run.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return folder if name == RUN else folder.rename(folder.with_name(name))
+
+
+def tidied(settings: Settings, engine: FakeEngine | None = None) -> list[tidying.Kept | None]:
+    """Clean up as a build does at its start, then as `doctor --fix` does."""
+    engine = engine or FakeEngine()
+    info = replace(engine.info(), id="one")
+    ready(engine, info, settings, lambda _: None)
+    return [tidying.removed(one, settings, engine, "one") for one in tidying.found(settings)]
+
+
+def precious(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "thesis").write_text("years of work")
+    return folder
+
+
+@pytest.mark.parametrize("field", ["staging", "output"])
+def test_a_folder_that_the_settings_do_not_name_is_told_and_left_alone(
+    settings: Settings, tmp_path: Path, field: str
+) -> None:
+    for name in (
+        "home",
+        f"other/.tfdock/staging/{RUN}",
+        f"x/output/{RUN}",
+        f"y/.tfdock/staging/{RUN[:-1]}0",
+        "wheels",
+    ):
+        folder = precious(tmp_path / name)
+        entry = noted(settings, **{field: str(folder)})
+        (kept,) = tidied(settings)
+        assert kept is not None
+        assert f"{folder} is left alone" in kept.why
+        assert str(folder) in kept.fix
+        assert (folder / "thesis").exists()
+        shutil.rmtree(entry)
+
+
+def test_what_another_wheelhouse_and_cache_hold_of_a_run_is_removed_with_them(
+    settings: Settings, tmp_path: Path
+) -> None:
+    other = replace(settings, wheelhouse=tmp_path / "other wheels", cache_dir=tmp_path / "other")
+    staging, output = Wheelhouse(other.wheelhouse).staging(RUN), CacheFolder(other.cache_dir).output(RUN)
+    entry = noted(settings, staging=str(precious(staging)), output=str(precious(output)))
+    (kept,) = tidied(settings)
+    assert kept is not None
+    assert f"`tfdock doctor --fix --cache-dir {tmp_path}/other --wheelhouse '{tmp_path}/other wheels'`" in kept.fix
+    assert entry.exists()
+    assert tidied(other) == []
+    assert not any(path.exists() for path in (staging, output, entry))
+
+
+def test_an_entry_that_names_no_folder_of_its_run_removes_nothing(settings: Settings, tmp_path: Path) -> None:
+    folder = precious(tmp_path / "home")
+    entry = noted(settings, staging=str(tmp_path / "gone"), output=str(tmp_path / "gone"))
+    assert tidied(settings) == []
+    assert not entry.exists()
+    assert (folder / "thesis").exists()
+
+
+@pytest.mark.parametrize(
+    ("run", "changes", "why"),
+    [
+        (RUN, {"run": "../../home"}, "names another run"),
+        (RUN, {"run": "20261121-104600-000000"}, "names another run"),
+        (RUN, {"run": f"{RUN}\n"}, "names another run"),
+        ("home", {"run": "home"}, "its name is not a run id"),
+        (f"{RUN}\n", {"run": f"{RUN}\n"}, "its name is not a run id"),
+    ],
+)
+def test_an_entry_with_another_run_id_is_told_and_left_alone(
+    settings: Settings, tmp_path: Path, run: str, changes: dict[str, object], why: str
+) -> None:
+    folder = precious(tmp_path / "home")
+    staging = precious(Wheelhouse(settings.wheelhouse).staging(RUN))
+    entry = noted(settings, run, staging=str(staging), **changes)
+    (kept,) = tidied(settings)
+    assert kept is not None
+    assert why in kept.why
+    assert all(path.exists() for path in (folder / "thesis", staging / "thesis", entry / "run.json"))
+
+
+def test_links_in_the_journal_and_in_the_place_of_folders_are_told_and_left_alone(
+    settings: Settings, tmp_path: Path
+) -> None:
+    home = precious(tmp_path / "home")
+    staging = Wheelhouse(settings.wheelhouse).staging(RUN)
+    staging.parent.mkdir(parents=True)
+    staging.symlink_to(home)
+    entry = noted(settings, staging=str(staging))
+    (kept,) = tidied(settings)
+    assert kept is not None
+    assert "it is a link" in kept.why
+    file = entry / "run.json"
+    file.replace(tmp_path / "run.json")
+    file.symlink_to(tmp_path / "run.json")
+    (kept,) = tidied(settings)
+    assert kept is not None
+    assert "it is not a file of this user" in kept.why
+    shutil.rmtree(entry)
+    entry.symlink_to(home)
+    (kept,) = tidied(settings)
+    assert kept is not None
+    assert "it is a link" in kept.why
+    assert [path.name for path in home.iterdir()] == ["thesis"]
+
+
+def test_what_belongs_to_another_user_is_told_and_left_alone(settings: Settings, ordinary: Path) -> None:
+    if os.getuid() != 0 and os.geteuid() != USER:
+        pytest.fail("this test needs two users: run it as root")
+    settings = replace(
+        settings, state_dir=ordinary / "state", wheelhouse=ordinary / "wheels", cache_dir=ordinary / "cache"
+    )
+    output = precious(CacheFolder(settings.cache_dir).output(RUN))
+    entry = noted(settings, output=str(output))
+    for path, why in ((output, "it belongs to another user"), (entry / "run.json", "it is not a file of this user")):
+        os.setresuid(0, 0, 0)
+        os.chown(path, USER + 1, -1)
+        os.setresuid(USER, USER, 0)
+        (kept,) = tidied(settings)
+        assert kept is not None
+        assert why in kept.why
+    assert output.exists()
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777, 0o1777])
+@pytest.mark.parametrize("inside", [".", "runs"])
+def test_a_state_folder_that_others_can_write_to_is_refused(settings: Settings, mode: int, inside: str) -> None:
+    noted(settings)
+    (settings.state_dir / inside).chmod(mode)
+    for use in (lambda: tidied(settings), lambda: noted(settings), lambda: journal.living(settings.state_dir)):
+        with pytest.raises(ProfileError) as caught:
+            use()
+        (problem,) = caught.value.problems
+        assert problem.code == "state-not-private"
+        assert "chmod go-w" in problem.fix
+
+
+def test_an_entry_removes_no_container_of_others(settings: Settings) -> None:
+    engine = FakeEngine()
+    engine.images["x"] = ImageInfo(id="x")
+
+    def made(name: str, **labels: str) -> str:
+        words = {f"io.tfdock.{key}": value for key, value in labels.items()}
+        return engine.create(ContainerSpec(name=name, image="x", command=("true",), labels=words))
+
+    ours, theirs = made("ours", run=RUN), made("theirs")
+    other, run = made("other", run="20261121-104600-000000"), made("built", run="20261121-104600-000001", image="1")
+    for step in ("theirs", theirs, other, run, "../x", f"{theirs}/json", "-f"):
+        noted(settings, step=step)
+        assert tidied(settings, engine) == []
+    assert engine.state(ours) is None
+    assert all(engine.state(one) for one in (theirs, other, run))
+
+
+def test_the_folder_of_a_bundle_is_removed_by_its_exact_name(settings: Settings, tmp_path: Path) -> None:
+    bundle = precious(tmp_path / f".bundle.tar.{RUN}")
+    noted(settings, staging=str(bundle))
+    assert tidied(settings) == []
+    assert not bundle.exists()
+    for name in (f"bundle.tar.{RUN}", f".{RUN}", f".bundle.tar.{RUN}.d", ".bundle.tar.20261121-104600-000000"):
+        other = precious(tmp_path / name)
+        entry = noted(settings, staging=str(other))
+        (kept,) = tidied(settings)
+        assert kept is not None
+        assert (other / "thesis").exists()
+        shutil.rmtree(entry)
+    home = precious(tmp_path / "home")
+    bundle.symlink_to(home)
+    noted(settings, staging=str(bundle))
+    (kept,) = tidied(settings)
+    assert kept is not None
+    assert "it is a link" in kept.why
+    assert (home / "thesis").exists()
+
+
+def test_state_cache_and_staging_are_private(settings: Settings, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        noted(settings)
+        CacheFolder.opened(settings.cache_dir)
+        open_one = tmp_path / "open"
+        open_one.mkdir(mode=0o755)
+        CacheFolder.opened(open_one)
+        assets.knowledge(cache=tmp_path / "first").releases  # noqa: B018 - reads a table, and keeps it
+    finally:
+        os.umask(before)
+    runs = settings.state_dir / "runs"
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (settings.state_dir, runs, runs / RUN)}
+    assert set(modes.values()) == {0o700}
+    assert stat.S_IMODE(settings.cache_dir.stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "first").stat().st_mode) == 0o700
+    assert stat.S_IMODE(open_one.stat().st_mode) == 0o755, "a folder that is there keeps its mode"

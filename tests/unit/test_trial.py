@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +25,14 @@ from tfdock.decide.trial import (
     none_of_it,
     opened_libraries,
     results_of,
+    told_by_wheel,
     trial,
 )
 from tfdock.do import assets
+from tfdock.do.engine import ImageInfo
+from tfdock.do.settings import Settings
+from tfdock.do.verify.lab import dependencies
+from tfdock.do.verify.trial import MarkedLines
 from tfdock.inspect.facts import Containers, GpuCode, Images, Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.read.knowledge import KnowledgeBase
@@ -403,3 +410,35 @@ def test_a_result_of_a_check_that_nobody_asked_for_is_left_out() -> None:
     document = {"check": "gpu-native", "outcome": "passed"}
     assert results_of(tried(wheel()).tasks, [document]) == {}
     assert set(results_of(tried(wheel(), without_gpu="").tasks, [document])) == {"gpu-native"}
+
+
+def test_nothing_of_a_forged_result_reaches_the_terminal() -> None:
+    lines = MarkedLines("mark")
+    for check in ("op\n::error::x", "\x1b]0;x\x07", "\u202eop", "gpu-code", ["op"], {"op": 1}, 10**4000, None):
+        told = lines.told(f"mark {json.dumps({'check': check, 'outcome': 'passed'})}")
+        assert told == ""
+        assert lines.told(f"mark {json.dumps({'check': 'op', 'outcome': check})}") == ""
+    assert lines.told('mark {"check": "op", "outcome": "passed", "found": "\\u001b"}') == "op: passed"
+
+
+def test_no_more_than_a_thousand_results_are_kept() -> None:
+    lines = MarkedLines("mark")
+    lines.feed(b'mark {"check": "op"}\n' * 5000)
+    assert len(lines.documents) == 1000
+
+
+def test_a_result_of_more_than_64_kib_is_no_result() -> None:
+    lines = MarkedLines("mark")
+    lines.feed(b'mark {"x": "' + b"a" * (1 << 17) + b'"}\nmark {"y": 1}\n')
+    assert lines.documents == [{"y": 1}]
+
+
+def test_what_a_bundle_brings_for_a_trial_serves_no_other_trial(tmp_path: Path) -> None:
+    settings, image = Settings(cache_dir=tmp_path), ImageInfo(id="sha256:" + "0" * 64)
+    folders = {dependencies(settings, image, "cp311", ["numpy"], [], of=of) for of in ("", "a" * 64, "b" * 64)}
+    assert len(folders) == 3
+
+
+def test_the_checks_that_a_wheel_answers_itself_are_named() -> None:
+    checks = (Check(name="gpu-code", status="passed"), Check(name="op", status="failed"))
+    assert told_by_wheel((*checks, Check(name="gradient", status="skipped"))) == ("op",)

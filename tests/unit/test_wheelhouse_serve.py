@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -27,8 +29,10 @@ TFDOCK = Path(sys.executable).with_name("tfdock")
 class Server:
     """The command, in a process of its own."""
 
-    def __init__(self, root: Path, *words: str) -> None:
+    def __init__(self, root: Path, *words: str, files: int | None = None) -> None:
         command = [str(TFDOCK), "wheelhouse", "serve", "--wheelhouse", str(root), "--port", "0", *words]
+        if files:
+            command = ["bash", "-c", f'ulimit -n {files}; exec "$@"', "bash", *command]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout
         self.url = self.process.stdout.readline().strip()
@@ -186,7 +190,7 @@ def test_nobody_writes(server: Server, house: Wheelhouse, method: str) -> None:
 
 def test_a_body_that_never_ends_is_not_read(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
-        connection.sendall(b"PUT /x.whl HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n")
+        connection.sendall(b"PUT /x.whl HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 4")
     assert server.ask("/simple/")[0] == 200
 
@@ -194,7 +198,7 @@ def test_a_body_that_never_ends_is_not_read(server: Server) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_cleanly_even_while_somebody_reads(house: Wheelhouse, number: signal.Signals) -> None:
     with Server(house.root) as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
-        client.sendall(b"GET /simple/ HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.sendall(b"GET /simple/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 200"
         server.process.send_signal(number)
         output, errors = server.process.communicate(timeout=20)
@@ -220,6 +224,103 @@ def test_beyond_this_machine_it_warns_and_pip_is_told_to_trust_it(house: Wheelho
         _, errors = server.process.communicate(timeout=20)
     assert "note: whoever reaches this machine can read it" in errors
     assert f"--trusted-host {socket.gethostname()} --extra-index-url http://{socket.gethostname()}:" in errors
+
+
+# --- many clients ---------------------------------------------------------------------------------------------------
+
+
+def ended(server: Server) -> str:
+    server.process.send_signal(signal.SIGTERM)
+    errors: str = server.process.communicate(timeout=20)[1]
+    assert server.process.returncode == 0
+    return errors
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"", b"GET /simple/ HTTP/1.1\r\nHost: loc", b"PUT /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"],
+)
+def test_half_sent_requests_keep_nobody_waiting_and_say_nothing(house: Wheelhouse, begun: bytes) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(house.root, files=256))
+        for _ in range(300):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            with suppress(OSError):
+                client.sendall(begun)
+        began = time.monotonic()
+        for _ in range(3):
+            assert server.ask("/simple/")[0] == 200
+        assert time.monotonic() - began < 5
+        held = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+        assert held < 200
+        errors = ended(server)
+    assert "Traceback" not in errors
+    assert "Too many open files" not in errors
+    assert len(errors.splitlines()) < 20
+
+
+def test_clients_that_read_nothing_are_told_from_those_that_wait(house: Wheelhouse) -> None:
+    big = house.root / "big-1.0-py3-none-any.whl"
+    with big.open("wb") as file:
+        file.truncate(64 << 20)
+    try:
+        with ExitStack() as stack:
+            server = stack.enter_context(Server(house.root, files=256))
+            for _ in range(100):
+                client = stack.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.settimeout(20)
+                client.connect(("127.0.0.1", server.port))
+                client.sendall(f"GET /{big.name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                assert client.recv(12) == b"HTTP/1.1 200"
+            began = time.monotonic()
+            status, _, body = server.ask("/simple/")
+            assert time.monotonic() - began < 5
+            assert (status, body) == (503, b"503 too many connections\n")
+            errors = ended(server)
+        assert "Traceback" not in errors
+    finally:
+        big.unlink()
+
+
+def test_a_silent_client_is_sent_away_soon(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
+        client.sendall(b"GET /simple/ HTTP/1.1\r\nHost: loc")
+        began = time.monotonic()
+        assert client.recv(100) == b""
+        assert 3 < time.monotonic() - began < 10
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["localhost", "LOCALHOST.", "127.0.0.1", "[::1]", "127.8.8.8", "app.localhost"])
+def test_a_server_for_this_machine_answers_to_its_names(server: Server, name: str) -> None:
+    for host in (name, f"{name}:{server.port}", f"{name}:9"):  # a tunnel has a port of its own
+        assert server.ask("/simple/", headers={"Host": host})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "name", ["evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example"]
+)
+def test_a_server_for_this_machine_answers_to_no_other_name(server: Server, name: str) -> None:
+    for path in ("/simple/", f"/{NAME}", "/simple", "/nothing"):
+        status, headers, body = server.ask(path, headers={"Host": name})
+        assert (status, headers["content-type"]) == (421, "text/plain; charset=utf-8")
+        assert b"`--allow-host " in body
+        assert b"href" not in body
+
+
+def test_a_name_can_be_allowed(house: Wheelhouse) -> None:
+    with Server(house.root, "--allow-host", "wheels.example", "--allow-host", "b.example") as server:
+        assert server.ask("/simple/", headers={"Host": "Wheels.Example:80"})[0] == 200
+        assert server.ask("/simple/", headers={"Host": "evil.example"})[0] == 421
+    with Server(house.root, "--host", "0.0.0.0") as server:
+        assert server.ask("/simple/", headers={"Host": "any.example"})[0] == 200
+    with Server(house.root, "--host", "0.0.0.0", "--allow-host", "b.example") as server:
+        assert server.ask("/simple/", headers={"Host": "b.example"})[0] == 200
+        assert server.ask("/simple/", headers={"Host": socket.gethostname()})[0] == 200
+        assert server.ask("/simple/", headers={"Host": "any.example"})[0] == 421
 
 
 def problem(*words: str) -> tuple[int, str]:
@@ -248,7 +349,7 @@ def test_an_address_of_ipv6_stands_in_brackets(house: Wheelhouse) -> None:
     with Server(house.root, "--host", "::1") as server:
         assert server.url == f"http://[::1]:{server.port}/simple/"
         with socket.create_connection(("::1", server.port), timeout=20) as client:
-            client.sendall(b"GET /simple/ HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(b"GET /simple/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 200"
         server.process.send_signal(signal.SIGTERM)
         assert "--trusted-host" not in server.process.communicate(timeout=20)[1]

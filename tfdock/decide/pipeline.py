@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal
 
+from tfdock.decide.pinned import unpinned
 from tfdock.decide.render import from_template
 from tfdock.decide.shards import GITHUB_JOBS, Job
 from tfdock.errors import Problem
@@ -30,12 +31,12 @@ State = Literal["fresh", "missing", "stale", "edited", "another", "foreign"]
 
 TIME_LIMIT = "5h15m"
 """How long a job builds where the matrix does not say."""
+INSTALL = "pip install --require-hashes -r ci/requirements.txt"
+"""A pinned installation, as messages show it."""
 _MARGIN = 40
 """Minutes of a job beside its build: installing, the cache there and back, the wheels."""
 _HOSTED_MINUTES = 360
 """After which GitHub ends a job on a machine of its own."""
-_TOKEN_MINUTES = 24 * 60
-"""For which the token of a job on another machine can be had: with an older one nothing is pushed to `ghcr.io`."""
 _OWN_MINUTES = 5 * 24 * 60
 """After which GitHub ends any job."""
 _GITLAB_RETRIES = 2
@@ -54,14 +55,13 @@ def files(
     path: str,
     command: str,
     cells: int,
-    install: str,
     templates: Mapping[str, str],
     actions: Mapping[str, CiAction],
 ) -> dict[str, str]:
     """The files of a pipeline, by their paths in the repository; the same texts for the same arguments.
 
-    `path` is the matrix's in the repository, `command` renders it, `install` installs tfdock where the matrix does
-    not say how. `cells` is how many wheels it asks for at most. Whether the service takes it says `refusal`.
+    `path` is the matrix's in the repository, `command` renders it. `cells` is how many wheels it asks for at most.
+    Why this pipeline is not to be used says `refusal`, and what to know of it `warnings`.
     """
     ci, name = matrix.ci, _name(path)
     parts = max(ceil(_most_jobs(matrix, cells) / GITHUB_JOBS), 1)
@@ -69,14 +69,14 @@ def files(
     builds = [build["id"] for one in rounds for build in one["builds"]]
     values: dict[str, object] = {
         "actions": {action: f"{action}@{row.commit} # {row.version}" for action, row in actions.items()},
-        "any_wheels": " || ".join(f"needs.{build}.outputs.wheels == 'true'" for build in builds),
         "branches": ci.branches,
         "build_file": f".gitlab/{name}-build.yml",
         "builds": builds,
         "cache": ci.cache or "",
         "changed_since": "",
         "command": command,
-        "install": ci.install or install,
+        "install": ci.install or "",
+        "job_file": f".github/workflows/{name}-build.yml",
         "logins": list(_logins(ci)),
         "matrix": path,
         "minutes": _minutes(ci),
@@ -149,6 +149,7 @@ def _builds(number: int, parts: int) -> list[str]:
 _FILES: Mapping[Service, Mapping[str, str]] = {
     "github": {
         ".github/workflows/{name}.yml": "github.yml.j2",
+        ".github/workflows/{name}-build.yml": "github-build.yml.j2",
         ".github/workflows/{name}-pull-request.yml": "github-pull-request.yml.j2",
     },
     "gitlab": {".gitlab/{name}.yml": "gitlab.yml.j2", ".gitlab/{name}-build.yml": "gitlab-build.yml.j2"},
@@ -169,7 +170,9 @@ def _minutes(ci: Ci) -> int:
 
 
 def refusal(service: Service, matrix: Matrix) -> Problem | None:
-    """Why jobs of a service cannot be as long as a matrix wants them."""
+    """Return why a pipeline of this matrix cannot be used, or None."""
+    if matrix.ci.install is None:
+        return _no_install(matrix)
     most, why, way = _most_minutes(matrix)
     if service != "github" or _minutes(matrix.ci) <= most:
         return None
@@ -186,6 +189,17 @@ def refusal(service: Service, matrix: Matrix) -> Problem | None:
     )
 
 
+def _no_install(matrix: Matrix) -> Problem:
+    return Problem(
+        code="ci-install-missing",
+        message="the matrix does not say how a job installs tfdock",
+        why="a default would name a package of an index, and whoever owns that name runs code in every job",
+        fix=f"write into the matrix, below `ci:`: `install: {INSTALL}`",
+        file=matrix.file,
+        field="ci.install",
+    )
+
+
 def _most_minutes(matrix: Matrix) -> tuple[int, str, str]:
     """How long every job of a matrix may take on GitHub, what ends then, and the way out beside a shorter limit."""
     if not _own_machines(matrix):
@@ -194,9 +208,47 @@ def _most_minutes(matrix: Matrix) -> tuple[int, str, str]:
             "jobs on its machines end",
             f"; or `runner:` with a machine of your own, which has the label `{_SELF_HOSTED}`",
         )
-    if any(login.own for login in _logins(matrix.ci)):
-        return _TOKEN_MINUTES, f"a job's token for {_GITHUB_REGISTRY} ends", "; or a registry elsewhere"
     return _OWN_MINUTES, "every job ends", ""
+
+
+def warnings(service: Service, matrix: Matrix) -> tuple[Problem, ...]:
+    """Return what a user should know of a pipeline: an installation without a pin, machines that outlive a job."""
+    return tuple(filter(None, (_not_pinned(matrix), _machines_that_stay(service, matrix))))
+
+
+def _not_pinned(matrix: Matrix) -> Problem | None:
+    name = unpinned(matrix.ci.install or "")
+    if not name:
+        return None
+    node = matrix.document.at_field("ci.install")
+    return Problem(
+        code="ci-install-unpinned",
+        severity="warning",
+        message=f"the command that installs tfdock does not pin `{name}`",
+        why="whoever publishes that name runs code in every job, also in the job that pushes wheels",
+        fix=f"`install: {INSTALL}`, with a hash for every package",
+        file=node.file or matrix.file,
+        line=node.line,
+        column=node.column,
+        field="ci.install",
+    )
+
+
+def _machines_that_stay(service: Service, matrix: Matrix) -> Problem | None:
+    """Every runner of GitLab's that works in a shell is the user's, and of GitHub's those with that label."""
+    if service == "github" and not any(_SELF_HOSTED in runner for runner in _runners(matrix)):
+        return None
+    return Problem(
+        code="ci-own-machine",
+        severity="warning",
+        message=f"jobs of {_TITLES[service]} run on machines of your own, which may outlive a job",
+        why="a pull request can change what its jobs run there, and later jobs find what those left",
+        fix="give pull requests and protected branches runners of their own, and throw each away after its job",
+        file=matrix.file,
+    )
+
+
+_TITLES: Mapping[Service, str] = {"github": "GitHub", "gitlab": "GitLab"}
 
 
 def _own_machines(matrix: Matrix) -> bool:
@@ -212,6 +264,10 @@ class Login:
     host: str
     own: bool
     secret: str
+
+    def variable(self, rights: str) -> str:
+        """Return how the names of the variable and the secret begin; `rights` is `read` or `write`."""
+        return f"{self.secret}_READ" if rights == "read" else self.secret
 
 
 def _logins(ci: Ci) -> Iterator[Login]:

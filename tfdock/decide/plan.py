@@ -14,7 +14,9 @@ from tfdock.decide.naming import source_identity
 from tfdock.decide.render import BuildContext
 from tfdock.decide.resolve import Resolution
 from tfdock.decide.sizing import MIB, Resources, size
-from tfdock.model import NOWHERE, BuildId, Machine, Mount, Remote
+from tfdock.decide.trust import IN_RELEASE, RELEASE, Domain, trust_domain
+from tfdock.decide.trust import as_json as trust_json
+from tfdock.model import NOWHERE, BuildId, Expected, Machine, Mount, Remote
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.read.profile import Profile
 from tfdock.read.profile import Resources as Asked
@@ -28,6 +30,7 @@ action key and empty the cache."""
 SOURCE = "/tf/tensorflow"
 OUTPUT = "/tf/output"
 STAGING = "/tf/staging"
+GIVEN = "/tf/given"
 REPOSITORY_CACHE = "/tf/cache/repository"
 DISK_CACHE = "/tf/cache/disk"
 
@@ -35,22 +38,30 @@ TOLD = {"events": "events.json", "profile": "profile.gz", "execution_log": "exec
 """What Bazel writes down for us, as files in the staging folder."""
 
 
-EXTERNAL = "external.tar"
-"""In the staging folder: what repository rules fetched by means of their own, such as pip, which no cache has."""
+DOWNLOADS = Expected(pattern="content_addressable/sha256/*/*", most=100_000, size=1 << 38)
+"""What Bazel leaves in a repository cache."""
 
+EXTERNAL = Expected(pattern="external.tar", size=1 << 38)
+"""What repository rules fetched by means of their own, such as pip, which no cache has."""
 
-_RESULTS = ("done", "SHA256SUMS", "raw/*.whl", "*.json", "*.gz", "*.profile", EXTERNAL)
-"""What a container leaves in the staging folder."""
+RESULTS = (
+    Expected(pattern="done", size=1 << 10),
+    Expected(pattern="SHA256SUMS", size=1 << 16),
+    Expected(pattern="raw/*.whl", most=16, size=1 << 33),
+)
+"""What the compile phase leaves in the staging folder."""
+_MOST_TOLD = {"events": 1 << 32, "profile": 1 << 32, "execution_log": 1 << 38}
+"""Bytes of Bazel's own account of a build. A build counts without it."""
 
 
 def packing() -> tuple[str, ...]:
-    """The command that packs it, in a container of the compile phase."""
-    return ("tar", "--create", f"--file={STAGING}/{EXTERNAL}", f"--directory={OUTPUT}/base", "external")
+    """Return the command of a compile container that packs what rules fetched into the staging folder."""
+    return ("tar", "--create", f"--file={STAGING}/{EXTERNAL.pattern}", f"--directory={OUTPUT}/base", "external")
 
 
 def unpacking() -> tuple[str, ...]:
-    """The command that puts it back."""
-    unpack = f"mkdir -p {OUTPUT}/base && tar --extract --file={STAGING}/{EXTERNAL} --directory={OUTPUT}/base"
+    """Return the command that puts it back, from the folder that a container is given."""
+    unpack = f"mkdir -p {OUTPUT}/base && tar --extract --file={GIVEN}/{EXTERNAL.pattern} --directory={OUTPUT}/base"
     return ("/bin/sh", "-c", unpack)
 
 
@@ -58,8 +69,8 @@ def unpacking() -> tuple[str, ...]:
 class Phase:
     """One container: what it runs, what it sees, and whether it has a network.
 
-    Mount sources are written with `{cache}`, `{output}`, `{staging}` and `{toolchain}`, commands with `{toolchain}`:
-    the build fills them in.
+    Mounts are written with `{cache}`, `{output}`, `{staging}`, `{results}`, `{remote}` and `{toolchain}`.
+    A command is written with `{toolchain}`. The build fills them in.
     """
 
     name: str
@@ -95,6 +106,8 @@ class BuildPlan:
     remote: Remote = NOWHERE
     for_this_machine: bool = False
     """The profile takes the GPUs of this machine (`gpus: local`): what they cannot run is not worth building."""
+    trust: Domain = IN_RELEASE
+    """The builds with which it shares a disk cache."""
 
     @property
     def image_name(self) -> str:
@@ -114,11 +127,17 @@ def make_plan(
     knowledge: KnowledgeBase,
     machine: Machine,
     remote: Remote = NOWHERE,
+    *,
+    trusted: bool = False,
 ) -> BuildPlan:
     """Decide commands, mounts and limits. Pure: the same arguments give the same plan.
 
-    `remote` is what this machine's settings say of caches and executors past it.
+    `remote` is what this machine's settings say of caches and executors past it. A `trusted` build shares the cache
+    of `release`, whatever it is made of.
     """
+    domain = trust_domain(profile, resolution, knowledge, remote)
+    if trusted and not domain.is_release:
+        domain = replace(domain, name=RELEASE, shared=True)
     resources = size(profile.resources, resolution.release.cost, machine)
     wheel = resolution.release.wheel
     plan = BuildPlan(
@@ -144,8 +163,9 @@ def make_plan(
         asked=profile.resources,
         machine=machine,
         labels={"io.tfdock.build-id": resolution.build_id},
-        remote=remotes.asked(profile.cache, remote),
+        remote=_within(remotes.asked(profile.cache, remote), domain),
         for_this_machine=profile.for_this_machine,
+        trust=domain,
     )
     return with_resources(plan, resources, knowledge)
 
@@ -157,16 +177,19 @@ def with_resources(plan: BuildPlan, resources: Resources, knowledge: KnowledgeBa
     startup = bazel_options(knowledge, bazel, "heap", {"heap_mib": resources.heap // MIB})
     local = _local_flags(plan.resolution, knowledge, resources)
     words = (*startup, *plan.startup_options, "--", *plan.bazel_flags, *local)
+    # The fetch phase has a network, and so no disk cache: it could carry foreign results into the cache.
+    disk_cache = bazel_options(knowledge, bazel, "disk_cache", {"path": DISK_CACHE})
+    fetching = (*words, "--", *plan.targets)
     remote = remotes.flags(plan.remote, partial(bazel_options, knowledge, bazel))
-    compiling = (*words, *_told(plan, knowledge), *remote, "--", *plan.targets, "--", *plan.package)
+    compiling = (*words, *disk_cache, *_told(plan, knowledge), *remote, "--", *plan.targets, "--", *plan.package)
     return replace(
         plan,
         resources=resources,
         local_startup_options=startup,
         local_flags=local,
         phases=(
-            _phase("fetch", (*words, "--", *plan.targets), network=True),
-            _phase("compile", compiling, network=False, before=remotes.command(plan.remote)),
+            _phase("fetch", fetching, plan, network=True),
+            _phase("compile", compiling, plan, network=False, before=remotes.command(plan.remote)),
         ),
     )
 
@@ -185,16 +208,26 @@ def _container_environment() -> dict[str, str]:
     }
 
 
-def _phase(name: str, words: tuple[str, ...], *, network: bool, before: tuple[str, ...] = ()) -> Phase:
+def _phase(
+    name: str, words: tuple[str, ...], plan: BuildPlan, *, network: bool, before: tuple[str, ...] = ()
+) -> Phase:
+    disk, compiles = plan.trust.cache_key("{toolchain}"), name == "compile"
     mounts = [
         Mount(source="{output}", target=OUTPUT),
-        Mount(source="{cache}/repository", target=REPOSITORY_CACHE, volume="repository"),
-        Mount(source="{cache}/disk/{toolchain}", target=DISK_CACHE, volume="disk-{toolchain}"),
+        Mount(source="{cache}/repository", target=REPOSITORY_CACHE, volume="repository", read_only=compiles),
     ]
-    if name == "compile":
-        mounts.append(Mount(source="{staging}", target=STAGING, given=True, results=_RESULTS))
+    if compiles:
+        mounts.append(Mount(source=f"{{cache}}/disk/{disk}", target=DISK_CACHE, volume=f"disk-{disk}"))
+        mounts.append(Mount(source="{staging}", target=STAGING, given=True, results=_results(plan), kept="{results}"))
+    if before:
+        mounts.append(Mount(source="{remote}", target=remotes.FOLDER, read_only=True))
     command = (*before, "/bin/bash", "/opt/tfdock/phase.sh", name, *words)
     return Phase(name=name, command=command, mounts=tuple(mounts), network=network)
+
+
+def _results(plan: BuildPlan) -> tuple[Expected, ...]:
+    told = (Expected(pattern=TOLD[what], size=_MOST_TOLD[what], optional=True) for what in _purposes(plan))
+    return (*RESULTS, *told)
 
 
 def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: Resources) -> tuple[str, ...]:
@@ -203,10 +236,20 @@ def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: Re
     return (
         *bazel_options(knowledge, resolution.bazel, "output", {}),
         *bazel_options(knowledge, resolution.bazel, "repository_cache", {"path": REPOSITORY_CACHE}),
-        *bazel_options(knowledge, resolution.bazel, "disk_cache", {"path": DISK_CACHE}),
         *bazel_options(knowledge, resolution.bazel, "resources", values),
         *bazel_options(knowledge, resolution.bazel, "toolchain", {"toolchain": "{toolchain}"}),
     )
+
+
+def in_domain(plan: BuildPlan, domain: Domain, knowledge: KnowledgeBase) -> BuildPlan:
+    """Return the same plan in another trust domain."""
+    moved = replace(plan, trust=domain, remote=_within(plan.remote, domain))
+    return with_resources(moved, plan.resources, knowledge)
+
+
+def _within(remote: Remote, domain: Domain) -> Remote:
+    """Return the caches past this machine as a domain may use them: others read what `release` sends there."""
+    return remote if domain.is_release else replace(remote, upload=False)
 
 
 def explained(plan: BuildPlan, knowledge: KnowledgeBase) -> BuildPlan:
@@ -214,12 +257,15 @@ def explained(plan: BuildPlan, knowledge: KnowledgeBase) -> BuildPlan:
     return with_resources(replace(plan, explain=True), plan.resources, knowledge)
 
 
+def _purposes(plan: BuildPlan) -> tuple[str, ...]:
+    return ("events", "profile", *(["execution_log"] if plan.explain else []))
+
+
 def _told(plan: BuildPlan, knowledge: KnowledgeBase) -> tuple[str, ...]:
     """Options that make Bazel write down what it does."""
-    purposes = ("events", "profile", *(["execution_log"] if plan.explain else []))
     return tuple(
         option
-        for purpose in purposes
+        for purpose in _purposes(plan)
         for option in bazel_options(knowledge, plan.resolution.bazel, purpose, {"path": f"{STAGING}/{TOLD[purpose]}"})
     )
 
@@ -314,6 +360,7 @@ def as_json(plan: BuildPlan) -> dict[str, object]:
             {"name": phase.name, "network": phase.network, "command": list(phase.command)} for phase in plan.phases
         ],
         "resources": asdict(plan.resources),
+        "trust": trust_json(plan.trust),
         "remote": remotes.as_json(plan.remote),
         "machine": {"cpus": plan.machine.cpus, "memory": plan.machine.memory},
         "wheel": {"name": resolution.wheel_name, "local_version": resolution.local_version},

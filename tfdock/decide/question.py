@@ -12,9 +12,13 @@ from tfdock.read.profile import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSource:
-    """What the command line read from disk: the tree hash of `path`, and the patches' bytes by name."""
+    """What the command line read from disk: the tree hash of `path`, and the patches' bytes by name.
+
+    `folder` is the real path of the checkout.
+    """
 
     tree: str | None = None
+    folder: str = ""
     patches: Mapping[str, bytes] = field(default_factory=dict)
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tfdock.decide.tools import NATIVE_SHARED, OF_OTHER_CPUS
-from tfdock.errors import Incompatible, Problem
+from tfdock.errors import Incompatible, Problem, one_of
 from tfdock.model import Endpoint, Remote
 from tfdock.read.endpoint import parse
 from tfdock.read.profile import Cache
 
-FOLDER = "/tf/output/remote"
-"""Where the run's folder with the sockets and the forwarder is in the container."""
+FOLDER = "/tf/remote"
+"""Where the run's folder with the sockets and the forwarder is in the container, which cannot write to it."""
 PORTS = {"cache": 8980, "executor": 8981}
 """Of the compile container's own loopback, where nobody else listens."""
 DEFAULT_JOBS = 50
@@ -37,6 +37,24 @@ def asked(profile: Cache, machine: Remote) -> Remote:
         instance=machine.instance if profile.instance is None else profile.instance,
         upload=profile.upload and machine.upload,
         jobs=profile.jobs or machine.jobs,
+    )
+
+
+def not_allowed(name: str, address: str) -> Problem:
+    """The refusal of an endpoint that a profile names in `cache`, and that no setting of this machine allows."""
+    role = "cache" if name == "remote" else name
+    return Problem(
+        code="endpoint-not-allowed",
+        message=f"no setting allows the remote {role} {address}",
+        why="a profile may be a stranger's, and this machine would connect to the address",
+        fix=one_of(
+            (
+                f"if you trust the profile, allow the address: `--allow-endpoint {address}`, "
+                f"`TFDOCK_ALLOW_ENDPOINTS={address}`, or `allow_endpoints: [{address}]` in the configuration file",
+                f"remove `cache: {{{name}: …}}`",
+            )
+        ),
+        field=f"cache.{name}",
     )
 
 

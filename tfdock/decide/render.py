@@ -49,7 +49,7 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
         "Dockerfile": from_template(templates, "Dockerfile.j2", _values(resolution)),
         "tfdock/environment": _environment_file(resolution.environment),
     }
-    needed = ["toolchain.sh", "pins.py", "phase.sh", "configure.sh"]
+    needed = ["toolchain.sh", "pins.py", "phase.sh", "unprivileged.py", "configure.sh"]
     if resolution.source.kind != "path":
         needed.append("source.sh")
     if resolution.source.patches:
@@ -164,6 +164,7 @@ def _environment(templates: tuple[tuple[str, str], ...], filters: Filters = ()) 
     environment.filters |= {
         "json_words": _json_words,
         "shell_word": lambda text: shlex.quote(_one_line(str(text))),
+        "shell_words": lambda words: " ".join(shlex.quote(_one_line(str(word))) for word in words),
         "quoted": _quoted,
         "package_words": lambda words: _words(words, PACKAGE),
         "requirement_words": lambda words: _words(words, REQUIREMENT),

@@ -450,7 +450,8 @@ class _Resolver:
             return Source(kind="archive", location=asked.archive, sha256=asked.sha256, patches=patches)
         if asked.path:
             self.notes.choose("source", asked.path, "profile", "local checkout, identified by the hash of its tree")
-            return Source(kind="path", location=asked.path, sha256=self.question.local.tree, patches=patches)
+            local = self.question.local
+            return Source(kind="path", location=asked.path, sha256=local.tree, patches=patches, folder=local.folder)
         tag = release.tag.format_map({"version": str(version)})
         refs = (asked.ref or tag, *asked.fallback)
         location = asked.git or release.repository

@@ -21,7 +21,7 @@ RUN = (
     "install", "dependencies", "import", "build-info", "op", "gradient", "xla", "libraries", "gpu-devices",
     "gpu-first-op", "gpu-native", "gpu-driver",
 )  # fmt: skip
-"""The checks that are made by running, in order."""
+"""The checks that are made by running, in order. Their results are told by the wheel's own code, which may lie."""
 
 GPU = tuple(name for name in RUN if name.startswith("gpu-"))
 """Those of them that want a GPU."""
@@ -103,6 +103,11 @@ def trial(
     opened = opened_libraries(knowledge, inspection, with_driver=not without_gpu)
     facts = {"xla": xla, "linked": list(linked_libraries(inspection)), "opened": [row.library for row in opened]}
     return Trial(tasks=tuple(tasks), skipped=skipped, facts=facts, limits=tuple(limits))
+
+
+def told_by_wheel(checks: Iterable[Check]) -> tuple[str, ...]:
+    """Return the names of the checks that the wheel's own code answered. A wheel that lies passes them."""
+    return tuple(one.name for one in checks if one.name in RUN and one.status != "skipped")
 
 
 def none_of_it(reason: str) -> tuple[Check, ...]:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tfdock.decide.naming import source_identity
 from tfdock.do import events, journal
+from tfdock.do.beneath import remove_folder
 from tfdock.do.failures import make_folder
 from tfdock.do.matrix import Cell, Cells
-from tfdock.do.workspace import Wheelhouse, record_of, remove_folder
+from tfdock.do.workspace import Wheelhouse, record_of
 from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
 from tfdock.inspect import bazel
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 Outcome = Literal["ok", "drifted", "failed", "interrupted"]
 
-NAME = "analysis"
+NAME = journal.ANALYSIS
 _MOST = 50
 """Errors of a phase that are kept."""
 _UPSTREAM = {

@@ -21,9 +21,9 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 TABLES = (
     "accelerators", "architectures", "archives", "bazel", "cachebusters", "ci_actions", "codes", "companions",
     "compilers", "configs", "cpu_features", "drivers", "estimates", "failures", "flags", "generated_kernels", "gpus",
-    "host_compilers", "images", "interpreters", "libraries", "probes", "redistributables", "releases",
-    "requirement_limits", "runtime_compilers", "runtime_libraries", "runtime_toolkits", "runtimes", "size_limits",
-    "toolkits", "variables", "wheel_libraries",
+    "harmless_options", "host_compilers", "images", "interpreters", "libraries", "probes", "redistributables",
+    "releases", "requirement_limits", "runtime_compilers", "runtime_libraries", "runtime_toolkits", "runtimes",
+    "size_limits", "toolkits", "variables", "wheel_libraries",
 )  # fmt: skip
 
 
@@ -138,7 +138,8 @@ def _keep(kept: Path, data: bytes) -> None:
     folder = kept.parent
     if next(one for one in (folder, *folder.parents) if one.exists()).stat().st_uid != os.geteuid():
         return  # `sudo` with the user's HOME: a folder of root's in there would stop the user's own builds
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # the cache
+    folder.mkdir(exist_ok=True)
     part = kept.with_suffix(f".{os.getpid()}-{threading.get_native_id()}")
     try:
         # Not synced: what a power cut leaves of it has another hash.

@@ -23,16 +23,19 @@ def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
     sources = list(tree_files(tree)) if tree else []
     folder.mkdir(parents=True, exist_ok=True)
     for path, data in context.files.items():
-        target = folder / path
+        target = _place(folder, path)
         target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
         target.write_bytes(data)
         target.chmod(0o755 if context.executable(path) else 0o644)
     written = list(context.files)
     for file in sources:
         assert tree is not None
         path = f"source/{file.relative_to(tree).as_posix()}"
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(file, folder / path, follow_symlinks=False)
+        target = _place(folder, path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        shutil.copy2(file, target, follow_symlinks=False)
         written.append(path)
     (folder / _MARK).write_text("".join(f"{path}\n" for path in sorted(written)), "utf-8")
     return sorted(written)
@@ -41,15 +44,24 @@ def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
 def _empty(folder: Path) -> None:
     if not folder.exists():
         return
-    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / _MARK).exists()):
-        raise ProfileError(
-            Problem(
-                code="output-not-empty",
-                message=f"{folder} exists and was not written by `tfdock render`",
-                fix="give a new folder, or remove this one yourself",
-                file=str(folder),
-            )
-        )
+    mark = folder / _MARK
+    if not folder.is_dir() or (any(folder.iterdir()) and (mark.is_symlink() or not mark.is_file())):
+        raise _foreign(folder, "exists and was not written by `tfdock render`")
     for path in (folder / _MARK).read_text("utf-8").splitlines() if any(folder.iterdir()) else ():
         if ".." not in Path(path).parts and not Path(path).is_absolute():
-            (folder / path).unlink(missing_ok=True)
+            _place(folder, path).unlink(missing_ok=True)
+
+
+def _place(folder: Path, path: str) -> Path:
+    """The path in the folder; raises ProfileError where it leads through a link, which somebody else put there."""
+    place = folder
+    for part in Path(path).parts[:-1]:
+        place = place / part
+        if place.is_symlink():
+            raise _foreign(place, "is a link, and would lead out of the folder")
+    return folder / path
+
+
+def _foreign(path: Path, what: str) -> ProfileError:
+    fix = "give a new folder, or remove this one yourself"
+    return ProfileError(Problem(code="output-not-empty", message=f"{path} {what}", fix=fix, file=str(path)))

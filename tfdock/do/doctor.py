@@ -20,6 +20,7 @@ from tfdock.errors import (
     Incompatible,
     OutOfMemory,
     Problem,
+    ProfileError,
     TfdockError,
     combined_exit_code,
 )
@@ -205,6 +206,18 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
     try:
         left = tidying.found(settings)
     except OSError:  # said by the check of that folder
+        return
+    except ProfileError as error:
+        problem = error.problems[0]
+        told = f"{problem.message}: {problem.why}"
+        yield Check(
+            name="leftovers",
+            code=problem.code,
+            status=FAILED,
+            found=told,
+            fix=problem.fix,
+            exit_code=ExitCode.USAGE,
+        )
         return
     if not left and info is None:
         found = "none in the folders of this machine; without an engine its containers cannot be looked at"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -189,9 +190,8 @@ def make_folder(path: Path) -> None:
     """Make a folder that can be written to, or say in one sentence why it cannot be used."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".tfdock-probe"
-        probe.touch()
-        probe.unlink(missing_ok=True)
+        # Without a name: nothing in the folder can lead it elsewhere.
+        tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         if error.errno in FULL:
             problem = Problem(code="disk-full", message=f"no room in {path}: {error.strerror}", fix="make room there")

@@ -31,14 +31,14 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
-    """What a run left: its staging folder and log, and what it was made from.
+    """What a run left: the copies of its results and its log, and what it was made from.
 
     `compiling` is the line of the log where compiling begins. `files` list a local checkout as `tree_listing` does.
     `cache_was_empty`: the disk cache, before.
     """
 
     run: str
-    staging: Path
+    results: Path
     log: Path
     compiling: str
     toolchain: bytes
@@ -59,11 +59,11 @@ class Account:
 def account(record: Mapping[str, Any], traces: Traces, wheelhouse: Wheelhouse) -> Account:
     """Read what Bazel wrote, compare with the last build, and choose what is kept beside the record."""
     build = _build(traces)
-    profile = kept_profile(traces.staging / TOLD["profile"])
-    spawns = _spawns(traces.staging / TOLD["execution_log"])
+    profile = kept_profile(traces.results / TOLD["profile"])
+    spawns = _spawns(traces.results / TOLD["execution_log"])
     inputs = changes.kept_inputs(traces.toolchain, traces.context, traces.files)
     files = {"inputs": _packed(inputs)}
-    files |= {"profile": _repacked(traces.staging / TOLD["profile"])} if profile.actions else {}
+    files |= {"profile": _repacked(traces.results / TOLD["profile"])} if profile.actions else {}
     files |= {"spawns": _packed(bazel_spawns.as_json(spawns))} if spawns else {}
     kept = {what: f"{traces.run}.{what}.gz" for what in files}
     figures = None
@@ -73,17 +73,12 @@ def account(record: Mapping[str, Any], traces: Traces, wheelhouse: Wheelhouse) -
     return Account(bazel=figures, kept=kept, files={kept[what]: data for what, data in files.items()})
 
 
-def is_empty(folder: Path) -> bool:
-    """Whether there is no file in a folder, or no folder."""
-    return not any(files for _, _, files in os.walk(folder))
-
-
 # --- figures ------------------------------------------------------------------------------------------------------
 
 
 def _build(traces: Traces) -> Build:
     """What Bazel says of the build: in its event file, or for one that writes none in its output."""
-    with _lines(traces.staging / TOLD["events"]) as lines:
+    with _lines(traces.results / TOLD["events"]) as lines:
         found = read_events(lines)
     if found.figures:
         return found

@@ -3,12 +3,18 @@
     <state>/runs/<run id>/{run.json, lock}
 
 A run holds its lock while it lives; the kernel frees it when the process dies, however it dies.
+
+An entry decides what is removed from this machine. So only this user may write to the journal, and an entry is not
+believed: the folders to remove follow from the settings and the run id. Folders elsewhere are told and left alone.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +23,17 @@ from pathlib import Path
 
 import filelock
 
+from tfdock.do.beneath import remove_folder
+from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL, Engine
-from tfdock.do.workspace import remove_folder, write_atomically
+from tfdock.do.settings import Settings
+from tfdock.do.workspace import Wheelhouse, make_private, write_atomically
+from tfdock.errors import Problem, ProfileError
+
+ANALYSIS = "analysis"
+"""The folder of the state where the logs of analyses lie, and what their containers write."""
+_RUN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+_CONTAINER = re.compile(r"[0-9a-f]{12,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +57,18 @@ class RunEntry:
         """
         try:
             noted = json.loads((folder / "run.json").read_bytes())
-            return cls(**{one.name: noted[one.name] for one in fields(cls) if one.name in noted})
+            known = {one.name: noted[one.name] for one in fields(cls) if one.name in noted}
+            return cls(**known) if all(isinstance(value, str) for value in known.values()) else None
         except (OSError, ValueError, TypeError):
             return None
+
+
+@dataclass(frozen=True, slots=True)
+class Strange:
+    """A path in the journal that no run of this user can have made, or a folder that is not removed; and why."""
+
+    path: Path
+    why: str
 
 
 def new_run_id() -> str:
@@ -57,7 +81,7 @@ def running(state: Path, entry: RunEntry) -> Iterator[None]:
     """Write the entry and hold its lock. `clean` removes it; when that could not be done, a later run does."""
     folder = folder_of(state, entry.run)
     with _scan_lock(state):
-        folder.mkdir(parents=True)
+        folder.mkdir(mode=0o700)
         lock = filelock.FileLock(folder / "lock")
         lock.acquire()
         write_atomically(folder / "run.json", json.dumps(asdict(entry)).encode())
@@ -81,9 +105,32 @@ def stepped(state: Path, run: str, container: str) -> None:
 
 
 def leftovers(state: Path) -> list[RunEntry]:
-    """Runs that are over but did not clean up: killed, or their machine went down."""
+    """Return the runs that are over but did not clean up: killed, or their machine went down.
+
+    Raises ProfileError (`state-not-private`) where others can write to the journal; OSError.
+    """
+    return [one for one in _over(state) if isinstance(one, RunEntry)]
+
+
+def strange(state: Path) -> list[Strange]:
+    """Return what lies in the journal and is no entry of this user's runs. Raises as `leftovers`."""
+    return [one for one in _over(state) if isinstance(one, Strange)]
+
+
+def _over(state: Path) -> list[RunEntry | Strange]:
     with _scan_lock(state):
-        return [entry for folder in sorted((state / "runs").glob("*/")) if (entry := _abandoned(folder))]
+        folders = sorted((state / "runs").iterdir())
+        return [found for folder in folders if (found := _abandoned(folder)) is not None]
+
+
+def _refusal(path: Path) -> str:
+    """Why a folder is not used: it is a link or another user's. Empty where it is a folder of this user."""
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return "it is a link"
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is not a folder"
+    return "it belongs to another user" if found.st_uid != os.geteuid() else ""
 
 
 def _lives(folder: Path) -> bool:
@@ -96,43 +143,130 @@ def _lives(folder: Path) -> bool:
     return False
 
 
-def _abandoned(folder: Path) -> RunEntry | None:
+def _abandoned(folder: Path) -> RunEntry | Strange | None:
+    try:
+        why = _refusal(folder)
+    except FileNotFoundError:  # a run has ended meanwhile
+        return None
+    if not (why or _RUN.fullmatch(folder.name)):
+        why = "its name is not a run id"
+    if why:
+        return Strange(folder, why)
     if _lives(folder):
         return None
+    file = folder / "run.json"
+    if os.path.lexists(file) and not _is_own_file(file):
+        return Strange(file, "it is not a file of this user")
     entry = RunEntry.read(folder)
     if entry is None:
         remove_folder(folder)
-    return entry
+        return None
+    return entry if entry.run == folder.name else Strange(file, "it names another run")
+
+
+def _is_own_file(path: Path) -> bool:
+    found = path.lstat()
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _scan_lock(state: Path) -> filelock.BaseFileLock:
     """Held while entries are made or looked through, so that nobody takes a half made one for abandoned."""
-    (state / "runs").mkdir(parents=True, exist_ok=True)
+    make_private(state)
+    make_private(state / "runs")
+    _check_private(state)
     return filelock.FileLock(state / "runs.lock")
+
+
+def _check_private(state: Path) -> None:
+    """Raise ProfileError where another user could write an entry, which decides what this user removes."""
+    for folder in (state, state / "runs"):
+        found = folder.stat()
+        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not others and found.st_uid == os.geteuid():
+            continue
+        who, fix = "can be written to by other users", f"run `chmod go-w {folder}`"
+        if found.st_uid != os.geteuid():
+            who, fix = "belongs to another user", "set TFDOCK_STATE_DIR to a folder of your own"
+        raise ProfileError(
+            Problem(
+                code="state-not-private",
+                message=f"the state folder {folder} {who}",
+                why="the journal in it says what is removed after a run was killed",
+                fix=fix,
+            )
+        )
 
 
 def living(state: Path) -> set[str]:
     """The runs that are not over."""
     with _scan_lock(state):
-        return {folder.name for folder in (state / "runs").glob("*/") if _lives(folder)}
+        return {one.name for one in (state / "runs").iterdir() if _RUN.fullmatch(one.name) and _is_alive(one)}
+
+
+def _is_alive(folder: Path) -> bool:
+    try:
+        return not _refusal(folder) and _lives(folder)
+    except FileNotFoundError:
+        return False
 
 
 def clean(state: Path, entry: RunEntry, engine: Engine, *, keep_output: bool = False) -> None:
-    """Remove what a run left: its containers, its output base (or not), its staging folder, its entry."""
-    for container in engine.containers(RUN_LABEL, entry.run):
-        engine.remove(container.id)
-    _clean_step(engine, (RunEntry.read(folder_of(state, entry.run)) or entry).step)
-    for volume in engine.volumes(RUN_LABEL, entry.run):
-        engine.remove_volume(volume)
+    """Remove what this process's own run leaves: containers, the output base (or not), staging folder, entry."""
+    _clean_engine(state, entry, engine)
     if not keep_output:
         remove_folder(Path(entry.output))
     remove_folder(Path(entry.staging))
+    _forget(state, entry)
+
+
+def clean_left(settings: Settings, entry: RunEntry, engine: Engine) -> list[Strange]:
+    """Remove what another process's run left: its containers, the folders that the settings imply, and its entry.
+
+    Return the folders that stay: the entry names them and the settings do not, or they are not folders of this user.
+    The entry stays with them. Raises OSError and TfdockError.
+    """
+    state = settings.state_dir
+    _clean_engine(state, entry, engine)
+    left = []
+    for folder in _implied(settings, entry):
+        if os.path.lexists(folder):
+            if why := _refusal(folder):
+                left.append(Strange(folder, why))
+            else:
+                remove_folder(folder)
+    noted = {Path(name) for name in (entry.output, entry.staging) if name} - {one.path for one in left}
+    left += [Strange(path, "the settings do not name it") for path in sorted(noted) if os.path.lexists(path)]
+    if not left:
+        _forget(state, entry)
+    return left
+
+
+def _implied(settings: Settings, entry: RunEntry) -> Iterator[Path]:
+    """Return the folders that a run has with these settings, and the folder of a bundle: its name has the run id."""
+    yield CacheFolder(settings.cache_dir.absolute()).output(entry.run)
+    for root in (settings.wheelhouse, settings.state_dir / ANALYSIS):
+        yield Wheelhouse(root.absolute()).staging(entry.run)
+    staging = Path(entry.staging)
+    if staging.is_absolute() and re.fullmatch(rf"\..+\.{re.escape(entry.run)}", staging.name, re.DOTALL):
+        yield staging
+
+
+def _clean_engine(state: Path, entry: RunEntry, engine: Engine) -> None:
+    for container in engine.containers(RUN_LABEL, entry.run):
+        if container.labels.get(RUN_LABEL) == entry.run:
+            engine.remove(container.id)
+    _clean_step(engine, (RunEntry.read(folder_of(state, entry.run)) or entry).step)
+    for volume in engine.volumes(RUN_LABEL, entry.run):
+        engine.remove_volume(volume)
+
+
+def _forget(state: Path, entry: RunEntry) -> None:
     with _scan_lock(state):  # whoever looks whether the run lives makes its lock file anew
         remove_folder(folder_of(state, entry.run))
 
 
 def _clean_step(engine: Engine, container: str) -> None:
     """Remove the step of an image that an engine left behind as it died; one that runs is not that."""
-    step = engine.state(container) if container else None
+    step = engine.state(container) if _CONTAINER.fullmatch(container) else None
     if step and not step.running and IMAGE_LABEL in step.labels and RUN_LABEL not in step.labels:
         engine.remove(step.id)

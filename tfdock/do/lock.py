@@ -20,11 +20,13 @@ from tfdock.decide.plan import BuildPlan
 from tfdock.decide.resolve import Resolution
 from tfdock.do import assets, registry
 from tfdock.do.failures import file_error
-from tfdock.do.prepare import Prepared, Preparer, find_profile
+from tfdock.do.prepare import Prepared, Preparer, find_profile, placed
+from tfdock.do.project_files import MOST_LOCK, Project
 from tfdock.do.settings import Settings
-from tfdock.do.texts import read_text
 from tfdock.do.workspace import write_atomically
-from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError
+from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError, one_of
+from tfdock.read import endpoint
+from tfdock.read import profile as profiles
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
@@ -76,7 +78,7 @@ def _taken(path: Path, why: str) -> ProfileError:
 
 def _check_place(path: Path) -> None:
     """Refuse early what could not be written at the end, or would replace what is no lock."""
-    if path.exists() and not (path.is_file() and read_text(path).startswith(locks.MARK)):
+    if os.path.lexists(path) and not lock_text(path).startswith(locks.MARK):
         raise _taken(path, "is there already, and `tfdock lock` did not write it")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise _unwritable(path, "its folder cannot be written to")
@@ -109,6 +111,7 @@ def gathered(
     prepared = preparer.prepare(name)
     resolution = prepared.plan.resolution
     _refuse(locks.native(resolution, prepared.file))
+    _check_servers(prepared, builder.settings)
     before()
     asked = _asked_base(resolution, builder.settings, builder.stop.check)
     known = (*locks.stated(resolution, preparer.knowledge), *asked)
@@ -143,6 +146,44 @@ def _first_ref(
             said = error.problems[0].message.partition("\n")[0]
             notice(f"source {ref} does not work ({said}); trying {refs[number]}")
     raise AssertionError("there is at least one ref")
+
+
+def _check_servers(prepared: Prepared, settings: Settings) -> None:
+    """Refuse to ask servers that a profile names and no setting allows: the profile may be a stranger's.
+
+    The server of a release's own repository is known, as are the images that the knowledge names.
+    """
+    resolution, found = prepared.plan.resolution, []
+    base, source = resolution.base, resolution.source
+    chosen = any(choice.field == "base" and choice.source == "profile" for choice in resolution.choices)
+    if chosen and not base.digest and not settings.allows_registry(base.registry):
+        fix = "name the digest: `base: NAME@sha256:…`"
+        found.append(_not_allowed("base", "registry", f"https://{base.registry}", fix))
+    by_web = source.location.startswith(("https://", "http://", "git://"))  # nothing else can be asked
+    asks = by_web and not all(map(locks.COMMIT.fullmatch, source.refs))
+    known = endpoint.server(resolution.release.repository)
+    if asks and endpoint.server(source.location) != known and not settings.allows_server(source.location):
+        fix = "name the commit: `ref: <40 hexadecimal digits>`"
+        found.append(_not_allowed("tensorflow.git", "git server", endpoint.server(source.location), fix))
+    if found:
+        _, document = profiles.read(prepared.text, prepared.file, prepared.extended)
+        raise ProfileError(*(placed(problem, document, prepared.file) for problem in found))
+
+
+def _not_allowed(field: str, kind: str, address: str, fix: str) -> Problem:
+    return Problem(
+        code="endpoint-not-allowed",
+        message=f"no setting allows to ask the {kind} {address} for a lock",
+        why="a profile may be a stranger's, and this machine would connect to the address",
+        fix=one_of(
+            (
+                f"if you trust the profile, allow the address: `--allow-endpoint {address}`, "
+                f"`TFDOCK_ALLOW_ENDPOINTS={address}`, or `allow_endpoints: [{address}]` in the configuration file",
+                fix,
+            )
+        ),
+        field=field,
+    )
 
 
 def _asked_base(
@@ -214,7 +255,9 @@ def _former(path: Path) -> Lock | None:
 
 def read(path: Path) -> LockFile:
     """Read a lock; raises Incompatible (`lock-missing`) or ProfileError (`lock-malformed`)."""
-    if not path.exists():
+    try:
+        text = lock_text(path)
+    except FileNotFoundError as error:
         raise Incompatible(
             Problem(
                 code="lock-missing",
@@ -222,10 +265,17 @@ def read(path: Path) -> LockFile:
                 fix="write it first: `tfdock lock PROFILE`",
                 file=str(path),
             )
-        )
-    text = read_text(path)
+        ) from error
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     return LockFile(path=str(path), sha256=sha256, lock=locks.from_text(text, str(path)))
+
+
+def lock_text(path: Path) -> str:
+    """The text of a lock, which is a file of its profile's project; raises ProfileError, and FileNotFoundError."""
+    try:
+        return Project.of(path).text(path, MOST_LOCK)
+    except ProfileError as error:
+        raise ProfileError(*(replace(problem, file=str(path)) for problem in error.problems)) from error
 
 
 def prepare_locked(name: str, preparer: Preparer, settings: Settings) -> Prepared:
@@ -234,6 +284,7 @@ def prepare_locked(name: str, preparer: Preparer, settings: Settings) -> Prepare
     What only the image can tell is compared when the image is there (`Builder.build`).
     """
     asked = preparer.prepare(name)
+    _check_servers(asked, settings)
     file = read(lock_path(name))
     lock, resolution = file.lock, asked.plan.resolution
     prepared = replace(preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file)

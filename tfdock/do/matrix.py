@@ -16,7 +16,17 @@ from tfdock.decide.matrix import Combination, cover, expand, idle, misspelt
 from tfdock.decide.question import LocalSource
 from tfdock.decide.render import toolchain_inputs
 from tfdock.decide.resolve import Resolution
-from tfdock.do.prepare import Prepared, Preparer, Resolved, extended_texts, placed, read_profile_text, unreadable
+from tfdock.do.prepare import (
+    Prepared,
+    Preparer,
+    Resolved,
+    extended_texts,
+    named_text,
+    placed,
+    read_profile_text,
+    unreadable,
+)
+from tfdock.do.project_files import Project
 from tfdock.do.source import read_local
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.inspect.identity import canonical_name
@@ -25,7 +35,7 @@ from tfdock.read import matrix as matrices
 from tfdock.read import profile as profiles
 from tfdock.read.matrix import Matrix
 from tfdock.read.profile import Profile, TensorFlow
-from tfdock.read.yamldoc import Node, shown
+from tfdock.read.yamldoc import Node
 
 Status = Literal["missing", "here", "registry", "impossible", "excluded"]
 
@@ -144,35 +154,37 @@ class Cells:
         return self.planner.preparer.planned(self.planner.resolved(cell.combination))
 
 
-def read(file: str | Path) -> Matrix:
-    """Read a matrix and the profiles that it starts from; raises ProfileError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenMatrix:
+    """A matrix as it was read: its text, those of its base and of what that extends, and what it may name."""
+
+    matrix: Matrix
+    project: Project
+    text: str
+    others: Mapping[str, str]
+
+
+def read(file: str | Path, allowed: Iterable[Path] = ()) -> WrittenMatrix:
+    """Read a matrix and the profiles that it starts from, beneath its project or an `allowed` folder.
+
+    Raises ProfileError.
+    """
     path = Path(file)
     if not path.is_file():
         message = f"`{file}` is a folder, not a matrix" if path.is_dir() else f"the matrix `{file}` does not exist"
         fix = "give a file; without one it is profiles/matrix.yaml"
         raise ProfileError(Problem(code="matrix-not-found", message=message, fix=fix, file=str(file)))
-    text = read_profile_text(path)
+    project = Project.of(path, allowed)
+    text = read_profile_text(path, project)
     base = matrices.base_of(text, str(path))
-    if base is None:
-        return matrices.read(text, str(path))
-    target = path.parent / base.raw
-    if not target.is_file():
-        message = f"`base: {shown(base.raw)}`: there is no file {target}"
-        fix = "the path is relative to the matrix"
-        raise ProfileError(
-            Problem(
-                code="profile-not-found",
-                message=message,
-                fix=fix,
-                file=str(path),
-                line=base.line,
-                column=base.column,
-                field="base",
-            )
-        )
-    written = read_profile_text(target)
-    others = {**extended_texts(written, target), base.raw: written}
-    return matrices.read(text, str(path), others, str(target))
+    others: dict[str, str] = {}
+    target = None
+    if base is not None:
+        target = path.parent / base.raw
+        written = named_text(base, "base", path, project)
+        others = {**extended_texts(written, target, project), base.raw: written}
+    found = matrices.read(text, str(path), others, str(target) if target else None)
+    return WrittenMatrix(matrix=found, project=project, text=text, others=others)
 
 
 def cells(
@@ -188,9 +200,10 @@ def cells(
     and raises to stop. Raises ProfileError for a matrix that is malformed, or one with two cells of one build id
     (`build-id-twice`), or whose wheels are files of one name (`wheel-name-twice`).
     """
-    matrix = read(file)
+    written = read(file, preparer.allowed)
+    matrix = written.matrix
     combinations = expand(matrix)
-    planner = _Planner(preparer, matrix, _by_release(records))
+    planner = _Planner(preparer, written, _by_release(records))
     found, malformed = [], _Problems()
     for combination in combinations:
         check()
@@ -230,10 +243,11 @@ class _Planner:
     """Plans combinations; what many of them share is read once."""
 
     def __init__(
-        self, preparer: Preparer, matrix: Matrix, records: Mapping[str, Collection[Mapping[str, Any]]]
+        self, preparer: Preparer, written: WrittenMatrix, records: Mapping[str, Collection[Mapping[str, Any]]]
     ) -> None:
         self.preparer = preparer
-        self._matrix = matrix
+        self._written = written
+        self._matrix = written.matrix
         self._records = records
         self._sources: dict[tuple[str | None, tuple[str, ...]], tuple[LocalSource, Path | None]] = {}
 
@@ -269,14 +283,17 @@ class _Planner:
             local, tree = self._local(profile.source)
         except ProfileError as error:
             raise ProfileError(*(placed(problem, document, file) for problem in error.problems)) from error
-        return self.preparer.decided(profile, document, file, local, tree, ways=False)
+        found = self.preparer.decided(profile, document, file, local, tree, ways=False)
+        return replace(found, text=self._written.text, extended=self._written.others)
 
     def _local(self, source: TensorFlow) -> tuple[LocalSource, Path | None]:
         """A checkout is hashed once, however many cells are made of it."""
         key = (source.path, tuple(source.patches))
         if key not in self._sources:
             try:
-                self._sources[key] = read_local(source, Path(self._matrix.file).parent, self._matrix.file)
+                self._sources[key] = read_local(
+                    source, Path(self._matrix.file).parent, self._matrix.file, self._written.project
+                )
             except OSError as error:
                 raise unreadable(error, self._matrix.file) from error
         return self._sources[key]

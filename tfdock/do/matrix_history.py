@@ -8,9 +8,12 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from io import BufferedReader
 from pathlib import Path
+from typing import IO, NamedTuple
 
 from tfdock.do import matrix
+from tfdock.do.beneath import Beneath
 from tfdock.do.prepare import Preparer
 from tfdock.do.settings import Settings
 from tfdock.errors import Problem, ProfileError
@@ -18,8 +21,23 @@ from tfdock.model import Machine
 from tfdock.read import yamldoc
 
 _TIMEOUT = 300.0
-"""Seconds for one question to git, which writes all files of a commit."""
+"""Seconds for one question to git, which reads all files of a commit."""
 _OTHERS = re.compile("GIT_(?!CONFIG_)")
+_OPTIONS = (
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "core.attributesFile=/dev/null",
+    "protocol.allow=never",
+)
+_VARIABLES = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
+"""A repository may be a stranger's, and its own settings name programs. None of them runs.
+Git connects to nobody.
+
+The settings of the user and of the system hold: they say whose repositories are trusted."""
+_LINK, _SUBMODULE = "120000", "160000"
+_LONGEST_LINK = 4096
+_CHUNK = 1 << 20
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def fingerprints_at(
@@ -41,15 +59,16 @@ def fingerprints_at(
     # Of a link it is the link that has its folder, and its base beside it.
     folder = file.parent.resolve()
     top = Path(_git(file, folder, "rev-parse", "--show-toplevel"))
+    if not folder.is_relative_to(top):
+        raise _refused(file, f"the matrix is not in the work tree {top}")
     commit = _git(file, folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     with tempfile.TemporaryDirectory(prefix="tfdock-matrix-") as name:
         then = Path(name).resolve() / "tree"
-        index = {"GIT_INDEX_FILE": f"{name}/index"}
-        # Not `git archive`, which leaves out what is marked `export-ignore`.
-        _git(file, top, "read-tree", commit, **index)
-        _git(file, top, "checkout-index", "--all", "--quiet", f"--prefix={then}/", **index)
+        _write_out(file, top, commit, then, Path(name) / "objects")
+        # What the commit has belongs together, as in the repository: see `project_files`.
+        (then / ".git").mkdir()
         former = then / folder.relative_to(top) / file.name
-        if not former.is_file():
+        if not os.path.lexists(former):
             return {}
         knowledge = tuple(one for folder in settings.knowledge for one in _then(folder, top, then))
         try:
@@ -61,23 +80,104 @@ def fingerprints_at(
 
 
 def _then(folder: Path, top: Path, then: Path) -> Iterator[Path]:
-    """A folder as it was: nothing, if it lies in the repository and was not there."""
+    """A folder as it was: nothing, if it lies in the repository and was not there, or was a link out of it."""
     inside = folder.resolve()
     former = then / inside.relative_to(top) if inside.is_relative_to(top) else folder
-    if former.is_dir():
+    if former.is_dir() and (former == folder or former.resolve().is_relative_to(then)):
         yield former
 
 
-def _git(file: Path, folder: Path, *words: str, **variables: str) -> str:
+def _write_out(file: Path, top: Path, commit: str, then: Path, objects: Path) -> None:
+    """Write the files of a commit below a new folder; raises ProfileError.
+
+    Git only reads objects: a checkout would run the programs that the repository names as filters. `objects` is a
+    file to keep the objects in meanwhile.
+    """
+    # Not `git archive`, which leaves out what is marked `export-ignore`.
+    listed = _git(file, top, "ls-tree", "-r", "-z", "--full-tree", commit)
+    entries = [_Entry.of(line) for line in listed.split("\0") if line]
+    asked = objects.with_name("asked")
+    asked.write_text("".join(f"{entry.name}\n" for entry in entries if entry.mode != _SUBMODULE))
+    with objects.open("wb") as output, asked.open("rb") as questions:
+        _git(file, top, "cat-file", "--batch", stdin=questions, stdout=output)
+    then.mkdir()
+    try:
+        with Beneath.opened(then) as tree, objects.open("rb") as found:
+            for entry in entries:
+                _write_entry(file, tree, entry, found)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise _refused(file, f"the files of the commit cannot be written: {why}") from error
+    finally:
+        objects.unlink()
+
+
+class _Entry(NamedTuple):
+    """A line of `git ls-tree`: what kind of file, the object, and where it belongs."""
+
+    mode: str
+    name: str
+    path: str
+
+    @classmethod
+    def of(cls, line: str) -> _Entry:
+        about, _, path = line.partition("\t")
+        mode, _, name = about.split(" ")
+        return cls(mode, name, path)
+
+
+def _write_entry(file: Path, tree: Beneath, entry: _Entry, found: BufferedReader) -> None:
+    """Write one file, which is the next object; raises OSError, ValueError for a bad path, ProfileError."""
+    if ".git" in entry.path.lower().split("/"):
+        raise ValueError("a path of the commit is in git's own folder")
+    if entry.mode == _SUBMODULE:
+        tree.folder(entry.path, make=True).close()
+        return
+    name, kind, *size = found.readline().decode("ascii", "replace").split()
+    if (name, kind) != (entry.name, "blob"):
+        raise _refused(file, f"the repository lacks the object {entry.name} of that commit")
+    left = int(size[0])
+    folder, _, last = entry.path.rpartition("/")
+    if last in ("", ".", ".."):
+        raise ValueError("a path of the commit is invalid")
+    with tree.folder(folder, make=True) as parent:
+        if entry.mode == _LINK:
+            if left > _LONGEST_LINK:
+                raise ValueError("a link of the commit is too long")
+            os.symlink(found.read(left), os.fsencode(last), dir_fd=parent.fileno())
+        else:
+            mode = 0o777 if int(entry.mode, 8) & 0o100 else 0o666
+            with os.fdopen(os.open(last, _NEW_FILE, mode, dir_fd=parent.fileno()), "wb") as written:
+                while left:
+                    chunk = found.read(min(left, _CHUNK))
+                    if not chunk:
+                        raise ValueError("git ended early")
+                    written.write(chunk)
+                    left -= len(chunk)
+    found.read(1)  # the line's end
+
+
+def _git(
+    file: Path,
+    folder: Path,
+    *words: str,
+    stdin: int | IO[bytes] = subprocess.DEVNULL,
+    stdout: IO[bytes] | None = None,
+) -> str:
+    """Return what git says, or nothing where `stdout` takes it; raises ProfileError.
+
+    No program runs that the repository's own settings name.
+    """
     # Hooks run with variables that name another repository, or its index. Those of its configuration say whose
     # repositories are trusted, in a container of a CI service.
     inherited = {name: value for name, value in os.environ.items() if not _OTHERS.match(name)}
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words],
-            env=inherited | variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
+            ["git", *(word for option in _OPTIONS for word in ("-c", option)), "-C", str(folder), *words],
+            env=inherited | _VARIABLES,
+            stdin=stdin,
+            stdout=stdout or subprocess.PIPE,
+            stderr=subprocess.PIPE,
             timeout=_TIMEOUT,
             check=True,
         )
@@ -89,7 +189,7 @@ def _git(file: Path, folder: Path, *words: str, **variables: str) -> str:
         raise _refused(file, f"git did not end in {_TIMEOUT:.0f} s") from error
     except OSError as error:
         raise _refused(file, f"git cannot be run: {error.strerror}") from error
-    return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+    return (done.stdout or b"").decode("utf-8", "surrogateescape").rstrip("\n")
 
 
 def _refused(file: Path, why: str) -> ProfileError:

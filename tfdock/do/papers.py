@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 from tfdock import __version__
 from tfdock.do import journal
 from tfdock.do.happened import plain_file
-from tfdock.do.prepare import extended_texts, read_profile_text
-from tfdock.do.texts import read_text
 from tfdock.do.workspace import Wheelhouse, write_atomically
 from tfdock.errors import TfdockError
 from tfdock.inspect.build_record import BUILD_ID, DEEPEST, is_shallow
@@ -72,26 +70,22 @@ def papers_of(log: Path) -> Path:
 
 
 def written(prepared: Prepared) -> dict[str, Any]:
-    """What a profile says as text, with those it extends and its lock: as much as can be read."""
+    """What a profile said when it was planned, with those it extends, and its lock if that can be read."""
     # Here, not above: a run needs no locks to keep its papers.
-    from tfdock.do.lock import lock_path
+    from tfdock.do.lock import lock_path, lock_text
 
     profile = Path(prepared.file)
     # The path is for reading it again, as the context of a diagnosis; it goes nowhere.
     found: dict[str, Any] = {
         "file": profile.name,
         "path": str(profile.absolute()),
-        "text": None,
-        "extends": {},
+        "text": prepared.text,
+        "extends": dict(prepared.extended),
         "lock": None,
     }
     with suppress(TfdockError, OSError):
-        found["text"] = read_profile_text(profile)
-        found["extends"] = extended_texts(found["text"], profile)
-    with suppress(TfdockError, OSError):
         path = Path(prepared.lock.path) if prepared.lock else lock_path(prepared.file)
-        if path.is_file():
-            found["lock"] = {"file": path.name, "text": read_text(path), "used": prepared.lock is not None}
+        found["lock"] = {"file": path.name, "text": lock_text(path), "used": prepared.lock is not None}
     return found
 
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdock import __version__
 from tfdock.decide import pipeline
 from tfdock.decide.matrix import expand
 from tfdock.decide.pipeline import Service, State
 from tfdock.do import assets, matrix
-from tfdock.do.texts import read_text, write_text
+from tfdock.do.beneath import Beneath, NotPlain
 from tfdock.errors import Problem, ProfileError
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.read.matrix import Matrix
 
-_INSTALL = f"pip install tfdock=={__version__}"
+_MOST = 1 << 20
+"""Bytes of a file that is in the place of a rendered one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,16 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """The pipeline of a matrix for a service; `refusal` is why that would not take it."""
+    """The pipeline of a matrix for a service.
+
+    `folder` is the repository's. `refusal` is why it cannot be used. `warnings` are what a user should know of it.
+    """
 
     service: Service
+    folder: Path
     files: tuple[File, ...]
     refusal: Problem | None
+    warnings: tuple[Problem, ...]
 
     @property
     def there(self) -> bool:
@@ -59,12 +64,15 @@ class Pipeline:
         return (*([self.refusal] if self.refusal else []), *found)
 
 
-def rendered(service: Service, file: Path, folder: Path, knowledge: KnowledgeBase) -> Pipeline:
+def rendered(
+    service: Service, file: Path, folder: Path, knowledge: KnowledgeBase, allowed: Iterable[Path] = ()
+) -> Pipeline:
     """The files of a matrix's pipeline below `folder`, and what is there; writes nothing.
 
-    Jobs find the matrix by its path from there, which is the repository's folder. Raises ProfileError.
+    Jobs find the matrix by its path from there, which is the repository's folder. Raises ProfileError, also where a
+    link of the repository is in the way.
     """
-    found = matrix.read(file)
+    found = matrix.read(file, allowed).matrix
     cells = sum(1 for cell in expand(found) if not cell.excluded)
     path = _in_repository(file, folder, found)
     words = ["tfdock", "ci", "render", service, *(["--"] if path.startswith("-") else []), path]
@@ -74,14 +82,17 @@ def rendered(service: Service, file: Path, folder: Path, knowledge: KnowledgeBas
         path=path,
         command=" ".join(map(pipeline.shell_word, words)),
         cells=cells,
-        install=_INSTALL,
         templates=assets.pipeline_templates(),
         actions=knowledge.ci_actions,
     )
     return Pipeline(
         service=service,
-        files=tuple(_file(folder / name, text) for name, text in files.items()),
+        folder=folder,
+        files=tuple(
+            File(path=folder / name, wanted=text, found=_found(folder, name)) for name, text in files.items()
+        ),
         refusal=pipeline.refusal(service, found),
+        warnings=pipeline.warnings(service, found),
     )
 
 
@@ -109,15 +120,49 @@ def _in_repository(file: Path, folder: Path, found: Matrix) -> str:
     return path.as_posix()
 
 
-def _file(path: Path, wanted: str) -> File:
-    return File(path=path, wanted=wanted, found=read_text(path) if os.path.lexists(path) else None)
+def _opened(folder: Path) -> Beneath:
+    """Open the repository's folder. The user names the folder, so it may be a link."""
+    return Beneath.opened(Path(os.path.realpath(folder)))
+
+
+def _found(folder: Path, name: str) -> str | None:
+    """Return the text of a file of the repository, None if there is no such file; raises ProfileError."""
+    try:
+        with _opened(folder) as top, top.open(name) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = b"" if size > _MOST else file.read(_MOST + 1)
+        if max(size, len(data)) > _MOST:
+            code, message = (
+                "file-too-large",
+                f"the file has {max(size, len(data)):,} bytes; at most {_MOST:,} are read",
+            )
+            fix = "move the file away"
+        else:
+            return data.decode("utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        code, message = "file-unreadable", f"not UTF-8 text (byte {error.start})"
+        fix = "save it as UTF-8; is it a YAML file at all?"
+    except NotPlain as error:
+        raise _in_the_way(folder / name, error) from error
+    except OSError as error:
+        code, message = "file-unreadable", f"cannot be read: {error.strerror}"
+        fix = "check the file's owner and mode"
+    raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(folder / name)))
+
+
+def _in_the_way(path: Path, error: NotPlain) -> ProfileError:
+    message = f"`{error.name}` is {error.kind}; a pipeline is read and written as plain files in plain folders"
+    fix = f"remove `{error.name}`, then render the pipeline"
+    return ProfileError(Problem(code="file-not-plain", message=message, fix=fix, file=str(path)))
 
 
 def write(wanted: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bool]]:
     """Write what is not there as it should be; gives each file, and whether it was written.
 
-    Raises ProfileError, before anything is written, where the service would not take it, or where that would replace
-    what somebody else has written.
+    Raises ProfileError, before anything is written, where the pipeline cannot be used, or where that would replace
+    what somebody else has written. Raises ProfileError for a file that cannot be written. Follows no link.
     """
     if wanted.refusal:
         raise ProfileError(wanted.refusal)
@@ -126,16 +171,18 @@ def write(wanted: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bool
         raise ProfileError(*(_amiss(file, wanted.service) for file in others))
     for file in wanted.files:
         if file.state != "fresh":
-            _make_folder(file.path.parent)
-            write_text(file.path, file.wanted)
+            _write(wanted.folder, file)
         yield file, file.state != "fresh"
 
 
-def _make_folder(folder: Path) -> None:
+def _write(folder: Path, file: File) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        with _opened(folder) as top:
+            top.write(file.path.relative_to(folder).as_posix(), [file.wanted.encode()])
+    except NotPlain as error:  # it was put there after the file was read
+        raise _in_the_way(file.path, error) from error
     except OSError as error:
-        message, fix = f"cannot make {folder}: {error.strerror}", "check the folder, its owner and its mode"
+        message, fix = f"cannot write {file.path}: {error.strerror}", "check the folder, its owner and its mode"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,15 +20,16 @@ from tfdock.decide.resolve import Resolution, resolve
 from tfdock.decide.sizing import Resources, size
 from tfdock.do import assets
 from tfdock.do.machine import local_gpus
+from tfdock.do.project_files import Project, located
 from tfdock.do.settings import Settings
 from tfdock.do.source import read_local
-from tfdock.do.texts import read_text
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.model import Machine
 from tfdock.read import profile as profiles
+from tfdock.read.endpoint import parse
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.read.profile import Profile
-from tfdock.read.yamldoc import Node
+from tfdock.read.yamldoc import Node, shown
 
 if TYPE_CHECKING:
     from tfdock.decide.lock import LockFile
@@ -46,6 +47,8 @@ class Resolved:
     resolution: Resolution
     resources: Resources
     tree: Path | None
+    text: str = ""
+    extended: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def for_this_machine(self) -> bool:
@@ -69,12 +72,15 @@ class Written:
 class Prepared:
     """A profile, planned. `tree` is the local checkout it builds, if it names one; `lock` what it was planned by.
 
-    `given` is what a bundle has for it.
+    `given` is what a bundle has for it. `text` is the text that was planned, `extended` those of the profiles that it
+    extends: the files may change before the build starts.
     """
 
     file: str
     plan: BuildPlan
     tree: Path | None
+    text: str = ""
+    extended: Mapping[str, str] = field(default_factory=dict)
     lock: LockFile | None = None
     given: Given | None = None
 
@@ -82,10 +88,16 @@ class Prepared:
 class Preparer:
     """Plans profiles for one machine; knowledge and templates are read once."""
 
-    def __init__(self, settings: Settings, machine: Machine, *, allow_untested: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, machine: Machine, *, allow_untested: bool = False, trusted: bool = False
+    ) -> None:
+        """`trusted` builds share the disk cache of `release`, whatever they are made of."""
         self.machine = settings.granted(machine)
+        self.allowed = settings.allow_paths
+        self._allows = settings.allows
         self._remote = settings.remote
         self._allow_untested = allow_untested
+        self.trusted = trusted
         self.knowledge: KnowledgeBase = assets.knowledge(settings.knowledge, settings.cache_dir)
 
     @cached_property
@@ -106,8 +118,16 @@ class Preparer:
     def planned(self, found: Resolved) -> Prepared:
         """Render and plan what was resolved."""
         context = render(found.resolution, self._templates)
-        plan = make_plan(found.profile, found.resolution, context, self.knowledge, self.machine, self._remote)
-        return Prepared(file=found.file, plan=plan, tree=found.tree)
+        plan = make_plan(
+            found.profile,
+            found.resolution,
+            context,
+            self.knowledge,
+            self.machine,
+            self._remote,
+            trusted=self.trusted,
+        )
+        return Prepared(file=found.file, plan=plan, tree=found.tree, text=found.text, extended=found.extended)
 
     def resolve(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> Resolved:
         """The same without rendering: finds everything that `prepare` would refuse."""
@@ -119,11 +139,12 @@ class Preparer:
     def read(self, name: str) -> Written:
         """Read a profile with all that stands in other files; raises ProfileError or OSError."""
         path = find_profile(name)
-        text = read_profile_text(path)
-        extended = extended_texts(text, path)
+        project = Project.of(path, self.allowed)
+        text = read_profile_text(path, project)
+        extended = extended_texts(text, path, project)
         profile, document = profiles.read(text, str(path), extended)
         try:
-            local, tree = read_local(profile.source, path.parent, str(path))
+            local, tree = read_local(profile.source, path.parent, str(path), project)
         except ProfileError as error:
             raise ProfileError(*(placed(problem, document, str(path)) for problem in error.problems)) from error
         return Written(file=str(path), text=text, extended=extended, local=local, tree=tree)
@@ -166,7 +187,16 @@ class Preparer:
 
     def _decided(self, written: Written, pinned: Callable[[Resolution], Resolution]) -> Resolved:
         profile, document = profiles.read(written.text, written.file, written.extended)
-        return self.decided(profile, document, written.file, written.local, written.tree, pinned=pinned)
+        found = self.decided(profile, document, written.file, written.local, written.tree, pinned=pinned)
+        return replace(found, text=written.text, extended=written.extended)
+
+    def _check_endpoints(self, profile: Profile, document: Node, file: str) -> None:
+        """Refuse endpoints of the profile's own: this process would connect to whatever a stranger names."""
+        asked = {"remote": profile.cache.remote, "executor": profile.cache.executor}
+        found = {name: address for name, address in asked.items() if address and not self._allows(parse(address))}
+        if found:
+            problems = (remote.not_allowed(name, address) for name, address in found.items())
+            raise ProfileError(*(placed(problem, document, file) for problem in problems))
 
     @cached_property
     def _local_gpus(self) -> tuple[str, ...]:
@@ -183,7 +213,11 @@ class Preparer:
         pinned: Callable[[Resolution], Resolution] | None = None,
         ways: bool = True,
     ) -> Resolved:
-        """Resolve a profile that was read, with its document; raises Incompatible, without `ways` out if so asked."""
+        """Resolve a profile that was read, with its document; raises Incompatible, without `ways` out if so asked.
+
+        Raises ProfileError (`endpoint-not-allowed`) for a remote cache or executor that no setting allows.
+        """
+        self._check_endpoints(profile, document, file)
         resolution = resolve(
             profile,
             document,
@@ -258,29 +292,43 @@ def _instead(name: str) -> str:
     return f"`{name}` is not a file" if Path(name).exists() else f"the profile `{name}` does not exist"
 
 
-def read_profile_text(path: Path) -> str:
+def read_profile_text(path: Path, project: Project) -> str:
     """The text of a profile, or of a matrix of them; raises ProfileError."""
-    return read_text(path, code="profile-unreadable")
+    try:
+        return project.text(path, code="profile-unreadable")
+    except FileNotFoundError as error:  # it was there when it was looked for
+        raise unreadable(error, str(path)) from error
+    except ProfileError as error:
+        raise ProfileError(*(replace(problem, file=str(path)) for problem in error.problems)) from error
 
 
-def extended_texts(text: str, path: Path) -> dict[str, str]:
+def named_text(node: Node, key: str, path: Path, project: Project) -> str:
+    """The text of the profile that a value of the file at `path` names; raises ProfileError with its place."""
+    try:
+        return project.text(path.parent / node.raw, code="profile-unreadable", name=node.raw)
+    except FileNotFoundError as error:
+        raise ProfileError(
+            Problem(
+                code="profile-not-found",
+                message=f"`{key}: {shown(node.raw)}`: there is no {shown(str(path.parent / node.raw))}",
+                fix="the path is relative to the file that names it",
+                file=str(path),
+                line=node.line,
+                column=node.column,
+                field=key,
+            )
+        ) from error
+    except ProfileError as error:
+        raise located(error, str(path), key, node) from error
+
+
+def extended_texts(text: str, path: Path, project: Project) -> dict[str, str]:
     """The texts of the profiles that this one extends, by the name each is given."""
     others: dict[str, str] = {}
-    folder, file = path.parent, str(path)
+    file = str(path)
     while (parent := profiles.extended_by(text, file)) is not None and (name := parent.raw) not in others:
-        target = folder / name
-        if not target.is_file():
-            raise ProfileError(
-                Problem(
-                    code="profile-not-found",
-                    message=f"`extends: {name}`: there is no {target}",
-                    fix="the path is relative to the profile that extends",
-                    file=file,
-                    line=parent.line,
-                    column=parent.column,
-                    field="extends",
-                )
-            )
-        text = others[name] = read_profile_text(target)
-        folder, file = target.parent, name
+        if len(others) > profiles.MAX_EXTENDS:
+            break  # `merged` refuses the chain
+        text = others[name] = named_text(parent, "extends", path, project)
+        path, file = path.parent / name, name
     return others

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfdock.do.happened import plain_file
 from tfdock.do.papers import SUFFIX, document_of, failed_runs, papers_of, written
+from tfdock.do.project_files import MOST_TEXT, Project
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.inspect import build_record
@@ -221,17 +222,19 @@ def _planned(name: str, preparer: Preparer) -> _Planned:
     except TfdockError as error:
         note = "the profile is refused as it is now"
         stem = Path(file).stem
-        subject = Subject(name=stem, problems=error.problems, file=file, profile=_written(file), notes=(note,))
+        subject = Subject(
+            name=stem, problems=error.problems, file=file, profile=_written(file, preparer), notes=(note,)
+        )
         return _Planned(subject=subject)
     plan = prepared.plan
     subject = Subject(name=plan.build_id, file=file, profile=written(prepared), plan=without_places(plan))
     return _Planned(subject=subject, build_id=plan.build_id, fingerprint=plan.fingerprint)
 
 
-def _written(file: str) -> dict[str, Any]:
-    text = ""
-    with suppress(OSError):
-        text = Path(file).read_text("utf-8", "replace")
+def _written(file: str, preparer: Preparer) -> dict[str, Any]:
+    text, path = "", Path(file)
+    with suppress(OSError, ProfileError):
+        text = Project.of(path, preparer.allowed).read(path, MOST_TEXT).decode("utf-8", "replace")
     return {"file": Path(file).name, "text": text, "extends": {}, "lock": None}
 
 

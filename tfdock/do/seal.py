@@ -7,39 +7,41 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfdock.decide.plan import EPOCH, BuildPlan
+from tfdock.do.results import RunFolders
 from tfdock.do.workspace import WheelFile, file_sha256
 from tfdock.errors import BuildFailed, Problem, WheelRefused
 from tfdock.inspect import wheel as wheels
 
 
-def sealed_wheels(plan: BuildPlan, staging: Path, run: str) -> dict[Path, WheelFile]:
+def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, WheelFile]:
     """Check the marker and the sums, normalise each wheel, and check it against its own RECORD.
 
-    Returns where each sealed wheel lies, still in the staging folder. Raises BuildFailed without a marker of this
-    run, and WheelRefused for a wheel that is not sound or not the one asked for.
+    Returns where each sealed wheel lies, outside the wheelhouse. Raises BuildFailed without a marker of this run, and
+    WheelRefused for a wheel that is not sound or not the one asked for.
     """
-    if _text(staging / "done").strip() != run:
-        raise BuildFailed(
-            Problem(
-                code="build-unfinished",
-                message="the compile container ended without its last word, the marker file",
-                fix="run the same command again: it goes on from the cache",
-            )
-        )
+    results = folders.results
+    if _text(results / "done").strip() != run:
+        raise _unfinished("the compile container exited without writing its completion marker")
+    sums = {name: digest for digest, _, name in (line.partition("  ") for line in _lines(results / "SHA256SUMS"))}
     sealed = {}
-    for line in _text(staging / "SHA256SUMS").splitlines():
-        digest, _, name = line.partition("  ")
-        raw = staging / "raw" / name
-        if file_sha256(raw) != digest:
-            problem = Problem(code="wheel-changed", message=f"{name} changed after it was built", fix="build again")
-            raise WheelRefused(problem)
-        path, wheel = _sealed(plan, raw, staging / "sealed")
+    for raw in sorted((results / "raw").glob("*.whl")):
+        if file_sha256(raw) != sums.get(raw.name):
+            message = f"{raw.name} changed after it was built"
+            raise WheelRefused(Problem(code="wheel-changed", message=message, fix="build again"))
+        path, wheel = _sealed(plan, raw, folders.sealed)
         sealed[path] = wheel
+    if not sealed:
+        raise _unfinished("the compile container left no wheel")
     return sealed
 
 
+def _unfinished(message: str) -> BuildFailed:
+    fix = "run the same command again: it goes on from the cache"
+    return BuildFailed(Problem(code="build-unfinished", message=message, fix=fix))
+
+
 def _sealed(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFile]:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(0o700, exist_ok=True)
     target = folder / "wheel"
     try:
         name = _normalized(plan, raw, target)
@@ -86,4 +88,8 @@ def deflate_backend() -> str:
 
 
 def _text(path: Path) -> str:
-    return path.read_text("utf-8") if path.is_file() else ""
+    return path.read_text("utf-8", "replace") if path.is_file() else ""
+
+
+def _lines(path: Path) -> list[str]:
+    return _text(path).splitlines()

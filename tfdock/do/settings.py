@@ -15,7 +15,7 @@ import platformdirs
 
 from tfdock.do.texts import read_text
 from tfdock.errors import Problem, ProfileError
-from tfdock.model import ImageRef, Machine, Remote
+from tfdock.model import Endpoint, ImageRef, Machine, Remote
 from tfdock.read import endpoint, yamldoc
 from tfdock.read.amounts import MEMORY, parse_bytes
 
@@ -33,6 +33,10 @@ class Settings:
     """Repositories (`ghcr.io/me/wheels`) of wheel images: looked in, in this order, before anything is built."""
     plain_http: tuple[str, ...] = ()
     """Registries elsewhere with which plain HTTP is spoken: what passes can be read and changed on its way."""
+    allow_paths: tuple[Path, ...] = ()
+    """Folders beside a profile's project that profiles and matrices may name files of."""
+    allow_endpoints: tuple[str, ...] = ()
+    """Remote caches and executors that profiles may name beside those of these settings."""
     network: str | None = None
     """The engine's network for image builds and the fetch phase; None is the engine's default."""
     memory: int | None = None
@@ -59,6 +63,22 @@ class Settings:
             jobs=self.remote_jobs,
         )
 
+    def allows(self, asked: Endpoint) -> bool:
+        """Whether a profile may name a remote cache or executor."""
+        own = (self.remote.cache, self.remote.executor)
+        listed = (endpoint.parse(address) for address in self.allow_endpoints if endpoint.is_address(address))
+        return asked in own or asked in listed
+
+    def allows_server(self, address: str) -> bool:
+        """Whether this machine may ask a git server or a registry that a profile names."""
+        return endpoint.server(address) in map(endpoint.server, self.allow_endpoints)
+
+    def allows_registry(self, registry: str) -> bool:
+        """The same for a registry (`ghcr.io`): Docker Hub, and whatever these settings name anywhere."""
+        named = {"docker.io", *self.mirrors, *self.plain_http}
+        named |= {ImageRef.parse(name).registry for name in self.registries}
+        return registry in named or any(self.allows_server(f"{scheme}://{registry}") for scheme in ("https", "http"))
+
     @property
     def repositories(self) -> tuple[ImageRef, ...]:
         """Where wheel images are really asked for: the `registries`, each by its mirror, and none twice."""
@@ -83,6 +103,8 @@ _VARIABLES = {
     "mirrors": "TFDOCK_REGISTRY_MIRROR",
     "registries": "TFDOCK_REGISTRIES",
     "plain_http": "TFDOCK_PLAIN_HTTP",
+    "allow_paths": "TFDOCK_ALLOW_PATHS",
+    "allow_endpoints": "TFDOCK_ALLOW_ENDPOINTS",
     "network": "TFDOCK_NETWORK",
     "memory": "TFDOCK_MEMORY",
     "cpus": "TFDOCK_CPUS",
@@ -110,8 +132,9 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = No
         if text:
             values[name] = _parsed(name, text, variable)
     values |= {name: value for name, value in flags.items() if value is not None and value != ()}
-    if flags.get("registries"):
-        values["registries"] = _repositories(flags["registries"], "--registry")  # type: ignore[arg-type]
+    for name, flag in (("registries", "--registry"), ("allow_endpoints", "--allow-endpoint")):
+        if flags.get(name):
+            values[name] = _NAMES[name](flags[name], flag)  # type: ignore[arg-type]
     return Settings(**values)  # type: ignore[arg-type]
 
 
@@ -139,7 +162,7 @@ def _from_file(file: Path) -> dict[str, object]:
 def _from_node(name: str, node: yamldoc.Node, file: str) -> object:
     if name == "mirrors" and node.kind == "map":
         return {registry: child.raw for registry, child in node.entries.items()}
-    if name == "knowledge" and node.kind == "list":
+    if name in _FOLDERS and node.kind == "list":
         return tuple(Path(item.raw).expanduser() for item in node.items)
     if name in _NAMES and node.kind == "list":
         return _NAMES[name]([item.raw for item in node.items], file)
@@ -160,7 +183,7 @@ def _from_node(name: str, node: yamldoc.Node, file: str) -> object:
 def _parsed(name: str, text: str, where: str) -> object:
     if name in ("wheelhouse", "cache_dir", "state_dir"):
         return Path(text).expanduser()
-    if name == "knowledge":
+    if name in _FOLDERS:
         return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
     if name in _NAMES:
         return _NAMES[name]([part.strip() for part in text.split(",") if part.strip()], where)
@@ -211,8 +234,18 @@ def _hosts(names: Iterable[str], where: str) -> tuple[str, ...]:
     return found
 
 
-_NAMES = {"registries": _repositories, "plain_http": _hosts}
-"""Lists of names in registries, and how they are read."""
+def _endpoints(addresses: Iterable[str], where: str) -> tuple[str, ...]:
+    """Addresses of remote caches and executors."""
+    found = tuple(dict.fromkeys(addresses))
+    for address in found:
+        _remote("allow_endpoints", address, where)
+    return found
+
+
+_NAMES = {"registries": _repositories, "plain_http": _hosts, "allow_endpoints": _endpoints}
+"""Lists of names, and how they are read."""
+_FOLDERS = ("knowledge", "allow_paths")
+"""Lists of folders."""
 
 
 def plain_http(registry: str) -> bool:
@@ -236,11 +269,13 @@ def _limit(name: str, text: str, where: str) -> int:
 _REMOTE = {
     "remote_cache": (endpoint.CACHE, "https://cache.example:8443"),
     "remote_executor": (endpoint.EXECUTOR, "grpcs://executor.example:443"),
+    "allow_endpoints": (endpoint.SERVER, "grpcs://cache.example:443"),
     "remote_instance": (r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "main"),
     "remote_jobs": (r"[1-9]\d{0,3}", "200"),
     "remote_upload": (r"true|false", "false"),
 }
 """What a setting of a remote cache must look like, and an example."""
+_ADDRESSES = ("remote_cache", "remote_executor")
 
 
 def _remote(name: str, text: str, where: str) -> object:
@@ -248,7 +283,7 @@ def _remote(name: str, text: str, where: str) -> object:
     if endpoint.has_login(text):
         message = f"`{name}` holds a user or a password"
         fix = "remove what stands before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper"
-    elif not re.fullmatch(expression, text, re.ASCII):
+    elif not re.fullmatch(expression, text, re.ASCII) or (name in _ADDRESSES and not endpoint.is_address(text)):
         message, fix = f"`{name}` cannot be `{yamldoc.shown(text)}`", f"write it like `{example}`"
     else:
         return text == "true" if name == "remote_upload" else int(text) if name == "remote_jobs" else text

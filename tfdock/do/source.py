@@ -6,52 +6,76 @@ import hashlib
 import os
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 from tfdock.decide.plan import EPOCH
 from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext
+from tfdock.do.beneath import Beneath, kind_of
+from tfdock.do.project_files import Project, located
 from tfdock.errors import Problem, ProfileError
 from tfdock.read.profile import TensorFlow
+from tfdock.read.yamldoc import shown
 
 _CHUNK = 1 << 20
+_MOST = 1 << 30
+"""Bytes of one file of a checkout."""
 _LEFT_OUT = {".git", "__pycache__", ".tf_configure.bazelrc", "python_bin_path.sh", ".bazelrc.user"}
 """Not part of a local source: history, and what an earlier ./configure or a user left, which would change the build
 without standing in the plan."""
 
 
-def read_local(source: TensorFlow, folder: Path, file: str) -> tuple[LocalSource, Path | None]:
+def read_local(source: TensorFlow, folder: Path, file: str, project: Project) -> tuple[LocalSource, Path | None]:
     """Hash the checkout and read the patches a profile names, relative to its folder.
 
-    Returns both, and where the checkout lies. Raises ProfileError for what does not exist.
+    Returns both, and where the checkout lies. Raises ProfileError for what is not there, or not the project's.
     """
     tree = None
     if source.path is not None:
-        tree = (folder / source.path).resolve()
-        if not (tree / "configure").is_file():
-            raise _missing(
-                file,
-                "tensorflow.path",
-                f"`{source.path}` holds no TensorFlow source: there is no `configure` in {tree}",
-                "give the root of a TensorFlow checkout, relative to the profile",
-            )
+        with _named_by(file, "tensorflow.path"):
+            base, inside = project.resolve(folder / source.path, name=source.path, folder=True)
+            tree = base / inside
+            if not _has_configure(tree):
+                raise _missing(
+                    f"`{source.path}` holds no TensorFlow source: there is no plain file `configure` in {tree}",
+                    "give the root of a TensorFlow checkout, relative to the profile",
+                )
     patches = {}
     for index, name in enumerate(source.patches):
-        path = folder / name
-        if not path.is_file():
-            raise _missing(
-                file,
-                f"tensorflow.patches[{index}]",
-                f"the patch `{name}` does not exist",
-                "the path is relative to the profile",
-            )
-        patches[name] = path.read_bytes()
-    return LocalSource(tree=tree_hash(tree) if tree else None, patches=patches), tree
+        with _named_by(file, f"tensorflow.patches[{index}]"):
+            try:
+                patches[name] = project.patch(folder / name, name=name)
+            except FileNotFoundError as error:
+                message, fix = f"the patch `{name}` does not exist", "the path is relative to the profile"
+                raise _missing(message, fix) from error
+    with _named_by(file, "tensorflow.path"):
+        digest, real = (tree_hash(tree), str(tree.resolve())) if tree else (None, "")
+        return LocalSource(tree=digest, folder=real, patches=patches), tree
 
 
-def _missing(file: str, field: str, message: str, fix: str) -> ProfileError:
-    return ProfileError(Problem(code="source-missing", message=message, fix=fix, file=file, field=field))
+def _has_configure(tree: Path) -> bool:
+    """Return whether a folder holds a plain file `configure`. Where a link leads does not matter."""
+    try:
+        with Beneath.opened(tree) as folder:
+            return stat.S_ISREG(folder.status("configure").st_mode)
+    except OSError:
+        return False
+
+
+@contextmanager
+def _named_by(file: str, field: str) -> Iterator[None]:
+    """Refuse a file with the field that names it."""
+    try:
+        yield
+    except ProfileError as error:
+        raise located(error, file, field) from error
+
+
+def _missing(message: str, fix: str) -> ProfileError:
+    return ProfileError(Problem(code="source-missing", message=message, fix=fix))
 
 
 def tree_files(root: Path) -> Iterator[Path]:
@@ -85,17 +109,44 @@ def listing_hash(listing: Mapping[str, str]) -> str:
 
 
 def tree_listing(root: Path) -> dict[str, str]:
-    """Every file of a checkout, by its path in it, with what identifies it: executable bit and content."""
-    return {path.relative_to(root).as_posix(): "\0".join(_identity(path)) for path in sorted(tree_files(root))}
+    """Every file of a checkout, by its path in it, with what identifies it: executable bit and content.
+
+    Raises ProfileError for what is neither a file nor a link.
+    """
+    return {path.as_posix(): "\0".join(_identity(folder, path)) for folder, path in _held(root, _paths(root))}
 
 
-def _identity(path: Path) -> tuple[str, str]:
-    mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
-        return "link", str(path.readlink())
-    with path.open("rb") as file:
+def _paths(tree: Path) -> list[Path]:
+    """The paths of a checkout's files in it, sorted."""
+    return [file.relative_to(tree) for file in sorted(tree_files(tree))]
+
+
+def _held(root: Path, paths: Iterable[Path]) -> Iterator[tuple[Beneath, Path]]:
+    """Each path below a folder with its own folder, which was reached without following a link."""
+    with Beneath.opened(root) as top:
+        for parent, neighbours in groupby(paths, key=lambda path: path.parent):
+            with top.folder("" if parent == Path() else parent.as_posix()) as folder:
+                yield from ((folder, path) for path in neighbours)
+
+
+def _identity(folder: Beneath, path: Path) -> tuple[str, str]:
+    status = folder.status(path.name)
+    if stat.S_ISLNK(status.st_mode):
+        return "link", folder.link(path.name)
+    _check_plain(status, path)
+    with folder.open(path.name) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return ("program" if mode & stat.S_IXUSR else "file"), digest
+    return ("program" if status.st_mode & stat.S_IXUSR else "file"), digest
+
+
+def _check_plain(status: os.stat_result, path: Path) -> None:
+    told = f"`{shown(path.as_posix())}` in the checkout"
+    if not stat.S_ISREG(status.st_mode):
+        message, fix = f"{told} is {kind_of(status)}, not a plain file", "remove it from the checkout"
+        raise ProfileError(Problem(code="file-not-plain", message=message, fix=fix))
+    if status.st_size > _MOST:
+        message = f"{told} has {status.st_size:,} bytes; at most {_MOST:,} are read"
+        raise ProfileError(Problem(code="file-too-large", message=message, fix="remove it from the checkout"))
 
 
 def context_archive(
@@ -109,30 +160,31 @@ def context_archive(
         info = _entry(path, 0o755 if context.executable(path) else 0o644)
         info.size = len(data)
         yield info.tobuf(tarfile.PAX_FORMAT) + data + _padding(len(data))
-    for file in sorted(tree_files(tree)) if tree else ():
-        assert tree is not None
-        yield from _tree_entry(f"source/{file.relative_to(tree).as_posix()}", file)
+    if tree:
+        for folder, file in _held(tree, _paths(tree)):
+            yield from _tree_entry(f"source/{file.as_posix()}", folder, file.name)
     for path, file in sorted((beside or {}).items()):
-        yield from _tree_entry(path, file)
+        with Beneath.opened(file.parent) as folder:
+            yield from _tree_entry(path, folder, file.name)
     yield b"\0" * 1024
 
 
-def _tree_entry(name: str, file: Path) -> Iterator[bytes]:
-    status = file.lstat()
+def _tree_entry(name: str, folder: Beneath, file: str) -> Iterator[bytes]:
+    status = folder.status(file)
     info = _entry(name, 0o755 if status.st_mode & stat.S_IXUSR else 0o644)
     if stat.S_ISLNK(status.st_mode):
-        info.type, info.linkname = tarfile.SYMTYPE, str(file.readlink())
+        info.type, info.linkname = tarfile.SYMTYPE, folder.link(file)
         yield info.tobuf(tarfile.PAX_FORMAT)
         return
     info.size = status.st_size
     yield info.tobuf(tarfile.PAX_FORMAT)
     sent = 0
-    with file.open("rb") as stream:
+    with folder.open(file) as stream:
         while chunk := stream.read(min(_CHUNK, info.size - sent)):
             sent += len(chunk)
             yield chunk
     if sent != info.size:
-        raise OSError(f"{file} changed while it was read")
+        raise OSError(f"{folder.path / file} changed while it was read")
     yield _padding(sent)
 
 

@@ -8,17 +8,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
 from tfdock.do import events, journal
 from tfdock.do.engine import ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo, Output
 from tfdock.do.engine.carrier import Carrier
 from tfdock.do.room import Room
+from tfdock.do.settings import Settings
 from tfdock.do.watch import Lines, Stop, Stopper, watched
 from tfdock.errors import EngineLost, Problem, TfdockError, TimeLimit
 from tfdock.inspect import bazel
 from tfdock.inspect.bazel_events import read_output
+from tfdock.inspect.log_text import LogText, clean
 
 _TAIL = 200
 _ERRORS = 50
@@ -69,8 +70,9 @@ class Steps:
         """Write down why a phase ends, where no program said it: the engine, a registry, the system."""
         problems = error.problems if isinstance(error, TfdockError) else ()
         said = [problem.message for problem in problems] or [str(error)]
+        text = "".join(f"tfdock: {line}\n" for text in said for line in text.split("\n"))
         with suppress(OSError):  # a full disk is told all the same
-            self.log.write("".join(f"tfdock: {line}\n" for text in said for line in text.split("\n")).encode())
+            self.log.write(clean(text.encode("utf-8", "surrogateescape")))
 
     def forget(self) -> None:
         """Another phase begins: what the one before said no longer counts."""
@@ -142,15 +144,15 @@ class Steps:
         tap: Tap | None = None,
         on_engine: bool = True,
     ) -> _T:
-        """Watch something to its end: its output goes to the log and, line by line, to the listener.
+        """Watch something to its end: its output goes to the log as text and, line by line, to the listener.
 
         `on_engine`: it is the engine that does it, which is asked whether it is still there when nothing is heard.
         """
         self.log.write(f"{announced(title)}\n".encode())
-        lines = Lines(lambda text: self._line(tap.told(text) if tap else text))
+        lines, text = Lines(lambda text: self._line(tap.told(text) if tap else text)), LogText()
 
         def output(data: bytes) -> None:
-            self.log.write(data)
+            self.log.write(text.feed(data))
             if tap:
                 tap.feed(data)
             lines.feed(data)
@@ -163,6 +165,8 @@ class Steps:
         try:
             return watched(produce, output, tick, self.engine if on_engine else None, self.clock)
         finally:
+            with suppress(OSError):  # the first error is the one to tell
+                self.log.write(text.close())
             lines.close()
 
     def _line(self, text: str) -> None:
@@ -196,8 +200,10 @@ class Steps:
             by_force=lambda: self.engine.signal(container, "KILL"),
         )
         state = self.watch(title, lambda output: self._follow(container, output), stopper, tap=tap)
-        self.carrier.collect(container, spec)
         memory = state.oom_killed or self.engine.memory_killed(container)
+        if state.exit_code == 0 and not memory:
+            for text in self.carrier.collect(container, spec):
+                self.listen(events.Notice(text=text))
         if state.exit_code != 0 or memory:
             self.stop.check()
             if stopper.late:
@@ -232,16 +238,21 @@ def announced(title: str) -> str:
     return f"=== tfdock: {title} ==="
 
 
-def ready(engine: Engine, info: EngineInfo, state: Path, listen: events.Listener) -> None:
-    """Clean up what runs that were killed left on an engine. What they left on another waits until that is used."""
+def ready(engine: Engine, info: EngineInfo, settings: Settings, listen: events.Listener) -> None:
+    """Clean up what runs that were killed left on an engine. What they left on another waits until that is used.
+
+    Folders that these settings do not name wait too: `tfdock doctor` tells of them. Raises ProfileError
+    (`state-not-private`) where other users could write to the journal.
+    """
     if not info.local:
         listen(events.Notice(text=f"the engine is elsewhere, at {info.address}: files go there and come back"))
-    for entry in journal.leftovers(state):
+    for entry in journal.leftovers(settings.state_dir):
         if entry.engine not in ("", info.id):
             continue
         try:
-            journal.clean(state, entry, engine)
+            left = journal.clean_left(settings, entry, engine)
         except OSError as error:  # such as files of another user: what is left of one build ends no other
             listen(events.Notice(text=f"could not clean up after run {entry.run}: {error}"))
         else:
-            listen(events.Notice(text=f"cleaned up after run {entry.run}, which had not ended well"))
+            if not left:
+                listen(events.Notice(text=f"cleaned up after run {entry.run}, which had not ended well"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tfdock.do import journal
 from tfdock.do.engine import Engine
@@ -21,6 +24,7 @@ class Found:
     what: str
     entry: journal.RunEntry | None = None
     half: Leftover | None = None
+    strange: journal.Strange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +36,15 @@ class Kept:
 
 
 def found(settings: Settings) -> list[Found]:
-    """What is left of runs that are over; raises OSError where journal or wheelhouse cannot be looked at.
+    """What is left of runs that are over, and what lies in the journal and is no run's.
 
-    A file half written counts only where nobody holds the build that it belongs to.
+    A file half written counts only where nobody holds the build that it belongs to. Raises OSError where journal or
+    wheelhouse cannot be looked at, and ProfileError (`state-not-private`) where others can write to the journal.
     """
     runs = [Found(what=entry.run, entry=entry) for entry in journal.leftovers(settings.state_dir)]
+    others = [Found(what=str(one.path), strange=one) for one in journal.strange(settings.state_dir)]
     halves = half_written(_house(settings))
-    return [*runs, *(Found(what=f"half written {one.path}", half=one) for one in halves)]
+    return [*runs, *others, *(Found(what=f"half written {one.path}", half=one) for one in halves)]
 
 
 def removed(one: Found, settings: Settings, engine: Engine, engine_id: str) -> Kept | None:
@@ -47,7 +53,10 @@ def removed(one: Found, settings: Settings, engine: Engine, engine_id: str) -> K
         if one.entry is not None:
             if one.entry.engine not in ("", engine_id):
                 return _of_another_engine(one.entry, settings)
-            journal.clean(settings.state_dir, one.entry, engine)
+            if left := journal.clean_left(settings, one.entry, engine):
+                return _elsewhere(one.entry, left)
+        elif one.strange is not None:
+            return Kept(why=one.strange.why, fix=_look([one.strange.path]))
         elif one.half is not None:
             remove_half_written(_house(settings), one.half)
     except TfdockError as error:
@@ -55,6 +64,24 @@ def removed(one: Found, settings: Settings, engine: Engine, engine_id: str) -> K
     except OSError as error:
         return Kept(why=str(error))
     return None
+
+
+def _elsewhere(entry: journal.RunEntry, left: Sequence[journal.Strange]) -> Kept:
+    """Say which folders of a run stay, and the command that removes them, where there is one."""
+    places = {}
+    for path in (one.path for one in left):
+        if path.parts[-3:] == (".tfdock", "staging", entry.run):
+            places["--wheelhouse"] = path.parents[2]
+        elif path.parts[-2:] == ("output", entry.run):
+            places["--cache-dir"] = path.parents[1]
+    why = "; ".join(f"{one.path} is left alone: {one.why}" for one in left)
+    options = "".join(f" {option} {shlex.quote(str(place))}" for option, place in places.items())
+    command = f"if the run was yours, run `tfdock doctor --fix{options}`; " if places else ""
+    return Kept(why=why, fix=command + _look([one.path for one in left]))
+
+
+def _look(paths: Sequence[Path]) -> str:
+    return f"look at {', '.join(map(str, paths))}, and remove it yourself"
 
 
 def _of_another_engine(entry: journal.RunEntry, settings: Settings) -> Kept:

@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -277,33 +276,9 @@ def written_atomically(path: Path, data: bytes, *, durable: bool = True, private
             _sync(path.parent)
 
 
-def remove_folder(path: Path) -> None:
-    """Remove a folder of ours with everything in it, whatever the modes of the folders that Bazel leaves."""
-    with suppress(FileNotFoundError):
-        try:
-            _remove(path)
-        except PermissionError:
-            _open_up(path)
-            _remove(path)
-
-
-def _remove(path: Path) -> None:
-    def amiss(function: Any, name: str, problem: Any) -> None:  # noqa: ARG001 - what rmtree calls it with
-        if not issubclass(problem[0], FileNotFoundError):  # another run cleans up the same leftover
-            raise problem[1]
-
-    if path.exists():
-        shutil.rmtree(path, onerror=amiss)
-
-
-def _open_up(path: Path) -> None:
-    """Let this user into every folder: through no link, and no file, which the cache may have under another name."""
-    path.chmod(0o700)
-    for folder, names, _ in os.walk(path):
-        for one in (Path(folder, name) for name in names):
-            if not one.is_symlink():
-                with suppress(FileNotFoundError):
-                    one.chmod(0o700)
+def make_private(path: Path) -> None:
+    """Make a folder that no other user can look into. A folder that exists keeps its mode. Raises OSError."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _sync(path: Path) -> None:

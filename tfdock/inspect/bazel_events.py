@@ -10,8 +10,10 @@ import base64
 import binascii
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from tfdock.inspect import bazel
@@ -62,6 +64,10 @@ class Build:
     output_bytes: int | None = None
 
 
+_TEXTS, _LONGEST = 2_000, 1 << 15
+"""Texts that are kept, the last ones, and characters of each: a container can write as many as it likes."""
+
+
 def read_events(lines: Iterable[str]) -> Build:
     """Read a build event file.
 
@@ -69,22 +75,23 @@ def read_events(lines: Iterable[str]) -> Build:
     """
     found = Build()
     metrics: Mapping[str, int] = {}
-    said: list[str] = []
+    said: deque[str] = deque(maxlen=_TEXTS)
     options: list[str] = []
     for event in _events(lines):
         if version := _at(event, "started", "buildToolVersion"):
             found = replace(found, version=str(version))
-        options += map(str, _list(_at(event, "optionsParsed", "cmdLine")))
+        more = islice(_list(_at(event, "optionsParsed", "cmdLine")), _TEXTS - len(options))
+        options += (str(option)[:_LONGEST] for option in more)
         metrics = _runners(event) or metrics
         found = _with_metrics(found, event)
-        said += _outputs(event)
+        said.extend(text[-_LONGEST:] for text in _outputs(event))
     counted = metrics or _processes(said)
     return _with_output(_with_counts(found, counted, options), said)
 
 
 def read_output(lines: Iterable[str]) -> Build:
     """The same from what Bazel printed, for one that writes no event file."""
-    said = [line for line in lines if line.startswith("INFO: ")]
+    said = deque((line[-_LONGEST:] for line in lines if line.startswith("INFO: ")), _TEXTS)
     return _with_output(_with_counts(Build(), _processes(said), ()), said)
 
 

@@ -19,7 +19,7 @@ CONFIG_TYPE = "application/vnd.tfdock.cache.config.v1+json"
 MOST_CONFIG = 1 << 20
 """Bytes of a configuration."""
 
-_KEY = re.compile(r"[0-9a-f]{16}\Z")
+_KEY = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,15 +19,22 @@ MOST_MEMBERS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """A member's header. `kind` is `0` for a file, `5` for a folder, `x` for what gives the next a longer name."""
+    """A member's header. `kind` is `0` for a file, `5` for a folder, `x` for what gives the next a longer name.
+
+    `kind` is `2` for a symbolic link; `link` is its target.
+    """
 
     kind: str
     name: str
     size: int
+    link: str = ""
 
 
-def header(block: bytes) -> Header:
-    """Read a header of POSIX ustar; raises Malformed for every other, and for what is neither file nor folder."""
+def header(block: bytes, *, links: bool = False) -> Header:
+    """Read a header of POSIX ustar; raises Malformed for every other, and for what is neither file nor folder.
+
+    `links` allows symbolic links too.
+    """
     name, prefix = (field.rstrip(b"\0") for field in (block[:100], block[345:500]))
     path = (prefix + b"/" + name if prefix else name).decode("utf-8", "replace")
     shown = f"`{path[:100]!a}`"
@@ -35,11 +42,12 @@ def header(block: bytes) -> Header:
     if block[257:265] != b"ustar\x0000" or _octal(block[148:156]) != summed:
         raise Malformed(f"{shown} has no header that tfdock writes")
     kind = block[156:157].decode("ascii", "replace")
-    if kind not in _KINDS:
+    if kind not in _KINDS and not (links and kind == "2"):
         raise Malformed(f"{shown} is {_OTHER_KINDS.get(kind, 'of no kind that tfdock writes')}")
-    if any(block[157:257]):
+    link = block[157:257].rstrip(b"\0").decode("utf-8", "replace")
+    if link and kind != "2":
         raise Malformed(f"{shown} is linked to something")
-    return Header(kind=kind, name=path, size=_octal(block[124:136]))
+    return Header(kind=kind, name=path, size=_octal(block[124:136]), link=link)
 
 
 _KINDS = ("0", "5", "x")

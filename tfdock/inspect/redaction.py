@@ -46,7 +46,7 @@ class Known:
 
 # A name ends there or goes on with a capital, a dash or a line below: a tokenizer is none.
 _SECRET_NAME = (
-    r"(?:(?i:passw(?:or)?d|passphrase|secret|token|credentials?|api[_-]?key|secret[_-]?key|access[_-]?key"
+    r"(?:(?i:passw(?:or)?d|pass[ _-]?phrase|secret|token|credentials?|api[_-]?key|secret[_-]?key|access[_-]?key"
     r"|private[_-]?key|account[_-]?key|client[_-]?secret|authorization|cookie|_auth|\bauth|pgpass)(?![a-z]))"
 )
 _NO_SECRET = r"(?![\w-]{0,40}(?i:helper|file|path|dir|url|sock|name|type|count|limit|length|size)\b)"
@@ -60,6 +60,18 @@ _VARIABLE = (
 _VALUE = (
     rf"(?:\$?(?P<quote>\\?[\"'])(?P<a>[^\n]{{1,{_LONGEST}}}?)(?:(?<!\\)(?P=quote)|(?=\n|\Z))"
     rf"|(?P<b>[^\s\"'<>][^\s\"'<>]{{0,{_LONGEST}}}))"
+)
+_LOGIN_OPTION = r"-u|--(?:proxy-)?user"
+# Not ids of a user and a group, a user and his own group, an address, or a C++ name.
+_LOGIN = (
+    r"(?!(?P<own>[\w.-]{1,100}):(?:(?P=own)|\d{1,7})(?![^\s\"',;\])]))[A-Za-z0-9_][^\s\"':/]{0,200}:(?![/:])[^\s\"']"
+)
+"""How a login begins: the user, a colon, and the first letter of the password."""
+_PASSWORD = r"(?i:pass(?:word|wd|[ _-]?phrase))"
+# No word of a sentence: a digit beside letters, a capital after a small letter, capitals alone, or marks.
+_ODD = (
+    r"(?=[^\s\"'<>]{0,200}(?:[A-Za-z][^\s\"'<>]{0,60}\d|\d[^\s\"'<>]{0,60}[A-Za-z]|[a-z][A-Z]|[+/=!@#$%^&*~]\w)"
+    r"|[A-Z][A-Z0-9_-]{3,200}(?![^\s\"'.,;)]))(?P<b>[A-Za-z0-9+_$!@#%^&*~][^\s\"'<>]{3,4000})"
 )
 _NOTHING = re.compile(
     r"(?i:true|false|none|null|yes|no|nil|undefined|auto|\d{1,3}|\W*|\$\{?\w+\}?|\$\{\{.*|%\w+%|<[\w ]+>.*|\*+\W*)"
@@ -117,11 +129,27 @@ _RULES = (
         r"(?i:\bpass(?:word|wd|phrase)[ \t]+(?:is|was)):?[ \t]+[\"'`]?(?=[^\s\"'`<>]{0,60}\d)"
         r"(?P<a>[^\s\"'`<>]{5,400}[^\s\"'`<>.,;:!?)])",
     ),
+    # `password VALUE`, `npm_token VALUE`. A short `token VALUE` has to look like a secret: compilers print that too.
+    _rule(
+        "secret", rf"(?<![\w-])(?:{_PASSWORD}|\w{{1,60}}[_-](?i:token|secret|key))[ \t]{{1,3}}{_ODD}", learns=False
+    ),
+    _rule("secret", rf"\b{_PASSWORD}[ \t]{{1,3}}(?P<quote>[\"'])(?P<a>[^\"'\n]{{4,400}})(?P=quote)", learns=False),
+    _rule(
+        "secret",
+        r"(?<![\w-])(?i:token|secret)[ \t]{1,3}(?=[A-Za-z_-]{0,100}\d)(?=[\d_-]{0,100}[A-Za-z])(?P<a>[\w-]{16,4000})",
+    ),
+    # `Enter pass phrase for key.pem: VALUE`, as programs ask for it.
+    _rule("secret", rf"\b{_PASSWORD} for (?:'[^'\n]{{1,300}}'|[^\s':]{{1,300}}):[ \t]{{1,3}}{_VALUE}"),
     _rule("secret", r"\b(?:docker|podman) login\b[^\n]{0,300}?\s-p[ =]?(?P<b>\S{1,400})"),
     _rule(
         "login",
         r"\bcurl\b[^\n]{0,400}?\s(?:(?:-u|--(?:proxy-)?user)[ =]?\\?[\"']?(?P<a>[^\s\"']{1,400})"
         r"|-[A-Za-z]{1,8}u ?\\?[\"']?(?P<b>[^\s\"':]{1,100}:[^\s\"']{1,300}))",
+    ),
+    _rule(
+        "login",
+        rf"(?<![\w-])(?:{_LOGIN_OPTION})(?:[ \t=]|\\?[\"'],[ \t]?)"
+        rf"(?=\\?[\"']?{_LOGIN})(?:\\?[\"'](?P<a>[^\"'\n]{{3,500}})|(?P<b>[^\s\"']{{3,500}}))",
     ),
     # Of .netrc, which most people write in several lines.
     _rule("secret", r"\blogin\s{1,9}\S{1,200}\s{1,9}password\s{1,9}(?P<b>\S{1,400})"),
@@ -207,7 +235,9 @@ class Redactor:
         """The same for what JSON may hold."""
         for name, text in _texts(node):
             self.learn(text)
-            if name and _is_secret(name):
+            if _is_login(name, text):
+                self._know(text, "login")
+            elif name and _is_secret(name):
                 self._know(text, "secret")
                 if len(text) >= SHORTEST and text.lower() not in _GENERIC:
                     self._keep(text, "secret")  # it says itself what it is, be it a word
@@ -273,6 +303,9 @@ class Redactor:
             return [self.document(one, called) for one, called in zip(node, names, strict=False)]
         if not isinstance(node, str):
             return node
+        if _is_login(name, node):
+            self.counts["login"] += 1
+            return "<login>"
         if name and _is_secret(name) and not _NOTHING.fullmatch(node):
             self.counts["secret"] += 1
             return "<secret>"
@@ -310,10 +343,15 @@ def _is_secret(name: str) -> bool:
     return name == "auth" or bool(_NAMED.search(name) or re.fullmatch(_VARIABLE, name))
 
 
+def _is_login(option: str, value: str) -> bool:
+    """Return whether an option of a command line and its value are a user with a password."""
+    return re.fullmatch(_LOGIN_OPTION, option) is not None and re.fullmatch(rf"{_LOGIN}.*", value) is not None
+
+
 def _flag(word: object) -> str:
-    """The name of a secret that a word of a command line announces, whose value is the next word; else nothing."""
+    """Return an option whose next word is a secret or may be a login; else nothing."""
     is_flag = isinstance(word, str) and re.fullmatch(r"--?[A-Za-z][\w-]{0,60}", word) is not None
-    return str(word) if is_flag and _is_secret(str(word)) else ""
+    return str(word) if is_flag and (_is_secret(str(word)) or re.fullmatch(_LOGIN_OPTION, str(word))) else ""
 
 
 def _login(text: str) -> str | None:

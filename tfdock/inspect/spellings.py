@@ -35,12 +35,17 @@ def unescaped(text: str) -> str:
 
 @lru_cache(maxsize=4)
 def _meant(text: str) -> str:
-    """What an address means that is encoded up to four times; nothing where nothing is encoded."""
-    if not _PERCENT.search(text):
-        return ""
+    """Return what an address means that is encoded up to four times; nothing where nothing is encoded.
+
+    Each time counts: a secret may look encoded itself.
+    """
+    meant = []
     for _ in range(4):
-        text = unescaped(text)
-    return text.replace("+", " ") + text
+        before, text = text, unescaped(text)
+        if text == before:
+            break
+        meant += [text.replace("+", " "), text]
+    return "\n".join(meant)
 
 
 @dataclass

@@ -14,6 +14,9 @@ CACHE = rf"https?://{_HOST}(:{_PORT})?{_PATH}|grpcs://{_HOST}(:{_PORT})?/?|grpc:
 EXECUTOR = rf"grpcs://{_HOST}(:{_PORT})?/?|grpc://{_HOST}:{_PORT}/?"
 """An executor speaks gRPC only."""
 
+SERVER = rf"{CACHE}|git://{_HOST}(:{_PORT})?{_PATH}"
+"""Any address that settings allow: of a cache or executor, a registry, or a git server."""
+
 _PARTS = re.compile(rf"(https?|grpcs?)://({_HOST})(?::({_PORT}))?({_PATH})", re.ASCII)
 _PORTS = {"http": 80, "https": 443, "grpcs": 443}
 _LOGIN = re.compile(r"[a-z]+://[^/]*@")
@@ -24,6 +27,15 @@ def has_login(text: str) -> bool:
     return _LOGIN.match(text) is not None
 
 
+def is_address(text: str) -> bool:
+    """Whether `parse` takes a text."""
+    try:
+        parse(text)
+    except ValueError:
+        return False
+    return True
+
+
 def parse(text: str) -> Endpoint:
     """The endpoint of an address that matches `CACHE` or `EXECUTOR`; raises ValueError for any other."""
     match = _PARTS.fullmatch(text)
@@ -31,3 +43,9 @@ def parse(text: str) -> Endpoint:
         raise ValueError("not the address of a cache or executor")
     scheme, host, port, path = match.groups()
     return Endpoint(scheme, host.lower(), int(port or _PORTS[scheme]), path.rstrip("/"))
+
+
+def server(text: str) -> str:
+    """The scheme and the host, with its port, of an address: `https://git.example`; a user's name is left out."""
+    scheme, _, rest = text.partition("://")
+    return f"{scheme}://{rest.partition('/')[0].rpartition('@')[2].lower()}"

@@ -15,7 +15,7 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -341,6 +341,18 @@ class Cachebuster(Row):
     KEY = ("variable",)
 
     variable: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
+
+
+class HarmlessOption(Row):
+    """Options of a profile that run no program of its choice. `pattern` matches the whole option.
+
+    `of` says where they stand. A group `copt` in the pattern of a flag is a compiler option, and judged as one.
+    """
+
+    KEY = ("of", "pattern")
+
+    of: Literal["copt", "flag", "startup", "config", "host_compiler"]
+    pattern: Expression
 
 
 class Toolkit(Row):
@@ -910,6 +922,11 @@ class KnowledgeBase:
     def cachebusters(self) -> tuple[Cachebuster, ...]:
         """Variables that keep images from sharing a cache."""
         return tuple(self._keyed("cachebusters", Cachebuster).values())
+
+    @cached_property
+    def harmless_options(self) -> tuple[HarmlessOption, ...]:
+        """Options of a profile with which a build may share the trust domain `release`."""
+        return tuple(self._keyed("harmless_options", HarmlessOption).values())
 
     @cached_property
     def toolkits(self) -> dict[tuple[str, str], Toolkit]:

@@ -82,7 +82,7 @@ class Override(Record):
 
 
 class Ci(Record):
-    """What `tfdock ci render` has to know; all of it may be left out."""
+    """What `tfdock ci render` has to know; it needs `install`."""
 
     registry: Repository | None = Field(
         None, description="The repository that the wheel images are in", examples=["ghcr.io/me/wheels"]
@@ -91,7 +91,10 @@ class Ci(Record):
         None, description="The repository that Bazel's caches are in, as layers", examples=["ghcr.io/me/tfdock-cache"]
     )
     install: Line | None = Field(
-        None, description="The command that installs tfdock in a job", examples=["pip install tfdock"]
+        None,
+        description="The shell command that installs tfdock in a job; `tfdock ci render` needs it. Pin every package "
+        "by its hash, or install a path or a commit: whoever owns a bare name on the index runs code in your jobs",
+        examples=["pip install --require-hashes -r ci/requirements.txt"],
     )
     time_limit: Duration | None = Field(
         None, description="After how long a job stops building and keeps its cache", examples=["5h15m"]

@@ -88,7 +88,9 @@ def no_control_characters(text: str) -> str:
 
 def _not_our_own(flag: str) -> str:
     name = flag.removeprefix("--").split("=")[0]
-    for own in (name, name.removeprefix("no")):
+    # Old OptionsParserImpl.java takes `--no_x` for `--nox`. No version takes a long name that is cut short.
+    for spelling in (name, name.removeprefix("no"), name.removeprefix("no_")):
+        own = _OLD_SPELLINGS.get(spelling, spelling)
         if own in _OWN_FLAGS:
             raise wrong(f"`--{name}` is tfdock's own: {_OWN_FLAGS[own][0]}", f"remove it; {_OWN_FLAGS[own][1]}")
     return flag
@@ -253,6 +255,21 @@ _OWN_FLAGS = {
     "script_path": ("it would run a program outside the build", "there is nothing to set"),
     "build_event_json_file": ("the build record is made from it", "the record holds Bazel's figures"),
 }
+_OLD_SPELLINGS = {
+    # startup_options.cc and bazel_startup_options.cc of old versions.
+    "blazerc": "bazelrc",
+    "master_blazerc": "bazelrc",
+    "master_bazelrc": "bazelrc",
+    # RemoteOptions.java of old versions. Bazel's CHANGELOG says that `--disk_cache` replaces the first two.
+    "experimental_local_disk_cache": "disk_cache",
+    "experimental_local_disk_cache_path": "disk_cache",
+    "remote_rest_cache": "remote_cache",
+    # The `oldName`s of RemoteOptions.java, RepositoryOptions.java and BuildEventStreamOptions.java.
+    "remote_http_cache": "remote_cache",
+    "experimental_repository_cache": "repository_cache",
+    "experimental_build_event_json_file": "build_event_json_file",
+}
+"""Names that some version of Bazel accepts for an option of tfdock's own. The comments name Bazel's source files."""
 
 
 class Resources(Record):
@@ -276,7 +293,10 @@ class Resources(Record):
 class PerFile(Record):
     """Compiler options for the files that match a Bazel label pattern."""
 
-    files: Annotated[str, AfterValidator(no_control_characters)] = Field(
+    # Bazel takes all behind the first `@` for compiler options, and those may run programs.
+    files: Annotated[
+        str, AfterValidator(no_control_characters), Pattern(r"[^@]+", "a list of labels without `@` (`//x.*`)")
+    ] = Field(
         description="Labels or paths as `--per_file_copt` takes them: `+third_party/.*,-//x.*`",
         examples=["+third_party/.*,-//x.*"],
     )

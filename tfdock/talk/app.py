@@ -55,6 +55,15 @@ AllowUntested = Annotated[
     bool, typer.Option("--allow-untested", help="Take combinations that nobody is known to have tested.")
 ]
 
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Write to the cache of unchanged releases: later builds ship what this source writes there "
+        "(`tfdock explain trust-shared`).",
+    ),
+]
+
 
 def _folder(text: str) -> Path:
     # A shell's variable that is not set; to Path it is the current folder.
@@ -63,6 +72,25 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
+AllowPath = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--allow-path",
+        help="Let profiles name files of this folder too, outside their own project; may be given again.",
+        metavar="DIR",
+        show_default=False,
+        parser=_folder,
+    ),
+]
+AllowEndpoint = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-endpoint",
+        help="Let profiles name this remote cache or executor; may be given again.",
+        metavar="URL",
+        show_default=False,
+    ),
+]
 Wheelhouse = Annotated[
     Path | None,
     typer.Option(
@@ -147,11 +175,11 @@ def settings_for(**flags: Any) -> Settings:
     return settings.load({name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()})
 
 
-def preparer_for(settings: Settings, *, allow_untested: bool = False) -> Preparer:
+def preparer_for(settings: Settings, *, allow_untested: bool = False, trusted: bool = False) -> Preparer:
     from tfdock.do.machine import local_machine
     from tfdock.do.prepare import Preparer
 
-    return Preparer(settings, local_machine(), allow_untested=allow_untested)
+    return Preparer(settings, local_machine(), allow_untested=allow_untested, trusted=trusted)
 
 
 def knowledge_for(settings: Settings) -> KnowledgeBase:

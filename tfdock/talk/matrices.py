@@ -117,17 +117,33 @@ def looked_for(
     repositories: Sequence[ImageRef] | None = None,
     failed: Callable[[NetworkError], object] = unanswered,
 ) -> Cells:
-    """The same cells, each with where its wheel is; by default all repositories are asked that there are for them."""
+    """The same cells, each with where its wheel is; by default all repositories of the settings are asked."""
     from tfdock.do import matrix_status
 
-    where = settings_with(cells, settings).repositories if repositories is None else repositories
+    where = settings.repositories if repositories is None else repositories
     return matrix_status.looked_for(cells, _house(settings), where, check=check, failed=failed)
 
 
-def settings_with(cells: Cells, settings: Settings) -> Settings:
-    """The settings, with the matrix's own registry among those where wheels are looked for."""
+def tell_registry(cells: Cells, settings: Settings) -> None:
+    """Say that the registry of a matrix is not asked, where no setting names it.
+
+    A matrix may be a stranger's: wheels are taken from registries of the settings alone.
+    """
     own = cells.matrix.ci.registry
-    return replace(settings, registries=(*settings.registries, own)) if own else settings
+    if own and own not in settings.registries:
+        node = cells.matrix.document.at_field("ci.registry")
+        told = Problem(
+            code="matrix-registry-not-allowed",
+            message=f"the matrix's registry {own} is not asked for wheels: no setting names it",
+            fix=f"if you trust it, name it: `--registry {own}`, `TFDOCK_REGISTRIES={own}`, or `registries: [{own}]` "
+            "in the configuration file",
+            severity="warning",
+            file=cells.matrix.file,
+            line=node.line,
+            column=node.column,
+            field="ci.registry",
+        )
+        console.show_problems([told])
 
 
 # --- building -------------------------------------------------------------------------------------------------------
@@ -180,7 +196,7 @@ def build_matrix(
     """
     started = time.monotonic()
     cells = choice.cells(settings, preparer, check)
-    settings = settings_with(cells, settings)
+    tell_registry(cells, settings)
     todo = [cell for cell in cells.wanted if cell.status == "missing"]
     console.say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to build")
     expected = {str(cell.name): cell.seconds for cell in todo}

@@ -85,6 +85,7 @@ def _values(document: Mapping[str, Any]) -> dict[str, object]:
         "failures": failures[:_AT_THE_TOP],
         "more_failures": len(failures[_AT_THE_TOP:]),
         "checks": checks,
+        "told_by_wheel": ", ".join(_text(name) for name in document.get("told_by_wheel") or ()),
         "pictures": list(pictures(rows, code or {})),
         "no_picture": _no_picture(code, document.get("coverage")),
         "limits": limits_of(rows),

@@ -1,1 +1,1 @@
-tfdock cache push "$TFDOCK_CACHE:$TFDOCK_CACHE_TAG"
+tfdock cache push --domain all "$TFDOCK_CACHE:$TFDOCK_CACHE_TAG"

@@ -1,7 +1,5 @@
-set --
-while IFS= read -r wheel; do
-  set -- "$@" "$wheel"
-done <tfdock-ci/wheels.txt
-if [ $# -gt 0 ]; then
+# Each wheel must be what its record says, or nothing is pushed.
+set -- "$TFDOCK_WHEELHOUSE"/*.whl
+if [ -e "$1" ]; then
   tfdock image push "$@" "$TFDOCK_REGISTRY"
 fi

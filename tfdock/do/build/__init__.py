@@ -14,6 +14,7 @@ from tfdock.decide.estimate import expectation
 from tfdock.decide.lock import LockFile, Pin
 from tfdock.decide.plan import BuildPlan, with_resources
 from tfdock.decide.sizing import Resources, size
+from tfdock.decide.trust import RELEASE
 from tfdock.do import events, journal
 from tfdock.do.build import compiling, image, publishing
 from tfdock.do.build.run import Run
@@ -21,12 +22,13 @@ from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import Engine, EngineInfo
 from tfdock.do.failures import file_error, gib, make_folder
 from tfdock.do.machine import engine_data
+from tfdock.do.results import RunFolders
 from tfdock.do.room import Room
 from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps, ready
 from tfdock.do.watch import Limit, Stop
-from tfdock.do.workspace import Wheelhouse
-from tfdock.errors import EngineError, Interrupted, TfdockError
+from tfdock.do.workspace import Wheelhouse, make_private
+from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
 from tfdock.model import Machine
 
 if TYPE_CHECKING:
@@ -115,7 +117,16 @@ class Builder:
         """The finished build of that very plan, by that very lock, if it is in the wheelhouse; asks no engine."""
         record = self.wheelhouse.finished(plan.build_id, plan.fingerprint)
         by_lock = record is not None and (lock is None or record.get("lock") == lock.sha256)
-        return self._result(plan, "up-to-date", record) if record and by_lock else None
+        return self._result(plan, "up-to-date", record) if record and by_lock and self._trusts(plan, record) else None
+
+    def _trusts(self, plan: BuildPlan, record: Mapping[str, Any]) -> bool:
+        """Return whether a build of the same fingerprint may stand for a plan's: one of another domain may not.
+
+        What was pulled is trusted as its registry is, which the settings name.
+        """
+        if self.wheelhouse.pulled_from(record):
+            return True
+        return record.get("plan", {}).get("trust", {}).get("domain", RELEASE) in (RELEASE, plan.trust.name)
 
     def build(
         self,
@@ -176,11 +187,13 @@ class Builder:
         with self._own_files(), self._run(plan, tree) as run:
             run.timed("image", lambda: image.have(run))
             spec = run.container_spec(plan.phases[1])
-            container = run.steps.carrier.create(
-                replace(spec, command=command, network=self.settings.network, terminal=True)
-            )
+            spec = replace(spec, command=command, network=self.settings.network, terminal=True)
             ready()
-            return self.engine.attach(container)
+            try:
+                return self.engine.attach(run.steps.carrier.create(spec))
+            except EngineError as error:
+                spec = run.without_overlay(spec, error)
+                return self.engine.attach(run.steps.carrier.create(spec))
 
     def pins(self, plan: BuildPlan, tree: Path | None) -> tuple[Pin, ...]:
         """Build a plan's image, no further, and return what it holds: Bazel, packages, Python requirements, tools."""
@@ -243,19 +256,20 @@ class Builder:
     @contextmanager
     def _run(self, plan: BuildPlan, tree: Path | None) -> Iterator[Run]:
         """A run: known to the journal while it lives, cleaned up when it ends, well or not."""
-        ready(self.engine, self.engine_info, self.settings.state_dir, self.listen)
+        ready(self.engine, self.engine_info, self.settings, self.listen)
         name = journal.new_run_id()
-        output, staging = self.cache.output(name), self.wheelhouse.staging(name)
+        own, staged = self.cache.output(name), self.wheelhouse.staging(name)
         entry = journal.RunEntry(
             run=name,
             build_id=plan.build_id,
-            staging=str(staging),
-            output=str(output),
+            staging=str(staged),
+            output=str(own),
             engine=self.engine_info.id,
         )
         # One log a run: another try, or a shell, leaves the log of the wheel that is here alone.
         log_path = self.wheelhouse.record_folder(plan.build_id, plan.fingerprint) / f"{name}.log"
         make_folder(log_path.parent)
+        make_private(staged.parent)
         # Unbuffered: a disk that runs full shall be noticed in the phase that fills it, not when the log is closed.
         with (
             ExitStack() as locks,
@@ -263,34 +277,40 @@ class Builder:
             log_path.open("wb", buffering=0) as log,
         ):
             self.log = log_path
-            papers = self._papers(plan, log_path)
+            papers, folders = self._papers(plan, log_path), RunFolders.made(own, staged)
             try:
                 steps = self._steps(plan, name, log)
+                self._tell_shared(plan)
                 locks.enter_context(self.cache.in_use(waiting=steps.waiting("image", "has the cache for itself")))
                 yield Run(
                     builder=self,
                     plan=plan,
                     tree=tree,
                     steps=steps,
-                    staging=staging,
-                    output=output,
+                    folders=folders,
                     log=log_path,
                     locks=locks,
                 )
             except BaseException as error:
                 papers.failed(error)
-                kept = self._keeps(error, output)
+                kept = self._keeps(error, folders)
                 # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later. An
                 # engine that does not answer is not asked, for minutes, for what it cannot do.
                 if not isinstance(error, EngineError) or self.engine.ping():
                     with suppress(TfdockError, OSError):
                         journal.clean(self.settings.state_dir, entry, self.engine, keep_output=kept)
                 if kept:
-                    told = f"the output base is kept in {output}; `tfdock cache prune` removes it"
+                    told = f"the output base is kept in {own}; `tfdock cache prune` removes it"
                     self.listen(events.Notice(text=told))
                 raise
             papers.over()
             self._clean(entry)
+
+    def _tell_shared(self, plan: BuildPlan) -> None:
+        """Tell that a build writes to the cache of `release`, though it is not one."""
+        if plan.trust.shared:
+            message = f"this build writes to the cache of `release`: {'; '.join(plan.trust.reasons)}"
+            self.listen(events.Notice(text=str(Problem(code="trust-shared", message=message))))
 
     def _papers(self, plan: BuildPlan, log: Path) -> Papers:
         """What `tfdock report --bundle` finds of a run that ends badly."""
@@ -310,10 +330,10 @@ class Builder:
         )
         return papers
 
-    def _keeps(self, error: BaseException, output: Path) -> bool:
-        """Whether what a build left in its output base is for somebody to look at."""
+    def _keeps(self, error: BaseException, folders: RunFolders) -> bool:
+        """Return whether what a build left in its output base is for somebody to look at."""
         failed = isinstance(error, TfdockError) and not isinstance(error, Interrupted)
-        return self.settings.keep_output == "failed" and failed and (output / "base").is_dir()
+        return self.settings.keep_output == "failed" and failed and folders.output.has_folder("base")
 
     def _steps(self, plan: BuildPlan, name: str, log: BinaryIO) -> Steps:
         limit = self.limit_from_now(plan)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from tfdock.decide.plan import EXTERNAL, BuildPlan, unpacking, with_resources
 from tfdock.decide.sizing import after_memory
+from tfdock.do.beneath import open_up, remove_folder
 from tfdock.do.build import image
 from tfdock.do.build.run import Run
-from tfdock.do.cache import DiskCache, check_writable
+from tfdock.do.cache import check_writable
 from tfdock.do.cache import use as cache_use
+from tfdock.do.cache.downloads import removed_downloads
 from tfdock.do.failures import make_folder
 from tfdock.do.locking import held
-from tfdock.do.workspace import remove_folder
-from tfdock.errors import BuildFailed, NetworkError, OutOfMemory
+from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem
 
 _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
 """Codes of failures that another source ref may not have."""
@@ -40,11 +40,20 @@ def _fetched(run: Run) -> None:
     """Fetch, one build after the other: Bazels that fill one repository cache get in each other's way."""
     waiting = run.steps.waiting("fetch", "fetches into the same cache")
     lock = run.builder.cache.root / "locks" / "repository"
+    repository = run.repository or run.builder.cache.repository
     with held(lock, "the repository cache", alone=True, waiting=waiting):
         if run.builder.engine_info.local:  # an engine elsewhere has its caches there
-            check_writable(run.repository or run.builder.cache.repository, 3)
+            open_up(repository.resolve(), 3)
+            check_writable(repository, 3)
         _external(run)
-        run.carry_out(run.plan.phases[0])
+        began = cache_use.now(run.disk.about)
+        try:
+            run.carry_out(run.plan.phases[0])
+        finally:
+            if run.builder.engine_info.local:
+                for name in removed_downloads(repository, began):
+                    message = f"removed {name} from the repository cache: it is not what its name says"
+                    run.tell(str(Problem(code="repository-cache-changed", message=message)))
 
 
 def _external(run: Run) -> None:
@@ -52,15 +61,14 @@ def _external(run: Run) -> None:
     archive = run.given.external() if run.given else None
     if archive is None:
         return
-    make_folder(run.staging)
-    file = run.staging / EXTERNAL
-    with file.open("wb") as sink:
+    folder = run.folders.own / "given"
+    make_folder(folder)
+    with (folder / EXTERNAL.pattern).open("wb") as sink:
         for chunk in archive:
             sink.write(chunk)
-    spec = run.container_spec(run.plan.phases[1])
-    unpack = replace(spec, name=f"{spec.name}-unpack", command=unpacking())
+    unpack = run.beside("unpack", unpacking(), given=folder)
     run.contain(unpack, "fetch", "what repository rules fetched")
-    file.unlink()
+    remove_folder(folder)
 
 
 def in_cache(run: Run) -> None:
@@ -69,7 +77,7 @@ def in_cache(run: Run) -> None:
     if not builder.engine_info.local:
         _compiled(run)
         return
-    with cache_use.watched(DiskCache(builder.cache.root, run.toolchain), run.plan.build_id, run.name) as watch:
+    with cache_use.watched(run.disk, run.plan.build_id, run.name) as watch:
         if not watch.seen:
             run.tell(f"{builder.cache.root} keeps no times of access: {cache_use.UNSEEN}")
         _compiled(run)
@@ -78,12 +86,11 @@ def in_cache(run: Run) -> None:
 
 def _compiled(run: Run) -> None:
     """Compile; once more, with half the jobs and from the cache, if something was killed for memory."""
-    from tfdock.do import happened
-
     builder = run.builder
     # Asked again: other builds may have ended, or begun, since this one did.
     plan = builder.fitted(run.plan)
-    run.cache_was_empty = builder.engine_info.local and happened.is_empty(builder.cache.disk(run.toolchain).folder)
+    caches = [one for one in (run.disk, run.disk.release) if one]
+    run.cache_was_empty = builder.engine_info.local and all(one.is_empty() for one in caches)
     try:
         _attempt(run, plan)
     except OutOfMemory as error:
@@ -91,7 +98,7 @@ def _compiled(run: Run) -> None:
         if less is None:
             raise
         run.tell(f"{error.problems[0].message}; compiling again with {less.jobs}, from the cache")
-        remove_folder(run.staging)
+        run.folders.staging.remove()
         run.steps.forget()
         _attempt(run, with_resources(plan, less, builder.knowledge))
 

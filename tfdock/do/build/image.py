@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tfdock.decide import lock as locks
 from tfdock.decide.plan import described_toolchain, toolchain_key
+from tfdock.decide.trust import as_json as trust_json
 from tfdock.do import journal
+from tfdock.do.build import overlay
 from tfdock.do.build.run import Run
 from tfdock.do.cache import check_writable
-from tfdock.do.engine import BASE_LABEL, RUN_LABEL, Cancel, ContainerSpec, ImageBuild, ImageInfo
+from tfdock.do.engine import (
+    BASE_LABEL,
+    RUN_LABEL,
+    TOOLCHAIN_LABEL,
+    Cancel,
+    ContainerSpec,
+    ImageBuild,
+    ImageInfo,
+)
 from tfdock.do.locking import held
 from tfdock.do.source import context_archive
 from tfdock.errors import BuildFailed, Incompatible, Interrupted, Problem
@@ -21,6 +32,8 @@ from tfdock.errors import BuildFailed, Incompatible, Interrupted, Problem
 if TYPE_CHECKING:
     from tfdock.do.offline import Given
 
+_REASONS = 8
+"""Reasons of a trust domain that are noted beside its cache."""
 _RUNNING = re.compile(rb" ---> Running in ([0-9a-f]{12})\s*\Z")
 """What the builder says before a step; whatever else says it names no container of ours."""
 
@@ -32,41 +45,72 @@ def have(run: Run) -> None:
     lock = run.builder.settings.state_dir.absolute() / "locks" / f"image-{base}"
     waiting = run.steps.waiting("image", f"builds an image on {wanted} too")
     with held(lock, "the image", alone=True, waiting=waiting):
-        name = _given(run, run.given) if run.given else _made(run)
-        _read(run, name)
+        found = _given(run, run.given) if run.given else _made(run)
+        _read(run, found)
         problem = locks.moved(run.lock.lock.of(*locks.INSTALLED), run.installed, run.lock.path) if run.lock else None
         if problem:
             raise Incompatible(problem)
 
 
-def _given(run: Run, given: Given) -> str:
-    """The image out of a bundle, with all else that the bundle has; its name."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An image: its name, for people, and the sum of what its toolchain stage wrote down."""
+
+    name: str
+    toolchain: str
+
+
+def _given(run: Run, given: Given) -> _Found:
+    """Return the image out of a bundle, after all that the bundle has was provided.
+
+    Its toolchain is the word of whoever made the bundle: there is no toolchain stage to ask.
+    """
     given.supply.provide(run.steps, run.builder.settings)
     run.image, run.base_digest = given.image(run.engine), given.build.base_digest
-    return given.build.image.name
+    image = run.engine.image(run.image)
+    return _Found(given.build.image.name, image.labels.get(TOOLCHAIN_LABEL, "") if image else "")
 
 
-def _made(run: Run) -> str:
-    """The image built, unless it is there; its name."""
+def _made(run: Run) -> _Found:
+    """Return the image, built unless it is there.
+
+    Its stages are built one by one, because each has other rights: the toolchain stage knows nothing of the source,
+    and once the source may run there is no network.
+    """
     plan, settings, base = run.plan, run.builder.settings, _base(run)
     # The name is for people. What is looked into and what compiles is the id: another run may move the name.
     name = plan.image_name if run.attempts == 1 else f"{plan.image_name}-{run.attempts}"
     built = run.engine.image(name)
-    if built and not run.fresh and built.labels.get(BASE_LABEL) == base.id:
+    if built and not run.fresh and built.labels.get(BASE_LABEL) == base.id and built.labels.get(TOOLCHAIN_LABEL):
         run.image = built.id
-        return name
-    arguments = {"BASE_IMAGE": base.id}
-    arguments |= {"SOURCE_REF": run.source_ref} if run.source_ref else {}
-    arguments |= {"SOURCE_FRESH": run.fresh} if run.fresh and plan.resolution.source.kind != "path" else {}
-    request = ImageBuild(
-        context=lambda: context_archive(plan.context, run.tree),
-        build_args=arguments,
+        return _Found(name, built.labels[TOOLCHAIN_LABEL])
+    local = plan.resolution.source.kind == "path"
+    of_base = {"BASE_IMAGE": base.id}
+    of_source = of_base | ({"SOURCE_REF": run.source_ref} if run.source_ref else {})
+    of_source |= {"SOURCE_FRESH": run.fresh} if run.fresh and not local else {}
+    stage = ImageBuild(
+        # Without the checkout, which only the last request copies: it is sent once.
+        context=lambda: context_archive(plan.context, None),
+        target="toolchain",
+        build_args=of_base,
         network=settings.network,
         memory=plan.resources.memory,
     )
-    run.image = _built(run, request)
+    # The container stays until the image is whole: clean-ups of others keep an image that a container uses.
+    with _opened(run, _built(run, stage), "toolchain") as read:
+        toolchain = _sum(_toolchain(read, name), read(_PINS) or b"")
+        if not local:
+            _built(run, replace(stage, target="source", build_args=of_source))
+        whole = replace(
+            stage,
+            context=lambda: context_archive(plan.context, run.tree),
+            target=None,
+            build_args=of_source | {"TOOLCHAIN": toolchain},
+            network="none",
+        )
+        run.image = _built(run, whole)
     run.engine.tag(run.image, name)
-    return name
+    return _Found(name, toolchain)
 
 
 def _base(run: Run) -> ImageInfo:
@@ -110,39 +154,81 @@ class _Noted:
         return line
 
 
-def _read(run: Run, image: str) -> None:
-    """The toolchain's identity and all else that the image wrote down; the container is never started."""
-    engine, labels = run.engine, {RUN_LABEL: run.name}
+_TOOLCHAIN, _PINS = "/opt/tfdock/toolchain", "/opt/tfdock/pins"
+_COMMIT = re.compile(rb"\s*([0-9a-f]{40,64})\s*")
+
+
+@contextmanager
+def _opened(run: Run, image: str, name: str) -> Iterator[Callable[[str], bytes | None]]:
+    """Give a function that reads a file of an image, out of a container that is never started.
+
+    After an error the container stays for the run's own clean-up, which asks no engine that is lost.
+    """
+    engine = run.engine
     container = engine.create(
-        ContainerSpec(name=f"tfdock-{run.name}-look", image=run.image, command=("true",), labels=labels)
+        ContainerSpec(name=f"tfdock-{run.name}-{name}", image=image, command=("true",), labels={RUN_LABEL: run.name})
     )
-    try:
-        toolchain = engine.read_file(container, "/opt/tfdock/toolchain")
-        found = engine.read_file(container, "/opt/tfdock/source")
-        pins = engine.read_file(container, "/opt/tfdock/pins")
-        name = locks.requirements_file(run.plan.resolution.python)
-        requirements = engine.read_file(container, f"/tf/tensorflow/{name}")
-    finally:
-        engine.remove(container)
+    yield lambda path: engine.read_file(container, path)
+    engine.remove(container)
+
+
+def _toolchain(read: Callable[[str], bytes | None], image: str) -> bytes:
+    """Return the toolchain file of an image. Raises BuildFailed (`image-incomplete`) if there is none."""
+    toolchain = read(_TOOLCHAIN)
     if toolchain is None:
         raise BuildFailed(
             Problem(
                 code="image-incomplete",
-                message=f"the image {image} holds no /opt/tfdock/toolchain",
+                message=f"the image {image} holds no {_TOOLCHAIN}",
                 fix="remove the image and build again",
+            )
+        )
+    return toolchain
+
+
+def _sum(toolchain: bytes, pins: bytes) -> str:
+    return hashlib.sha256(f"{len(toolchain)} ".encode() + toolchain + pins).hexdigest()
+
+
+def _read(run: Run, image: _Found) -> None:
+    """Read what the image wrote down of its toolchain, and which source was found.
+
+    Raises BuildFailed (`image-incomplete`), and (`toolchain-changed`) if the image's own files are not those that the
+    toolchain stage wrote, before any source was there.
+    """
+    name = locks.requirements_file(run.plan.resolution.python)
+    with _opened(run, run.image, "look") as read:
+        toolchain, pins = _toolchain(read, image.name), read(_PINS) or b""
+        found, requirements = read("/opt/tfdock/source"), read(f"/tf/tensorflow/{name}")
+    if _sum(toolchain, pins) != image.toolchain:
+        raise BuildFailed(
+            Problem(
+                code="toolchain-changed",
+                message=f"the image {image.name} does not hold the toolchain files that its toolchain stage wrote: "
+                "a later image step changed the files",
+                fix=f"read the source's ./configure and patches, remove the image (`docker rmi {image.name}`), "
+                "and build again",
             )
         )
     run.toolchain, run.toolchain_file = toolchain_key(toolchain), toolchain
     _take_disk_cache(run)
-    run.source_found = (found or b"").decode("ascii", "replace").strip()
-    run.installed = locks.installed(toolchain, pins or b"", {name: requirements} if requirements else {})
+    commit = _COMMIT.fullmatch(found or b"")
+    run.source_found = commit[1].decode() if commit else ""
+    run.installed = locks.installed(toolchain, pins, {name: requirements} if requirements else {})
 
 
 def _take_disk_cache(run: Run) -> None:
-    """Hold the toolchain's disk cache with others, until the run ends, so that nobody takes things out of it."""
-    disk = run.builder.cache.disk(run.toolchain)
-    waiting = run.steps.waiting("image", f"has the disk cache {disk.key} for itself")
-    run.locks.enter_context(disk.held(alone=False, waiting=waiting))
+    """Hold the build's disk cache with others, until the run ends, so that nobody takes things out of it."""
+    trust = run.plan.trust
+    disk, release = run.disk, run.builder.cache.disk(run.toolchain)
+    waiting = run.steps.waiting("image", f"has the disk cache {release.key} for itself")
+    run.locks.enter_context(release.held(alone=False, waiting=waiting))
+    if not trust.is_release:
+        run.locks.enter_context(overlay.over_release(run, disk, release))
     if run.builder.engine_info.local:
         check_writable(disk.folder, 2)
-    disk.describe({**described_toolchain(run.toolchain_file), "base": str(run.plan.resolution.base)})
+    about = {**described_toolchain(run.toolchain_file), "base": str(run.plan.resolution.base)}
+    before = disk.description().get("trust", {}).get("reasons", [])
+    # Who shared `release` once has shared it for good.
+    told = replace(trust, reasons=tuple(dict.fromkeys([*map(str, before), *trust.reasons]))[-_REASONS:])
+    disk.describe({**about, "trust": trust_json(told)})

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from tfdock import __version__
 from tfdock.decide.estimate import weight
 from tfdock.decide.plan import BuildPlan, as_json, described_toolchain
+from tfdock.do.beneath import remove_folder
 from tfdock.do.build.run import Run
 from tfdock.do.source import listing_hash, tree_listing
 from tfdock.do.steps import announced
-from tfdock.do.workspace import WheelFile, remove_folder, write_atomically
+from tfdock.do.workspace import WheelFile, write_atomically
 from tfdock.inspect import build_record
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def sealed(run: Run) -> Sealed:
     stopper = run.steps.stopper(gently=lambda: run.steps.give_up("seal"))
     wheels = run.steps.watch(
         run.title("seal"),
-        lambda _: seal.sealed_wheels(run.plan, run.staging, run.name),
+        lambda _: seal.sealed_wheels(run.plan, run.folders, run.name),
         stopper,
         on_engine=False,
     )
@@ -65,9 +66,10 @@ def _verified(run: Run, wheels: Sealed) -> dict[str, Any]:
         steps=run.steps,
         info=builder.engine_info,
         settings=builder.settings,
-        folder=run.output / "verify",
+        folder=run.folders.own / "verify",
         memory=min(MEMORY, run.plan.resources.memory),
         given=run.given.images if run.given else None,
+        bundle=run.given.identity if run.given else "",
     )
     found = [verify.verified_build(bench, builder.knowledge, run.plan, path) for path in wheels]
     run.seconds["verify"] = round(builder.clock() - began, 3)
@@ -96,7 +98,7 @@ def _account(run: Run, record: Mapping[str, Any]) -> Account:
 
     traces = happened.Traces(
         run=run.name,
-        staging=run.staging,
+        results=run.folders.results,
         log=run.log,
         compiling=announced(run.title("compile")),
         toolchain=run.toolchain_file,

@@ -11,16 +11,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfdock.decide.estimate import Expectation
 from tfdock.decide.lock import LockFile, Pin
-from tfdock.decide.plan import REPOSITORY_CACHE, SOURCE, BuildPlan, Phase
+from tfdock.decide.plan import (
+    DISK_CACHE,
+    DOWNLOADS,
+    GIVEN,
+    REPOSITORY_CACHE,
+    SOURCE,
+    STAGING,
+    BuildPlan,
+    Phase,
+)
 from tfdock.do import events
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, Engine
-from tfdock.do.failures import Failures, make_folder
+from tfdock.do.failures import Failures
+from tfdock.do.results import RunFolders, make_sources
 from tfdock.do.steps import Steps
-from tfdock.errors import EngineError, Interrupted, NetworkError, TfdockError
-from tfdock.model import Mount
+from tfdock.errors import EngineError, Interrupted, NetworkError, Problem, TfdockError
+from tfdock.model import Expected, Mount
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
+    from tfdock.do.cache import DiskCache
     from tfdock.do.offline import Given
     from tfdock.do.remote import Link
 
@@ -34,8 +45,7 @@ class Run:
     builder: Builder
     plan: BuildPlan
     steps: Steps
-    staging: Path
-    output: Path
+    folders: RunFolders
     log: Path
     locks: ExitStack
     """What the run holds of the cache until it ends."""
@@ -54,6 +64,8 @@ class Run:
     compiled_with: list[dict[str, Any]] = field(default_factory=list)
     """The limits of each attempt to compile, and how it ended."""
     image: str = ""
+    overlay: str = ""
+    """The volume that shows the domain's disk cache over the one of `release`; empty where there is none."""
     installed: tuple[Pin, ...] = ()
     """What the image holds, by its own account."""
     toolchain: str = ""
@@ -69,6 +81,11 @@ class Run:
     def name(self) -> str:
         """The run's id."""
         return self.steps.run
+
+    @property
+    def disk(self) -> DiskCache:
+        """The disk cache of its toolchain and its trust domain."""
+        return self.builder.cache.disk(self.plan.trust.cache_key(self.toolchain))
 
     @property
     def engine(self) -> Engine:
@@ -125,18 +142,20 @@ class Run:
     def container_spec(self, phase: Phase, plan: BuildPlan | None = None) -> ContainerSpec:
         """The container of a phase, with its folders made and filled in."""
         plan = plan or self.plan
-        folders = {
-            **({"{cache}/repository": str(self.repository)} if self.repository else {}),
-            "{cache}": str(self.builder.cache.root),
-            "{output}": str(self.output),
-            "{staging}": str(self.staging),
+        cache, folders = self.builder.cache, self.folders
+        places = {
+            "{cache}/repository": os.path.realpath(self.repository or cache.repository),
+            "{cache}/disk": os.path.realpath(cache.root / "disk"),
+            "{output}": folders.output.make().mount_source,
+            "{staging}": folders.staging.make().mount_source,
+            "{results}": str(folders.results),
+            "{remote}": str(folders.own / "remote"),
             "{toolchain}": self.toolchain,
         }
-        mounts = tuple(_filled(mount, folders) for mount in phase.mounts)
-        if self.repository or self.given:  # what is here, and not what an engine elsewhere has
-            mounts = tuple(_own(one) if one.target == REPOSITORY_CACHE else one for one in mounts)
-        for mount in mounts:
-            make_folder(Path(mount.source))
+        mounts = tuple(self._own(_filled(mount, places)) for mount in phase.mounts)
+        make_sources(mounts)
+        if self.overlay:
+            mounts = tuple(self._overlaid(one) if one.target == DISK_CACHE else one for one in mounts)
         network = self.builder.settings.network if phase.network and not self.given else "none"
         return ContainerSpec(
             name=f"tfdock-{self.name}-{phase.name}",
@@ -153,6 +172,19 @@ class Run:
             pids=plan.resources.pids,
         )
 
+    def beside(
+        self, name: str, command: tuple[str, ...], *leaves: Expected, given: Path | None = None
+    ) -> ContainerSpec:
+        """Return the container of another command in the place of Bazel's compile phase. It has no disk cache.
+
+        It leaves the results `leaves`, and reads the folder `given` of the host.
+        """
+        spec = self.container_spec(self.plan.phases[1])
+        mounts = [one for one in spec.mounts if one.target not in (DISK_CACHE, STAGING)]
+        mounts += [replace(one, results=leaves) for one in spec.mounts if leaves and one.target == STAGING]
+        mounts += [Mount(source=str(given), target=GIVEN, read_only=True, given=True)] if given else []
+        return replace(spec, name=f"{spec.name}-{name}", command=command, mounts=tuple(mounts))
+
     def carry_out(self, phase: Phase, plan: BuildPlan | None = None) -> None:
         """Run a phase in its container to the end; return only if it ended well."""
         with self._linked(phase) as link:
@@ -162,10 +194,50 @@ class Run:
         self, spec: ContainerSpec, phase: str, title: str, *, tap: Link | None = None, plan: BuildPlan | None = None
     ) -> None:
         """Run a container to its end, and remove it; raises what tells of its failure."""
-        state, memory = self.steps.container(spec, phase, title, tap=tap)
+        try:
+            state, memory = self.steps.container(spec, phase, title, tap=tap)
+        except EngineError as error:
+            spec = self.without_overlay(spec, error)
+            state, memory = self.steps.container(spec, phase, title, tap=tap)
         if state.exit_code != 0 or memory:
             raise self.failures(phase, plan).of_container(state.exit_code, memory=memory)
         self.engine.remove(state.id)
+
+    def stands_alone(self, why: str) -> None:
+        """Tell that the build cannot read the cache of `release`, and what that costs."""
+        message = f"the disk cache {self.disk.key} cannot be laid over the one of `release`"
+        fix = "to share the cache on purpose, build with `--trust`"
+        what = "this domain compiles everything once itself"
+        self.tell(str(Problem(code="disk-cache-alone", message=f"{message} ({why}): {what}", fix=fix)))
+
+    def _overlaid(self, mount: Mount) -> Mount:
+        return replace(mount, source=self.overlay, kind="volume")
+
+    def without_overlay(self, spec: ContainerSpec, error: EngineError) -> ContainerSpec:
+        """Return the container with the domain's own disk cache alone, where the engine refused the overlay.
+
+        Raises the error where something else is the cause.
+        """
+        if not self.overlay or error.problems[0].code != "volume-mount-refused":
+            raise error
+        self.overlay = ""
+        self.stands_alone(error.problems[0].message)
+        folder = os.path.realpath(self.disk.folder)
+        mounts = (
+            replace(one, source=folder, kind="bind") if one.target == DISK_CACHE else one for one in spec.mounts
+        )
+        return replace(spec, mounts=tuple(mounts))
+
+    def _own(self, mount: Mount) -> Mount:
+        """Return the mount; a repository cache of the run's own goes to an engine elsewhere, and comes back."""
+        if mount.target != REPOSITORY_CACHE or not (self.repository or self.given):
+            return mount
+        mount = replace(mount, volume="", given=True)
+        if self.repository is None or self.builder.engine_info.local:
+            return mount
+        back = came_back(self.repository)
+        source = os.path.realpath(back if back.is_dir() else self.repository)
+        return replace(mount, source=source, results=() if mount.read_only else (DOWNLOADS,), kept=str(back))
 
     @contextmanager
     def _linked(self, phase: Phase) -> Iterator[Link | None]:
@@ -175,20 +247,23 @@ class Run:
             return
         from tfdock.do import remote
 
-        with remote.linked(self.plan.remote, self.builder.settings, self.output, self.builder.listen) as link:
+        folder = self.folders.own / "remote"
+        with remote.linked(self.plan.remote, self.builder.settings, folder, self.builder.listen) as link:
             try:
                 yield link
             finally:
                 self.remote = link.facts
 
 
-def _own(mount: Mount) -> Mount:
-    """A repository cache that goes to the container and comes back."""
-    return replace(mount, volume="", given=True, results=("content_addressable/sha256/*/*",))
+def came_back(repository: Path) -> Path:
+    """Return the folder in which a repository cache comes back from an engine elsewhere."""
+    return repository.with_name(f"{repository.name}-back")
 
 
-def _filled(mount: Mount, folders: Mapping[str, str]) -> Mount:
-    source = mount.source
-    for name, value in folders.items():
-        source = source.replace(name, value)
-    return replace(mount, source=source, volume=mount.volume.replace("{toolchain}", folders["{toolchain}"]))
+def _filled(mount: Mount, places: Mapping[str, str]) -> Mount:
+    def filled(text: str) -> str:
+        for name, value in places.items():
+            text = text.replace(name, value)
+        return text
+
+    return replace(mount, source=filled(mount.source), kept=filled(mount.kept), volume=filled(mount.volume))

@@ -3,10 +3,15 @@
 <cache>/CACHEDIR.TAG                    says what it is, and that tfdock made it
 <cache>/repository/                     Bazel's downloads, shared by all builds
 <cache>/disk/<toolchain key>/           Bazel's disk cache: its own files and nothing else
-<cache>/disk/<toolchain key>.about/     which toolchain that is, and what the builds with it used
+<cache>/disk/<toolchain key>-<domain>/  the same of a trust domain other than `release`
+<cache>/disk/….about/                   which toolchain and domain that is, and what the builds with it used
+<cache>/disk/….work/                    the kernel's own, where a domain's cache lies over the one of `release`
 <cache>/output/<run id>/                a run's output base, as long as it lives or is kept
 <cache>/dependencies/, knowledge/, verify/    what trials of wheels fetched, tables as read, logs of trials
 <cache>/locks/                          kernel locks
+
+Code in containers writes to `repository`, to the disk caches and to the output bases. So no path in them is ever used
+by name: `tfdock.do.beneath` opens each part of it without following a link.
 """
 
 from __future__ import annotations
@@ -22,9 +27,11 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from tfdock.decide.trust import RELEASE, split_key
+from tfdock.do.beneath import Beneath, Found
 from tfdock.do.failures import make_folder
 from tfdock.do.locking import held
-from tfdock.do.workspace import write_atomically
+from tfdock.do.workspace import make_private, write_atomically
 from tfdock.errors import BuildFailed, Problem, ProfileError
 from tfdock.inspect.action_cache import LARGEST, Malformed
 
@@ -37,14 +44,16 @@ _PARTS = ("repository", "disk", "output", "downloads", "dependencies", "knowledg
 """Folders that hold something; beside them only the tag and the locks."""
 _KNOWN = frozenset({*_PARTS, "locks", TAG, "lost+found"})
 """What a cache folder may hold; the last one is the file system's, where the folder is one of its own."""
-_BEING_MADE = (f".{TAG}.", ".tfdock-probe")
+_BEING_MADE = f".{TAG}."
 """What another run that opens the folder at the same moment has there for a moment."""
-_KEY = re.compile(r"[0-9a-f]{16}")
+_KEY = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _HALF_WRITTEN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 """Bazel writes an entry under such a name, and renames it when it is whole."""
 _OLD_ACTION = "ac_"
 _DEPTH = 3
+_DEEPEST = 100
+"""Folders within each other whose size counts."""
 
 Waiting = Callable[[str], None]
 
@@ -59,7 +68,8 @@ class Entry:
 
     kind: str
     digest: str
-    path: Path
+    name: str
+    """Within the disk cache."""
     size: int
     written: int
     read: int
@@ -72,15 +82,35 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class DiskCache:
-    """Bazel's disk cache of one toolchain."""
+    """Bazel's disk cache of one toolchain and one trust domain. `key` names both."""
 
     cache: Path
     key: str
 
     @property
+    def toolchain(self) -> str:
+        """The toolchain key."""
+        return split_key(self.key)[0]
+
+    @property
+    def domain(self) -> str:
+        """The name of the trust domain."""
+        return split_key(self.key)[1]
+
+    @property
+    def release(self) -> DiskCache | None:
+        """The disk cache that lies below this one; None for that one itself."""
+        return None if self.domain == RELEASE else DiskCache(self.cache, self.toolchain)
+
+    @property
     def folder(self) -> Path:
-        """What Bazel sees."""
+        """What Bazel sees, or writes to where it sees another cache below."""
         return self.cache / "disk" / self.key
+
+    @property
+    def work(self) -> Path:
+        """What the kernel needs beside it, where it lies over another cache."""
+        return self.cache / "disk" / f"{self.key}.work"
 
     @property
     def about(self) -> Path:
@@ -92,12 +122,38 @@ class DiskCache:
         path = self.cache / "locks" / f"disk-{self.key}"
         return held(path, f"the disk cache {self.key}", alone=alone, waiting=waiting)
 
+    def opened(self) -> Beneath:
+        """Open its folder; raises OSError."""
+        return opened(self.folder)
+
     def entries(self) -> Iterator[Entry]:
         """Its files, in both layouts that Bazel has had; links are foreign, what disappears meanwhile is left out.
 
         Raises OSError for a folder that cannot be read: what is in it is not known, which is not nothing.
         """
-        yield from _entries(self.folder, "", _DEPTH)
+        try:
+            folder = self.opened()
+        except FileNotFoundError:
+            return
+        with folder:
+            # `ac` before `cas`: a build writes an action last, so what a listed one needs is there when looked for.
+            for found in folder.entries(_DEPTH):
+                if not is_whiteout(found):
+                    yield _entry(found)
+
+    def is_empty(self) -> bool:
+        """Return whether there is nothing in it; raises OSError."""
+        return next(self.entries(), None) is None
+
+    def open(self, name: str) -> BufferedReader:
+        """Open an entry, to look at without that counting as a use; raises OSError, for a link too."""
+        with self.opened() as folder:
+            return folder.open(name, unnoticed=True)
+
+    def message(self, name: str) -> bytes:
+        """Read what should be a message of the action cache; raises Malformed for one too large, and OSError."""
+        with self.open(name) as file:
+            return checked_message(file.read(LARGEST + 1))
 
     def describe(self, toolchain: Mapping[str, Any]) -> None:
         """Note which toolchain it is for."""
@@ -123,6 +179,8 @@ class CacheFolder:
         Raises ProfileError (`cache-foreign`) for a folder that holds anything else: it is not touched.
         """
         root = path.absolute()
+        with suppress(OSError):  # told by what comes next
+            make_private(root)
         make_folder(root)
         folder = cls(root)
         if not folder.is_ours:
@@ -199,17 +257,23 @@ def folders(folder: Path) -> list[Path]:
     return [Path(one.path) for one in found if one.is_dir(follow_symlinks=False)]
 
 
-def folder_size(folder: Path) -> int:
+def folder_size(path: Path) -> int:
     """Bytes of all files in a folder, links not followed; what disappears or cannot be read counts nothing."""
-    size, open_ones = 0, [os.fspath(folder)]
-    while open_ones:
-        with suppress(OSError):
-            for one in _listed(open_ones.pop()):
-                if one.is_dir(follow_symlinks=False):
-                    open_ones.append(one.path)
-                else:
-                    with suppress(OSError):
-                        size += one.stat(follow_symlinks=False).st_size
+    with suppress(OSError), Beneath.opened(path) as folder:
+        return size_of(folder)
+    return 0
+
+
+def size_of(folder: Beneath, depth: int = _DEEPEST) -> int:
+    """The same of an open folder."""
+    size = 0
+    with suppress(OSError):
+        for found in folder.entries():
+            if not stat.S_ISDIR(found.status.st_mode):
+                size += found.status.st_size
+            elif depth:
+                with suppress(OSError), folder.folder(found.name) as below:
+                    size += size_of(below, depth - 1)
     return size
 
 
@@ -222,46 +286,52 @@ def read_json(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def open_unnoticed(path: Path) -> BufferedReader:
-    """An entry's file, to look at without that counting as a use; raises OSError, for a link too."""
-    return open(path, "rb", opener=_unnoticed)
+def opened(path: Path) -> Beneath:
+    """Open a part of a cache that containers write to; the part itself may be a link to a larger disk."""
+    return Beneath.opened(path.resolve())
 
 
-def read_message(path: Path) -> bytes:
-    """A file that should be a message of the action cache; raises Malformed where it is too large, and OSError."""
-    with open_unnoticed(path) as file:
-        data = file.read(LARGEST + 1)
+def checked_message(data: bytes) -> bytes:
+    """Return a message of the action cache; raises Malformed for one that is larger than any."""
     if len(data) > LARGEST:
         raise Malformed(f"it has more than the {LARGEST} bytes that such an entry may have")
     return data
 
 
-def _unnoticed(path: str, flags: int) -> int:
-    flags |= os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        return os.open(path, flags | os.O_NOATIME)
-    except PermissionError:  # another user's file
-        return os.open(path, flags)
+def is_whiteout(found: Found) -> bool:
+    """Return whether this is how the kernel notes that an entry of the cache below was removed."""
+    return stat.S_ISCHR(found.status.st_mode) and found.status.st_rdev == 0
 
 
-def check_writable(folder: Path, depth: int) -> None:
+def check_writable(path: Path, depth: int) -> None:
     """Raise BuildFailed for a folder there, so many levels down, in which this user cannot write.
 
     Bazel runs as this user: on such a one it fails, or keeps nothing and compiles all of it the next time too.
     """
-    folder = folder.resolve()  # the whole part of a cache may be a link to a larger disk
-    if not folder.is_dir():
-        return
-    if not os.access(folder, os.W_OK | os.X_OK):
+    with suppress(FileNotFoundError), opened(path) as folder:
+        _check_writable(folder, depth)
+
+
+def _check_writable(folder: Beneath, depth: int) -> None:
+    if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fileno()):
         raise BuildFailed(_not_writable(folder))
-    for one in folders(folder) if depth else ():
-        check_writable(one, depth - 1)
+    for found in folder.entries() if depth else ():
+        if stat.S_ISDIR(found.status.st_mode):
+            try:
+                below = folder.folder(found.name)
+            except FileNotFoundError:
+                continue
+            except PermissionError:
+                raise BuildFailed(_not_writable(folder, found)) from None
+            with below:
+                _check_writable(below, depth - 1)
 
 
-def _not_writable(folder: Path) -> Problem:
-    about, here = folder.stat(), os.geteuid()
+def _not_writable(folder: Beneath, within: Found | None = None) -> Problem:
+    about, here = within.status if within else os.fstat(folder.fileno()), os.geteuid()
+    path = folder.path / within.name if within else folder.path
     why, way = f"it belongs to user {about.st_uid}", f"`sudo chown -R {here}:{os.getegid()}` the cache"
-    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+    if os.fstatvfs(folder.fileno()).f_flag & os.ST_RDONLY:
         why, way = "its file system is read-only", "have it mounted so that it can be written to"
     elif about.st_uid == here:
         why, way = f"its mode is {stat.filemode(about.st_mode)}", "`chmod -R u+rwX` the cache"
@@ -269,7 +339,7 @@ def _not_writable(folder: Path) -> Problem:
         way = f"was a build run as another user? {way}"
     return Problem(
         code="folder-not-writable",
-        message=f"cannot write to {folder}: {why}",
+        message=f"cannot write to {path}: {why}",
         fix=f"{way}, or give another (`--cache-dir`)",
     )
 
@@ -286,28 +356,17 @@ def _listed(folder: os.PathLike[str] | str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _stat(one: os.DirEntry[str]) -> os.stat_result | None:
-    try:
-        return one.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-def _entries(folder: Path, inside: str, depth: int) -> Iterator[Entry]:
-    # `ac` before `cas`: a build writes an action last, so what a listed one needs is there when it is looked for.
-    for one in _listed(folder):
-        if one.is_dir(follow_symlinks=False) and depth:
-            yield from _entries(folder / one.name, f"{inside}{one.name}/", depth - 1)
-        elif (found := _stat(one)) is not None:
-            kind, digest = _named(inside, one.name) if one.is_file(follow_symlinks=False) else ("foreign", "")
-            yield Entry(
-                kind=kind,
-                digest=digest,
-                path=folder / one.name,
-                size=found.st_size,
-                written=found.st_mtime_ns,
-                read=found.st_atime_ns,
-            )
+def _entry(found: Found) -> Entry:
+    inside, slash, last = found.name.rpartition("/")
+    kind, digest = _named(inside + slash, last) if found.is_plain else ("foreign", "")
+    return Entry(
+        kind=kind,
+        digest=digest,
+        name=found.name,
+        size=found.status.st_size,
+        written=found.status.st_mtime_ns,
+        read=found.status.st_atime_ns,
+    )
 
 
 def _named(inside: str, name: str) -> tuple[str, str]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.decide import pruning
 from tfdock.decide.tools import NATIVE
-from tfdock.do.cache import CacheFolder, DiskCache, Entry, folder_size, folders, open_unnoticed, read_message
-from tfdock.do.cache.use import forget, uses
-from tfdock.do.workspace import remove_folder
+from tfdock.do.beneath import remove_folder
+from tfdock.do.cache import CacheFolder, DiskCache, Entry, folder_size, folders, opened, size_of
+from tfdock.do.cache.use import clear_work, forget, uses
 from tfdock.inspect import action_cache
 from tfdock.inspect.action_cache import EMPTY, ActionResult, Malformed
 
@@ -44,6 +44,8 @@ class Listing:
     results: dict[str, ActionResult] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     """Actions that are no such message: why."""
+    below: dict[str, Entry] = field(default_factory=dict)
+    """Blobs of the cache that lies below, which its actions may need too."""
 
     @property
     def size(self) -> int:
@@ -61,9 +63,20 @@ class Listing:
         result = self.results[key]
         found = [digest.hash for digest in (*result.files, *result.trees)]
         for tree in result.trees:
-            if (entry := self.blobs.get(tree.hash)) is not None:
-                found += [digest.hash for digest in action_cache.tree_files(read_message(entry.path))]
+            if self.has(tree.hash):
+                found += [digest.hash for digest in action_cache.tree_files(self._message(tree.hash))]
         return tuple(digest for digest in dict.fromkeys(found) if digest != EMPTY)
+
+    def has(self, digest: str) -> bool:
+        """Return whether the blob is here or in the cache below."""
+        return digest in self.blobs or digest in self.below
+
+    def _message(self, digest: str) -> bytes:
+        """Read a blob, here or below, that should be a message; raises Malformed and OSError."""
+        if (entry := self.blobs.get(digest)) is not None:
+            return self.disk.message(entry.name)
+        assert self.disk.release is not None
+        return self.disk.release.message(self.below[digest].name)
 
     def contents(self) -> pruning.Contents:
         """The same, to decide with. What cannot be read needs nothing."""
@@ -90,20 +103,19 @@ class Listing:
 
     def is_native(self, key: str) -> bool:
         """Whether an action compiled for the CPU of the machine that it ran on, which its key does not name."""
-        command = self.blobs.get(self._command(key) or "")
-        if command is None:
+        command = self._command(key)
+        if command is None or not self.has(command):
             return False
         with suppress(Malformed, OSError):
-            return NATIVE.search(read_message(command.path).decode("latin-1")) is not None
+            return NATIVE.search(self._message(command).decode("latin-1")) is not None
         return False
 
     def _command(self, key: str) -> str | None:
         """The blob that says what an action ran, where the cache has the action's own message."""
-        action = self.blobs.get(key)
-        if action is None:
+        if not self.has(key):
             return None
         with suppress(Malformed, OSError):
-            command = action_cache.command_of(read_message(action.path))
+            command = action_cache.command_of(self._message(key))
             return command.hash if command else None
         return None
 
@@ -111,6 +123,8 @@ class Listing:
 def listing(disk: DiskCache) -> Listing:
     """Look through a disk cache; every action is read, no blob but the few that name others."""
     found = Listing(disk)
+    below = disk.release.entries() if disk.release else ()
+    found.below = {entry.digest: entry for entry in below if entry.kind == "blob"}
     for entry in disk.entries():
         if entry.kind == "action":
             found.actions[entry.digest] = entry
@@ -120,7 +134,7 @@ def listing(disk: DiskCache) -> Listing:
             (found.half if entry.kind == "half" else found.foreign).append(entry)
     for key, entry in list(found.actions.items()):
         try:
-            found.results[key] = action_cache.action_result(read_message(entry.path))
+            found.results[key] = action_cache.action_result(disk.message(entry.name))
         except FileNotFoundError:
             del found.actions[key]
         except (Malformed, OSError) as error:
@@ -143,7 +157,7 @@ def outputs(cache: CacheFolder) -> list[Output]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something about an entry. `kind`: `poisoned` (other bytes than its name says), `truncated`, `unreadable`,
+    """Something about an entry. `kind`: `damaged` (other bytes than its name says), `truncated`, `unreadable`,
     `incomplete` (an action whose outputs are gone: a miss to Bazel, no harm) or `foreign` (nothing of Bazel's)."""
 
     toolchain: str
@@ -190,12 +204,12 @@ def verified(disk: DiskCache, *, repair: bool = False, check: Callable[[], None]
         blobs=len(found.blobs),
         size=found.size,
         findings=tuple(sorted(findings, key=lambda one: (not one.harms, one.kind, one.path))),
-        removed=_removed(doomed) if repair else 0,
+        removed=_removed(disk, doomed) if repair else 0,
     )
 
 
 def _finding(entry: Entry, disk: DiskCache, kind: str, text: str) -> Finding:
-    return Finding(toolchain=disk.key, kind=kind, path=entry.path, text=text)
+    return Finding(toolchain=disk.key, kind=kind, path=disk.folder / entry.name, text=text)
 
 
 def _bad_blobs(found: Listing, check: Callable[[], None]) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -205,16 +219,16 @@ def _bad_blobs(found: Listing, check: Callable[[], None]) -> Iterator[tuple[str,
     with ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, len(blobs), _BATCH):
             some = blobs[start : start + _BATCH]
-            for entry, amiss in zip(some, pool.map(lambda one: _amiss_in(one, sizes), some), strict=True):
+            for entry, amiss in zip(some, pool.map(lambda one: _amiss_in(found.disk, one, sizes), some), strict=True):
                 check()
                 if amiss:
                     yield entry.digest, amiss
 
 
-def _amiss_in(entry: Entry, sizes: Mapping[str, int]) -> tuple[str, str] | None:
+def _amiss_in(disk: DiskCache, entry: Entry, sizes: Mapping[str, int]) -> tuple[str, str] | None:
     """Kind and text of what is wrong with a blob; nothing with one that is gone."""
     try:
-        with open_unnoticed(entry.path) as file:
+        with disk.open(entry.name) as file:
             value = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         return None
@@ -224,7 +238,7 @@ def _amiss_in(entry: Entry, sizes: Mapping[str, int]) -> tuple[str, str] | None:
         return None
     if entry.size < sizes.get(entry.digest, 0):
         return "truncated", f"{entry.size} of {sizes[entry.digest]} bytes"
-    return "poisoned", f"its bytes have the sha256 {value}"
+    return "damaged", f"its bytes have the sha256 {value}"
 
 
 def _amiss(found: Listing, key: str, bad: Mapping[str, object]) -> tuple[str, str] | None:
@@ -238,18 +252,19 @@ def _amiss(found: Listing, key: str, bad: Mapping[str, object]) -> tuple[str, st
     except (Malformed, OSError):
         needed = tuple(digest.hash for digest in (*found.results[key].files, *found.results[key].trees))
     poisoned = [digest for digest in needed if digest in bad]
-    missing = [digest for digest in needed if digest not in found.blobs and digest != EMPTY]
+    missing = [digest for digest in needed if not found.has(digest) and digest != EMPTY]
     if poisoned or missing:
         what = f"{poisoned[0]} is not sound" if poisoned else f"{len(missing)} of its outputs are gone"
         return "incomplete", what
     return None
 
 
-def _removed(entries: Iterable[Entry]) -> int:
+def _removed(disk: DiskCache, entries: Iterable[Entry]) -> int:
     count = 0
-    for entry in entries:
-        entry.path.unlink(missing_ok=True)
-        count += 1
+    with suppress(FileNotFoundError), disk.opened() as folder:
+        for entry in entries:
+            folder.remove(entry.name)
+            count += 1
     return count
 
 
@@ -296,7 +311,7 @@ def prune(
     found = [listing(disk) for disk in cache.disks()]
     half = [entry for one in found for entry in one.half]
     old = list(_old_downloads(cache, before)) if before is not None else []
-    downloads = sum(folder_size(path) for path in old)
+    downloads = sum(one.size for one in old)
     gone = sum(entry.size for entry in half) + sum(output.size for output in left_over) + downloads
     others = folder_size(cache.root) - gone
     decided = pruning.prune(
@@ -306,10 +321,12 @@ def prune(
         before=before,
     )
     if not dry_run:
-        for path in (*(output.path for output in left_over), *old):
-            remove_folder(path)
-        _removed(half)
+        for output in left_over:
+            remove_folder(output.path)
+        for download in old:
+            download.remove()
         for listed, disk in zip(found, decided.disks, strict=True):
+            _removed(listed.disk, listed.half)
             _carry_out(listed, disk)
     return Pruned(
         disks=decided.disks,
@@ -321,21 +338,37 @@ def prune(
     )
 
 
-def _old_downloads(cache: CacheFolder, before: float) -> Iterator[Path]:
-    """The folders of downloads that were last fetched or read before that moment."""
-    repository = cache.root / "repository" / "content_addressable" / "sha256"
-    for folder in (*folders(cache.root / "dependencies"), *folders(repository)):
-        with suppress(FileNotFoundError):
-            # A folder's own time of access tells only that somebody listed it.
-            files = [path.stat() for path in folder.glob("*")]
-            if max([folder.stat().st_mtime, *(max(file.st_mtime, file.st_atime) for file in files)]) < before:
-                yield folder
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Download:
+    """A download that is to go: its part of the cache, its name in there, its bytes."""
+
+    part: Path
+    name: str
+    size: int
+
+    def remove(self) -> None:
+        with suppress(FileNotFoundError), opened(self.part) as folder:
+            folder.remove_folder(self.name)
+
+
+def _old_downloads(cache: CacheFolder, before: float) -> Iterator[_Download]:
+    """The downloads that were last fetched or read before that moment."""
+    for part, inside in ((cache.root / "dependencies", ""), (cache.repository, "content_addressable/sha256")):
+        with suppress(OSError), opened(part) as top, top.folder(inside) as parent:
+            for found in parent.entries():
+                with suppress(OSError), parent.folder(found.name) as folder:
+                    # A folder's own time of access tells only that somebody listed it.
+                    files = [one.status for one in folder.entries()]
+                    times = [found.status.st_mtime, *(max(file.st_mtime, file.st_atime) for file in files)]
+                    if max(times) < before:
+                        name = f"{inside}/{found.name}" if inside else found.name
+                        yield _Download(part=part, name=name, size=size_of(folder))
 
 
 def _carry_out(found: Listing, decided: pruning.Pruned) -> None:
     # Actions first: a blob without its action is waste, an action without its blob is a broken promise.
-    _removed(found.actions[key] for key in decided.actions)
-    _removed(found.blobs[digest] for digest in decided.blobs)
+    _removed(found.disk, (found.actions[key] for key in decided.actions))
+    _removed(found.disk, (found.blobs[digest] for digest in decided.blobs))
     for build_id in decided.configurations:
         forget(found.disk, build_id)
     stays = len(found.actions) - len(decided.actions) + len(found.blobs) - len(decided.blobs) + len(found.foreign)
@@ -346,10 +379,14 @@ def _carry_out(found: Listing, decided: pruning.Pruned) -> None:
 def remove_disk(disk: DiskCache) -> None:
     """Remove a disk cache with all that is known of it; the caller holds its lock alone."""
     remove_folder(disk.folder)
+    clear_work(disk)
     remove_folder(disk.about)
 
 
 def clean(cache: CacheFolder) -> None:
     """Remove everything that a cache holds; the tag and the locks stay. Under `alone`."""
+    for disk in cache.disks():
+        remove_disk(disk)
     for name in cache.parts():
-        remove_folder(cache.root / name)
+        with suppress(PermissionError) if name == "disk" else nullcontext():  # see `clear_work`
+            remove_folder(cache.root / name)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.decide import cache_push
+from tfdock.decide.trust import RELEASE, in_domains
+from tfdock.do.beneath import remove_folder
 from tfdock.do.cache import CacheFolder
 from tfdock.do.cache.layers import StoredCache
 from tfdock.do.cache.sending import Inventory, Pushed, Say, Sending, inventory
@@ -23,7 +25,6 @@ from tfdock.do.failures import file_error
 from tfdock.do.locking import held
 from tfdock.do.registry import web
 from tfdock.do.watch import Stop
-from tfdock.do.workspace import remove_folder
 from tfdock.errors import Locked, NetworkError, Problem
 from tfdock.inspect.cache_layers import Layers, Shelf
 from tfdock.model import Digest
@@ -84,8 +85,11 @@ class Exchange:
 
     # --- pull ---------------------------------------------------------------------------------------------------
 
-    def pull(self, keys: Iterable[str]) -> list[Pulled]:
-        """Restore what is missing here of these toolchains, of all that the registry has where none is named."""
+    def pull(self, keys: Iterable[str], domains: Iterable[str] = (RELEASE,)) -> list[Pulled]:
+        """Restore what is missing here of these disk caches.
+
+        Where none is named, it is all that the registry has of these trust domains.
+        """
         with self._own_files(), self._stage() as stage:
             found = self.stored.read()
             if found is None:
@@ -98,7 +102,7 @@ class Exchange:
                     )
                 )
             shelves = found[0].shelves
-            wanted = list(dict.fromkeys(keys)) or list(shelves)
+            wanted = list(dict.fromkeys(keys)) or [key for key in shelves if in_domains(key, domains)]
             absent = [key for key in wanted if key not in shelves]
             if absent:
                 raise NetworkError(

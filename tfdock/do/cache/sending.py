@@ -11,8 +11,7 @@ from pathlib import Path
 
 from tfdock.decide import cache_push
 from tfdock.decide.cache_push import Action
-from tfdock.do import cache
-from tfdock.do.cache import DiskCache, open_unnoticed, read_message
+from tfdock.do.cache import DiskCache
 from tfdock.do.cache import care as cache_care
 from tfdock.do.cache.layers import Parcel, StoredCache
 from tfdock.inspect import action_cache
@@ -64,32 +63,32 @@ class Inventory:
         self.incomplete += len(left) - len(self.actions) + (1 if entry.is_action else 0)
 
     def read(self, entry: Entry) -> Iterator[bytes]:
-        """The bytes of an entry; raises Changed where it has gone."""
-        try:
-            with open_unnoticed(self.disk.folder / entry.name) as file:
+        """The bytes of an entry, here or in the cache below; raises Changed where it has gone."""
+        for disk in filter(None, (self.disk, self.disk.release)):
+            with suppress(FileNotFoundError), disk.open(entry.name) as file:
                 while piece := file.read(_READ):
                     yield piece
-        except FileNotFoundError:
-            raise Changed(entry) from None
+                return
+        raise Changed(entry)
 
 
 def inventory(disk: DiskCache) -> Inventory:
     """Look through a disk cache; reads every action, and no blob but the few that name others."""
     listing = cache_care.listing(disk)
     found = Inventory(disk)
-    for digest, entry in listing.blobs.items():
-        found.blobs[digest] = Entry(name_of(disk, entry), entry.size, digest)
+    # What its actions take from the cache below goes along: who pulls may not have it.
+    for digest, entry in (listing.below | listing.blobs).items():
+        found.blobs[digest] = Entry(entry.name, entry.size, digest)
     for key, entry in listing.actions.items():
         if listing.is_native(key):
             found.native += 1
             continue
         with suppress(action_cache.Malformed, FileNotFoundError, KeyError):
-            data = read_message(entry.path)
-            name = name_of(disk, entry)
+            data = disk.message(entry.name)
             # Newer Bazels know the empty blob without a file; older ones may look for it.
             found.actions.append(
                 Action(
-                    entry=Entry(name, len(data), hashlib.sha256(data).hexdigest()),
+                    entry=Entry(entry.name, len(data), hashlib.sha256(data).hexdigest()),
                     blobs=(*listing.needs(key), EMPTY),
                 )
             )
@@ -172,11 +171,6 @@ class Sending:
 
     def results(self) -> list[Pushed]:
         return list(self.told.values())
-
-
-def name_of(disk: DiskCache, entry: cache.Entry) -> str:
-    """Where an entry lies in its disk cache."""
-    return str(entry.path)[len(str(disk.folder)) + 1 :]
 
 
 def megabytes(size: int) -> str:

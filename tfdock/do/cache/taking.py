@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.do.cache import DiskCache, read_message
+from tfdock.do.beneath import Beneath
+from tfdock.do.cache import DiskCache, checked_message
 from tfdock.do.cache.layers import StoredCache
-from tfdock.do.cache.sending import Say, megabytes, name_of
+from tfdock.do.cache.sending import Say, megabytes
+from tfdock.do.failures import make_folder
 from tfdock.do.machine import free_disk
 from tfdock.errors import DiskFull, Problem
 from tfdock.inspect import action_cache
@@ -47,13 +49,13 @@ class Taking:
     blobs: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, Path] = field(default_factory=dict)
     """Actions that have arrived, and are not to be seen yet."""
-    folders: dict[str, Path] = field(default_factory=dict)
 
     def restored(self, shelf: Shelf) -> Pulled:
         """Restore what is missing of a shelf, pack by pack."""
+        make_folder(self.disk.folder)
         for one in self.disk.entries():
             if one.kind in ("action", "blob"):
-                self._has(name_of(self.disk, one))
+                self._has(one.name)
         tables = [self.stored.contents(pack) for pack in shelf.packs]
         sizes = {entry.name: entry.size for table in tables for entry in table.entries}
         before = sizes.keys() & self.here
@@ -121,33 +123,33 @@ class Taking:
                     yield entry, path
 
     def _show(self, name: str, file: Path) -> None:
-        inside, _, last = name.rpartition("/")
-        target = self._folder(inside) / last
-        # What a build here has found out meanwhile about an action is as good.
-        if name.startswith("ac") and target.exists():
-            file.unlink()
-        else:
-            file.replace(target)
+        with self.disk.opened() as folder:
+            # What a build here has found out meanwhile about an action is as good.
+            if name.startswith("ac") and _is_there(folder, name):
+                file.unlink()
+            else:
+                folder.receive(file, name)
         self._has(name)
-
-    def _folder(self, inside: str) -> Path:
-        """A folder of the disk cache, which is there afterwards."""
-        if inside not in self.folders:
-            self.folders[inside] = self.disk.folder / inside
-            self.folders[inside].mkdir(parents=True, exist_ok=True)
-        return self.folders[inside]
 
     def _is_complete(self, file: Path) -> bool:
         """Whether all that an action needs is here."""
         try:
-            result = action_cache.action_result(read_message(file))
+            result = action_cache.action_result(checked_message(file.read_bytes()))
             needed = [*result.files, *result.trees]
             if not self._has_all(needed):
                 return False
-            trees = [self.disk.folder / self.blobs[one.hash] for one in result.trees if one.hash != EMPTY]
-            return self._has_all(one for tree in trees for one in action_cache.tree_files(read_message(tree)))
+            trees = [self.blobs[one.hash] for one in result.trees if one.hash != EMPTY]
+            return self._has_all(one for tree in trees for one in action_cache.tree_files(self.disk.message(tree)))
         except (action_cache.Malformed, FileNotFoundError):
             return False
 
     def _has_all(self, needed: Iterable[action_cache.Digest]) -> bool:
         return all(one.hash in self.blobs or one.hash == EMPTY for one in needed)
+
+
+def _is_there(folder: Beneath, name: str) -> bool:
+    try:
+        folder.status(name)
+    except FileNotFoundError:
+        return False
+    return True

@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock.decide.pruning import Configuration
-from tfdock.do.cache import DiskCache
+from tfdock.do.beneath import Beneath, Found, remove_folder
+from tfdock.do.cache import DiskCache, is_whiteout
 from tfdock.do.failures import make_folder
 from tfdock.do.workspace import write_atomically
+from tfdock.inspect.action_cache import LARGEST
 
 UNSEEN = "what builds take from it cannot be seen, so that `tfdock cache prune` keeps all of it but what is old"
 _DIGEST = 32
@@ -62,7 +64,7 @@ def watched(disk: DiskCache, build_id: str, run: str) -> Iterator[Watch]:
     """
     make_folder(disk.about / "builds")
     watch = Watch(seen=reads_are_seen(disk.about))
-    began = _now(disk.about)
+    began = now(disk.about)
     with suppress(OSError):  # a folder that cannot be read, which is Bazel's to tell
         fold(disk)
     try:
@@ -88,7 +90,7 @@ def reads_are_seen(folder: Path) -> bool:
         probe.unlink(missing_ok=True)
 
 
-def _now(folder: Path) -> int:
+def now(folder: Path) -> int:
     """The time by the file system's own clock, in nanoseconds: the kernel stamps files by ticks, which lag behind."""
     stamp = folder / f"stamp.{os.getpid()}-{threading.get_native_id()}"
     try:
@@ -101,13 +103,54 @@ def _now(folder: Path) -> int:
 def fold(disk: DiskCache, since: int | None = None) -> frozenset[str]:
     """Make the time of each entry's last read its time of last change; the actions used since then (nanoseconds)."""
     used = set()
-    for entry in disk.entries():
-        if entry.read > entry.written:
-            with suppress(OSError):  # gone meanwhile, or another user's
-                os.utime(entry.path, ns=(entry.read, entry.read), follow_symlinks=False)
-        if entry.kind == "action" and since is not None and entry.used >= since:
-            used.add(entry.digest)
+    with suppress(FileNotFoundError), disk.opened() as folder:
+        for entry in disk.entries():
+            if entry.read > entry.written:
+                with suppress(OSError):  # gone meanwhile, or another user's
+                    folder.touch(entry.name, (entry.read, entry.read))
+            if entry.kind == "action" and since is not None and entry.used >= since:
+                used.add(entry.digest)
     return frozenset(used)
+
+
+def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
+    """Remove from a domain's cache what the cache below has as well, of what changed since then (nanoseconds).
+
+    Newer Bazels touch what they take, and the kernel copies a file before it is touched. Returns how many files went.
+    The caller holds the domain's cache alone, and no container has it.
+    """
+    count = 0
+    with disk.opened() as own, release.opened() as below:
+        for found in own.entries(3):
+            if found.status.st_ctime_ns >= since and (is_whiteout(found) or _is_copy(found, own, below)):
+                own.remove(found.name)
+                count += 1
+    return count
+
+
+def clear_work(disk: DiskCache) -> None:
+    """Remove the kernel's own folder beside a domain's cache, as far as this user may; no container has it."""
+    with suppress(OSError):
+        # It belongs to root. An ordinary user can remove it while it is empty.
+        for folder in (disk.work / "work", disk.work):
+            with suppress(FileNotFoundError):
+                folder.rmdir()
+    with suppress(OSError):
+        remove_folder(disk.work)
+
+
+def _is_copy(found: Found, own: Beneath, below: Beneath) -> bool:
+    """Return whether the cache below has a file: an action with the same bytes, or a blob of the same name."""
+    if not found.is_plain:
+        return False
+    with suppress(OSError):
+        if below.status(found.name).st_size != found.status.st_size:
+            return False
+        if not found.name.startswith("ac"):
+            return True  # its name is the hash of its bytes
+        with own.open(found.name, unnoticed=True) as mine, below.open(found.name, unnoticed=True) as theirs:
+            return mine.read(LARGEST) == theirs.read(LARGEST)
+    return False
 
 
 def _note(disk: DiskCache, use: Use, watch: Watch) -> None:

@@ -24,6 +24,9 @@ IMAGE_LABEL = "io.tfdock.image"
 BASE_LABEL = "io.tfdock.base"
 """Label of our images: what the engine called the base they were made from."""
 
+TOOLCHAIN_LABEL = "io.tfdock.toolchain"
+"""Label of our images: the sum of what their toolchain stage wrote down, before any source was in them."""
+
 
 class Cancel:
     """A request to stop, set once from a signal handler or another thread, with hooks that act on it."""
@@ -126,10 +129,14 @@ class ContainerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageBuild:
-    """A classic build: `context` is a whole tar archive with its Dockerfile at `dockerfile`."""
+    """A classic build: `context` is a whole tar archive with its Dockerfile at `dockerfile`.
+
+    `target` is the last stage to build; None builds all.
+    """
 
     context: Callable[[], Iterator[bytes]]
     dockerfile: str = "Dockerfile"
+    target: str | None = None
     build_args: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
     memory: int | None = None
@@ -217,8 +224,12 @@ class Engine(Protocol):
     def get(self, container: str, path: str) -> Iterator[bytes]:
         """A folder of a container, running or not, as a tar archive whose members begin with the folder's name."""
 
-    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
-        """Make a volume, unless there is one of that name."""
+    def create_volume(self, name: str, labels: Mapping[str, str], options: Mapping[str, str] | None = None) -> None:
+        """Make a volume, unless there is one of that name.
+
+        `options` go to the engine's `local` driver, which mounts them when a container starts. Starting raises
+        EngineError (`volume-mount-refused`) where they cannot be mounted.
+        """
 
     def volumes(self, label: str, value: str | None = None) -> list[str]:
         """The names of all volumes that carry the label (with that value), sorted."""

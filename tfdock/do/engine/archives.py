@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-import posixpath
+import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tfdock.errors import EngineError, Problem
+from tfdock.inspect.oci import Malformed
+from tfdock.inspect.plain_tar import BLOCK, Header, header
 
 
 class Body(io.RawIOBase):
@@ -33,20 +36,25 @@ class Body(io.RawIOBase):
 
 
 def image_names(archive: Iterator[bytes]) -> Iterator[str]:
-    """The names that an engine would give the images of such an archive, in whichever form it says them."""
-    with tarfile.open(fileobj=io.BufferedReader(Body(archive)), mode="r|") as tar:
-        for member in tar:
-            path = posixpath.normpath(member.name)
-            if path in _NAMING:
-                content = tar.extractfile(member) if member.isreg() and member.size <= _LONGEST else None
-                if content is None:
-                    raise ValueError(f"{path} is not a regular file of a reasonable size")
-                yield from _NAMING[path](json.loads(content.read()))
+    """Yield the names that an engine gives the images of an archive, from every document that names images.
+
+    Engines read archives with another tar reader and another JSON reader. An archive that two readers could read
+    differently raises Malformed: only the members that `docker save` writes may be in it, each once.
+    """
+    named = False
+    for path, content in _members(io.BufferedReader(Body(archive), _PIECE)):
+        if path in _NAMING:
+            named = named or path == _MANIFEST
+            yield from _NAMING[path](_json(path, content))
+    if not named:  # without it, engines fall back to documents of their own choice
+        raise Malformed(f"{_MANIFEST} is not in it")
 
 
 def _of_manifest(images: Any) -> Iterator[str]:
     for image in images:
-        yield from image["RepoTags"] or ()
+        if "Parent" in image:  # would make the image a cached step of another image's build
+            raise Malformed("an image names its parent")
+        yield from _strings(image["RepoTags"] or [])
 
 
 def _of_repositories(repositories: Any) -> Iterator[str]:
@@ -56,17 +64,137 @@ def _of_repositories(repositories: Any) -> Iterator[str]:
 
 def _of_index(index: Any) -> Iterator[str]:
     for image in index["manifests"]:
-        name = (image.get("annotations") or {}).get("io.containerd.image.name")
-        if name:
-            yield name.removeprefix("docker.io/")
+        notes = image.get("annotations") or {}
+        # containerd takes the second where the first is missing.
+        name = notes.get("io.containerd.image.name") or notes.get("org.opencontainers.image.ref.name")
+        yield from (one.removeprefix("docker.io/") for one in _strings([name] if name else []))
 
 
-_LONGEST = 16 << 20
+def _strings(names: Any) -> list[str]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise Malformed("a name is not text")
+    return names
+
+
+def _json(path: str, content: bytes) -> Any:
+    """Read JSON that Go reads the same way: Go ignores the case of keys, and the last of equal keys counts."""
+
+    def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = {key.casefold(): key for key, _ in pairs}
+        if len(keys) < len(pairs):
+            raise Malformed(f"{path} has a key twice")
+        for folded in keys.keys() & _KEYS.keys():
+            if keys[folded] != _KEYS[folded]:
+                raise Malformed(f"{path} spells the key {_KEYS[folded]} differently")
+        return dict(pairs)
+
+    return json.loads(content.decode("utf-8"), object_pairs_hook=plain)
+
+
+_MANIFEST = "manifest.json"
 _NAMING: Mapping[str, Callable[[Any], Iterator[str]]] = {
-    "manifest.json": _of_manifest,
+    _MANIFEST: _of_manifest,
     "repositories": _of_repositories,
     "index.json": _of_index,
 }
+_KEYS = {key.casefold(): key for key in ("RepoTags", "Parent", "manifests", "annotations")}
+_LONGEST = 16 << 20
+_PIECE = 1 << 20
+
+# What `docker save` writes: a folder for each layer until Docker 24, the OCI layout since then.
+_ID = "[0-9a-f]{64}"
+_PLAIN = re.compile(
+    rf"manifest\.json|repositories|index\.json|oci-layout|{_ID}\.json|{_ID}/(?:VERSION|json|layer\.tar)"
+    rf"|blobs/sha256/{_ID}"
+)
+_FOLDER = re.compile(rf"(?:{_ID}|blobs|blobs/sha256)/?")
+_LAYER_LINK, _LAYER = re.compile(rf"{_ID}/layer\.tar"), re.compile(rf"\.\./{_ID}/layer\.tar")
+
+
+def _members(archive: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
+    """Yield path and content of the documents that name images; raise Malformed for members of no engine."""
+    seen = set[str]()
+    for found in _headers(archive):
+        _check_member(found)
+        path = found.name.removesuffix("/")
+        if path in seen:
+            raise Malformed(f"`{path}` is in it twice")
+        seen.add(path)
+        if path not in _NAMING:
+            _skip(archive, found.size + -found.size % BLOCK)
+        elif found.size > _LONGEST:
+            raise Malformed(f"{path} is too large")
+        else:
+            yield path, _content(archive, found.size)
+    ending = BLOCK
+    while piece := archive.read(_PIECE):
+        if any(piece):
+            raise Malformed("something follows its end")
+        ending += len(piece)
+    if ending < 2 * BLOCK:
+        raise Malformed("it is cut")
+
+
+def _headers(archive: io.BufferedReader) -> Iterator[Header]:
+    """Yield every header up to the first empty block; the caller reads the content before the next header."""
+    while any(block := _exactly(archive, BLOCK)):
+        found = header(block, links=True)
+        if found.kind == "x":
+            if found.size > _LONGEST_EXTENSION or not _EXTENSION.fullmatch(found.name):
+                raise Malformed(_EXTENDED)
+            size = _size(_content(archive, found.size))
+            found = header(_exactly(archive, BLOCK), links=True)
+            if found.kind == "x":
+                raise Malformed(_EXTENDED)
+            found = found if size is None else replace(found, size=size)
+        yield found
+
+
+def _check_member(found: Header) -> None:
+    known = {
+        "0": _PLAIN.fullmatch(found.name) and not found.link,
+        "2": _LAYER_LINK.fullmatch(found.name) and _LAYER.fullmatch(found.link) and not found.size,
+        "5": _FOLDER.fullmatch(found.name) and not found.link and not found.size,
+    }
+    if not known[found.kind]:
+        raise Malformed(f"no engine writes its member `{found.name[:100]!a}`")
+
+
+_EXTENDED = "a member has extended headers that no engine writes"
+_LONGEST_EXTENSION = 8 * BLOCK
+# The name is checked because an engine unpacks an archive that begins like a compressed one.
+_EXTENSION = re.compile(r"(?:[0-9a-z/]+/)?PaxHeaders\.0/[A-Za-z0-9._-]+")
+_RECORD = re.compile(rb"([1-9][0-9]{0,3}) (size|mtime|atime|ctime|uid|gid|uname|gname)=([^\n\0]+)\n")
+
+
+def _size(extension: bytes) -> int | None:
+    """The size that an extended header gives its member, if any: engines write one for layers above 8 GiB."""
+    found, place = dict[bytes, bytes](), 0
+    while place < len(extension):
+        match = _RECORD.match(extension, place)
+        if not match or int(match[1]) != len(match[0]) or match[2] in found:
+            raise Malformed(_EXTENDED)
+        found[match[2]], place = match[3], match.end()
+    size = found.get(b"size")
+    if size is not None and not re.fullmatch(rb"[1-9][0-9]{0,17}", size):
+        raise Malformed("a member has no valid size")
+    return None if size is None else int(size)
+
+
+def _content(archive: io.BufferedReader, size: int) -> bytes:
+    return _exactly(archive, size + -size % BLOCK)[:size]
+
+
+def _skip(archive: io.BufferedReader, size: int) -> None:
+    while size:
+        size -= len(_exactly(archive, min(size, _PIECE)))
+
+
+def _exactly(archive: io.BufferedReader, size: int) -> bytes:
+    data = archive.read(size)
+    if len(data) < size:
+        raise Malformed("it is cut")
+    return data
 
 
 def only_file(archive: Iterator[bytes], path: str) -> bytes:

@@ -1,33 +1,27 @@
-"""Folders of this machine for the containers of an engine elsewhere: volumes there, files carried to them and back.
+"""Folders for the containers of a run: mounted where the engine sees them; elsewhere volumes, filled and emptied.
 
-What comes back is what somebody else's code has left: only regular files of the names that are expected are written
-here, each by us, and no archive is ever unpacked.
+Each mount is checked here, and each result is collected from here.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
-import io
 import itertools
+import os
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 from tfdock.decide.plan import EPOCH
+from tfdock.do import results
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, Engine
-from tfdock.do.engine.archives import Body
-from tfdock.do.failures import make_folder
 from tfdock.errors import EngineError, Problem
 from tfdock.model import Mount
 
 CACHE_LABEL = "io.tfdock.cache"
 """Label of the volumes that all runs share; its value is what they hold."""
 _PIECE = 1 << 20
-_MOST = 100_000
-"""Members of an archive that comes back."""
 
 
 @dataclass
@@ -41,23 +35,43 @@ class Carrier:
     run: str
     local: bool
     _count: Iterator[int] = field(default_factory=itertools.count)
+    _written: set[Path] = field(default_factory=set)
+    """The folders that containers of this run can write to."""
 
     def create(self, spec: ContainerSpec) -> str:
-        """Create a container; its folders are there and belong to its user."""
+        """Create a container; its folders are there and belong to its user.
+
+        Raises EngineError (`mount-refused`) for a folder that could be another one than the run made.
+        """
         if self.local:
+            self._check(spec)
             return self.engine.create(spec)
         volumes = {mount.target: self._volume(mount, spec) for mount in spec.mounts}
         self._fill(spec, volumes)
         mounts = (_there(mount, volumes[mount.target]) for mount in spec.mounts)
         return self.engine.create(replace(spec, mounts=tuple(mounts)))
 
-    def collect(self, container: str, spec: ContainerSpec) -> None:
-        """Bring back what a container has left that has ended."""
-        if self.local:
-            return
+    def _check(self, spec: ContainerSpec) -> None:
+        """Refuse a mount whose source is reached through a link, or lies in a folder that a container could write."""
+        bound = [mount for mount in spec.mounts if mount.kind == "bind"]
+        self._written |= {Path(mount.source) for mount in bound if not mount.read_only}
+        for mount in bound:
+            source = Path(mount.source)
+            if os.path.realpath(source) != mount.source:
+                raise _moved(mount, f"it is really {os.path.realpath(source)}")
+            if not self._written.isdisjoint(source.parents):
+                raise _moved(mount, "a container could write to the folder that it lies in")
+
+    def collect(self, container: str, spec: ContainerSpec) -> list[str]:
+        """Copy the results of a container that has ended; return a sentence for each that is left out."""
+        left_out = []
         for mount in spec.mounts:
-            if mount.results:
-                keep(self.engine.get(container, mount.target), Path(mount.source), mount.results)
+            if mount.results and self.local:
+                left_out += results.from_folder(Path(mount.source), mount.results, Path(mount.kept))
+            elif mount.results:
+                archive = self.engine.get(container, mount.target)
+                left_out += results.from_archive(archive, mount.results, Path(mount.kept))
+        return left_out
 
     # --- there ---
 
@@ -141,57 +155,12 @@ def _file(name: str, path: Path, uid: int, gid: int) -> Iterator[bytes]:
     yield bytes(-size % 512)
 
 
-# --- and back -------------------------------------------------------------------------------------------------------
-
-
-def keep(archive: Iterable[bytes], folder: Path, patterns: Iterable[str]) -> None:
-    """Write an archive's files that have an expected name; raises EngineError for one that is no archive of ours.
-
-    A name is expected if it fits a pattern, part by part. Links, devices and all else are left where they are.
-    """
-    patterns = tuple(patterns)
-    try:
-        with tarfile.open(fileobj=io.BufferedReader(Body(iter(archive)), _PIECE), mode="r|") as tar:
-            for number, member in enumerate(tar):
-                if number >= _MOST:
-                    raise _refused(f"it has more than {_MOST:,} members")
-                name = _expected(member.name, patterns) if member.isreg() else None
-                content = tar.extractfile(member) if name else None
-                if name and content:
-                    _write(folder / name, content)
-    except tarfile.TarError as error:
-        raise _refused(str(error)) from error
-
-
-def _expected(name: str, patterns: Iterable[str]) -> str | None:
-    """The name within the folder, if it is one of those that are expected."""
-    parts = PurePosixPath(name).parts[1:]
-    if not parts or any(part in ("..", "/") or not part.isprintable() for part in parts) or name.startswith("/"):
-        return None
-    for pattern in patterns:
-        wanted = pattern.split("/")
-        if len(wanted) == len(parts) and all(map(fnmatch.fnmatchcase, parts, wanted)):
-            return "/".join(parts)
-    return None
-
-
-def _write(path: Path, content: IO[bytes]) -> None:
-    make_folder(path.parent)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as file:
-            while piece := content.read(_PIECE):
-                file.write(piece)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _refused(why: str) -> EngineError:
+def _moved(mount: Mount, why: str) -> EngineError:
     return EngineError(
         Problem(
-            code="container-file-refused",
-            message=f"what the container left is not taken from the engine: {why}",
-            fix="run the same command again; if it stays, look at the engine's log",
+            code="mount-refused",
+            message=f"{mount.source} is not mounted at {mount.target}: {why}",
+            why="a container gets only folders that this run made, by their real paths",
+            fix="give the wheelhouse and the cache by their real paths; if it stays, report it with the log",
         )
     )

@@ -592,8 +592,11 @@ class DockerEngine:
         with self._stream(f"read {path} out of the container {container}", request) as chunks:
             yield from chunks
 
-    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
-        self._query(f"make the volume {name}", lambda client: client.create_volume(name, labels=dict(labels)))
+    def create_volume(self, name: str, labels: Mapping[str, str], options: Mapping[str, str] | None = None) -> None:
+        def request(client: Sdk) -> object:
+            return client.create_volume(name, driver="local", driver_opts=dict(options or {}), labels=dict(labels))
+
+        self._query(f"make the volume {name}", request)
 
     def volumes(self, label: str, value: str | None = None) -> list[str]:
         wanted = label if value is None else f"{label}={value}"
@@ -678,6 +681,7 @@ def _build_request(request: ImageBuild, upload: Upload) -> Callable[[Sdk], objec
         fileobj=upload,
         custom_context=True,
         dockerfile=request.dockerfile,
+        target=request.target,
         buildargs=dict(request.build_args),
         container_limits=limits,
         network_mode=request.network,

@@ -175,6 +175,7 @@ class FakeEngine:
         )
         self.volume_labels: dict[str, Mapping[str, str]] = {}
         """The volumes that there are, by name. What is in one lies in a folder, which runs are given instead."""
+        self._unmountable: set[str] = set()
         self._containers: dict[str, _Container] = {}
         self._killed: set[str] = set()
         self._failures: dict[str, list[tuple[TfdockError, int]]] = {}
@@ -303,6 +304,8 @@ class FakeEngine:
         found = self._existing(container)
         if found.spec.gpus and not set(self.engine_info.runtimes) - {"runc"}:
             raise _error("gpu-runtime-missing", "the engine has no runtime that gives containers a GPU")
+        if any(mount.source in self._unmountable for mount in found.spec.mounts):
+            raise _error("volume-mount-refused", "the engine cannot mount a volume: it is made of memory")
         seen = self._resolved(found.spec)
         found.start(self.on_run(seen), seen)
         if found.run.oom_killed:
@@ -374,9 +377,11 @@ class FakeEngine:
             tar.add(folder, Path(path).name)
         yield content.getvalue()
 
-    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+    def create_volume(self, name: str, labels: Mapping[str, str], options: Mapping[str, str] | None = None) -> None:
         self._called("create_volume", name)
         self.volume_labels.setdefault(name, labels)
+        if options:
+            self._unmountable.add(name)
 
     def volumes(self, label: str, value: str | None = None) -> list[str]:
         self._called("volumes", label, value)
@@ -450,7 +455,7 @@ class FakeEngine:
         return next((info for info in known if reference == info.id or reference in info.digests), None)
 
     def _built(self, content: bytes, request: ImageBuild, build: FakeBuild) -> str:
-        identity = f"{request.dockerfile} {sorted(request.build_args.items())}".encode()
+        identity = f"{request.dockerfile} {request.target} {sorted(request.build_args.items())}".encode()
         image = f"sha256:{hashlib.sha256(content + identity).hexdigest()}"
         self.images[image] = ImageInfo(id=image, labels=dict(build.labels), size=len(content))
         return image

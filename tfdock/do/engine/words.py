@@ -141,6 +141,13 @@ _REFUSALS = (
         "install the NVIDIA container toolkit where the engine runs",
     ),
     _means(
+        r"failed to mount local volume: (?P<why>.*)",
+        EngineError,
+        "volume-mount-refused",
+        "the engine cannot mount a volume: {why}",
+        "see the engine's log; the folders of the volume must lie on a local disk of its machine",
+    ),
+    _means(
         r"bind source path does not exist: (?P<path>.*)|statfs (?P<other>\S+): no such file or directory",
         EngineError,
         "mount-source-missing",

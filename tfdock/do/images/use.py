@@ -63,7 +63,7 @@ class Use(Lab):
 
     def _scripts(self, request: Mapping[str, object]) -> Path:
         """The folder with the scripts and what they are told, for any user to read."""
-        folder = self._emptied("try")
+        folder = self._folder("try")
         texts = {name: text for name, text in assets.templates().items() if name.startswith("verify/")}
         texts |= {"try.py": assets.templates()["runtime/try.py"], "request.json": json.dumps(request)}
         for name, text in texts.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tarfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,11 @@ from pathlib import Path
 from tfdock import __version__
 from tfdock.decide import lock as locks
 from tfdock.decide.lock import LockFile
+from tfdock.decide.plan import in_domain
 from tfdock.decide.question import LocalSource
+from tfdock.decide.trust import of_bundle
+from tfdock.do.beneath import remove_folder
+from tfdock.do.cache import opened as opened_part
 from tfdock.do.engine import Cancel, Engine
 from tfdock.do.engine.archives import image_names
 from tfdock.do.failures import make_folder
@@ -25,7 +28,6 @@ from tfdock.do.prepare import Prepared, Preparer, Written
 from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps
 from tfdock.do.verify.lab import dependencies
-from tfdock.do.workspace import remove_folder
 from tfdock.errors import DiskFull, EngineError, Incompatible, Problem, ProfileError, VerificationFailed
 from tfdock.inspect.bundle import Build, Image
 
@@ -96,7 +98,7 @@ class Supply:
         try:
             strange = sorted(set(image_names(self.bundle.chunks(self.bundle.index.images))) - own)
             told = f"its images would also be called {', '.join(strange[:3])}" if strange else ""
-        except (tarfile.TarError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             told = f"its images are no archive of images: {error}"
         if told:
             raise VerificationFailed(
@@ -124,13 +126,16 @@ class Supply:
     # --- files ---
 
     def _fill(self, settings: Settings, steps: Steps) -> None:
-        """Bazel's repository cache. What its name says that it holds is written under another name first."""
-        folder = settings.cache_dir.absolute() / "repository"
-        for path, blob in self.bundle.index.repository.items():
-            target = folder / path
-            if not target.exists():
-                steps.check("image")
-                self._write(blob, target)
+        """Put downloads into Bazel's repository cache. Raises NotPlain for a link that a container left there."""
+        path = settings.cache_dir.absolute() / "repository"
+        make_folder(path)
+        with opened_part(path) as folder:
+            for name, blob in self.bundle.index.repository.items():
+                try:
+                    folder.status(name)
+                except FileNotFoundError:
+                    steps.check("image")
+                    folder.write(name, self.bundle.chunks(blob))
 
     def _unpack_wheels(self, settings: Settings, steps: Steps) -> None:
         """What finished wheels require, for the image that they are tried in."""
@@ -139,7 +144,9 @@ class Supply:
             if image is None or build.wheels is None or not build.wheels.requirements:
                 continue
             wanted = build.wheels
-            folder = dependencies(settings, image, wanted.python_tag, wanted.requirements, wanted.limits)
+            folder = dependencies(
+                settings, image, wanted.python_tag, wanted.requirements, wanted.limits, of=self.bundle.index.images
+            )
             if folder.is_dir():
                 continue
             part = folder.with_name(f"{folder.name}.{steps.run}")
@@ -176,6 +183,11 @@ class Given:
     def path(self) -> Path:
         """The bundle."""
         return self.supply.bundle.path
+
+    @property
+    def identity(self) -> str:
+        """The sha256 of its images, which is held against their bytes when they are read."""
+        return self.supply.bundle.index.images
 
     @property
     def images(self) -> Mapping[str, str]:
@@ -234,7 +246,10 @@ def _prepared(found: Bundle, build: Build, mine: Written | None, supply: Supply,
     prepared = preparer.prepare_written(written, partial(locks.pinned, pins=lock.lock.pins if lock else ()))
     if prepared.plan.fingerprint != build.fingerprint:
         raise _outdated(found, build, prepared, preparer.knowledge.version)
-    return replace(prepared, lock=lock, given=Given(supply, build))
+    plan = prepared.plan
+    if not preparer.trusted:
+        plan = in_domain(plan, of_bundle(found.index.images), preparer.knowledge)
+    return replace(prepared, plan=plan, lock=lock, given=Given(supply, build))
 
 
 def _lock(found: Bundle, build: Build) -> LockFile | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -20,10 +21,11 @@ from tfdock.decide.plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpac
 from tfdock.decide.trial import limits_for, limits_of
 from tfdock.do import assets, events, journal, papers
 from tfdock.do.engine import ContainerSpec
-from tfdock.do.failures import file_error, make_folder
+from tfdock.do.failures import file_error
 from tfdock.do.lock import gathered, prepare_locked
-from tfdock.do.offline.packing import NAME, Made, Pack, Packed, Work
+from tfdock.do.offline.packing import NAME, REPOSITORY, Made, Pack, Packed, Work
 from tfdock.do.prepare import Prepared, Preparer, Written
+from tfdock.do.results import RunFolders
 from tfdock.do.room import Room
 from tfdock.do.steps import Steps
 from tfdock.do.verify.bench import Bench
@@ -31,13 +33,14 @@ from tfdock.do.verify.lab import fetched_dependencies, requirements
 from tfdock.do.wheels import inspected
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.inspect import bundle
+from tfdock.model import Expected
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
     from tfdock.do.build.run import Run
 
 _PIP_PACKAGE = f"{SOURCE}/tensorflow/tools/pip_package"
-_REQUIREMENTS = "requirements.json"
+_REQUIREMENTS = Expected(pattern="requirements.json")
 
 
 # --- caches only ----------------------------------------------------------------------------------------------------
@@ -85,9 +88,9 @@ class Bundler:
         entry = journal.RunEntry(run=run, build_id=NAME, staging=str(beside), output=str(folder), engine=engine)
         with self.builder.cache.in_use(), journal.running(settings.state_dir, entry):
             try:
-                for one in (beside, folder / "repository"):
-                    make_folder(one)
-                with (folder / "log").open("wb", buffering=0) as log:
+                folders = RunFolders.made(folder, beside)
+                folders.another(REPOSITORY).make()
+                with (folders.own / "log").open("wb", buffering=0) as log:
                     steps = Steps(
                         engine=self.builder.engine,
                         run=run,
@@ -97,7 +100,7 @@ class Bundler:
                         local=self.builder.engine_info.local,
                         room=Room(places={"the bundle": target.parent}),
                     )
-                    yield Work(steps, folder, beside / target.name)
+                    yield Work(steps, folders.own, folders.staged / target.name)
             finally:
                 # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
                 with suppress(TfdockError, OSError):
@@ -127,7 +130,7 @@ class Bundler:
         pack = partial(self._pack, prepared, written, lock, work)
         self.builder.profile = papers.written(prepared)
         return self.builder.fetch(
-            prepared.plan, prepared.tree, pack, lock=prepared.lock, repository=work.folder / "repository"
+            prepared.plan, prepared.tree, pack, lock=prepared.lock, repository=work.folder / REPOSITORY
         )
 
     def _pinned(self, name: str) -> tuple[Prepared, str | None]:
@@ -177,16 +180,15 @@ class Bundler:
         is tried in its turn. Returns that archive.
         """
         plan = run.plan
-        fetch, compiling = (run.container_spec(phase) for phase in plan.phases[:2])
-        if self._runs(run, _elsewhere(fetch, run.output / "tried"), "fetch without a network"):
+        fetch = run.container_spec(plan.phases[0])
+        if self._runs(run, _elsewhere(run, fetch, "tried"), "fetch without a network"):
             return None
-        packed = replace(compiling, name=f"{compiling.name}-pack", command=packing())
-        unpacked = replace(compiling, name=f"{compiling.name}-unpack", command=unpacking())
-        again = run.output / "again"
+        packed = run.beside("pack", packing(), EXTERNAL)
+        unpacked = run.beside("unpack", unpacking(), given=run.folders.results)
         if not (
             self._runs(run, packed, "what repository rules fetched")
-            and self._runs(run, _elsewhere(unpacked, again), "the same unpacked")
-            and self._runs(run, _elsewhere(fetch, again), "fetch without a network, from what rules fetched")
+            and self._runs(run, _elsewhere(run, unpacked, "again"), "the same unpacked")
+            and self._runs(run, _elsewhere(run, fetch, "again"), "fetch without a network, from what rules fetched")
         ):
             said = next((line for line in reversed(run.steps.errors or run.steps.tail) if line.strip()), "")
             raise BuildFailed(
@@ -199,7 +201,7 @@ class Bundler:
                 )
             )
         target = work.folder / f"{plan.build_id}.external"
-        (run.staging / EXTERNAL).rename(target)
+        shutil.move(run.folders.results / EXTERNAL.pattern, target)
         return target
 
     def _runs(self, run: Run, spec: ContainerSpec, title: str) -> bool:
@@ -226,7 +228,7 @@ class Bundler:
                 steps=run.steps,
                 info=self.builder.engine_info,
                 settings=self.builder.settings,
-                folder=run.output / "verify",
+                folder=run.folders.own / "verify",
             )
             tag = f"cp{plan.resolution.python.replace('.', '')}"
             folder = fetched_dependencies(bench, tag, found.runtime, wanted, limits)
@@ -248,14 +250,13 @@ class Bundler:
         return None
 
     def _said_by_source(self, run: Run) -> list[str] | None:
-        spec = run.container_spec(run.plan.phases[1])
         python = run.plan.resolution.paths.get("python", "python3")
         script = assets.templates()["run/requirements.py"]
-        command = (python, "-c", script, _PIP_PACKAGE, f"{STAGING}/{_REQUIREMENTS}")
-        if not self._runs(run, replace(spec, name=f"{spec.name}-setup", command=command), "what setup.py requires"):
+        command = (python, "-c", script, _PIP_PACKAGE, f"{STAGING}/{_REQUIREMENTS.pattern}")
+        if not self._runs(run, run.beside("setup", command, _REQUIREMENTS), "what setup.py requires"):
             return None
-        with suppress(OSError, ValueError):
-            lines = json.loads((run.staging / _REQUIREMENTS).read_bytes())
+        with suppress(OSError, ValueError, RecursionError):
+            lines = json.loads((run.folders.results / _REQUIREMENTS.pattern).read_bytes())
             if isinstance(lines, list) and all(isinstance(line, str) for line in lines):
                 return lines
         return None
@@ -288,8 +289,10 @@ def _is_bundle(path: Path) -> bool:
     return True
 
 
-def _elsewhere(spec: ContainerSpec, output: Path) -> ContainerSpec:
-    """The same container with another output base."""
-    make_folder(output)
-    mounts = (replace(mount, source=str(output)) if mount.target == OUTPUT else mount for mount in spec.mounts)
-    return replace(spec, name=f"{spec.name}-{output.name}", mounts=tuple(mounts))
+def _elsewhere(run: Run, spec: ContainerSpec, name: str) -> ContainerSpec:
+    """Return the same container with another output base, a folder of that name."""
+    output = run.folders.another(name).make()
+    mounts = (
+        replace(mount, source=output.mount_source) if mount.target == OUTPUT else mount for mount in spec.mounts
+    )
+    return replace(spec, name=f"{spec.name}-{name}", mounts=tuple(mounts))

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock import __version__
+from tfdock.decide.plan import DOWNLOADS
 from tfdock.do import events
+from tfdock.do.build.run import came_back
 from tfdock.do.engine import Cancel, ImageInfo, Output
 from tfdock.do.machine import free_disk
 from tfdock.do.offline.bundle import Writer, file_chunks
 from tfdock.do.prepare import Prepared, Written
+from tfdock.do.results import from_folder
 from tfdock.do.steps import Steps
 from tfdock.do.workspace import file_sha256
 from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockError
@@ -22,6 +25,8 @@ from tfdock.inspect import bundle
 from tfdock.inspect.bundle import Build, Image, Index, Runtime, Texts, Wheels
 from tfdock.model import BuildId
 
+REPOSITORY = "repository"
+"""The folder of a bundle's downloads, which containers write to."""
 NAME = BuildId("bundle")
 """What events and the journal call the making of one."""
 _GIB = 1 << 30
@@ -81,7 +86,7 @@ class Pack:
         """Write it under another name, and move it to its own when it is whole."""
         work = self.work
         images = _images(self.packed)
-        cached = _cached(work.folder / "repository")
+        cached = _cached(_downloaded(work.folder))
         self._check_room(images, cached)
         self.work.steps.listen(events.PhaseStarted(build_id=NAME, phase="bundle"))
         began, ok = work.steps.clock(), False
@@ -191,6 +196,15 @@ def _images(packed: Iterable[Packed]) -> dict[str, ImageInfo]:
 
 def _image(image: ImageInfo) -> Image:
     return Image(name=_image_name(image), id=image.id, size=image.size)
+
+
+def _downloaded(folder: Path) -> Path:
+    """Return the folder with copies of what was downloaded, in which no container has been."""
+    repository = folder / REPOSITORY
+    back, copies = came_back(repository), folder / "downloads"
+    if not back.is_dir():
+        from_folder(repository, (DOWNLOADS,), copies)
+    return back if back.is_dir() else copies
 
 
 def _cached(folder: Path) -> dict[str, Path]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdock.do import assets, events
+from tfdock.do.failures import make_folder
 from tfdock.do.remote import relay
 from tfdock.do.settings import Settings
 from tfdock.errors import EngineError, NetworkError, Problem, TfdockError
@@ -292,14 +293,13 @@ class Link:
 
 
 @contextmanager
-def linked(remote: Remote, settings: Settings, output: Path, listen: events.Listener) -> Iterator[Link]:
-    """Relay to the endpoints while the context lasts, from sockets in `<output>/remote`, which the container sees."""
+def linked(remote: Remote, settings: Settings, folder: Path, listen: events.Listener) -> Iterator[Link]:
+    """Relay to the endpoints while the context lasts, from sockets in a folder that the container only reads."""
     link = Link(lines_for(remote, settings), listen)
     if not link.lines:
         yield link
         return
-    folder = output / "remote"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     (folder / "forward.py").write_text(assets.templates()["run/forward.py"])
     with relay.running(link.lines, folder):
         yield link

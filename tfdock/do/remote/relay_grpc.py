@@ -156,7 +156,9 @@ class _Both:
         decoder, encoder = hpack.Decoder(), hpack.Encoder()
         decoder.max_allowed_table_size = _TABLE
         encoder.header_table_size = 0
-        server.write(await client.readexactly(len(PREFACE)))
+        if await client.readexactly(len(PREFACE)) != PREFACE:
+            raise ValueError("a client that does not speak HTTP/2")
+        server.write(PREFACE)
         block, first = b"", None
         while True:
             frame = await Frame.read(client)

@@ -1,7 +1,8 @@
 """Checking a finished wheel: its facts against a profile, then a run in a clean container without network.
 
 The container has the runtime image, the wheel, and a folder of the wheels it requires, which another container with a
-network has fetched before. What runs in there is the wheel's own code: it can spoil nothing but its own result.
+network has fetched before. What runs in there is the wheel's own code: it can spoil nothing but its own result, and
+it can lie about that result. The static checks take nothing from the container: the file is read on this side.
 """
 
 from __future__ import annotations

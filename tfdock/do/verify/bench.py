@@ -12,6 +12,7 @@ from tfdock.do import events, journal
 from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import Engine, EngineInfo
 from tfdock.do.failures import file_error, make_folder
+from tfdock.do.results import RunFolders
 from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps, ready
 from tfdock.do.watch import Stop
@@ -53,6 +54,8 @@ class Bench:
     memory: int = MEMORY
     given: Mapping[str, str] | None = None
     """Images that a bundle has for this run: their ids, by what they are asked for as. Then nothing is fetched."""
+    bundle: str = ""
+    """The bundle's identity."""
 
     @property
     def engine(self) -> Engine:
@@ -95,7 +98,7 @@ def bench_for(
     `phase` is what watchers are told.
     """
     info = engine.info()
-    ready(engine, info, settings.state_dir, listen)
+    ready(engine, info, settings, listen)
     name = journal.new_run_id()
     cache = CacheFolder.opened(settings.cache_dir)
     folder = cache.output(name)
@@ -104,11 +107,12 @@ def bench_for(
     )
     make_folder(log.parent)
     with cache.in_use(), journal.running(settings.state_dir, entry), log.open("wb", buffering=0) as file:
+        folders = RunFolders.made(folder, folder / "staging")
         steps = Steps(engine=engine, run=name, log=file, listen=listen, stop=stop, local=info.local)
         began, ok = steps.clock(), False
         listen(events.PhaseStarted(build_id=BuildId(wheel), phase=phase))
         try:
-            yield Bench(steps=steps, info=info, settings=settings, folder=folder)
+            yield Bench(steps=steps, info=info, settings=settings, folder=folders.own)
             ok = True
         except OSError as error:
             raise file_error(error, {"the cache": settings.cache_dir.absolute()}) from error

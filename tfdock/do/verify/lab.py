@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,10 @@ from packaging.utils import canonicalize_name
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, ImageInfo
 from tfdock.do.failures import make_folder
 from tfdock.do.machine import free_disk
+from tfdock.do.results import ContainerFolder
 from tfdock.do.settings import Settings
 from tfdock.do.steps import Tap
 from tfdock.do.verify.bench import Bench, Impossible, unfit
-from tfdock.do.workspace import remove_folder
 from tfdock.errors import (
     DiskFull,
     EngineLost,
@@ -26,12 +27,14 @@ from tfdock.errors import (
     Problem,
 )
 from tfdock.inspect import bazel
-from tfdock.model import Mount
+from tfdock.model import Expected, Mount
 
 HERE = "/tfdock"
 """Where all that is ours lies in the containers."""
 MIB, GIB = 1 << 20, 1 << 30
 _PIDS = 16384
+_LOGIN = re.compile(r"//[^/@\s]+@")
+_WHEELS = Expected(pattern="wheels/*.whl", most=1_000, size=1 << 36)
 NO_PROGRAM = 127
 """Exit status of a shell that found no such program."""
 _FULL = 32 * MIB
@@ -70,28 +73,37 @@ class Lab:
 
     def fetched(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> Path:
         """The folder with the wheels that these lines mean; raises Impossible where they cannot be had."""
-        folder = dependencies(self._bench.settings, image, self._tags[0], wanted, limits)
+        folder = self._kept(image, wanted, limits)
         if not folder.is_dir():
             self._fetch(image, wanted, limits, folder)
         os.utime(folder)
         return folder
 
+    def _kept(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> Path:
+        """Return where the wheels lie that these lines mean. What a bundle has serves no trial but its own."""
+        bench = self._bench
+        return dependencies(bench.settings, image, self._tags[0], wanted, limits, of=bench.bundle)
+
     def _fetch(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], folder: Path) -> None:
         """Fetch into a folder of the run's own, and move it when it is whole."""
-        given, made = self._folder("requirements"), self._emptied("fetched")
+        given, made = self._folder("requirements"), self._for_container("fetched")
+        kept = self._bench.folder / "fetched-wheels"
         for name, lines in (("requirements.txt", wanted), ("constraints.txt", limits)):
             (given / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
         mounts = [
             handed(given, "given"),
-            Mount(source=str(made), target=f"{HERE}/made", given=True, results=("wheels/*.whl",)),
+            Mount(source=made.mount_source, target=f"{HERE}/made", given=True, results=(_WHEELS,), kept=str(kept)),
         ]
         environment = {name: os.environ[name] for name in (*_PIP, *_PROXIES) if os.environ.get(name)}
         certificates = os.environ.get("PIP_CERT")
         if certificates and Path(certificates).is_file():
-            mounts.append(handed(Path(certificates).absolute(), "certificates/ca.pem"))
+            mounts.append(handed(Path(certificates).resolve(), "certificates/ca.pem"))
             environment["PIP_CERT"] = f"{HERE}/certificates/ca.pem"
         # `wheel` and not `download`: what has only a source archive is made a wheel while there is a network.
         words = ["-m", "pip", "wheel", "--no-cache-dir", "--wheel-dir", f"{HERE}/made/wheels"]
+        if any(_LOGIN.search(value) for value in environment.values()):
+            # A source archive runs code of whoever the wheel names, beside the login.
+            words.append("--only-binary=:all:")
         words += [f"--{name}={HERE}/given/{name}s.txt" for name in ("requirement", "constraint")]
         spec = self._spec(
             "dependencies",
@@ -120,9 +132,9 @@ class Lab:
                 )
             )
         make_folder(folder.parent)
-        (made / "wheels").mkdir(exist_ok=True)  # pip makes none where no line is for this Python
+        (kept / "wheels").mkdir(exist_ok=True)  # pip makes none where no line is for this Python
         try:
-            (made / "wheels").rename(folder)
+            (kept / "wheels").rename(folder)
         except OSError:
             if not folder.is_dir():  # else another run has put one there meanwhile
                 raise
@@ -194,9 +206,12 @@ class Lab:
         make_folder(folder)
         return folder
 
-    def _emptied(self, name: str) -> Path:
-        remove_folder(self._bench.folder / name)
-        return self._folder(name)
+    def _for_container(self, name: str) -> ContainerFolder:
+        """Return an empty folder that a container can write to."""
+        make_folder(self._bench.folder)
+        folder = ContainerFolder(self._bench.folder / name)
+        folder.remove()
+        return folder.make()
 
 
 def fetched_dependencies(
@@ -210,10 +225,19 @@ def fetched_dependencies(
 
 
 def dependencies(
-    settings: Settings, image: ImageInfo, python_tag: str, wanted: Sequence[str], limits: Sequence[str]
+    settings: Settings,
+    image: ImageInfo,
+    python_tag: str,
+    wanted: Sequence[str],
+    limits: Sequence[str],
+    *,
+    of: str = "",
 ) -> Path:
-    """The folder of the wheels that these lines, within these limits, mean for that Python of an image."""
-    text = "\n".join(["2", image.id, python_tag, *sorted(wanted), "", *limits])
+    """Return the folder of the wheels that these lines, within these limits, mean for that Python of an image.
+
+    `of` is the bundle that the wheels come from, if they do.
+    """
+    text = "\n".join(["2", image.id, python_tag, *sorted(wanted), "", *limits, *([of] if of else [])])
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     return settings.cache_dir.absolute() / "dependencies" / key
 

@@ -15,6 +15,7 @@ from packaging.requirements import InvalidRequirement
 
 from tfdock.decide.checks import Check
 from tfdock.decide.trial import (
+    RUN,
     Trial,
     accelerator_of,
     judged,
@@ -32,7 +33,6 @@ from tfdock.do.verify.lab import (
     Access,
     Lab,
     check_not_stopped,
-    dependencies,
     ended,
     handed,
     own_python,
@@ -49,12 +49,19 @@ from tfdock.inspect.inspection import Inspection
 from tfdock.model import ImageRef, Mount
 from tfdock.read.knowledge import Accelerator, KnowledgeBase
 
-_LONGEST = 1 << 20
+_LONGEST = 1 << 16
 """Characters of a line with a result."""
+_OUTCOMES = ("passed", "failed", "skipped")
+_MOST = 1000
+"""Results that are kept: a wheel can print any number of them."""
 
 
 class Trying(Lab):
-    """One wheel's trial on a bench."""
+    """One wheel's trial on a bench.
+
+    The results are the wheel's own word: they come out of a container in which its code ran. A wheel that lies can
+    pass them all. It can change no other check: these come from the bytes of the file, read on this side.
+    """
 
     _instead = "; or give a folder of wheels: `tfdock verify --dependencies DIR`"
 
@@ -63,7 +70,7 @@ class Trying(Lab):
     ) -> None:
         super().__init__(bench, inspection.wheel.python_tag, inspection.wheel.abi_tag)
         self._knowledge, self._wanted = knowledge, wanted
-        self._wheel, self._inspection = wheel.absolute(), inspection
+        self._wheel, self._inspection = wheel.resolve(), inspection
         self._accelerator = accelerator_of(knowledge, inspection)
 
     def checks(self, image: ImageRef | None) -> tuple[Check, ...]:
@@ -126,7 +133,7 @@ class Trying(Lab):
     def _dependencies(self, image: ImageInfo, *, with_gpu: bool) -> Path:
         """A folder with the wheels that this one requires; fetched once for a list and an image."""
         if self._wanted.dependencies:
-            return self._wanted.dependencies.absolute()
+            return self._wanted.dependencies.resolve()
         try:
             texts = self._inspection.metadata.requires_dist
             wanted = requirements(texts, self._extras(with_gpu=with_gpu))
@@ -135,7 +142,7 @@ class Trying(Lab):
         if not wanted:
             return self._folder("nothing")
         limits = limits_of(self._knowledge, self._inspection)
-        folder = dependencies(self._bench.settings, image, self._tags[0], wanted, limits)
+        folder = self._kept(image, wanted, limits)
         if self._bench.given is not None and not folder.is_dir():
             raise impossible(
                 "dependencies-unavailable",
@@ -163,12 +170,12 @@ class Trying(Lab):
             limits=() if self._wanted.dependencies else limits_of(self._knowledge, self._inspection),
         )
         mark = f"tfdock-{secrets.token_hex(8)}"
-        work = self._emptied("work" if access.missing else "work-with-gpu")
+        work = self._for_container("work" if access.missing else "work-with-gpu")
         mounts = [
             handed(self._request(tried, mark), "verify"),
             handed(self._wheel, f"wheel/{self._wheel.name}"),
             handed(dependencies, "dependencies"),
-            Mount(source=str(work), target=f"{HERE}/work"),
+            Mount(source=work.mount_source, target=f"{HERE}/work"),
         ]
         words = (f"{HERE}/verify/run.py", f"{HERE}/verify/request.json")
         command = own_python(self._tags, *words)
@@ -188,7 +195,7 @@ class Trying(Lab):
 
     def _request(self, tried: Trial, mark: str) -> Path:
         """The folder with the scripts and what they are told."""
-        folder = self._emptied("request")
+        folder = self._folder("request")
         for name, text in assets.templates().items():
             if name.startswith("verify/"):
                 path = folder / name.removeprefix("verify/")
@@ -233,8 +240,8 @@ def _groups(devices: Sequence[str]) -> set[int]:
 class MarkedLines:
     """Takes a container's output, and keeps the JSON documents on lines that begin with the mark.
 
-    It guards against noise, not against a wheel that lies: what runs in there is the wheel's own code. `heard` is
-    told how many there are when there is another.
+    The mark guards against noise, not against a wheel that lies: the wheel's code can read it. `heard` gets the
+    number of documents whenever there is another one. No more than `_MOST` are kept.
     """
 
     mark: str
@@ -251,16 +258,17 @@ class MarkedLines:
 
     def _line(self, line: bytes) -> None:
         start = f"{self.mark} ".encode()
-        if line.startswith(start):
+        if line.startswith(start) and len(self.documents) < _MOST and len(line) < _LONGEST:
             with suppress(ValueError, RecursionError):
                 self.documents.append(json.loads(line.removeprefix(start)))
                 self.heard(len(self.documents))
 
     def told(self, line: str) -> str:
-        """A result in short; another line as it is."""
+        """Return a result in short, and another line as it is. Nothing else of a result reaches the terminal."""
         if not line.startswith(f"{self.mark} "):
             return line
         with suppress(ValueError, RecursionError):  # it may have been cut
             result: Any = json.loads(line.removeprefix(f"{self.mark} "))
-            return f"{result.get('check')}: {result.get('outcome')}" if isinstance(result, dict) else ""
+            if isinstance(result, dict) and result.get("check") in RUN and result.get("outcome") in _OUTCOMES:
+                return f"{result['check']}: {result['outcome']}"
         return ""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tfdock.decide.holdings import Chosen, Rules, Stock, choose
 from tfdock.do import journal
+from tfdock.do.beneath import remove_folder
 from tfdock.do.failures import FULL
 from tfdock.do.wheelhouse.catalogue import Held, Recorded, held
 from tfdock.do.wheelhouse.index import WheelIndex, signature
@@ -25,7 +26,7 @@ from tfdock.do.wheelhouse.leftovers import (
     of_builds_without_wheel,
     traces,
 )
-from tfdock.do.workspace import Wheelhouse, file_sha256, remove_folder
+from tfdock.do.workspace import Wheelhouse, file_sha256, make_private
 from tfdock.errors import Locked
 from tfdock.model import BuildId
 
@@ -168,7 +169,8 @@ class _Work:
     def _make_room_aside(self) -> None:
         try:
             if self._aside:
-                self._aside.mkdir(parents=True)
+                make_private(self._aside.parent)
+                self._aside.mkdir()
         except OSError as error:
             if error.errno not in FULL:
                 raise

@@ -6,13 +6,17 @@ import asyncio
 import ipaddress
 import os
 import re
+import resource
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPConnection, HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
+from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, StaticFileHandler
 
@@ -26,8 +30,12 @@ SERVED = re.compile(
     rf"|{_NAME}\.whl(?:\.metadata)?|{_NAME}\.constraints\.txt"
 )
 """What may be asked for; whatever else lies in the folder, and `.tfdock` before all, is nobody's business."""
-_PATIENCE = 60.0
-"""Seconds that a client may say nothing; it may come again."""
+_PATIENCE = 5.0
+"""Seconds that a client may take for a request, or be silent between two requests."""
+_STALLED = 60.0
+"""Seconds that a client may take to read a piece of a file."""
+_CLIENTS, _RESERVED = 1000, 56
+"""The most connections at once, and the open files that are not for connections."""
 _TYPES = {".html": "text/html; charset=utf-8", ".txt": "text/plain; charset=utf-8", ".metadata": "text/plain"}
 
 
@@ -49,6 +57,20 @@ class Address:
         host = socket.gethostname() if _is(self.host, "is_unspecified") else self.host
         return f"[{host}]" if ":" in host else host
 
+    def answers_to(self, host: str, allowed: frozenset[str]) -> bool:
+        """Return whether requests for this host are answered.
+
+        A web page of a stranger can let its own name lead to this address, and its script can then read what is
+        served (DNS rebinding). Such a page cannot take an IP address or `localhost` for its name. A server that
+        others reach answers to every name, unless some names are allowed.
+        """
+        if not (self.loopback or allowed):
+            return True
+        name = host.lower().removesuffix(".")
+        own = {"localhost", self.host.lower(), self.name.lower()}
+        bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
+        return name in own or name in allowed or name.endswith(".localhost") or _is_address(bare)
+
     @property
     def url(self) -> str:
         """`http://127.0.0.1:8080/`."""
@@ -62,15 +84,24 @@ def _is(host: str, what: str) -> bool:
         return False
 
 
+def _is_address(host: str) -> bool:
+    return _is(host, "packed")
+
+
 def serve(
-    house: Wheelhouse, host: str, port: int, ready: Callable[[Address], object], seen: Callable[[str], object]
+    house: Wheelhouse,
+    host: str,
+    port: int,
+    ready: Callable[[Address], object],
+    seen: Callable[[str], object],
+    allowed: frozenset[str] = frozenset(),
 ) -> None:
     """Serve until SIGINT or SIGTERM comes. Port 0 is any that is free.
 
-    `ready` is called once the server answers, and `seen` with a line for every request. Raises ProfileError
-    (`serve-address`) where it cannot listen there.
+    `ready` is called once the server answers, and `seen` with a line for every request. `allowed` are further names
+    for the server. Raises ProfileError (`serve-address`) where it cannot listen there.
     """
-    asyncio.run(_serve(house, host, port, ready, seen))
+    asyncio.run(_serve(house, host, port, ready, seen, frozenset(name.lower() for name in allowed)))
 
 
 def _listening(host: str, port: int) -> list[socket.socket]:
@@ -90,17 +121,23 @@ def _listening(host: str, port: int) -> list[socket.socket]:
 
 
 async def _serve(
-    house: Wheelhouse, host: str, port: int, ready: Callable[[Address], object], seen: Callable[[str], object]
+    house: Wheelhouse,
+    host: str,
+    port: int,
+    ready: Callable[[Address], object],
+    seen: Callable[[str], object],
+    allowed: frozenset[str],
 ) -> None:
     sockets = _listening(host, port)
+    address = Address(host, sockets[0].getsockname()[1])
 
     def told(handler: object) -> None:
         if isinstance(handler, _Files):
             seen(f"{handler.get_status()} {handler.request.method} {handler.request.path}")
 
     handlers = [(r"/(.*)", _Files, {"path": str(house.root), "default_filename": "index.html"})]
-    server = HTTPServer(
-        Application(handlers, log_function=told),
+    server = _Server(
+        Application(handlers, log_function=told, answers_to=lambda name: address.answers_to(name, allowed)),
         max_body_size=1024,  # no request that is answered has a body
         body_timeout=_PATIENCE,
         idle_connection_timeout=_PATIENCE,
@@ -109,14 +146,108 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     server.add_sockets(sockets)
-    ready(Address(host, sockets[0].getsockname()[1]))
+    ready(address)
     await stopped.wait()
     server.stop()
     await server.close_all_connections()
 
 
+def _most_connections() -> int:
+    """Return how many connections there may be. Each one may have a file open besides its socket."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _CLIENTS if files == resource.RLIM_INFINITY else max(4, min(_CLIENTS, (files - _RESERVED) // 2))
+
+
+class _Server(HTTPServer):
+    """A server with a limit of connections. At the limit, the client that has sent no whole request longest goes."""
+
+    def initialize(self, *words: Any, **options: Any) -> None:
+        super().initialize(*words, **options)
+        self._most = _most_connections()
+        self._waiting: dict[IOStream, None] = {}
+        self._busy: set[IOStream] = set()
+
+    def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
+        if len(self._waiting) + len(self._busy) >= self._most:
+            if not self._waiting:
+                _refuse(stream)
+                return
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.close()
+        self._waiting[stream] = None
+        super().handle_stream(stream, address)
+
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        stream: IOStream = server_conn.stream  # type: ignore[attr-defined]
+        if stream in self._busy:  # the request before is answered
+            self._busy.discard(stream)
+            self._waiting[stream] = None
+        return _Whole(super().start_request(server_conn, request_conn), lambda: self._begin(stream))
+
+    def _begin(self, stream: IOStream) -> None:
+        if stream in self._waiting:
+            del self._waiting[stream]
+            self._busy.add(stream)
+
+    def on_close(self, server_conn: object) -> None:
+        stream: IOStream = server_conn.stream  # type: ignore[attr-defined]
+        self._waiting.pop(stream, None)
+        self._busy.discard(stream)
+        super().on_close(server_conn)
+
+
+def _refuse(stream: IOStream) -> None:
+    body = b"503 too many connections\n"
+    head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+    sent = stream.write(head.encode() + b"Retry-After: 10\r\nConnection: close\r\n\r\n" + body)
+    sent.add_done_callback(lambda done: done.exception())  # a client that has left needs no answer
+    stream.socket.shutdown(socket.SHUT_WR)
+    stream.close()
+
+
+class _Whole(HTTPMessageDelegate):
+    """Calls `whole` when all of a request has come."""
+
+    def __init__(self, inner: HTTPMessageDelegate, whole: Callable[[], None]) -> None:
+        self._inner, self._whole = inner, whole
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        return self._inner.headers_received(start_line, headers)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        return self._inner.data_received(chunk)
+
+    def finish(self) -> None:
+        self._whole()
+        self._inner.finish()
+
+    def on_connection_close(self) -> None:
+        self._inner.on_connection_close()
+
+
 class _Files(StaticFileHandler):
     """Files of a wheelhouse, whole or in ranges. Tornado refuses what leads out of it, by `..` or by a link."""
+
+    def prepare(self) -> None:
+        name = self.request.host_name
+        if not self.settings["answers_to"](name):
+            self.set_status(421)
+            self.set_header("Content-Type", "text/plain; charset=utf-8")
+            self.finish(
+                f"421 This server does not answer to the name `{name}`.\n"
+                f"If the name is yours, start it with `--allow-host {name}`.\n"
+            )
+
+    def flush(self, include_footers: bool = False) -> asyncio.Future[None]:
+        """Send a piece of the answer. A client that does not read it in time is sent away."""
+        sent = super().flush(include_footers)
+        stream = self.request.connection.stream  # type: ignore[union-attr]
+        timer = asyncio.get_running_loop().call_later(_STALLED, stream.close)
+        sent.add_done_callback(lambda _: timer.cancel())
+        return sent
 
     def set_default_headers(self) -> None:
         self.set_header("Server", "tfdock")

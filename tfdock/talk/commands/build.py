@@ -17,6 +17,8 @@ import typer
 from tfdock.errors import combined_exit_code
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
     AllowUntested,
     AsJson,
     CacheDir,
@@ -27,6 +29,7 @@ from tfdock.talk.app import (
     Registry,
     Report,
     SomeProfiles,
+    Trust,
     Wheelhouse,
     app,
     command,
@@ -58,10 +61,13 @@ def build(
     wheelhouse: Wheelhouse = None,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     force: Annotated[
         bool, typer.Option("--force", help="Build even what is up to date; fetch the source anew.")
     ] = False,
     allow_untested: AllowUntested = False,
+    trust: Trust = False,
     locked: Annotated[
         bool, typer.Option("--locked", help="Build what `tfdock lock` wrote down, or say which pin moved.")
     ] = False,
@@ -131,6 +137,8 @@ def build(
         remote_upload=False if read_only_cache else None,
         keep_output="failed" if keep_output else None,
         registries=registry,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
     )
     limit = limit_from_now(time_limit)
 
@@ -141,7 +149,7 @@ def build(
         return Building(builder_of=one_of, progress=listen, at_once=at_once, force=force)
 
     if matrix:
-        preparer = preparer_for(settings, allow_untested=allow_untested)
+        preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust)
         choice = Choice(file=matrix, only=only or (), missing=missing, report=report)
         choice.begin()
         with stoppable() as stop, shown_progress() as listen:
@@ -156,9 +164,10 @@ def build(
         done = list(finished.results)
         raise typer.Exit(told_with_matrix(finished, choice, lambda more: _told(done, more, as_json=as_json)))
     names = profiles or []
-    planner = _planner(settings, locked=locked, allow_untested=allow_untested, explain=explain)
+    preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust)
+    planner = _planner(settings, preparer, locked=locked, explain=explain)
     if bundle:
-        planner, names = _bundled(bundle, names, settings, allow_untested=allow_untested, explain=explain)
+        planner, names = _bundled(bundle, names, preparer, explain=explain)
     prepared, results, order = prepare_all(planner, names)
     for result in results:
         tell_result(result)
@@ -197,12 +206,11 @@ def _check_source(profiles: list[str] | None, bundle: Path | None, matrix: Path 
 
 
 def _bundled(
-    bundle: Path, names: list[str], settings: Settings, *, allow_untested: bool, explain: bool
+    bundle: Path, names: list[str], preparer: Preparer, *, explain: bool
 ) -> tuple[Callable[[str], Prepared], list[str]]:
     """Plans the profiles of a bundle, and names them."""
     from tfdock.do.offline import prepare
 
-    preparer = preparer_for(settings, allow_untested=allow_untested)
     found = {one.file: _explained(one, preparer, explain=explain) for one in prepare(bundle, names, preparer)}
     return found.__getitem__, list(found)
 
@@ -242,9 +250,8 @@ def limit_from_now(text: str | None) -> Limit | None:
     return Limit(seconds, time.monotonic() + seconds)
 
 
-def _planner(settings: Settings, *, locked: bool, allow_untested: bool, explain: bool) -> Callable[[str], Prepared]:
+def _planner(settings: Settings, preparer: Preparer, *, locked: bool, explain: bool) -> Callable[[str], Prepared]:
     """Plans a profile, by its lock where that is asked for."""
-    preparer = preparer_for(settings, allow_untested=allow_untested)
 
     def plan(name: str) -> Prepared:
         if locked:
@@ -313,12 +320,17 @@ def shell(
         list[str] | None,
         typer.Argument(help="A command instead of a shell.", metavar="[COMMAND…]", show_default=False),
     ] = None,
+    trust: Trust = False,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
 ) -> None:
     """Open the image that builds a profile, with its caches and its network, ready to call bazel or gdb."""
-    settings = settings_for(cache_dir=cache_dir, knowledge=knowledge)
-    prepared = preparer_for(settings).prepare(profile)
+    settings = settings_for(
+        cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
+    )
+    prepared = preparer_for(settings, trusted=trust).prepare(profile)
     with shown_progress() as listen:
         builder = builder_for(settings, listen, _no_stop())
         status = builder.shell(prepared.plan, prepared.tree, tuple(command or ("/bin/bash",)), ready=listen.close)

@@ -35,7 +35,9 @@ _LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 
 Toolchain = Annotated[
     str | None,
-    typer.Option("--toolchain", help="Only the disk cache of this toolchain key.", metavar="KEY", show_default=False),
+    typer.Option(
+        "--toolchain", help="Only the disk caches of this toolchain key.", metavar="KEY", show_default=False
+    ),
 ]
 
 
@@ -86,10 +88,14 @@ def _existing(settings: Settings) -> CacheFolder | None:
 def _toolchain(found: Listing) -> dict[str, Any]:
     from tfdock.do.cache.use import uses
 
-    contents = found.contents()
+    contents, described = found.contents(), dict(found.disk.description())
+    trust = described.pop("trust", None)
     return {
         "key": found.disk.key,
-        "toolchain": dict(found.disk.description()),
+        "domain": found.disk.domain,
+        # Why the domain is not `release`, or what shares `release` on purpose.
+        "reasons": trust.get("reasons", []) if isinstance(trust, dict) else [],
+        "toolchain": described,
         "size": found.size,
         "actions": len(found.actions),
         "blobs": len(found.blobs),
@@ -152,6 +158,12 @@ def _show_toolchain(row: dict[str, Any], style: console.Style) -> None:
     size = console.size(row["size"])
     title = f"\n{style.strong(row['key'])}  {size}, {row['actions']} actions, used {_ago(row['used'])}: {what}"
     console.result(title)
+    if row["reasons"]:
+        reasons = console.clean("; ".join(map(str, row["reasons"])))
+        shared = row["domain"] == "release"
+        console.result(
+            f"  shared by `--trust`: {reasons}" if shared else f"  trust domain {row['domain']}: {reasons}"
+        )
     _table(
         (one["build_id"], console.size(one["size"]) if one["size"] is not None else "unknown", _ago(one["used"]))
         for one in row["builds"]
@@ -182,7 +194,7 @@ def verify(
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hash every entry of Bazel's disk caches again, and name what is poisoned or truncated (exit status 4)."""
+    """Hash every entry of Bazel's disk caches again, and name each damaged one (exit status 4)."""
     from tfdock.do.cache import folder_size
     from tfdock.do.cache.care import verified
 
@@ -204,6 +216,11 @@ def verify(
             _tell_verified(one, repair=repair)
         if not results:
             console.tell(f"{settings.cache_dir} holds no disk cache yet")
+        else:
+            console.tell(
+                "note: this finds damaged entries. It cannot find a result that a build forged; builds of other "
+                "trust domains do not use that result"
+            )
     raise typer.Exit(ExitCode.OK if ok else ExitCode.VERIFICATION)
 
 
@@ -213,7 +230,7 @@ def _finding(finding: Any) -> dict[str, Any]:
 
 def _chosen(cache: CacheFolder | None, toolchain: str | None) -> list[DiskCache]:
     disks = cache.disks() if cache else []
-    chosen = [disk for disk in disks if toolchain in (None, disk.key)]
+    chosen = [disk for disk in disks if toolchain in (None, disk.key, disk.toolchain)]
     if toolchain and not chosen:
         raise ProfileError(
             Problem(
@@ -370,11 +387,14 @@ def clean(
     chosen = _chosen(cache, toolchain)
     size = 0
     if cache and toolchain:
-        (disk,) = chosen
-        size = folder_size(disk.folder)
-        _ask(f"remove {disk.folder}, {console.size(size)}?", yes=yes)  # before the lock: builds do not wait for it
-        with disk.held(alone=True):
-            cache_care.remove_disk(disk)
+        size = sum(folder_size(disk.folder) for disk in chosen)
+        named = ", ".join(str(disk.folder) for disk in chosen)
+        _ask(f"remove {named}, {console.size(size)}?", yes=yes)  # before the lock: builds do not wait for it
+        with ExitStack() as locks:
+            for disk in chosen:
+                locks.enter_context(disk.held(alone=True))
+            for disk in chosen:
+                cache_care.remove_disk(disk)
     elif cache:
         size = sum(cache.parts().values())
         _ask(f"remove all that is in {cache.root}, {console.size(size)}?", yes=yes)

@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tfdock.decide.trust import RELEASE, in_domains, split_key
 from tfdock.errors import Problem, ProfileError
 from tfdock.model import ImageRef
 from tfdock.talk import console
-from tfdock.talk.app import AsJson, CacheDir, Knowledge, command, preparer_for, print_json, settings_for
+from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
+    AsJson,
+    CacheDir,
+    Knowledge,
+    command,
+    preparer_for,
+    print_json,
+    settings_for,
+)
 from tfdock.talk.commands.build import stoppable
 from tfdock.talk.commands.cache import group
 
@@ -42,6 +53,16 @@ Toolchains = Annotated[
     ),
 ]
 
+Domains = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--domain",
+        help="Another trust domain than `release`: its name, the beginning of it, or `all`; may be given again.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+
 
 @group.command(epilog="Example: `tfdock cache push ghcr.io/me/project/cache:main`, at the end of a CI job.")
 @command("tfdock.cache-push/1")
@@ -54,16 +75,21 @@ def push(
         ),
     ] = None,
     toolchains: Toolchains = None,
+    domains: Domains = None,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Send Bazel's disk cache to a registry: what is there already is not sent again. Needs `docker login`."""
     from tfdock.do.watch import until_stopped
 
     image = _named(reference, writing=True)
-    settings = settings_for(cache_dir=cache_dir, knowledge=knowledge)
-    cache, keys = _chosen(settings, profiles or [], toolchains or [])
+    settings = settings_for(
+        cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
+    )
+    cache, keys = _chosen(settings, profiles or [], toolchains or [], domains or [RELEASE])
     pushed: list[Pushed] = []
     digest: Digest | None = None
     if keys:
@@ -85,6 +111,7 @@ def push(
 def pull(
     reference: Reference,
     toolchains: Toolchains = None,
+    domains: Domains = None,
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -96,7 +123,7 @@ def pull(
     image = settings.mirrored(_named(reference, writing=False))
     cache = CacheFolder.opened(settings.cache_dir)
     with _exchange(cache, image) as (exchange, stop):
-        pulled = until_stopped(lambda: exchange.pull(toolchains or []), stop)
+        pulled = until_stopped(lambda: exchange.pull(toolchains or [], domains or [RELEASE]), stop)
     for one in pulled:
         _tell_pulled(one)
     if as_json:
@@ -127,8 +154,10 @@ def _named(text: str, *, writing: bool) -> ImageRef:
     return image
 
 
-def _chosen(settings: Settings, profiles: list[str], toolchains: list[str]) -> tuple[CacheFolder, list[str]]:
-    """The toolchain keys to push: those that are named, or all that are here.
+def _chosen(
+    settings: Settings, profiles: list[str], toolchains: list[str], domains: list[str]
+) -> tuple[CacheFolder, list[str]]:
+    """The disk caches to push: those of these toolchains or all, in these trust domains.
 
     There may be none: a build that was cut before it compiled leaves such a cache.
     """
@@ -148,7 +177,18 @@ def _chosen(settings: Settings, profiles: list[str], toolchains: list[str]) -> t
                 fix=f"it holds: {', '.join(here) or 'nothing yet, so build first'}; see `tfdock cache list`",
             )
         )
-    return cache, list(dict.fromkeys(wanted))
+    chosen = [key for key in dict.fromkeys(wanted) if in_domains(key, domains) or key in toolchains]
+    if wanted and not chosen:
+        found = sorted({split_key(key)[1] for key in wanted})
+        raise ProfileError(
+            Problem(
+                code="cache-domain-not-named",
+                message=f"nothing to push is in the trust domain {' or '.join(domains)}",
+                why=f"the cache of {'these builds' if profiles else 'this machine'} is in: {', '.join(found)}",
+                fix=f"name it: `--domain {found[0]}`; who pulls it trusts its source",
+            )
+        )
+    return cache, chosen
 
 
 def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str:

@@ -14,6 +14,8 @@ import typer
 from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
     AllowUntested,
     AsJson,
     Knowledge,
@@ -40,12 +42,14 @@ def check(
     profiles: Profiles,
     allow_untested: AllowUntested = False,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether profiles can be built, and what this machine has to say to it. Needs no engine and no network."""
     from tfdock.do.doctor import build_places
 
-    settings = settings_for(knowledge=knowledge)
+    settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     preparer, places = preparer_for(settings, allow_untested=allow_untested), build_places(settings)
     results, codes = [], []
     for name in profiles:
@@ -155,6 +159,8 @@ def plan(
     why: Annotated[bool, typer.Option("--why", help="Show the source of and the reason for each value.")] = False,
     allow_untested: AllowUntested = False,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Print exactly what `build` would run. Needs no engine and no network."""
@@ -162,7 +168,7 @@ def plan(
     from tfdock.decide.plan import as_json as plan_json
     from tfdock.do.workspace import Wheelhouse
 
-    settings = settings_for(knowledge=knowledge)
+    settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     preparer = preparer_for(settings, allow_untested=allow_untested)
     prepared = preparer.prepare(profile)
     expected = expectation(prepared.plan, Wheelhouse(settings.wheelhouse).records(), preparer.knowledge)
@@ -188,6 +194,8 @@ def _plan_lines(prepared: Prepared, *, why: bool) -> Iterator[str]:
         else (choice.field, choice.value)
         for choice in resolution.choices
     ]
+    said = "; ".join(plan.trust.reasons) or "an unchanged release on a known base image"
+    rows.append(("trust domain", plan.trust.name, style.faint(said)) if why else ("trust domain", plan.trust.name))
     yield from console.table(rows)
     yield ""
     yield style.strong("environment of ./configure and Bazel")
@@ -238,12 +246,17 @@ def render(
     output: Annotated[Path, typer.Option("-o", "--output", help="A new or earlier folder of ours.", metavar="DIR")],
     allow_untested: AllowUntested = False,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the build context: the Dockerfile and the files it copies."""
     from tfdock.do.context_folder import write
 
-    prepared = preparer_for(settings_for(knowledge=knowledge), allow_untested=allow_untested).prepare(profile)
+    prepared = preparer_for(
+        settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint),
+        allow_untested=allow_untested,
+    ).prepare(profile)
     files = write(prepared.plan.context, prepared.tree, output)
     if as_json:
         print_json("tfdock.render/1", True, {"build_id": prepared.plan.build_id, "files": files})

@@ -11,7 +11,16 @@ import typer
 
 from tfdock.errors import ExitCode, Problem, ProfileError
 from tfdock.talk import ci_log, console
-from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.talk.app import (
+    AllowPath,
+    AsJson,
+    Knowledge,
+    app,
+    command,
+    knowledge_for,
+    print_json,
+    settings_for,
+)
 from tfdock.talk.commands.matrix import MATRIX
 
 if TYPE_CHECKING:
@@ -53,16 +62,20 @@ def render(
         bool, typer.Option("--force", help="Also over files that were edited, or that tfdock has not rendered.")
     ] = False,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the pipeline of a matrix: plan, build, build again what a time limit cut, index."""
     from tfdock.do import pipelines
 
-    base = knowledge_for(settings_for(knowledge=knowledge))
-    written = list(pipelines.write(pipelines.rendered(service.value, file, output, base), force=force))
+    settings = settings_for(knowledge=knowledge, allow_paths=allow_path)
+    pipeline = pipelines.rendered(service.value, file, output, knowledge_for(settings), settings.allow_paths)
+    written = list(pipelines.write(pipeline, force=force))
+    console.show_problems(pipeline.warnings)
     if as_json:
         rows = [{"path": str(one.path), "written": changed} for one, changed in written]
-        print_json("tfdock.ci-render/1", True, {"service": service.value, "files": rows})
+        document = {"service": service.value, "files": rows, "warnings": pipeline.warnings}
+        print_json("tfdock.ci-render/1", True, document)
         return
     for one, changed in written:
         console.say(str(one.path), stream=sys.stdout)
@@ -82,22 +95,27 @@ def check(
     ] = None,
     output: Output = Path(),
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether the rendered pipelines are what the matrix asks for, and in what they differ."""
     from tfdock.do import pipelines
 
-    base = knowledge_for(settings_for(knowledge=knowledge))
-    found = [pipelines.rendered(one.value, file, output, base) for one in service or Service]
+    settings = settings_for(knowledge=knowledge, allow_paths=allow_path)
+    base, allowed = knowledge_for(settings), settings.allow_paths
+    found = [pipelines.rendered(one.value, file, output, base, allowed) for one in service or Service]
     # What is asked for by name must be there, else what was rendered once.
     there = [one for one in found if service or one.there]
     if not there:
         raise ProfileError(_nothing_there(file, found))
     problems = [problem for one in there for problem in one.amiss]
     files = [one for pipeline in there for one in pipeline.files]
-    console.show_problems(problems)
+    # Of two services each may say the same.
+    warnings = list(dict.fromkeys(warning for one in there for warning in one.warnings))
+    console.show_problems([*problems, *warnings])
     if as_json:
-        print_json("tfdock.ci-check/1", not problems, {"problems": problems, "files": _rows(there)})
+        document = {"problems": problems, "warnings": warnings, "files": _rows(there)}
+        print_json("tfdock.ci-check/1", not problems, document)
     else:
         for one in files:
             if one.state != "fresh":

@@ -10,7 +10,18 @@ import typer
 
 from tfdock.errors import Problem, TfdockError, combined_exit_code
 from tfdock.talk import ci_log, console
-from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, preparer_for, print_json, settings_for
+from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
+    AsJson,
+    Knowledge,
+    app,
+    command,
+    knowledge_for,
+    preparer_for,
+    print_json,
+    settings_for,
+)
 
 if TYPE_CHECKING:
     from tfdock.decide.diagnosis import Diagnosis
@@ -48,13 +59,15 @@ def diagnose(
         bool, typer.Option("--explain-warnings", help="Say as well what looks bad and is harmless.")
     ] = False,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what went wrong in a log of a build or of a program that imports TensorFlow, and what to do about it."""
     names = logs or [_STANDARD_INPUT]
     if not logs and sys.stdin.isatty():
         raise typer.BadParameter("name a log, or send one to standard input")
-    settings = settings_for(knowledge=knowledge)
+    settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     base, context = knowledge_for(settings), None
     if profile:
         context = preparer_for(settings).context(profile)

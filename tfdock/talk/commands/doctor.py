@@ -11,6 +11,8 @@ import typer
 from tfdock.errors import Problem, TfdockError, combined_exit_code
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
     AllowUntested,
     AsJson,
     CacheDir,
@@ -53,6 +55,8 @@ def doctor(
     wheelhouse: Wheelhouse = None,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     fix: Annotated[bool, typer.Option("--fix", help="Remove what runs that were killed have left.")] = False,
     as_json: AsJson = False,
@@ -60,7 +64,13 @@ def doctor(
     """Say what this machine lacks for building, and how to get it."""
     from tfdock.do.doctor import examine
 
-    settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        cache_dir=cache_dir,
+        knowledge=knowledge,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
     plans, refused, problems = _planned(settings, profiles or [], allow_untested=allow_untested)
     # What is refused for itself can be built on no machine: there is nothing to compare with this one.
     compare = plans or not profiles or fix

@@ -12,6 +12,8 @@ import typer
 from tfdock.errors import TfdockError, combined_exit_code
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
     AllowUntested,
     AsJson,
     CacheDir,
@@ -43,6 +45,8 @@ def fetch(
     wheelhouse: Wheelhouse = None,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     locked: Annotated[
         bool, typer.Option("--locked", help="Fetch what `tfdock lock` wrote down, or say which pin moved.")
@@ -50,7 +54,13 @@ def fetch(
     as_json: AsJson = False,
 ) -> None:
     """Make images and download what builds need: into the caches, or into a bundle that builds without a network."""
-    settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        cache_dir=cache_dir,
+        knowledge=knowledge,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
     preparer = preparer_for(settings, allow_untested=allow_untested)
     with stoppable(kept="what is fetched stays in the cache") as stop, shown_progress() as listen:
         builder = builder_for(settings, listen, stop)

@@ -16,6 +16,8 @@ from tfdock.errors import Problem, ProfileError
 from tfdock.model import ImageRef
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
     AllowUntested,
     AsJson,
     Knowledge,
@@ -76,6 +78,8 @@ def pack(
     no_moving_tags: NoMovingTags = False,
     wheelhouse: Wheelhouse = None,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
@@ -84,7 +88,9 @@ def pack(
     from tfdock.do.watch import until_stopped
 
     asked = Asked(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
-    settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
+    settings = settings_for(
+        wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
+    )
     packing.check_target(output)
     with _chosen(settings, asked, "nothing was written", allow_untested=allow_untested) as (choosing, shipped, stop):
         size = until_stopped(lambda: packing.pack(shipped, choosing.stream, output, stop.check), stop)
@@ -118,6 +124,8 @@ def push(
     no_moving_tags: NoMovingTags = False,
     wheelhouse: Wheelhouse = None,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
@@ -126,7 +134,9 @@ def push(
     from tfdock.do.registry.oci import Repository
     from tfdock.do.watch import until_stopped
 
-    settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
+    settings = settings_for(
+        wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
+    )
     builds, where = _apart(names, settings.registries)
     asked = Asked(names=builds, together=_tag(together), moving=not no_moving_tags)
     with _chosen(settings, asked, "what was sent is there", allow_untested=allow_untested) as (

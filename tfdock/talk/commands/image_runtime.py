@@ -13,6 +13,8 @@ from tfdock.errors import Problem, ProfileError
 from tfdock.model import ImageRef
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
     AllowUntested,
     AsJson,
     CacheDir,
@@ -69,13 +71,21 @@ def runtime(
     wheelhouse: Wheelhouse = None,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a small image with Python, the wheel and what it requires, for `docker run … python`; not root's."""
     from tfdock.do.images.runtime import Wish, default_name
 
-    settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        cache_dir=cache_dir,
+        knowledge=knowledge,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
     names = (_named(tag, "--tag"), _named(push, "--push"))
 
     def wish(build: ImageBuild) -> Wish:

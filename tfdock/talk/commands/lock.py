@@ -12,6 +12,8 @@ import typer
 from tfdock.errors import TfdockError, combined_exit_code
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
     AllowUntested,
     AsJson,
     CacheDir,
@@ -39,6 +41,8 @@ def lock(
     wheelhouse: Wheelhouse = None,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
@@ -46,7 +50,13 @@ def lock(
     from tfdock.do.lock import check_names
 
     check_names(profiles)
-    settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        cache_dir=cache_dir,
+        knowledge=knowledge,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
     preparer = preparer_for(settings, allow_untested=allow_untested)
     results, codes = [], []
     with stoppable() as stop, shown_progress() as listen:

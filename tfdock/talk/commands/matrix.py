@@ -15,6 +15,8 @@ import typer
 from tfdock.errors import NetworkError, ProfileError
 from tfdock.talk import ci_log, console
 from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
     AllowUntested,
     AsJson,
     CacheDir,
@@ -28,7 +30,7 @@ from tfdock.talk.app import (
     settings_for,
 )
 from tfdock.talk.commands.build import checked_duration, stoppable
-from tfdock.talk.matrices import looked_for, planned, unanswered
+from tfdock.talk.matrices import looked_for, planned, tell_registry, unanswered
 
 if TYPE_CHECKING:
     from tfdock.do.matrix import Cells
@@ -123,12 +125,21 @@ def matrix(
     registry: Registry = None,
     allow_untested: AllowUntested = False,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which wheels a matrix asks for: which there are, which are missing, which cannot be, what each costs."""
     wanted = Format.JSON if as_json else format_
     _check_analysis(wanted, shards, time_limit, dry_analyse=dry_analyse)
-    settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge, registries=registry)
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        cache_dir=cache_dir,
+        knowledge=knowledge,
+        registries=registry,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
     preparer = preparer_for(settings, allow_untested=allow_untested)
     looks = wanted in _WITH_STATUS and not dry_analyse
     asked = _Asked(file, only or (), changed_since, missing=missing, smoke=smoke, looks=looks)
@@ -173,6 +184,7 @@ class _Asked:
         if self.smoke:
             chosen = chosen.smoke()
         if self.looks or self.missing:
+            tell_registry(chosen, settings)
             chosen = looked_for(chosen, settings, check, failed=unanswered if self.missing else _warn)
         return chosen.where(lambda cell: cell.status == "missing") if self.missing else chosen
 

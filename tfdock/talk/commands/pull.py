@@ -16,6 +16,8 @@ from tfdock.errors import NetworkError, Problem, ProfileError, TfdockError, comb
 from tfdock.model import ImageRef
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
     AllowUntested,
     AsJson,
     Knowledge,
@@ -31,7 +33,7 @@ from tfdock.talk.app import (
     settings_for,
 )
 from tfdock.talk.commands.build import stoppable
-from tfdock.talk.matrices import Choice, Finished, as_build, check_matrix_options, settings_with, told_with_matrix
+from tfdock.talk.matrices import Choice, Finished, as_build, check_matrix_options, tell_registry, told_with_matrix
 from tfdock.talk.pulled import LocalGpus, tell_pulled
 
 if TYPE_CHECKING:
@@ -84,11 +86,19 @@ def pull(
     ] = None,
     wheelhouse: Wheelhouse = None,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
     """Pull finished wheels from a registry into the wheelhouse, and say how this machine's GPUs run them."""
-    settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge, registries=registry)
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        knowledge=knowledge,
+        registries=registry,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
     _check_names(names, matrix, platform=platform)
     check_matrix_options(matrix, only=only, report=report)
     looking = _Looking(settings, platform=platform, allow_untested=allow_untested)
@@ -307,7 +317,7 @@ def _pull_matrix(looking: _Looking, choice: Choice, stop: Stop, *, as_json: bool
     choice.begin()
     started, settings = time.monotonic(), looking.settings
     cells = choice.here(settings, preparer_for(settings, allow_untested=looking.allow_untested), stop.check)
-    looking = replace(looking, settings=settings_with(cells, settings))
+    tell_registry(cells, settings)
     todo = [cell for cell in cells.wanted if cell.status == "missing"]
     _say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to pull")
     results = [_result(looking, looking.cell(cells, cell), stop) for cell in todo]

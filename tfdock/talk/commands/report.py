@@ -13,7 +13,18 @@ import typer
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.talk import console
-from tfdock.talk.app import AsJson, CacheDir, Knowledge, Wheelhouse, app, command, print_json, settings_for
+from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
+    AsJson,
+    CacheDir,
+    Knowledge,
+    Wheelhouse,
+    app,
+    command,
+    print_json,
+    settings_for,
+)
 from tfdock.talk.bundled import write_bundle
 
 
@@ -66,11 +77,19 @@ def report(
     wheelhouse: Wheelhouse = None,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell what happened in a build: phases, cache, actions executed, what took long, and why it was not warm."""
     if bundle:
-        settings = settings_for(wheelhouse=wheelhouse, cache_dir=cache_dir, knowledge=knowledge)
+        settings = settings_for(
+            wheelhouse=wheelhouse,
+            cache_dir=cache_dir,
+            knowledge=knowledge,
+            allow_paths=allow_path,
+            allow_endpoints=allow_endpoint,
+        )
         return write_bundle(record, profile, settings, output, as_json=as_json)
     if record is None or profile:
         raise typer.BadParameter("name a record, or give `--bundle` for a run that failed")

@@ -14,6 +14,8 @@ import typer
 from tfdock.errors import EngineError, ExitCode, Problem, ProfileError, WheelRefused, combined_exit_code
 from tfdock.talk import console
 from tfdock.talk.app import (
+    AllowEndpoint,
+    AllowPath,
     AllowUntested,
     AsJson,
     CacheDir,
@@ -86,9 +88,16 @@ def verify(
     cache_dir: CacheDir = None,
     allow_untested: AllowUntested = False,
     knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a wheel against a profile, then install and try it in a clean container without network."""
+    """Check a wheel against a profile, then install and try it in a clean container without network.
+
+    The bytes of the file decide the checks of its name, its RECORD, its tags, its GPU code and its glibc. The trial
+    runs the wheel's own code and takes its word: a wheel that lies passes the trial. A trial shows that a wheel
+    works, not that it is harmless.
+    """
     from tfdock.decide.checks import build_traces
     from tfdock.do.diagnosing import of_run
     from tfdock.do.verify import unsound
@@ -97,7 +106,9 @@ def verify(
 
     if html:
         _may_be_written(html)  # told before anybody waits
-    settings = settings_for(cache_dir=cache_dir, knowledge=knowledge)
+    settings = settings_for(
+        cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
+    )
     base = knowledge_for(settings)
     asked = preparer_for(settings, allow_untested=allow_untested).resolve(profile) if profile else None
     wanted = Wanted(
@@ -202,6 +213,8 @@ def _document(
     found: Verification,
 ) -> dict[str, Any]:
     """The result for programs; the page is made of it as well."""
+    from tfdock.decide.trial import told_by_wheel
+
     problems = found.impossible.problems if found.impossible else ()
     return {
         "ok": found.ok and not problems,
@@ -210,6 +223,7 @@ def _document(
         "profile": profile,
         "build_id": asked.resolution.build_id if asked else None,
         "checks": [asdict(check) for check in found.checks],
+        "told_by_wheel": list(told_by_wheel(found.checks)),
         "runtime": found.runtime,
         "problems": [asdict(problem) for problem in problems],
         **(_facts(base, inspection) if inspection else {}),
@@ -243,6 +257,8 @@ def _tell(document: dict[str, Any], found: Verification, *, as_json: bool) -> No
     else:
         for line in _lines(found):
             console.say(line, stream=sys.stdout)
+        if told := document["told_by_wheel"]:
+            console.tell(f"note: the wheel's own code answered {told[0]} to {told[-1]}; the file shows the rest")
         console.say(_ending(document), stream=sys.stdout)
     for check in found.failed:
         console.tell(f"{console.Style(sys.stderr).bad('failed:')} {_sentence(check)}")

@@ -238,10 +238,19 @@ def serve(
         str, typer.Option("--host", help="Where to listen; anything but loopback lets others read.", metavar="HOST")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="0 takes any that is free.", min=0, max=65535)] = 8080,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="Answer to this name too; repeatable.", metavar="NAME", show_default=False),
+    ] = None,
     wheelhouse: Wheelhouse = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the wheelhouse over HTTP, to be read only: the index, the wheels, the coverage page if there is one."""
+    """Serve the wheelhouse over HTTP, to be read only: the index, the wheels, the coverage page if there is one.
+
+    On loopback, only requests for `localhost`, an IP address, or a name of `--allow-host` are answered. A web page of
+    a stranger cannot read the wheels through your browser. With another `--host`, every name is answered unless
+    `--allow-host` is given.
+    """
     from tfdock.do.wheelhouse import serving
     from tfdock.do.wheelhouse.index import WheelIndex
 
@@ -267,7 +276,8 @@ def serve(
         sys.stdout.flush()
         _tell_serving(address, wanted)
 
-    serving.serve(house, host, port, ready, lambda line: console.say(console.clean(line)))
+    allowed = frozenset(allow_host or ())
+    serving.serve(house, host, port, ready, lambda line: console.say(console.clean(line)), allowed)
     console.say("stopped")
 
 

@@ -6,13 +6,10 @@ set -euo pipefail
 while IFS= read -r line; do
   export "${line?}"
 done </opt/tfdock/environment
-export HOME=/tmp/tfdock-configure USER=tfdock
-mkdir -p "$HOME"
 
 cd /tf/tensorflow
+# Old releases start Bazel here, which unpacks itself into the home folder; unprivileged.py removes that.
 ./configure </dev/null
-# Old releases start a Bazel server here; what it leaves does not belong into the image.
-rm -rf "$HOME"
 
 for option; do
   sed --in-place --regexp-extended "s/^build --action_env[ =](${option#*=}=)/build ${option%%=*}=\1/" .tf_configure.bazelrc

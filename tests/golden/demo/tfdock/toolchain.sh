@@ -21,8 +21,14 @@ fi
 find /opt/tfdock/bazel -mindepth 1 -maxdepth 1 ! -name install ! -name unpacked -exec rm -rf {} +
 rm -rf "$HOME"
 chmod -R a+rX /opt/tfdock
-# Whoever the container runs as adds itself (phase.sh): setuptools and others stop for a user without an entry.
-chmod a+w /etc/passwd
+# Whoever the container runs as adds itself (phase.sh): setuptools and others stop for a user without an entry. All may
+# write but the group 65533, which only the steps of the source have (unprivileged.py).
+chgrp 65533 /etc/passwd
+chmod u=rw,g=r,o=rw /etc/passwd
+# Where the steps of the source write. Git refuses a folder of another user unless it is told to read it.
+install -d -m 755 -o 0 -g 0 /tf
+install -d -m 755 -o 65534 -g 65533 /tf/tensorflow
+! command -v git >/dev/null || git config --system --add safe.directory /tf/tensorflow
 
 # A cachebuster is a variable that the base's makers gave every action with another value in each image, so that no
 # two images share a cache. Here it gets a value that follows from what is in the image: `busted NAME VALUE`.

@@ -1,0 +1,128 @@
+"""Builds that do not trust each other, on a real engine: each writes to its own cache and reads that of `release`."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import shutil
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tfdock.do.build.overlay import LABEL
+from tfdock.do.cache import CacheFolder, DiskCache
+
+from .conftest import Workshop
+from .harness import Json, Tfdock, write_profile
+
+pytestmark = pytest.mark.engine
+
+GENERATOR = "tensorflow/tools/build_info/gen_build_info.py"
+PAYLOAD = """\
+import glob, hashlib, os, re
+for entry in glob.glob("/tf/cache/disk/ac/*/*"):
+    data = open(entry, "rb").read()
+    for name in re.findall(rb"[0-9a-f]{64}", data):
+        blob = "/tf/cache/disk/cas/%s/%s" % (name[:2].decode(), name.decode())
+        text = open(blob, "rb").read() if os.path.exists(blob) else b""
+        if b"build_info = " in text and b"argparse" not in text:
+            text = b"print('POISONED')".ljust(len(text) - 1, b"#") + b"\\n"
+            new = hashlib.sha256(text).hexdigest()
+            os.makedirs("/tf/cache/disk/cas/" + new[:2], exist_ok=True)
+            open("/tf/cache/disk/cas/%s/%s" % (new[:2], new), "wb").write(text)
+            data = data.replace(name, new.encode())
+            os.unlink(entry)
+            open(entry, "wb").write(data)
+            print("poisoned", entry)
+"""
+"""What a tool of a hostile source does: it puts another result into the cache in the place of the right one."""
+
+
+@pytest.fixture(scope="module")
+def shop(workshop: Workshop) -> Tfdock:
+    """A command with a cache of its own."""
+    command = workshop.tfdock()
+    return replace(command, cache=command.home / "cache")
+
+
+def disks(shop: Tfdock) -> dict[str, DiskCache]:
+    return {disk.domain: disk for disk in CacheFolder.opened(shop.cache).disks()}
+
+
+def contents(disk: DiskCache) -> dict[str, str]:
+    """Every file with the hash of its bytes, and its time of change."""
+    files = sorted(path for path in disk.folder.rglob("*") if path.is_file())
+    return {str(path): f"{hashlib.sha256(path.read_bytes()).hexdigest()} {path.stat().st_mtime_ns}" for path in files}
+
+
+def executed(build: Json) -> int:
+    bazel = json.loads(Path(build["record"]).read_text())["bazel"]
+    assert isinstance(bazel["executed"], int)
+    return bazel["executed"]
+
+
+def shipped(build: Json) -> bytes:
+    (wheel,) = build["wheels"]
+    with zipfile.ZipFile(wheel["path"]) as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith("build_info.py"))
+        return archive.read(name)
+
+
+def patch_of(file: Path, name: str, more: str) -> str:
+    """A patch that puts more lines before the first one of a file."""
+    before = file.read_text().splitlines(keepends=True)
+    after = [*more.splitlines(keepends=True), *before]
+    return "".join(difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"))
+
+
+def test_a_hostile_patch_changes_no_other_build_and_takes_what_it_did_not_touch(
+    shop: Tfdock, workshop: Workshop, tmp_path: Path
+) -> None:
+    tree = workshop.tree()
+    benign = write_profile(tmp_path / "benign.yaml", tree)
+    first = shop.build(benign)
+    assert first.code == 0, first.told
+    release = disks(shop)["release"]
+    before = contents(release)
+
+    (tmp_path / "evil.patch").write_text(patch_of(tree / GENERATOR, GENERATOR, PAYLOAD))
+    source = {"release": "99.18.0", "path": str(tree), "patches": ["evil.patch"]}
+    evil = write_profile(tmp_path / "evil.yaml", None, tensorflow=source)
+    stranger = replace(shop, trusted=False)
+    hostile = stranger.build(evil)
+    assert hostile.code == 0, hostile.told
+    assert contents(release) == before
+    (domain,) = disks(shop).keys() - {"release"}
+    own = disks(shop)[domain]
+    assert any(b"POISONED" in Path(name).read_bytes() for name in contents(own)), "it did what it could"
+    record = json.loads(Path(hostile.build["record"]).read_text())
+    assert record["plan"]["trust"]["domain"] == domain
+    # What the old code, with one cache for all, executed of this patch: the action that runs the tool, and the wheel.
+    assert executed(hostile.build) <= 2 + 2
+    again = stranger.build("--force", evil)
+    assert (again.code, executed(again.build)) == (0, 0), again.told
+
+    clean = shop.build("--force", benign)
+    assert (clean.code, executed(clean.build)) == (0, 0), clean.told
+    assert shipped(clean.build) == shipped(first.build)
+    assert b"POISONED" not in shipped(clean.build)
+    assert contents(release).keys() == before.keys()
+    assert workshop.sdk.volumes(filters={"label": f"{LABEL}={own.key}"})["Volumes"] in (None, [])
+    listed = shop.run("cache", "list", "--json").document["toolchains"]
+    assert {(one["domain"], bool(one["reasons"])) for one in listed} == {("release", True), (domain, True)}
+
+
+def test_where_the_engine_cannot_mount_an_overlay_the_domain_stands_alone(
+    shop: Tfdock, workshop: Workshop, tmp_path: Path
+) -> None:
+    # A comma separates the options of a mount.
+    odd = replace(shop, cache=shop.home / "cache,odd", trusted=False)
+    for part in ("repository", "disk"):
+        shutil.copytree(shop.cache / part, odd.cache / part)
+    outcome = odd.build("--force", write_profile(tmp_path / "mine.yaml", workshop.tree()))
+    assert outcome.code == 0, outcome.told
+    assert "[disk-cache-alone]" in outcome.stderr
+    assert executed(outcome.build) > 0

@@ -1,0 +1,72 @@
+"""Whether a command installs only what is pinned: by a hash, by a commit, or as a path. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+_PROGRAM = re.compile(r"(.*/)?(pip|pip3|pip3\.\d+|pipx|uv|uvx)")
+_PINNED = re.compile(
+    r"\.|(\.{0,2}|~)/.*|\$.*|file:.*"  # a path
+    r"|.*\.whl"
+    r"|([\w.,\[\]-]+ ?@ ?)?("
+    r"git\+[a-z]+://.*@[0-9a-f]{40}(#.*)?"
+    r"|[a-z]+://.*#(.*&)?sha256=[0-9a-f]{64}(&.*)?)"
+)
+_WITH_VALUE = frozenset(
+    (
+        *("-c", "--constraint", "--constraints", "-i", "--index-url", "--extra-index-url"),
+        *("-f", "--find-links", "-t", "--target", "-p", "--python"),
+    )
+)
+
+
+def unpinned(command: str) -> str:
+    """Return the first thing that a shell command takes from an index without a hash, or an empty text.
+
+    Only pip, pipx and uv are understood. Other programs are not judged.
+    """
+    return next((name for words in _commands(command) for name in _from_an_index(words)), "")
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """The words of each simple command of a line of shell; none where the line is no shell."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""  # an address may hold a `#`
+    try:
+        words = list(lexer)
+    except ValueError:
+        return
+    command: list[str] = []
+    for word in words:
+        if word.startswith("#"):
+            break
+        if set(word) <= set(";&|()<>"):
+            yield command
+            command = []
+        else:
+            command.append(word)
+    yield command
+
+
+def _from_an_index(words: Sequence[str]) -> Iterator[str]:
+    place = next((place for place, word in enumerate(words) if _PROGRAM.fullmatch(word)), None)
+    if place is None:
+        return
+    rest = list(words[place + 1 :])
+    if not words[place].endswith("uvx"):
+        verb = next((place for place, word in enumerate(rest) if word in ("install", "run")), None)
+        if verb is None:
+            return
+        rest = rest[verb + 1 :]
+    if "--require-hashes" in rest:
+        return
+    following = iter(rest)
+    for word in following:
+        if word in ("-r", "--requirement", "--requirements"):
+            yield next(following, word)
+        elif word in _WITH_VALUE:
+            next(following, None)
+        elif not word.startswith("-") and not _PINNED.fullmatch(word):
+            yield word

@@ -1,0 +1,165 @@
+"""Trust domains: which builds share a disk cache. Pure.
+
+A build writes to the cache of its own domain only. It reads what the domain `release` has as well. So a build can
+change the results of another build only where both have the same domain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tfdock.model import NOWHERE, ImageRef, Remote
+
+if TYPE_CHECKING:
+    from tfdock.decide.resolve import Resolution
+    from tfdock.read.knowledge import KnowledgeBase
+    from tfdock.read.profile import Profile
+
+RELEASE = "release"
+"""The domain of unchanged releases."""
+_SHORTEST = 4
+"""Digits of a name that are enough to mean it."""
+NAME = re.compile(r"[0-9a-f]{16}")
+"""The name of any other domain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """A trust domain: `release`, or 16 hexadecimal digits. `reasons` say why it is not `release`.
+
+    A build with `--trust` is in `release` whatever the reasons are.
+    """
+
+    name: str = RELEASE
+    reasons: tuple[str, ...] = ()
+    shared: bool = False
+    """The user shares on purpose (`--trust`)."""
+
+    @property
+    def is_release(self) -> bool:
+        """Return whether it is the domain of unchanged releases."""
+        return self.name == RELEASE
+
+    def cache_key(self, toolchain: str) -> str:
+        """Return the name of its disk cache for a toolchain key."""
+        return toolchain if self.is_release else f"{toolchain}-{self.name}"
+
+
+IN_RELEASE = Domain()
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Return toolchain key and domain of a disk cache's name."""
+    toolchain, _, name = key.partition("-")
+    return toolchain, name or RELEASE
+
+
+def in_domains(key: str, domains: Iterable[str]) -> bool:
+    """Return whether a disk cache is in one of the domains: `release`, `all`, or a name or the beginning of one."""
+    domain = split_key(key)[1]
+    return any(
+        one in ("all", domain) or (domain != RELEASE and len(one) >= _SHORTEST and domain.startswith(one))
+        for one in domains
+    )
+
+
+def as_json(domain: Domain) -> dict[str, object]:
+    """Return what a plan, a record and a disk cache's description say of a domain."""
+    return {"domain": domain.name, "reasons": list(domain.reasons), "shared": domain.shared}
+
+
+def trust_domain(
+    profile: Profile, resolution: Resolution, knowledge: KnowledgeBase, remote: Remote = NOWHERE
+) -> Domain:
+    """Return the domain of a build.
+
+    It is `release` for the official source of a release without patches, on a base image that the knowledge chooses,
+    with options that run no program. Else its name follows from what differs. The content of a checkout is not part
+    of the name: an edited checkout keeps its cache. `remote` is what this machine's settings say.
+    """
+    found = [*_source(resolution), *_patches(resolution), *_base(profile, resolution), *_options(profile, knowledge)]
+    found += _instance(profile, remote)
+    if not found:
+        return Domain()
+    return Domain(name=_named([identity for identity, _ in found]), reasons=tuple(reason for _, reason in found))
+
+
+def of_bundle(images: str) -> Domain:
+    """Return the domain of a bundle, by the sha256 of its images: others made them, of sources unseen here."""
+    return Domain(name=_named([["bundle", images]]), reasons=("the image comes out of a bundle",))
+
+
+def _named(identities: list[list[str]]) -> str:
+    text = json.dumps(identities, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+_Found = Iterator[tuple[list[str], str]]
+"""What is part of the name, and the reason for people."""
+
+
+def _source(resolution: Resolution) -> _Found:
+    source = resolution.source
+    known = resolution.release.commits.get(str(resolution.version))
+    if source.official and source.commit in (None, known):
+        return
+    if source.kind == "path":
+        yield ["path", source.folder or source.location], "the source is a local checkout"
+    elif source.kind == "archive":
+        yield ["archive", source.sha256 or source.location], f"the source is the archive {source.location}"
+    else:
+        # The commit of a branch moves. Its builds share one domain all the same.
+        reason = f"the source is {source.location} at {' or '.join(source.refs)}"
+        yield ["git", source.location, *source.refs], reason
+
+
+def _patches(resolution: Resolution) -> _Found:
+    for name, patch in resolution.source.patches.items():
+        yield ["patch", hashlib.sha256(patch).hexdigest()], f"the source is changed by the patch {name}"
+
+
+def _base(profile: Profile, resolution: Resolution) -> _Found:
+    if profile.base is None:
+        return
+    base = ImageRef.parse(profile.base)
+    known = ImageRef.parse(re.sub(r"\{\w+\}", "1", resolution.image.image))
+    if (base.registry, base.repository) != (known.registry, known.repository):
+        yield ["base", str(base)], f"the base image {base} is not from the repository that the knowledge names"
+
+
+def _options(profile: Profile, knowledge: KnowledgeBase) -> _Found:
+    for of, option in _asked(profile):
+        if not _is_harmless(knowledge, of, option):
+            yield ["option", of, option], f"the option `{option}` is not known to be harmless"
+
+
+def _instance(profile: Profile, remote: Remote) -> _Found:
+    """Yield the tenant of a remote cache that only the profile names: its entries come into the disk cache."""
+    name = profile.cache.instance
+    if name is not None and name != remote.instance:
+        yield ["instance", name], f"the profile chooses the instance {name} of a remote cache or executor"
+
+
+def _asked(profile: Profile) -> Iterator[tuple[str, str]]:
+    """Yield what the profile itself adds to a build's commands."""
+    bazel, debug, compiler = profile.bazel, profile.debugging, profile.host_compiler
+    yield from (("config", name) for name in bazel.configs)
+    for flag in bazel.flags:
+        name, _, value = flag.partition("=")
+        yield ("config", value) if name == "--config" else ("flag", flag)
+    yield from (("startup", option) for option in bazel.startup)
+    yield from (("copt", option) for option in bazel.copts)
+    yield from (("copt", option) for rule in (debug.per_file if debug else []) for option in rule.copts)
+    if compiler is not None and not isinstance(compiler, str) and compiler.path:
+        yield "host_compiler", compiler.path
+
+
+def _is_harmless(knowledge: KnowledgeBase, of: str, option: str) -> bool:
+    matches = (re.fullmatch(row.pattern, option) for row in knowledge.harmless_options if row.of == of)
+    inner = [match.groupdict().get("copt") for match in matches if match]
+    return any(copt is None or _is_harmless(knowledge, "copt", copt) for copt in inner)

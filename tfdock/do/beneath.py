@@ -1,0 +1,375 @@
+"""Folders that a container could write to, used without following any link that code in the container left there.
+
+Each access begins at an open descriptor of the folder and opens one part of the name after the other. So a name never
+leads out of the folder, not even while another process swaps a part of it for a link.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import secrets
+import stat
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OTHER_KIND = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
+"""What the kernel answers where a name stands for another kind of file than the one that was asked for."""
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+    stat.S_IFREG: "a file",
+}
+_AT_ONCE = 10_000
+"""Names of a folder that are held in memory while the folder is removed."""
+_DEEPEST = 32
+"""Folders within each other that are open at the same time while they are removed."""
+
+
+class NotPlain(OSError):
+    """A name stands for a link, a FIFO, a socket or a device where a file or a folder is needed. `kind` says what."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        super().__init__(errno.ELOOP, f"{kind} is in the place of a file or a folder", name)
+        self.name, self.kind = name, kind
+
+
+class TooMany(OSError):
+    """A folder holds more names than the caller looks at."""
+
+    def __init__(self, most: int, name: str) -> None:
+        super().__init__(errno.E2BIG, f"the folder holds more than {most:,} names", name)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A name within a folder, with `/` between its parts, and its status. The status of a link is the link's own."""
+
+    name: str
+    status: os.stat_result
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the name stands for a regular file."""
+        return stat.S_ISREG(self.status.st_mode)
+
+    @property
+    def kind(self) -> str:
+        """Return what the name stands for: "a link", "a FIFO"."""
+        return kind_of(self.status)
+
+
+def has_holes(descriptor: int) -> bool:
+    """Return whether an open file takes less room than its size says: its copy, or reading it, takes all of it."""
+    size = os.fstat(descriptor).st_size
+    with suppress(OSError):  # a file system that cannot tell
+        found = os.lseek(descriptor, 0, os.SEEK_HOLE) if size else size
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return found < size
+    return False
+
+
+def kind_of(status: os.stat_result) -> str:
+    """Return in words what kind of file a status belongs to: "a link", "a FIFO"."""
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "something unknown")
+
+
+class Beneath:
+    """A folder that a container could write to, held by its descriptor. A context manager that closes the folder.
+
+    Every method takes names within the folder, with `/` between their parts. Every method raises OSError; NotPlain
+    for a name that leads through a link or stands for another kind of file; ValueError for a name such as `../x`.
+    """
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        """Take over an open descriptor. `path` is used in messages only."""
+        self._descriptor = descriptor
+        self.path = path
+
+    @classmethod
+    def opened(cls, path: Path) -> Self:
+        """Open a folder. The folder itself may not be a link; the folders above it belong to the caller."""
+        try:
+            return cls(os.open(path, _FOLDER), path)
+        except OSError as error:
+            raise _told(error, os.fspath(path), None) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor, for questions about the folder itself."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    # --- reading ---
+
+    def folder(self, name: str, *, make: bool = False) -> Beneath:
+        """Open a folder within this one. With `make`, create the folders that do not exist."""
+        descriptor = os.dup(self._descriptor)
+        for part in _parts(name) if name else ():
+            try:
+                below = _open_folder(descriptor, part, make=make)
+            finally:
+                os.close(descriptor)
+            descriptor = below
+        return Beneath(descriptor, self.path / name)
+
+    def open(self, name: str, *, unnoticed: bool = False) -> BufferedReader:
+        """Open a regular file to read. With `unnoticed`, reading leaves its time of access alone where possible."""
+        folder, last = self._parent(name)
+        try:
+            return os.fdopen(_open_file(folder._descriptor, last, unnoticed=unnoticed), "rb")
+        finally:
+            folder.close()
+
+    def status(self, name: str) -> os.stat_result:
+        """Return the status of a name. No link is followed."""
+        folder, last = self._parent(name)
+        with folder:
+            return os.stat(last, dir_fd=folder._descriptor, follow_symlinks=False)
+
+    def link(self, name: str) -> str:
+        """Return where a link says that it leads."""
+        folder, last = self._parent(name)
+        with folder:
+            return os.readlink(last, dir_fd=folder._descriptor)
+
+    def entries(self, depth: int = 0, *, most: int | None = None) -> Iterator[Found]:
+        """Yield what is in this folder and in its folders, `depth` levels down, sorted by name in each folder.
+
+        A folder is yielded only where the depth ends. What disappears meanwhile is left out. Raises TooMany as soon
+        as there are more than `most` names in all, and OSError for a folder that cannot be read.
+        """
+        yield from self._entries("", depth, itertools.count(1), most)
+
+    def _entries(self, inside: str, depth: int, count: Iterator[int], most: int | None) -> Iterator[Found]:
+        names = []
+        with os.scandir(self._descriptor) as listed:
+            for one in listed:
+                if most is not None and next(count) > most:
+                    raise TooMany(most, str(self.path))
+                names.append(one.name)
+        for name in sorted(names):
+            try:
+                status = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+                below = self.folder(name) if depth and stat.S_ISDIR(status.st_mode) else None
+            except (FileNotFoundError, NotPlain):
+                continue
+            if below is None:
+                yield Found(inside + name, status)
+                continue
+            with below:
+                yield from below._entries(f"{inside}{name}/", depth - 1, count, most)
+
+    # --- writing ---
+
+    def write(self, name: str, chunks: Iterable[bytes]) -> None:
+        """Write a file that is either the old one or the new one. Create the folders that do not exist.
+
+        The file is a new one in any case: nothing is written through a link or to a file that has a second name.
+        """
+        folder, last = self._parent(name, make=True)
+        temporary = f".{last[:200]}.{secrets.token_hex(8)}"
+        with folder:
+            at = folder._descriptor
+            try:
+                with os.fdopen(os.open(temporary, _NEW_FILE, 0o666, dir_fd=at), "wb") as file:
+                    file.writelines(chunks)
+                os.replace(temporary, last, src_dir_fd=at, dst_dir_fd=at)
+            except BaseException:
+                with suppress(OSError):  # the first error is the one to tell
+                    os.unlink(temporary, dir_fd=at)
+                raise
+
+    def receive(self, file: Path, name: str) -> None:
+        """Move a file of the caller's to a name. Create the folders that do not exist."""
+        folder, last = self._parent(name, make=True)
+        with folder:
+            os.replace(file, last, dst_dir_fd=folder._descriptor)
+
+    def touch(self, name: str, times: tuple[int, int]) -> None:
+        """Set the times of access and of change, in nanoseconds. Of a link it sets the link's own times."""
+        folder, last = self._parent(name)
+        with folder:
+            os.utime(last, ns=times, dir_fd=folder._descriptor, follow_symlinks=False)
+
+    def remove(self, name: str) -> None:
+        """Remove a name that is not a folder, or nothing if it is gone. Of a link it removes the link."""
+        try:
+            folder, last = self._parent(name)
+        except FileNotFoundError:
+            return
+        with folder, suppress(FileNotFoundError):
+            os.unlink(last, dir_fd=folder._descriptor)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder with everything in it, or nothing if it is gone."""
+        with suppress(FileNotFoundError):
+            folder, last = self._parent(name)
+            with folder:
+                with _opened_up(folder._descriptor, last, folder.path) as below:
+                    below.empty()
+                os.rmdir(last, dir_fd=folder._descriptor)
+
+    def empty(self) -> None:
+        """Remove everything in the folder, whatever the modes of the folders in it. What is gone already is fine."""
+        # Folders that lie too deep are moved to the top: a million levels need no million descriptors.
+        deep: deque[str] = deque()
+        self._empty(self, deep, 0)
+        while deep:
+            name = deep.popleft()
+            with suppress(FileNotFoundError):
+                with _opened_up(self._descriptor, name, self.path) as below:
+                    below._empty(self, deep, 0)
+                os.rmdir(name, dir_fd=self._descriptor)
+
+    def _empty(self, top: Beneath, deep: deque[str], depth: int) -> None:
+        waiting = set(deep) if depth == 0 and top is self else set[str]()
+        while names := self._some(waiting):
+            for name, is_folder in names:
+                with suppress(FileNotFoundError):  # another run cleans up the same leftover
+                    if not is_folder:
+                        os.unlink(name, dir_fd=self._descriptor)
+                    elif depth == _DEEPEST:
+                        self._move_up(name, top, deep)
+                    else:
+                        with _opened_up(self._descriptor, name, self.path) as below:
+                            below._empty(top, deep, depth + 1)
+                        os.rmdir(name, dir_fd=self._descriptor)
+            if depth == 0 and top is self:
+                waiting = set(deep)
+
+    def _some(self, but: set[str]) -> list[tuple[str, bool]]:
+        """Return names in the folder, and which are folders: all, or as many as are worth holding in memory."""
+        with os.scandir(self._descriptor) as listed:
+            found = ((one.name, one.is_dir(follow_symlinks=False)) for one in listed if one.name not in but)
+            return list(itertools.islice(found, _AT_ONCE))
+
+    def _move_up(self, name: str, top: Beneath, deep: deque[str]) -> None:
+        moved = f".deep-{secrets.token_hex(8)}"
+        _opened_up(self._descriptor, name, self.path).close()  # a folder that moves is written to as well
+        os.rename(name, moved, src_dir_fd=self._descriptor, dst_dir_fd=top._descriptor)
+        deep.append(moved)
+
+    def _parent(self, name: str, *, make: bool = False) -> tuple[Beneath, str]:
+        """Open the folder that a name lies in; return it with the name's last part."""
+        *above, last = _parts(name)
+        return self.folder("/".join(above), make=make), last
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder with everything in it, whatever the modes of the folders in it. Do nothing if it is gone.
+
+    The folder above belongs to the caller: no container could write to it. Raises OSError, NotPlain for a link.
+    """
+    with suppress(FileNotFoundError):
+        above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with _opened_up(above, path.name, path.parent) as folder:
+                folder.empty()
+            os.rmdir(path.name, dir_fd=above)
+        finally:
+            os.close(above)
+
+
+def open_up(path: Path, depth: int) -> None:
+    """Let this user into a folder and the folders in it, `depth` levels down, where a container took that right away.
+
+    Folders of other users stay as they are. Do nothing where the folder does not exist. Raises OSError.
+    """
+    above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _open_up(above, path.name, path.parent, depth)
+    finally:
+        os.close(above)
+
+
+def _open_up(at: int, name: str, path: Path, depth: int) -> None:
+    with suppress(FileNotFoundError, PermissionError, NotPlain), _opened_up(at, name, path) as folder:
+        for one, is_folder in folder._some(set()) if depth else ():
+            if is_folder:
+                _open_up(folder._descriptor, one, folder.path, depth - 1)
+
+
+def _parts(name: str) -> list[str]:
+    parts = name.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise ValueError(f"not a name within a folder: {name!a}")
+    return parts
+
+
+def _open_folder(at: int, name: str, *, make: bool) -> int:
+    try:
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=at)
+        return os.open(name, _FOLDER, dir_fd=at)
+    except OSError as error:
+        raise _told(error, name, at) from error
+
+
+def _open_file(at: int, name: str, *, unnoticed: bool) -> int:
+    try:
+        try:
+            descriptor = os.open(name, _FILE | (os.O_NOATIME if unnoticed else 0), dir_fd=at)
+        except PermissionError:  # another user's file, whose time of access is not ours to keep
+            if not unnoticed:
+                raise
+            descriptor = os.open(name, _FILE, dir_fd=at)
+    except OSError as error:
+        raise _told(error, name, at) from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise NotPlain(name, kind_of(status))
+    return descriptor
+
+
+def _opened_up(at: int, name: str, path: Path) -> Beneath:
+    """Open a folder whose mode may forbid that, and let this user into it."""
+    try:
+        # O_PATH needs no right to read. The kernel opens the very folder again that this descriptor stands for.
+        handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    except OSError as error:
+        raise _told(error, name, at) from error
+    try:
+        if os.fstat(handle).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            Path(f"/proc/self/fd/{handle}").chmod(stat.S_IRWXU)
+        return Beneath(os.open(".", _FOLDER, dir_fd=handle), path / name)
+    finally:
+        os.close(handle)
+
+
+def _told(error: OSError, name: str, at: int | None) -> OSError:
+    """Return the error to raise: NotPlain where the name stands for another kind of file."""
+    if error.errno not in _OTHER_KIND:
+        return error
+    try:
+        return NotPlain(name, kind_of(os.stat(name, dir_fd=at, follow_symlinks=False)))
+    except OSError:  # somebody changes it all the time
+        return NotPlain(name, "another kind of file")

@@ -1,0 +1,103 @@
+"""A trust domain's disk cache over the one of `release`: an overlay that the engine mounts.
+
+The build reads both and writes to its own only. The kernel copies a file before it is changed.
+
+    <cache>/disk/<toolchain key>                   below: the cache of `release`, which nothing can change
+    <cache>/disk/<toolchain key>-<domain>          above: what the domain's builds wrote
+    <cache>/disk/<toolchain key>-<domain>.work     the kernel's own
+
+All runs of a domain use one volume and so one mount: two mounts with one folder above would spoil it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from tfdock.do.build.run import Run
+from tfdock.do.cache import DiskCache
+from tfdock.do.cache.use import clear_work, drop_copies, now
+from tfdock.do.failures import make_folder
+from tfdock.do.locking import held
+from tfdock.errors import EngineError, Locked
+
+if TYPE_CHECKING:
+    from tfdock.do.engine import Engine
+
+LABEL = "io.tfdock.overlay"
+"""Label of these volumes; its value is the name of the disk cache."""
+_SPECIAL = set(',:\\"')
+"""Characters that mean something in the options of an overlay."""
+_OPTIONS = "metacopy=off,redirect_dir=off,index=off"
+"""A file above is always whole, so that the folder is a cache of its own where no overlay can be mounted."""
+
+
+@contextmanager
+def over_release(run: Run, disk: DiskCache, release: DiskCache) -> Iterator[None]:
+    """Hold a domain's disk cache with others, and prepare the volume that shows it over the one of `release`.
+
+    The caller holds the cache of `release`. Where there can be no overlay, the run tells what that costs. At the end
+    of the domain's last run the volume is removed.
+    """
+    name = began = None
+    try:
+        with ExitStack() as locks:
+            waiting = run.steps.waiting("image", f"has the disk cache {disk.key} for itself")
+            locks.enter_context(disk.held(alone=False, waiting=waiting))
+            if why := _obstacle(run, disk):
+                run.stands_alone(why)
+            else:
+                locks.enter_context(_on_one_engine(run, disk))
+                name, began = _volume(run.engine, disk, release), now(disk.about)
+                run.overlay = name
+            yield
+    finally:
+        run.overlay = ""
+        if name and began and run.engine.ping():
+            _settle(run.engine, name, disk, release, began)
+
+
+def _volume(engine: Engine, disk: DiskCache, release: DiskCache) -> str:
+    """Make the volume, unless another run of the domain has it; return its name, which follows from its folders."""
+    for folder in (release.folder, disk.folder, disk.work, disk.about):
+        make_folder(folder)
+    layers = f"lowerdir={release.folder},upperdir={disk.folder},workdir={disk.work},{_OPTIONS}"
+    name = f"tfdock-overlay-{hashlib.sha256(layers.encode()).hexdigest()[:32]}"
+    engine.create_volume(name, {LABEL: disk.key}, {"type": "overlay", "device": "overlay", "o": layers})
+    return name
+
+
+def _obstacle(run: Run, disk: DiskCache) -> str:
+    if not run.builder.engine_info.local:
+        return "the engine is elsewhere"
+    if special := sorted(_SPECIAL & set(str(disk.folder))):
+        return f"the path of the cache contains `{special[0]}`"
+    return ""
+
+
+@contextmanager
+def _on_one_engine(run: Run, disk: DiskCache) -> Iterator[None]:
+    """Hold the overlay with the runs on this engine; wait for runs on another engine, which would mount it again."""
+    locks = disk.cache / "locks"
+    own = hashlib.sha256(run.builder.engine_info.id.encode()).hexdigest()[:16]
+    waiting = run.steps.waiting("image", f"uses the disk cache {disk.key} on another engine")
+    with ExitStack() as stack:
+        with held(locks / f"overlay-{disk.key}", f"the disk cache {disk.key}", alone=True, waiting=waiting):
+            for path in sorted(locks.glob(f"overlay-{disk.key}.*")):
+                if path.suffix != f".{own}":
+                    with held(path, f"the disk cache {disk.key}", alone=True, waiting=waiting):
+                        pass
+            path = locks / f"overlay-{disk.key}.{own}"
+            stack.enter_context(held(path, f"the disk cache {disk.key}", alone=False, waiting=waiting))
+        yield
+
+
+def _settle(engine: Engine, name: str, disk: DiskCache, release: DiskCache, began: int) -> None:
+    """Remove the volume and what Bazel only touched, unless another run still uses the domain."""
+    # What cannot be removed now costs disk space, and the next run of the domain removes it.
+    with suppress(Locked, EngineError, OSError), disk.held(alone=True):
+        engine.remove_volume(name)
+        drop_copies(disk, release, since=began)
+        clear_work(disk)

@@ -1,0 +1,89 @@
+"""Bazel's repository cache after a fetch: what the container left there is what its name says, or it is removed.
+
+content_addressable/<algorithm>/<hash of the bytes>/file
+content_addressable/<algorithm>/<hash of the bytes>/id-<hash>      empty: for which name it was downloaded
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from tfdock.do.beneath import Beneath, Found, has_holes, open_up
+from tfdock.do.cache import opened
+
+_DIGITS = {"sha1": 40, "sha256": 64, "sha384": 96, "sha512": 128}
+"""Algorithms that Bazel names downloads by, with the hexadecimal digits of their hashes."""
+_ENTRY = re.compile(r"content_addressable/(?P<algorithm>[a-z0-9]+)/(?P<hash>[0-9a-f]+)")
+_MARK = re.compile(r"id-[0-9a-f]{64}")
+_UNFINISHED = re.compile(r"tmp-[0-9a-f-]{36}")
+
+
+def removed_downloads(repository: Path, since: int) -> list[str]:
+    """Remove what changed since then (nanoseconds) and is not what its name says; return the names.
+
+    The time is the kernel's time of status change: no program can set it. The caller holds the repository cache
+    alone, and no container writes to it.
+    """
+    with suppress(FileNotFoundError):
+        open_up(repository.resolve(), 3)
+    with suppress(FileNotFoundError), opened(repository) as folder:
+        return [name for name, is_told in list(_strange(folder, since)) if _remove(folder, name) and is_told]
+    return []
+
+
+def _strange(folder: Beneath, since: int) -> Iterator[tuple[str, bool]]:
+    """Yield what is to be removed, and whether that is told: what a killed Bazel left half written is not."""
+    for found in folder.entries(2):
+        match = _ENTRY.fullmatch(found.name)
+        if not match or len(match["hash"]) != _DIGITS.get(match["algorithm"], 0) or not _is_folder(found):
+            if found.status.st_ctime_ns >= since and not _is_expected_folder(found):
+                yield found.name, True
+            continue
+        with folder.folder(found.name) as entry:
+            yield from _strange_in(entry, found, match, since)
+
+
+def _is_folder(found: Found) -> bool:
+    return stat.S_ISDIR(found.status.st_mode)
+
+
+def _is_expected_folder(found: Found) -> bool:
+    parts = found.name.split("/")
+    expected = parts[0] == "content_addressable" and (len(parts) == 1 or parts[1] in _DIGITS)
+    return _is_folder(found) and expected and len(parts) < 3
+
+
+def _strange_in(entry: Beneath, found: Found, match: re.Match[str], since: int) -> Iterator[tuple[str, bool]]:
+    # A folder that gets another name changes, and the files in it do not.
+    renamed = found.status.st_ctime_ns >= since
+    for inside in entry.entries():
+        if not renamed and inside.status.st_ctime_ns < since:
+            continue
+        name = f"{found.name}/{inside.name}"
+        if _UNFINISHED.fullmatch(inside.name) and inside.is_plain:
+            yield name, False
+        elif inside.name == "file" and inside.is_plain:
+            with entry.open("file", unnoticed=True) as file:
+                # No download has holes, and hashing terabytes of nothing would take days.
+                if has_holes(file.fileno()) or _sum(file, match["algorithm"]) != match["hash"]:
+                    yield name, True
+        elif not (_MARK.fullmatch(inside.name) and inside.is_plain and inside.status.st_size == 0):
+            yield name, True
+
+
+def _sum(file: BinaryIO, algorithm: str) -> str:
+    return hashlib.file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type]
+
+
+def _remove(folder: Beneath, name: str) -> bool:
+    if stat.S_ISDIR(folder.status(name).st_mode):
+        folder.remove_folder(name)
+    else:
+        folder.remove(name)
+    return True

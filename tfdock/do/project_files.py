@@ -1,0 +1,188 @@
+"""Files that a profile or a matrix names: found beneath its project, and read without a race.
+
+A profile may be a stranger's, and what it names goes into an image. So it names only what belongs to its project: the
+repository that the profile lies in, or the profile's own folder where there is no repository. Settings allow further
+folders. Every path is resolved first, links too. Then the file is opened component by component, and no component may
+be a link: a link that is put there between the check and the opening is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tfdock.do.beneath import Beneath, NotPlain
+from tfdock.errors import Problem, ProfileError, one_of
+from tfdock.read import yamldoc
+from tfdock.read.yamldoc import Node
+
+MOST_TEXT = yamldoc.MAX_BYTES
+"""Bytes of a profile or a matrix."""
+MOST_LOCK = 4 << 20
+MOST_PATCH = 8 << 20
+_KERNEL = (Path("/proc"), Path("/sys"), Path("/dev"))
+"""Folders of the kernel: their files hold secrets of processes, or never end. No setting allows them."""
+_WHY = (
+    "a profile may be a stranger's, and what it names goes into an image: it may name only files of its own "
+    "repository, or of its own folder where there is no repository"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The folder whose files profiles may name, and the folders that settings allow beside it."""
+
+    root: Path
+    allowed: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(cls, file: Path, allowed: Iterable[Path] = ()) -> Project:
+        """Return the project of a profile's or matrix's file."""
+        folder = Path(os.path.normpath(file.absolute())).parent
+        real = Path(os.path.realpath(file.parent))
+        root = _repository(folder) or _repository(real) or real
+        return cls(Path(os.path.realpath(root)), tuple(Path(os.path.realpath(folder)) for folder in allowed))
+
+    def resolve(self, path: Path, *, name: str | None = None, folder: bool = False) -> tuple[Path, str]:
+        """Return the folder that allows a path, and the path in that folder; no link is in either.
+
+        `name` is what the profile calls the path, `folder` that it should be one. Raises ProfileError where the path
+        is not the project's and not allowed. Whether a path outside exists is not told.
+        """
+        told = _shown(name or str(path))
+        if "\0" in str(path):
+            raise _outside(f"`{told}` cannot be a path", "remove the control character")
+        target = Path(os.path.realpath(path))
+        leads = f"`{told}`" if str(target) == told else f"`{told}` leads to {_shown(str(target))}, which"
+        if any(target.is_relative_to(kernel) for kernel in _KERNEL):
+            raise _outside(f"{leads} is a file of the kernel", "name another file: no setting allows this one")
+        permission = _permission(target if folder else target.parent, self.root)
+        bases = [base for base in (self.root, *self.allowed) if target.is_relative_to(base)]
+        if not bases:
+            raise _outside(f"{leads} is outside {_shown(str(self.root))}", permission, why=_WHY)
+        if folder and _holds_home(target):  # its hidden files would be sent
+            message = f"{leads} holds your home folder"
+            raise _outside(message, "name the folder of the checkout alone: no setting allows this one", why=_WHY)
+        if bases[0] == self.root and _holds_home(self.root):
+            hidden = any(part.startswith(".") for part in target.relative_to(self.root).parts)
+            bases = bases[1:] if hidden else bases
+        if not bases:
+            raise _outside(f"{leads} is hidden, and the project holds your home folder", permission, why=_WHY)
+        base = bases[0]
+        parts = target.relative_to(base).parts
+        if ".git" in map(str.lower, parts):
+            raise _outside(f"{leads} is in git's own folder", "copy the file out of `.git`, and name the copy")
+        # Settings may allow a single file.
+        return (base, "/".join(parts)) if parts or folder else (base.parent, base.name)
+
+    def read(self, path: Path, most: int, *, name: str | None = None) -> bytes:
+        """Return a plain file's bytes; raises ProfileError, also for more than `most` bytes, and OSError.
+
+        FileNotFoundError says that the project has no such file.
+        """
+        base, inside = self.resolve(path, name=name)
+        told = _shown(name or str(path))
+        try:
+            with Beneath.opened(base) as folder, folder.open(inside) as file:
+                size = os.fstat(file.fileno()).st_size
+                data = b"" if size > most else file.read(most + 1)
+        except NotPlain as error:
+            message = f"`{told}` is {error.kind}, not a plain file"
+            raise _refused("file-not-plain", message, "name a plain file") from error
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        if size > most or len(data) > most:
+            message = f"`{told}` has {max(size, len(data)):,} bytes; at most {most:,} are read"
+            raise _refused("file-too-large", message, "is this the right file? Name a smaller one")
+        return data
+
+    def text(
+        self, path: Path, most: int = MOST_TEXT, *, code: str = "file-unreadable", name: str | None = None
+    ) -> str:
+        """Return a text file's text, its line ends as they are; raises ProfileError, and FileNotFoundError."""
+        try:
+            return self.read(path, most, name=name).decode("utf-8")
+        except UnicodeDecodeError as error:
+            message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            message, fix = f"cannot be read: {error.strerror}", "check the file's owner and mode"
+        raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(path)))
+
+    def patch(self, path: Path, *, name: str) -> bytes:
+        """Return a patch's bytes; raises ProfileError, also for what is no patch, and OSError."""
+        data = self.read(path, MOST_PATCH, name=name)
+        if not _PATCH.search(data):
+            message = (
+                f"`{_shown(name)}` is not a patch: it has no `diff --git` line, and no `---`, `+++` and `@@` lines"
+            )
+            raise _refused("patch-malformed", message, "write it with `git diff` or `git format-patch`")
+        return data
+
+
+_PATCH = re.compile(rb"^diff --git \S|^--- [^\n]*\n\+\+\+ [^\n]*\n@@ -\d", re.MULTILINE)
+"""What `git apply` takes: the mails of `git format-patch` have such lines as well."""
+
+
+def located(error: ProfileError, file: str, field: str, node: Node | None = None) -> ProfileError:
+    """Return the error with the place of the value that names the file, unless it has a place in that file."""
+    line, column = (node.line, node.column) if node else (None, None)
+    return ProfileError(
+        *(
+            problem if problem.file else replace(problem, file=file, line=line, column=column, field=field)
+            for problem in error.problems
+        )
+    )
+
+
+def _shown(text: str) -> str:
+    """A path for a message: on one line, without what a terminal would obey, and whole."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def _outside(message: str, fix: str, why: str = "") -> ProfileError:
+    return _refused("path-outside", message, fix, why)
+
+
+def _refused(code: str, message: str, fix: str, why: str = "") -> ProfileError:
+    return ProfileError(Problem(code=code, message=message, why=why, fix=fix))
+
+
+def _permission(folder: Path, root: Path) -> str:
+    """What to do about a path that is outside: the flag and the setting that allow it."""
+    word = _shown(shlex.quote(str(folder)))
+    return one_of(
+        (
+            f"move it below {_shown(str(root))}",
+            f"if you trust the profile, allow the folder: `--allow-path {word}`, `TFDOCK_ALLOW_PATHS={word}`, "
+            f"or `allow_paths: [{_shown(str(folder))}]` in the configuration file",
+        )
+    )
+
+
+def _repository(folder: Path) -> Path | None:
+    """The nearest folder upwards with a `.git`; None where there is none that a project can be.
+
+    A repository of a whole home folder does not count: every secret would belong to it. Nor does one in a folder that
+    everybody writes to, such as /tmp: another user may have made it.
+    """
+    for root in (folder, *folder.parents):
+        if os.path.lexists(root / ".git"):
+            return None if _holds_home(Path(os.path.realpath(root))) or _is_shared(root) else root
+    return None
+
+
+def _holds_home(folder: Path) -> bool:
+    home = os.path.expanduser("~")  # noqa: PTH111 - a user without one is no error here
+    return home != "~" and Path(os.path.realpath(home)).is_relative_to(folder)
+
+
+def _is_shared(folder: Path) -> bool:
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_ISVTX and mode & stat.S_IWOTH)

@@ -1,0 +1,297 @@
+"""The one way in which results leave a container: expected plain files, copied to where no container has been.
+
+Code in a container may leave anything in the folders that it can write to: links, devices, sparse files of many
+gigabytes, a million names. So the host mounts a `ContainerFolder`, and copies the results out by this module alone.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO
+
+from tfdock.do.beneath import Beneath, NotPlain, TooMany, has_holes, remove_folder
+from tfdock.do.engine.archives import Body
+from tfdock.do.failures import make_folder
+from tfdock.errors import BuildFailed, EngineError, Problem
+from tfdock.model import Expected, Mount
+
+_PIECE = 1 << 20
+_MOST = 100_000
+"""Names that are looked at in a folder, and members of an archive that comes back."""
+_LONGEST = 1 << 36
+"""Bytes of a member of such an archive that is passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFolder:
+    """A folder that containers write to. It is mounted, and its results are collected; nobody else opens it."""
+
+    _written: Path
+
+    @property
+    def mount_source(self) -> str:
+        """Return the source of its mounts. The architecture test forbids any other use of this path."""
+        return str(self._written)
+
+    def make(self) -> ContainerFolder:
+        """Create the folder, for its owner alone; return itself."""
+        self._written.mkdir(0o700, exist_ok=True)
+        return self
+
+    def has_folder(self, name: str) -> bool:
+        """Return whether the folder holds a folder of that name. A link to one does not count."""
+        with suppress(OSError), Beneath.opened(self._written) as opened:
+            return stat.S_ISDIR(opened.status(name).st_mode)
+        return False
+
+    def remove(self) -> None:
+        """Remove the folder with everything in it."""
+        remove_folder(self._written)
+
+
+def make_sources(mounts: Iterable[Mount]) -> None:
+    """Create the folders that are mounted, where they do not exist; raises what `make_folder` does."""
+    for mount in mounts:
+        make_folder(Path(mount.source))
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolders:
+    """The folders of a run below `own`, in the cache, and `staged`, on the file system of the wheelhouse.
+
+    Both have mode 0700 and are mounted nowhere. Containers see folders in them; what lies beside is the host's alone.
+    """
+
+    own: Path
+    staged: Path
+
+    @classmethod
+    def made(cls, own: Path, staged: Path) -> RunFolders:
+        """Create both folders, for their owner alone; return them by their real paths."""
+        for folder in (own, staged):
+            make_folder(folder.parent)
+            folder.mkdir(0o700, exist_ok=True)
+        return cls(own.resolve(), staged.resolve())
+
+    @property
+    def output(self) -> ContainerFolder:
+        """Bazel's output base."""
+        return ContainerFolder(self.own / "output")
+
+    @property
+    def staging(self) -> ContainerFolder:
+        """Where a container puts what is to leave it."""
+        return ContainerFolder(self.staged / "staging")
+
+    @property
+    def results(self) -> Path:
+        """The copies of what the last container with results has left."""
+        return self.staged / "results"
+
+    @property
+    def sealed(self) -> Path:
+        """Wheels that could be published."""
+        return self.staged / "sealed"
+
+    def another(self, name: str) -> ContainerFolder:
+        """Return a further folder for containers."""
+        return ContainerFolder(self.own / name)
+
+
+# --- collecting ---------------------------------------------------------------------------------------------------
+
+
+def from_folder(folder: Path, expected: Iterable[Expected], kept: Path) -> list[str]:
+    """Copy the expected files of a folder into the new folder `kept`, of mode 0700.
+
+    Only plain files with printable names leave. No link is followed on the way to a file. Returns a sentence for each
+    optional file that is left out. Raises OSError, and BuildFailed (`container-file-refused`) for any other file that
+    is not a plain one, too large, or one too many.
+    """
+    with _copies(kept) as copies, Beneath.opened(folder) as source:
+        for one in expected:
+            try:
+                for name in _names(source, "", one.pattern.split("/")):
+                    _take_file(source, name, one, copies)
+            except TooMany as error:
+                copies.refuse(one, one.pattern, str(error.strerror))
+            except NotPlain as error:
+                copies.refuse(one, error.name, f"{error.kind} is in its place")
+    return copies.left_out
+
+
+def _take_file(source: Beneath, name: str, one: Expected, copies: _Copies) -> None:
+    try:
+        with suppress(FileNotFoundError), source.open(name) as file:
+            status = os.fstat(file.fileno())
+            if status.st_nlink != 1:
+                copies.refuse(one, name, "it has a second name, which may lie elsewhere")
+            elif status.st_size <= one.size and has_holes(file.fileno()):
+                copies.refuse(one, name, "it has holes, and its copy would take all of its room")
+            else:
+                copies.take(one, name, status.st_size, file)
+    except NotPlain as error:
+        copies.refuse(one, name, f"{error.kind} is in its place")
+
+
+def _names(source: Beneath, inside: str, parts: list[str]) -> Iterator[str]:
+    """Yield the names that fit a pattern. A folder is listed only where the pattern leaves its names open.
+
+    Raises NotPlain with the name that stands in the place of a folder.
+    """
+    part, *rest = parts
+    if not _is_open(part):
+        names = [part]
+    else:
+        try:
+            with source.folder(inside.rstrip("/")) as listed:
+                names = [one.name for one in listed.entries(most=_MOST) if fnmatch.fnmatchcase(one.name, part)]
+        except FileNotFoundError:
+            return
+        except NotPlain as error:
+            raise NotPlain(inside.rstrip("/"), error.kind) from error
+    for name in names:
+        if rest:
+            yield from _names(source, f"{inside}{name}/", rest)
+        else:
+            yield inside + name
+
+
+def _is_open(part: str) -> bool:
+    return any(letter in part for letter in "*?[")
+
+
+def from_archive(archive: Iterable[bytes], expected: Iterable[Expected], kept: Path) -> list[str]:
+    """Do the same with an archive that an engine made of the folder. Nothing is unpacked by the archive's own names.
+
+    Raises EngineError for an archive that is broken.
+    """
+    expected = tuple(expected)
+    try:
+        with (
+            _copies(kept) as copies,
+            tarfile.open(fileobj=io.BufferedReader(Body(iter(archive)), _PIECE), mode="r|") as tar,
+        ):
+            for number, member in enumerate(tar):
+                if number >= _MOST or member.size > _LONGEST:
+                    raise _refused(member.name, f"the archive has more than {_MOST:,} members, or a huge one")
+                _take_member(tar, member, expected, copies)
+    except tarfile.TarError as error:
+        message = f"the engine's archive of a container's files is broken: {error}"
+        fix = "run the same command again; if it stays, look at the engine's log"
+        raise EngineError(Problem(code="container-file-refused", message=message, fix=fix)) from error
+    return copies.left_out
+
+
+def _take_member(
+    tar: tarfile.TarFile, member: tarfile.TarInfo, expected: Iterable[Expected], copies: _Copies
+) -> None:
+    name = _within(member.name)
+    one = next((one for one in expected if _fits(name, one.pattern)), None)
+    if member.isdir():
+        return
+    if one is None:
+        for above in (above for above in expected if _leads_to(name, above.pattern)):
+            copies.refuse(above, name, "it is not a folder")
+        return
+    content = tar.extractfile(member) if member.isreg() else None
+    if content is None:
+        copies.refuse(one, name, "it is not a plain file")
+    else:
+        copies.take(one, name, member.size, content)
+
+
+def _within(name: str) -> str:
+    """Return a member's name within the folder that was archived; an empty one where it leads elsewhere."""
+    parts = PurePosixPath(name).parts[1:]
+    return "" if ".." in parts or name.startswith("/") else "/".join(parts)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    parts, wanted = name.split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+
+
+def _leads_to(name: str, pattern: str) -> bool:
+    """Return whether a name is that of a folder in which files of a pattern lie."""
+    parts, wanted = name.split("/"), pattern.split("/")
+    return len(parts) < len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+
+
+@contextmanager
+def _copies(folder: Path) -> Iterator[_Copies]:
+    """Begin with an empty folder of mode 0700, in place of one for an earlier container; remove it at an error."""
+    make_folder(folder.parent)
+    remove_folder(folder)
+    folder.mkdir(0o700)
+    try:
+        yield _Copies(folder)
+    except BaseException:
+        remove_folder(folder)
+        raise
+
+
+@dataclass
+class _Copies:
+    """The copies of one container's results: how many there are of each pattern, and what was left out."""
+
+    folder: Path
+    left_out: list[str] = field(default_factory=list)
+    _counts: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def take(self, one: Expected, name: str, size: int, content: IO[bytes]) -> None:
+        """Copy a file, unless it is too large or one too many."""
+        files, total = self._counts.get(one.pattern, (0, 0))
+        if not name.isprintable():
+            self.refuse(one, name, "its name has a control character")
+        elif files == one.most:
+            self.refuse(one, name, f"there are more than {one.most:,} such files")
+        elif total + size > one.size:
+            self.refuse(one, name, f"it has {size:,} bytes, and {one.size - total:,} are allowed")
+        else:
+            self._counts[one.pattern] = files + 1, total + size
+            target = self.folder / name
+            target.parent.mkdir(0o700, parents=True, exist_ok=True)
+            with open(target, "xb", opener=_private) as file:
+                _copy(content, file, size)
+
+    def refuse(self, one: Expected, name: str, why: str) -> None:
+        """Leave a file out; raises BuildFailed unless it is optional."""
+        error = _refused(name, why)
+        if not one.optional:
+            raise error
+        self.left_out.append(error.problems[0].message)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _copy(source: IO[bytes], target: BinaryIO, size: int) -> None:
+    """Copy `size` bytes and no more: a file can grow while it is read."""
+    left = size
+    with suppress(OSError, AttributeError):  # an archive, or another file system: copied by hand below
+        while left and (done := os.copy_file_range(source.fileno(), target.fileno(), left)):
+            left -= done
+    while left and (piece := source.read(min(_PIECE, left))):
+        target.write(piece)
+        left -= len(piece)
+
+
+def _refused(name: str, why: str) -> BuildFailed:
+    return BuildFailed(
+        Problem(
+            code="container-file-refused",
+            message=f"a container left `{ascii(name)[1:-1][:200]}`, which is not taken: {why}",
+            why="only expected, plain files of a bounded size leave a container",
+            fix="look at what the source's build writes there; if it stays, report it with the log",
+        )
+    )

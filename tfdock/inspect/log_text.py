@@ -1,0 +1,70 @@
+"""Output of programs -> text for a log file: no control sequences, so that `cat` shows what was printed. Pure."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+_LONGEST = 4096
+"""Characters of a control sequence. A longer one loses its first two characters, and the rest is text."""
+# ECMA-48: CSI with its parameters, control strings (OSC, DCS, SOS, PM, APC), and escapes with a final character.
+_CSI, _STRING, _ESCAPE = r"\[[0-?]{0,64}[ -/]{0,8}", rf"[\]PX^_][^\x07\x1b\r\n]{{0,{_LONGEST}}}", r"[ -/]{0,4}"
+_SEQUENCE = re.compile(rf"\x1b(?:{_CSI}[@-~]|{_STRING}(?:\x07|\x1b\\)|{_ESCAPE}[0-OQ-WYZ\\`-~])")
+_BEGUN = re.compile(rf"\x1b(?:{_CSI}|{_STRING}\x1b?|{_ESCAPE})\Z")
+# C1 controls, in UTF-8 and by themselves, and what lets a line be shown in another order or as several lines.
+_HIDING = re.compile("[\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\udc80-\udc9f]+")
+_MAY_HIDE = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2(?:\x80[\x8e\x8f\xa8-\xae]|\x81[\xa6-\xa9])")
+_ASCII = bytes(range(0x80))
+_CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\t\n"))
+
+
+class LogText:
+    """Takes output in pieces and returns it without control sequences and control characters, however they are cut.
+
+    A CR ends a line, so that no line can be written over another one. Other bytes that are not UTF-8 stay.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._held = ""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what is certain with some bytes more."""
+        text = self._held + self._decoder.decode(data)
+        self._held = ""
+        if text.endswith("\r"):
+            text, self._held = text[:-1], "\r"
+        oldest = max(len(text) - _LONGEST, 0)
+        last = text.rfind("\x1b", oldest)
+        before = text.rfind("\x1b", oldest, last) if last > 0 else -1  # a control string also ends with an escape
+        for at in (before, last):
+            if at >= 0 and _BEGUN.match(text, at):
+                text, self._held = text[:at], text[at:] + self._held
+                break
+        return _clean(text)
+
+    def close(self) -> bytes:
+        """Return the rest."""
+        text, self._held = self._held + self._decoder.decode(b"", final=True), ""
+        return _clean(text)
+
+
+def clean(data: bytes) -> bytes:
+    """Return output that is whole as text for a log."""
+    log = LogText()
+    return log.feed(data) + log.close()
+
+
+def _clean(text: str) -> bytes:
+    if "\x1b" in text:
+        text = _SEQUENCE.sub("", text)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    try:
+        data = text.encode()
+        hides = not text.isascii() and _MAY_HIDE.search(data.translate(None, _ASCII)) is not None
+    except UnicodeEncodeError:  # bytes that are not UTF-8
+        hides = True
+    if hides:
+        data = _HIDING.sub("", text).encode("utf-8", "surrogateescape")
+    return data.translate(None, _CONTROLS)
