@@ -1,0 +1,161 @@
+"""What an attacker plants where the host may look after a container has ended: as data, and as orders for a build."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from build.harness import Json
+
+from .rig import Victims
+
+PASSWD = Path("/etc/passwd").read_bytes()
+SOCKET = "/var/run/docker.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """One thing at one name. `aim` is what a link leads to: `file`, `folder`, `absent`, or a path as it stands."""
+
+    phase: str
+    root: str
+    path: str
+    kind: str
+    aim: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.root}-{self.path}-{self.kind}-{self.aim}".replace("/", "-")
+
+    def order(self, victims: Victims, socket: str) -> Json:
+        """What the attacker's program is told."""
+        aims = {"file": victims.file, "folder": victims.inner, "absent": victims.absent}
+        target = str(aims[self.aim](self.name)) if self.aim in aims else self.aim.replace(SOCKET, socket)
+        return {"phase": self.phase, "root": self.root, "path": self.path, "kind": self.kind, "target": target}
+
+
+WAYS = (
+    ("link", "file"),
+    ("link", "folder"),
+    ("link", "absent"),
+    ("link", "/dev/zero"),
+    ("link", SOCKET),
+    ("link", "/"),
+    ("link", "../../../../../../../../../../proc/self/environ"),
+    ("fifo", ""),
+    ("sparse", ""),
+    ("socket", ""),
+    ("folder", ""),
+    ("closed", ""),
+    ("deep", ""),
+    ("swapped", "file"),
+)
+"""What is planted: how, and what it leads to."""
+
+ROWS = 4
+
+TOLERATED = (
+    ("staging", "sealed"),
+    ("staging", "sealed/wheel"),
+    ("staging", "done.tmp"),
+    ("staging", "events.json"),
+    ("staging", "profile.gz"),
+    ("staging", "execution.json"),
+    ("staging", "external.tar"),
+    ("staging", "requirements.json"),
+    ("staging", "-rf"),
+    ("output", "verify"),
+    ("output", "verify/nothing"),
+    ("output", "verify/requirements"),
+    ("output", "verify/fetched"),
+    ("output", "verify/work"),
+    ("output", "verify/request"),
+    ("output", "remote"),
+    ("output", "remote/forward.py"),
+    ("output", "remote/cache"),
+    ("output", "tried"),
+    ("output", "again"),
+    ("output", "base"),
+    ("output", "user"),
+)
+"""Names at which a plant is no reason for a build to fail: the host has no need of what is there."""
+
+NEEDED = (
+    ("done", "link", "file"),
+    ("SHA256SUMS", "fifo", ""),
+    ("SHA256SUMS", "swapped", "file"),
+    ("raw", "link", "folder"),
+    ("raw", "many", ""),
+    ("raw/WHEEL", "link", "file"),
+    ("raw/WHEEL", "sparse", ""),
+    ("raw/line\nbreak.whl", "link", "file"),
+)
+"""Names in the staging folder of what the host does need, and what is there instead: it ends the build."""
+
+TEXTS = (
+    ("SHA256SUMS", f"{hashlib.sha256(PASSWD).hexdigest()}  /etc/passwd\n"),
+    ("SHA256SUMS", f"{'0' * 64}  WHEEL\n" * 200_000),
+)
+"""What the sums may say that is not true."""
+
+PROOFS = (
+    Plant("last", "staging", "sealed/wheel", "link", "file"),
+    Plant("fetch", "output", "verify/nothing", "link", "/"),
+    Plant("fetch", "output", "verify/requirements", "link", "folder"),
+    Plant("fetch", "output", "remote/forward.py", "link", "file"),
+)
+"""Attacks that once won: a wheel over a file of the user, the machine's files in a trial, a helper over a file."""
+
+CROWD = (
+    Plant("last", "staging", "crowd", "many"),
+    Plant("last", "staging", "events.json", "deep"),
+)
+"""Too many files, and too many folders in each other."""
+
+HOLES = (
+    Plant("last", "staging", "execution.json", "sparse", str(2 << 30)),
+    Plant("last", "staging", "profile.gz", "sparse", str(2 << 30)),
+)
+"""Files within the bounds that take no room in the container, and would take it here."""
+
+KEPT = (
+    Plant("fetch", "repository", "content_addressable/sha256/" + "a" * 64 + "/file", "link", "file"),
+    Plant("fetch", "repository", "content_addressable/sha256/" + "b" * 64, "link", "folder"),
+    Plant("fetch", "repository", "content_addressable/sha256/" + "c" * 64 + "/file", "fifo"),
+    Plant(
+        "fetch", "repository", "content_addressable/sha256/" + "d" * 64 + "/file", "text", "not what its name says"
+    ),
+    Plant("fetch", "repository", "content_addressable/sha256/" + "e" * 64 + "/file", "link", "/dev/zero"),
+    Plant("compile", "disk", "cas/aa/" + "a" * 64, "link", "file"),
+    Plant("compile", "disk", "ac/bb", "link", "folder"),
+    Plant("compile", "disk", "cas/cc/" + "c" * 64, "fifo"),
+    Plant("compile", "disk", "ac/dd/" + "d" * 64, "link", "/dev/zero"),
+    Plant("compile", "disk", "tmp", "link", "folder"),
+)
+"""In the caches, where it stays when the build is over, and is walked by later commands."""
+
+
+def in_rows() -> Iterator[tuple[str, list[Plant]]]:
+    """Attacks on the names that are not needed: in each row each name has another kind.
+
+    In all rows together each name has half of the kinds, its neighbour the other half. A folder and what is in it
+    take turns, and have the links alone.
+    """
+    links = [way for way in WAYS if way[0] == "link"]
+    for row in range(ROWS):
+        plants = []
+        for number, (root, path) in enumerate(TOLERATED):
+            folder, inside = (root, path) in _FOLDERS, (root, path.partition("/")[0]) in _FOLDERS and "/" in path
+            if (inside and row % 2 == 0) or (folder and row % 2):
+                continue
+            kind, aim = (
+                links[(number + row // 2) % len(links)] if folder or inside else WAYS[(number + 2 * row) % len(WAYS)]
+            )
+            phase = "compile" if kind == "swapped" else "fetch" if root == "output" else "last"
+            plants.append(Plant(phase, root, path, kind, aim))
+        yield f"row-{row}", plants
+
+
+_FOLDERS = {(root, path.partition("/")[0]) for root, path in TOLERATED if "/" in path and not path.startswith("raw")}
