@@ -17,6 +17,7 @@ import socketserver
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,10 @@ class Bench:
 
     def build(self) -> Outcome:
         return self.tfdock.build("--locked", self.profile)
+
+    @property
+    def without_engine(self) -> Tfdock:
+        return replace(self.tfdock, engine=Tfdock.engine)
 
     @property
     def pins(self) -> dict[tuple[str, str], str]:
@@ -243,7 +248,7 @@ def test_a_locked_build_is_made_of_what_is_locked_and_its_record_names_the_lock(
     assert record["fingerprint"] == yaml.safe_load(bench.text)["fingerprint"]
     assert record["build_id"] == yaml.safe_load(bench.text)["build_id"]
     # Locked, nothing is asked of the engine for what is up to date.
-    nowhere = Tfdock(home=bench.tfdock.home, cache=bench.tfdock.cache).build("--locked", bench.profile)
+    nowhere = bench.without_engine.build("--locked", bench.profile)
     assert nowhere.code == 0, nowhere.told
     assert nowhere.build["status"] == "up-to-date"
 
@@ -306,9 +311,8 @@ def test_what_the_image_holds_is_held_against_the_lock_before_anything_is_compil
 @pytest.mark.engine
 @pytest.mark.parametrize("kind", ["base", "source", "bazel", "package", "toolchain"])
 def test_a_lock_without_a_kind_of_pin_is_refused_without_an_engine(bench: Bench, kind: str) -> None:
-    nowhere = Tfdock(home=bench.tfdock.home, cache=bench.tfdock.cache)
     with bench.lock_with(lambda text: re.sub(rf".*pin: {kind},.*\n", "", text)):
-        refused(nowhere.build("--locked", bench.profile), "pin-missing", kind)
+        refused(bench.without_engine.build("--locked", bench.profile), "pin-missing", kind)
 
 
 @pytest.mark.engine
