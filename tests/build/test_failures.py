@@ -217,7 +217,7 @@ def test_a_wheelhouse_that_runs_full_is_named_and_holds_no_half_wheel(
         failed_in("compile", tfdock.build(path), 8, "disk-full", str(tfdock.wheelhouse))
         assert tfdock.visible == []
         assert tfdock.leftovers == []
-        subprocess.run(["mount", "-o", "remount,size=640k", str(tfdock.wheelhouse)], check=True)
+        subprocess.run(["mount", "-o", "remount,size=1200k", str(tfdock.wheelhouse)], check=True)
         failed_in("seal", tfdock.build(path), 8, "disk-full", str(tfdock.wheelhouse))
         assert tfdock.visible == []
         assert tfdock.leftovers == []
