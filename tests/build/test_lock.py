@@ -586,6 +586,10 @@ def test_a_registry_leads_nowhere_but_to_where_one_may_ask(place: str) -> None:
         ("http://a.example/x", "http://b.example/x", False),
         ("https://a.example/x", "https://127.0.0.1/x", False),
         ("https://a.example/x", "http://localhost:5000/token", False),
+        *(
+            ("https://a.example/x", f"https://{host}/x", False)
+            for host in ("0", "127.1", "0x7f000001", "2130706433", "[::]", "[::ffff:127.0.0.1]", "169.254.169.254")
+        ),
         ("http://127.0.0.1:5000/v2", "http://localhost:5001/token", True),
         ("http://127.0.0.1:5000/v2", "https://auth.example/token", True),
         ("http://127.0.0.1:5000/v2", "ftp://127.0.0.1/token", False),

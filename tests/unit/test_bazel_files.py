@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import time
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfdock.do import happened
+from tfdock.inspect import bazel_profile, bazel_spawns
 from tfdock.inspect.bazel_events import Figures, Step, read_events, read_output
 from tfdock.inspect.bazel_profile import read_profile
 from tfdock.inspect.bazel_spawns import as_json, from_json, read_log
@@ -326,3 +329,18 @@ def b64(said: str) -> str:
     import base64
 
     return base64.b64encode(said.encode()).decode()
+
+
+def test_of_what_a_stranger_wrote_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bazel_profile, "_MOST", 3)
+    action = {"cat": "action processing", "name": "x", "ts": 1, "dur": 1, "tid": 1}
+    assert len(read_profile([json.dumps(action) + ",\n"] * 10).actions) == 3
+    monkeypatch.setattr(bazel_spawns, "_MOST", 3)
+    assert len(read_log([json.dumps({"listedOutputs": ["x"]})] * 10).spawns) == 3
+
+
+def test_of_a_packed_file_only_so_many_characters_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    action = json.dumps({"cat": "action processing", "name": "x", "ts": 1, "dur": 1, "tid": 1}) + ",\n"
+    (tmp_path / "profile.gz").write_bytes(gzip.compress(action.encode() * 10))
+    monkeypatch.setattr(happened, "_MOST_TEXT", 3 * len(action))
+    assert len(happened.kept_profile(tmp_path / "profile.gz").actions) == 3

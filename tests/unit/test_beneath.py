@@ -266,7 +266,7 @@ def test_a_tree_that_is_deeper_than_there_are_descriptors_is_removed(hostile: Pa
         at = below
     os.close(at)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    open_now = max(map(int, os.listdir("/proc/self/fd")))
+    open_now = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 100, hard))
     try:
         remove_folder(hostile)

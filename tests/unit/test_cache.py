@@ -828,6 +828,18 @@ def test_what_takes_things_away_is_refused_while_somebody_uses_the_cache(run: Ru
     assert run("prune")[0] == 0
 
 
+def test_prune_enters_folders_that_a_build_shut(disk: Disk) -> None:
+    key = disk.action(b"x" * 5000, used=1.0)
+    for folder in (disk.path("ac", key).parent, disk.disk.folder / "cas"):
+        folder.chmod(0)
+    # Root enters every folder, unless it gives that right up.
+    without = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    command = [*without, sys.executable, "-m", "tfdock", "cache", "prune", "--max-size", "1KiB", "--cache-dir"]
+    done = subprocess.run([*command, disk.cache.root], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert disk.files == set()
+
+
 def test_prune_says_what_went_and_when_it_could_not_be_enough(run: Run, disk: Disk) -> None:
     disk.note("tf", [disk.action(b"x" * 2000)], time.time())
     disk.blob(b"y" * 1000)

@@ -287,7 +287,9 @@ def test_an_answer_that_breaks_off_is_not_taken_for_whole(tmp_path: Path) -> Non
 def asked_by(path: Path, *calls: tuple[tuple[str, str], ...]) -> dict[int, bytes]:
     """Stream -> status of calls with these headers, on one connection."""
     connection = h2.connection.H2Connection(
-        h2.config.H2Configuration(header_encoding=None, validate_outbound_headers=False)
+        h2.config.H2Configuration(
+            header_encoding=None, validate_outbound_headers=False, normalize_outbound_headers=False
+        )
     )
     connection.initiate_connection()
     found: dict[int, bytes] = {}
@@ -331,6 +333,17 @@ def test_who_may_not_write_may_call_what_is_known_to_read_and_an_executor_gets_w
             found = asked_by(tmp_path / "cache", *(call_of(path) for path in every))
     assert [one[":path"] for one in asked] == passed
     assert [status for _, status in sorted(found.items())] == [b"0" if path in passed else b"7" for path in every]
+
+
+@pytest.mark.parametrize("names", [(), (":PATH",), (":path", ":path"), (":path", ":PATH")])
+def test_a_call_that_names_its_path_not_once_is_refused(names: tuple[str, ...], tmp_path: Path) -> None:
+    asked: list[dict[str, str]] = []
+    first, *rest = [pair for pair in call_of("") if pair[0] != ":path"]
+    with grpc_server("0", asked) as url, relay.running({"cache": relay.Line(parse(url), upload=False)}, tmp_path):
+        odd = (first, *((name, READING[0]) for name in names), *rest)
+        found = asked_by(tmp_path / "cache", odd, call_of(READING[0]))
+    assert found == {1: b"7", 3: b"0"}
+    assert len(asked) == 1
 
 
 def test_read_only_holds_for_cache_and_executor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,8 @@ from tfdock.model import BuildId
 _SLOWEST = 10
 _PIECE = 1 << 20
 """Characters read at a time, and the longest line that is looked at."""
+_MOST_TEXT = 1 << 33
+"""Characters that are read of a file: a packed one may hold any number. Some 1,000 times what a TensorFlow has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +200,10 @@ _GZIP = b"\x1f\x8b"
 
 @contextmanager
 def _lines(path: Path) -> Iterator[Iterator[str]]:
-    """The lines of a text file that may be compressed, missing, or cut off; a longer line comes in pieces."""
+    """The lines of a text file that may be compressed, missing, or cut off; a longer line comes in pieces.
+
+    What comes after `_MOST_TEXT` characters is left out.
+    """
     with plain_file(path) as file:
         if file is None:
             yield iter(())
@@ -211,8 +216,11 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
 
 
 def _read(text: TextIO) -> Iterator[str]:
+    left = _MOST_TEXT
     try:
-        yield from iter(lambda: text.readline(_PIECE), "")
+        while left > 0 and (line := text.readline(_PIECE)):
+            left -= len(line)
+            yield line
     except (OSError, EOFError, zlib.error):
         return  # cut off
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.decide.sizing import least_free
+from tfdock.do.cache import folder_size
 from tfdock.do.machine import nearest
 from tfdock.errors import DiskFull, Problem
 
@@ -79,17 +78,8 @@ class Room:
 
 
 def folder_sizes(folder: Path) -> dict[str, int]:
-    """Bytes that each folder in there takes, by its name; what vanishes meanwhile counts for nothing."""
-    return {one.name: _taken(one) for one in sorted(folder.glob("*/"))}
-
-
-def _taken(folder: Path) -> int:
-    taken = 0
-    for root, _, files in os.walk(folder):
-        for name in files:
-            with suppress(OSError):
-                taken += Path(root, name).lstat().st_blocks * 512
-    return taken
+    """Return the bytes of the files in each folder in there, by its name; what vanishes meanwhile counts nothing."""
+    return {one.name: folder_size(one) for one in sorted(folder.glob("*/"))}
 
 
 def _size(count: int) -> str:

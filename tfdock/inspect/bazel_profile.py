@@ -6,6 +6,7 @@ by line: a profile of TensorFlow is larger than what one wants in memory, and on
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from bisect import bisect_left
@@ -28,6 +29,8 @@ _MERGED = re.compile(r"merged \d+ events")
 _MICRO = 1_000_000
 _NAME = 1000
 """Characters of a name that are kept: it is what a rule says of itself, and goes into the record."""
+_MOST = 2_000_000
+"""Events that are read: the profile may be a stranger's, and they are held in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +77,12 @@ class _Mark:
 
 
 def read_profile(lines: Iterable[str]) -> Profile:
-    """Read a profile; one that is no JSON, or of another shape, is empty."""
+    """Read a profile, its first `_MOST` events; one that is no JSON, or of another shape, is empty."""
     actions: list[tuple[int, int, int, str, str]] = []
     marks: dict[int, list[_Mark]] = {}
     critical: list[Step] = []
     merged = False
-    for event in _events(lines):
+    for event in itertools.islice(_events(lines), _MOST):
         kind, name = str(event.get("cat", "")), str(event.get("name", ""))[:_NAME]
         start, took, thread = (_whole(event.get(key)) for key in ("ts", "dur", "tid"))
         if start is None or took is None or took < 0 or thread is None:

@@ -18,6 +18,8 @@ _HASH = 16
 """Hexadecimal digits kept of a hash: enough to tell two apart, not to prove anything."""
 _LARGEST = 1 << 28
 """Characters of one object above which the log is taken to be damaged."""
+_MOST = 1_000_000
+"""Actions, environments and source files that are kept: the log may be a stranger's, and memory is not."""
 _GENERATED = "bazel-out/"
 
 
@@ -48,10 +50,15 @@ class Spawns:
 
 
 def read_log(pieces: Iterable[str]) -> Spawns:
-    """Reduce a log that comes in pieces of any size; what is broken or cut off ends it."""
+    """Reduce a log that comes in pieces of any size; what is broken, cut off or too much ends it."""
     environments: dict[tuple[tuple[str, str], ...], int] = {}
     files: dict[str, str] = {}
-    spawns = [_spawn(one, environments, files) for one in _objects(pieces) if one.get("listedOutputs")]
+    spawns: list[Spawn] = []
+    for one in _objects(pieces):
+        if max(len(spawns), len(environments), len(files)) >= _MOST:
+            break
+        if one.get("listedOutputs"):
+            spawns.append(_spawn(one, environments, files))
     return Spawns(spawns=tuple(spawns), environments=tuple(map(dict, environments)), files=files)
 
 

@@ -166,11 +166,13 @@ _RULES = (
     _rule("user", r"(?i:\\?\"username\\?\"[ \t]{0,3}:[ \t]{0,3}\\?\")(?P<a>[^\"\\\n]{1,200})", learns=False),
     _rule(
         "token",
-        r"\b(?:gh[pousr]_[A-Za-z0-9]{16,255}|github_pat_\w{20,255}|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|oas|imt)-"
+        r"\b(?:gh[pousr]_[A-Za-z0-9]{16,255}|github_pat_\w{20,255}|gl(?:pat|dt|rtr?|cbt|ptt|ft|soat|agent|oas|imt|ffct)-"
         r"[\w-]{10,255}|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}|xox[abeposr]-[\w-]{10,255}|AIza[\w-]{35}"
         r"|ya29\.[\w-]{10,2000}|npm_[A-Za-z0-9]{20,255}|pypi-[\w-]{16,2000}|dckr_[op]at_[\w-]{10,255}"
         r"|hf_[A-Za-z0-9]{20,255}|sk-[\w-]{20,255}|[rs]k_(?:live|test)_[A-Za-z0-9]{10,255}"
-        r"|SG\.[\w-]{16,64}\.[\w-]{16,64}|hvs\.[\w-]{20,255}|AGE-SECRET-KEY-1[A-Z0-9]{40,80}"
+        r"|SG\.[\w-]{16,64}\.[\w-]{16,64}|hv[bsr]\.[\w-]{20,4000}|AGE-SECRET-KEY-1[A-Z0-9]{40,80}"
+        r"|do[opr]_v1_[0-9a-f]{32,255}|shp(?:at|ca|pa|ss)_[A-Za-z0-9]{20,255}|dapi[0-9a-f]{32}(?:-\d)?"
+        r"|ATATT3[\w=-]{20,400}|LS0tLS1CRUdJTi[A-Za-z0-9+/=]{20,8000}"
         r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[\w/-]{8,255}"
         r"|(?<=/api/webhooks/)\d{1,30}/[\w-]{8,255}"
         r"|eyJ[\w-]{8,4000}\.[\w-]{4,4000}\.[\w-]{0,4000})",

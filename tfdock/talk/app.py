@@ -72,6 +72,13 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
+def _existing(text: str) -> Path:
+    path = _folder(text)
+    if not path.exists():
+        raise typer.BadParameter(f"there is no {text}")
+    return path
+
+
 AllowPath = Annotated[
     list[Path] | None,
     typer.Option(
@@ -79,7 +86,7 @@ AllowPath = Annotated[
         help="Let profiles name files of this folder too, outside their own project; may be given again.",
         metavar="DIR",
         show_default=False,
-        parser=_folder,
+        parser=_existing,
     ),
 ]
 AllowEndpoint = Annotated[

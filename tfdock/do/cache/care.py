@@ -11,12 +11,14 @@ from pathlib import Path
 
 from tfdock.decide import pruning
 from tfdock.decide.tools import NATIVE
-from tfdock.do.beneath import remove_folder
+from tfdock.do.beneath import open_up, remove_folder
 from tfdock.do.cache import CacheFolder, DiskCache, Entry, folder_size, folders, opened, size_of
 from tfdock.do.cache.use import clear_work, forget, uses
 from tfdock.inspect import action_cache
 from tfdock.inspect.action_cache import EMPTY, ActionResult, Malformed
 
+_DEEP = 2
+"""Folders within each other in a disk cache: `ac/00`."""
 _THREADS = 2
 _BATCH = 256
 """Blobs that are given to the threads at a time: between batches a stop is heard."""
@@ -291,11 +293,16 @@ class Pruned:
 
 @contextmanager
 def alone(cache: CacheFolder, disks: Iterable[DiskCache]) -> Iterator[None]:
-    """Hold the folder and disk caches alone; raises Locked (`cache-locked`) at once while somebody uses them."""
+    """Hold the folder and disk caches alone; raises Locked (`cache-locked`) at once while somebody uses them.
+
+    A build may have shut its user out of folders of its disk cache: they are opened again.
+    """
     with ExitStack() as locks:
         locks.enter_context(cache.in_use(alone=True))
         for disk in disks:
             locks.enter_context(disk.held(alone=True))
+            with suppress(FileNotFoundError):
+                open_up(disk.folder, _DEEP)
         yield
 
 

@@ -69,10 +69,10 @@ def scheme(host: str) -> str:
 
 
 def may_lead_to(url: str, other: str) -> bool:
-    """Whether one address may send us to another: not out of HTTPS, and to this machine only from itself."""
+    """Return whether one address may send us to another: not out of HTTPS, and to this machine only from itself."""
     before, after = urllib.parse.urlsplit(url), urllib.parse.urlsplit(other)
     here = _is_here(after.hostname or "")
-    if here and not _is_here(before.hostname or ""):
+    if not _is_here(before.hostname or "") and (here or _stands_for_here(after.hostname or "")):
         return False
     return after.scheme == "https" or (
         after.scheme == before.scheme == "http" and (here or after.netloc == before.netloc)
@@ -84,6 +84,20 @@ def _is_here(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _stands_for_here(host: str) -> bool:
+    """Return whether a name or number, as the system reads it, is this machine or its link: `0`, `127.1`, `a.lan`.
+
+    On the link 169.254.169.254 tells a machine of a cloud its credentials.
+    """
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:  # behind a proxy nobody here knows the name
+        return False
+    addresses = [ipaddress.ip_address(str(one).partition("%")[0]) for one in found]
+    addresses = [getattr(one, "ipv4_mapped", None) or one for one in addresses]
+    return any(one.is_loopback or one.is_link_local or one.is_unspecified for one in addresses)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

@@ -181,11 +181,12 @@ class _Both:
             await server.drain()
 
     def _allowed(self, headers: list[_Pair]) -> bool:
-        """Whether a call is one that may be made."""
+        """Return whether a call may be made. It names its path once; no gRPC client sends trailers."""
         if self.line.upload:
             return True
         known = _EXECUTING if self.line.executes else _READING
-        return {value for name, value in headers if name == b":path"} <= known
+        paths = [(name, value) for name, value in headers if name.lower() == b":path"]
+        return len(paths) == 1 and paths[0][0] == b":path" and paths[0][1] in known
 
     def _asked(self, stream: int, headers: list[_Pair]) -> list[_Pair]:
         """The headers of a request as the endpoint gets them."""

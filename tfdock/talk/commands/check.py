@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
-from tfdock.talk import console
+from tfdock.talk import ci_log, console
 from tfdock.talk.app import (
     AllowEndpoint,
     AllowPath,
@@ -179,7 +179,7 @@ def plan(
     columns = console.width(sys.stdout)
     for line in (*_plan_lines(prepared, why=why), *_sized_lines(prepared.plan, expected)):
         for part in console.wrapped(line, columns):
-            console.say(part, stream=sys.stdout)
+            console.say(ci_log.here().harmless(part), stream=sys.stdout)
 
 
 def _plan_lines(prepared: Prepared, *, why: bool) -> Iterator[str]:
