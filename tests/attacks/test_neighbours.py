@@ -22,6 +22,8 @@ PACKER = "tensorflow/tools/pip_package/build_pip_package.py"
 RULE = "third_party/py/python_repository.bzl"
 RUN = "python3 /tf/tensorflow/poison.py"
 MARK = "neighbour"
+MOST_PROCESSES = 8192
+"""What a step of the source may have running, so that the machine stays usable."""
 
 
 def _rule(text: str) -> str:
@@ -103,6 +105,7 @@ def test_a_source_has_no_rights_where_its_image_is_made(poisoned: Poisoned) -> N
     told = poisoned.told["image"]
     assert told["uid"] != 0
     assert (told["capabilities"], told["no new rights"]) == (0, "1")
+    assert max(told["processes"]) <= MOST_PROCESSES
     assert told["network"] is False
     assert told["written"] == []
     assert told["sockets"] == []

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 import socket
 import subprocess
@@ -30,6 +31,7 @@ def rights():
         "uid": os.getuid(),
         "capabilities": max(int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")),
         "no new rights": status["NoNewPrivs"].strip(),
+        "processes": resource.getrlimit(resource.RLIMIT_NPROC),
         "sockets": [path for path in mounts if path.endswith(".sock")],
     }
 

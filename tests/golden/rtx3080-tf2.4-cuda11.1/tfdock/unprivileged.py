@@ -9,6 +9,7 @@ Runs on whichever Python the image has, 2.7 and 3.4 among them.
 import ctypes
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ NOBODY = 65534
 OWN_GROUP = 65533
 # Always the same: a path of the home folder may enter what ./configure writes.
 HOME = "/tmp/tfdock"
+# The classic builder limits no processes. The kernel counts those of nobody in all containers: Bazel has some hundred.
+MOST_PROCESSES = 8192
 TEMPORARY = ("/tmp", "/var/tmp")
 SOURCE = "/tf"
 
@@ -48,6 +51,9 @@ def give_up_rights():
         words = (arguments + (0, 0, 0, 0))[:4]
         return libc.prctl(option, *[ctypes.c_ulong(word) for word in words])
 
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    most = MOST_PROCESSES if hard == resource.RLIM_INFINITY else min(hard, MOST_PROCESSES)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     capability = 0
     while prctl(PR_CAPBSET_READ, capability) >= 0:
         prctl(PR_CAPBSET_DROP, capability)
