@@ -256,6 +256,21 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
     return lambda content: content.replace(old, new)
 
 
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """A file system of that size at that folder."""
+    folder.mkdir(exist_ok=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tfdock-tests", str(folder)], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
 # --- servers ------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ from .harness import (
     published,
     replaced,
     silent_server,
+    small_disk,
     wait_until,
     write_profile,
 )
@@ -186,21 +186,6 @@ def test_an_engine_that_the_user_may_not_talk_to_is_explained(as_user: AsUser, w
 
 
 # --- a full disk --------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[None]:
-    """A file system of that size at that folder."""
-    folder.mkdir(exist_ok=True)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tfdock-tests", str(folder)], capture_output=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_starts(tfdock: Tfdock, profile: Path) -> None:

@@ -20,8 +20,8 @@ from tfdock.do.engine.docker import DockerEngine
 from tfdock.model import Mount
 
 from .conftest import EditedTree, Workshop
-from .harness import Json, Tfdock, published, replaced, wait_until, write_profile
-from .test_failures import PACKER, SLOW_COMPILE, compiling, failed_in, small_disk
+from .harness import Json, Tfdock, published, replaced, small_disk, wait_until, write_profile
+from .test_failures import PACKER, SLOW_COMPILE, compiling, failed_in
 
 pytestmark = pytest.mark.engine
 

@@ -10,6 +10,7 @@ import os
 import signal
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from tfdock.errors import NetworkError
 from tfdock.model import ImageRef
 
 from .conftest import EditedTree, Workshop
-from .harness import Json, Outcome, Tfdock, replaced, skip_without_pypi, wait_until, write_profile
+from .harness import Json, Outcome, Tfdock, replaced, skip_without_pypi, small_disk, wait_until, write_profile
 
 pytestmark = pytest.mark.engine
 
@@ -315,6 +316,16 @@ def test_without_an_engine_the_file_is_checked_and_the_error_told(sm_86: Built, 
     assert statuses(outcome)["failed"] == []
     assert check(outcome, "install")["reason"].startswith("no container engine")
     assert nowhere.run("verify", sm_86.wheel, sm_86.profile, "--no-run").code == 0
+
+
+def test_a_trial_ends_before_the_disk_of_the_cache_is_full(sm_86: Built, tfdock: Tfdock, tmp_path: Path) -> None:
+    disk, cache = tmp_path / "disk", tmp_path / "disk/cache"
+    with small_disk(disk, "64m"):
+        (disk / "filling").write_bytes(bytes(63 << 20))
+        outcome = replace(tfdock, cache=cache).run("verify", sm_86.wheel, "--json")
+        assert outcome.code == 8, outcome.told
+        (problem,) = outcome.document["problems"]
+        assert (problem["code"], str(cache) in problem["message"]) == ("disk-full", True)
 
 
 @pytest.fixture

@@ -12,7 +12,9 @@ from tfdock.do import events, journal
 from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import Engine, EngineInfo
 from tfdock.do.failures import file_error, make_folder
+from tfdock.do.machine import engine_data
 from tfdock.do.results import RunFolders
+from tfdock.do.room import Room
 from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps, ready
 from tfdock.do.watch import Stop
@@ -108,7 +110,9 @@ def bench_for(
     make_folder(log.parent)
     with cache.in_use(), journal.running(settings.state_dir, entry), log.open("wb", buffering=0) as file:
         folders = RunFolders.made(folder, folder / "staging")
-        steps = Steps(engine=engine, run=name, log=file, listen=listen, stop=stop, local=info.local)
+        disks = {"the cache": settings.cache_dir.absolute(), "the engine's data": engine_data(info)}
+        room = Room(places={what: path for what, path in disks.items() if path})
+        steps = Steps(engine=engine, run=name, log=file, listen=listen, stop=stop, local=info.local, room=room)
         began, ok = steps.clock(), False
         listen(events.PhaseStarted(build_id=BuildId(wheel), phase=phase))
         try:

@@ -19,7 +19,7 @@ NOBODY = 65534
 OWN_GROUP = 65533
 # Always the same: a path of the home folder may enter what ./configure writes.
 HOME = "/tmp/tfdock"
-# The classic builder limits no processes. The kernel counts those of nobody in all containers: Bazel has some hundred.
+# The classic builder sets no limit. The kernel counts those of nobody in all containers; Bazel has some hundred.
 MOST_PROCESSES = 8192
 TEMPORARY = ("/tmp", "/var/tmp")
 SOURCE = "/tf"
