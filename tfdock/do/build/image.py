@@ -85,8 +85,7 @@ def _made(run: Run) -> _Found:
         run.image = built.id
         return _Found(name, built.labels[TOOLCHAIN_LABEL])
     local = plan.resolution.source.kind == "path"
-    of_base = {"BASE_IMAGE": base.id}
-    of_source = of_base | ({"SOURCE_REF": run.source_ref} if run.source_ref else {})
+    of_base, of_source = {"BASE_IMAGE": base.id}, {"SOURCE_REF": run.source_ref} if run.source_ref else {}
     of_source |= {"SOURCE_FRESH": run.fresh} if run.fresh and not local else {}
     stage = ImageBuild(
         # Without the checkout, which only the last request copies: it is sent once.
@@ -99,15 +98,10 @@ def _made(run: Run) -> _Found:
     # The container stays until the image is whole: clean-ups of others keep an image that a container uses.
     with _opened(run, _built(run, stage), "toolchain") as read:
         toolchain = _sum(_toolchain(read, name), read(_PINS) or b"")
+        stage = replace(stage, target="source", build_args=of_base | {"TOOLCHAIN": toolchain} | of_source)
         if not local:
-            _built(run, replace(stage, target="source", build_args=of_source))
-        whole = replace(
-            stage,
-            context=lambda: context_archive(plan.context, run.tree),
-            target=None,
-            build_args=of_source | {"TOOLCHAIN": toolchain},
-            network="none",
-        )
+            _built(run, stage)
+        whole = replace(stage, context=lambda: context_archive(plan.context, run.tree), target=None, network="none")
         run.image = _built(run, whole)
     run.engine.tag(run.image, name)
     return _Found(name, toolchain)
