@@ -55,7 +55,7 @@ _MOST_TOLD = {"events": 1 << 32, "profile": 1 << 28, "execution_log": 1 << 36}
 
 
 def packing() -> tuple[str, ...]:
-    """Return the command of a compile container that packs what rules fetched into the staging folder."""
+    """Return the command that packs the downloads of repository rules into the staging folder."""
     return ("tar", "--create", f"--file={STAGING}/{EXTERNAL.pattern}", f"--directory={OUTPUT}/base", "external")
 
 

@@ -239,7 +239,7 @@ def announced(title: str) -> str:
 
 
 def ready(engine: Engine, info: EngineInfo, settings: Settings, listen: events.Listener) -> None:
-    """Clean up what runs that were killed left on an engine. What they left on another waits until that is used.
+    """Clean up after killed runs on an engine. Leftovers on another engine stay until that engine is used.
 
     Folders that these settings do not name wait too: `tfdock doctor` tells of them. Raises ProfileError
     (`state-not-private`) where other users could write to the journal.

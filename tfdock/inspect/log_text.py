@@ -29,7 +29,7 @@ class LogText:
         self._held = ""
 
     def feed(self, data: bytes) -> bytes:
-        """Return what is certain with some bytes more."""
+        """Take some bytes; return the text that no later byte can change."""
         text = self._held + self._decoder.decode(data)
         self._held = ""
         if text.endswith("\r"):
@@ -50,7 +50,7 @@ class LogText:
 
 
 def clean(data: bytes) -> bytes:
-    """Return output that is whole as text for a log."""
+    """Return a whole output as text for a log."""
     log = LogText()
     return log.feed(data) + log.close()
 

@@ -331,7 +331,7 @@ class Builder:
         return papers
 
     def _keeps(self, error: BaseException, folders: RunFolders) -> bool:
-        """Return whether what a build left in its output base is for somebody to look at."""
+        """Return whether the output base of a build is kept, for somebody to look at."""
         failed = isinstance(error, TfdockError) and not isinstance(error, Interrupted)
         return self.settings.keep_output == "failed" and failed and folders.output.has_folder("base")
 

@@ -57,7 +57,7 @@ def _fetched(run: Run) -> None:
 
 
 def _external(run: Run) -> None:
-    """Put what repository rules fetched past Bazel's cache where they put it: a container unpacks it."""
+    """Unpack, in a container, the downloads that repository rules keep outside Bazel's cache."""
     archive = run.given.external() if run.given else None
     if archive is None:
         return

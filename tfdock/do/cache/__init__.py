@@ -146,7 +146,7 @@ class DiskCache:
         return next(self.entries(), None) is None
 
     def open(self, name: str) -> BufferedReader:
-        """Open an entry, to look at without that counting as a use; raises OSError, for a link too."""
+        """Open an entry without counting this as a use; raises OSError, for a link too."""
         with self.opened() as folder:
             return folder.open(name, unnoticed=True)
 

@@ -159,7 +159,7 @@ def outputs(cache: CacheFolder) -> list[Output]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something about an entry. `kind`: `damaged` (other bytes than its name says), `truncated`, `unreadable`,
+    """A finding about an entry. `kind`: `damaged` (other bytes than its name says), `truncated`, `unreadable`,
     `incomplete` (an action whose outputs are gone: a miss to Bazel, no harm) or `foreign` (nothing of Bazel's)."""
 
     toolchain: str

@@ -1,4 +1,4 @@
-"""Bazel's repository cache after a fetch: what the container left there is what its name says, or it is removed.
+"""Bazel's repository cache after a fetch: an entry whose content does not match its name is removed.
 
 content_addressable/<algorithm>/<hash of the bytes>/file
 content_addressable/<algorithm>/<hash of the bytes>/id-<hash>      empty: for which name it was downloaded
@@ -25,7 +25,7 @@ _UNFINISHED = re.compile(r"tmp-[0-9a-f-]{36}")
 
 
 def removed_downloads(repository: Path, since: int) -> list[str]:
-    """Remove what changed since then (nanoseconds) and is not what its name says; return the names.
+    """Remove changed entries whose content does not match their name; return the names. `since` is in nanoseconds.
 
     The time is the kernel's time of status change: no program can set it. The caller holds the repository cache
     alone, and no container writes to it.

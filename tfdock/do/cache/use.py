@@ -114,7 +114,7 @@ def fold(disk: DiskCache, since: int | None = None) -> frozenset[str]:
 
 
 def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
-    """Remove from a domain's cache what the cache below has as well, of what changed since then (nanoseconds).
+    """Remove from a domain's cache the entries that changed since then (nanoseconds) and that the cache below has too.
 
     Newer Bazels touch what they take, and the kernel copies a file before it is touched. Returns how many files went.
     The caller holds the domain's cache alone, and no container has it.

@@ -199,7 +199,7 @@ def _image(image: ImageInfo) -> Image:
 
 
 def _downloaded(folder: Path) -> Path:
-    """Return the folder with copies of what was downloaded, in which no container has been."""
+    """Return the folder with copies of the downloads. No container has been in it."""
     repository = folder / REPOSITORY
     back, copies = came_back(repository), folder / "downloads"
     if not back.is_dir():

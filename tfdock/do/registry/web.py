@@ -87,7 +87,7 @@ def _is_here(host: str) -> bool:
 
 
 def _stands_for_here(host: str) -> bool:
-    """Return whether a name or number, as the system reads it, is this machine or its link: `0`, `127.1`, `a.lan`.
+    """Return whether the system reads a name or number as this machine or its link: `0`, `127.1`, `a.lan`.
 
     On the link 169.254.169.254 tells a machine of a cloud its credentials.
     """

@@ -80,7 +80,7 @@ class Lab:
         return folder
 
     def _kept(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> Path:
-        """Return where the wheels lie that these lines mean. What a bundle has serves no trial but its own."""
+        """Return the folder of the wheels for these requirements. A bundle's wheels serve its own trials only."""
         bench = self._bench
         return dependencies(bench.settings, image, self._tags[0], wanted, limits, of=bench.bundle)
 
