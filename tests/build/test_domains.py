@@ -102,8 +102,13 @@ def test_a_hostile_patch_changes_no_other_build_and_takes_what_it_did_not_touch(
     assert record["plan"]["trust"]["domain"] == domain
     # What the old code, with one cache for all, executed of this patch: the action that runs the tool, and the wheel.
     assert executed(hostile.build) <= 2 + 2
-    again = stranger.build("--force", evil)
-    assert (again.code, executed(again.build)) == (0, 0), again.told
+    # Two builds of the domain at once share one mount.
+    other = write_profile(tmp_path / "other.yaml", None, tensorflow=source, wheel={"name": "tensorflow_other"})
+    both = stranger.build("--force", "--at-once", "2", evil, other)
+    assert both.code == 0, both.told
+    assert executed(both.builds[0]) == 0
+    assert executed(both.builds[1]) <= 2
+    assert disks(shop).keys() == {"release", domain}
 
     clean = shop.build("--force", benign)
     assert (clean.code, executed(clean.build)) == (0, 0), clean.told

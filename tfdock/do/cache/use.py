@@ -114,10 +114,11 @@ def fold(disk: DiskCache, since: int | None = None) -> frozenset[str]:
 
 
 def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
-    """Remove from a domain's cache the entries that changed since then (nanoseconds) and that the cache below has too.
+    """Remove entries of a domain's cache that the cache below has too; return how many.
 
-    Newer Bazels touch what they take, and the kernel copies a file before it is touched. Returns how many files went.
-    The caller holds the domain's cache alone, and no container has it.
+    Newer Bazels touch the entries that they take, and the kernel copies a file before it is touched. Only entries
+    that changed since then (nanoseconds) are looked at. The caller holds the domain's cache alone, and no container
+    has it.
     """
     count = 0
     with disk.opened() as own, release.opened() as below:
