@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import secrets
+import shutil
 import stat
 import tarfile
 import threading
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -34,6 +36,12 @@ NAMES = ("done", "raw/a.whl", "raw", "events.json")
 """Every name in the folder that the host looks at."""
 
 Collect = Callable[[], list[str]]
+
+
+class DiskUsage(NamedTuple):
+    total: int
+    used: int
+    free: int
 
 
 @pytest.fixture
@@ -123,6 +131,15 @@ def test_what_an_earlier_container_left_is_not_among_the_copies(collect: Collect
     (staging / "raw/a.whl").rename(staging / "raw/b.whl")
     collect()
     assert sorted(copies(kept)) == ["done", "events.json", "raw/b.whl"]
+
+
+def test_no_copy_fills_the_disk(collect: Collect, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of 1,000 bytes 50 stay free, and the wheel has 5.
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: DiskUsage(1000, 946, 54))
+    with pytest.raises(OSError, match="No space left") as caught:
+        collect()
+    assert caught.value.filename == str(kept)
+    assert not kept.exists()
 
 
 def test_a_container_that_left_nothing_has_no_results(collect: Collect, staging: Path, kept: Path) -> None:

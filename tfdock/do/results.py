@@ -6,9 +6,11 @@ gigabytes, a million names. So the host mounts a `ContainerFolder`, and copies t
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import io
 import os
+import shutil
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
+from tfdock.decide.sizing import least_free
 from tfdock.do.beneath import Beneath, NotPlain, TooMany, has_holes, remove_folder
 from tfdock.do.engine.archives import Body
 from tfdock.do.failures import make_folder
@@ -248,7 +251,7 @@ class _Copies:
     _counts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, one: Expected, name: str, size: int, content: IO[bytes]) -> None:
-        """Copy a file, unless it is too large or one too many."""
+        """Copy a file, unless it is too large or one too many. Raises OSError before a copy would fill the disk."""
         files, total = self._counts.get(one.pattern, (0, 0))
         if not name.isprintable():
             self.refuse(one, name, "its name has a control character")
@@ -257,6 +260,8 @@ class _Copies:
         elif total + size > one.size:
             self.refuse(one, name, f"it has {size:,} bytes, and {one.size - total:,} are allowed")
         else:
+            if size > (disk := shutil.disk_usage(self.folder)).free - least_free(disk.total):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
             self._counts[one.pattern] = files + 1, total + size
             target = self.folder / name
             target.parent.mkdir(0o700, parents=True, exist_ok=True)
