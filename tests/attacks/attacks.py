@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from build.harness import Json
 
-from .plants import CROWD, HOLES, KEPT, NEEDED, PROOFS, TEXTS, Plant, in_rows
+from .plants import CROWD, HOLES, KEPT, NEEDED, PROOFS, TEXTS, VERIFY, Plant, in_rows
 from .rig import Range
 
 
@@ -23,6 +23,7 @@ class Attack:
 def _all() -> list[Attack]:
     found = [Attack(name=name, boundary="T5, T6", plants=tuple(plants), tolerated=True) for name, plants in in_rows()]
     found.append(Attack(name="proofs", boundary="T5, T6", plants=PROOFS, tolerated=True))
+    found.append(Attack(name="verify", boundary="T6", plants=VERIFY, tolerated=True))
     found.append(Attack(name="holes", boundary="T5", plants=HOLES, tolerated=True))
     found.append(Attack(name="crowd", boundary="T5", plants=CROWD, tolerated=True))
     found.append(Attack(name="kept", boundary="T7", plants=KEPT, tolerated=True))

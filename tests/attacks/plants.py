@@ -84,18 +84,26 @@ TOLERATED = (
 
 NEEDED = (
     ("done", "link", "file"),
+    ("done", "fifo", ""),
+    ("done", "hard", "raw/WHEEL"),
     ("SHA256SUMS", "fifo", ""),
+    ("SHA256SUMS", "sparse", ""),
     ("SHA256SUMS", "swapped", "file"),
     ("raw", "link", "folder"),
     ("raw", "many", ""),
     ("raw/WHEEL", "link", "file"),
+    ("raw/WHEEL", "fifo", ""),
     ("raw/WHEEL", "sparse", ""),
+    ("raw/WHEEL", "swapped", "file"),
+    ("raw/WHEEL", "hard", "another-name"),
     ("raw/line\nbreak.whl", "link", "file"),
 )
-"""Names in the staging folder of what the host does need, and what is there instead: it ends the build."""
+"""Names in the staging folder of what the host does need, and what is there instead: it ends the build. Every kind at
+every name is tried without an engine, in `unit/test_results.py`."""
 
 TEXTS = (
     ("SHA256SUMS", f"{hashlib.sha256(PASSWD).hexdigest()}  /etc/passwd\n"),
+    ("SHA256SUMS", f"{hashlib.sha256(PASSWD).hexdigest()}  ../../../../../../../../../../etc/passwd\n"),
     ("SHA256SUMS", f"{'0' * 64}  WHEEL\n" * 200_000),
 )
 """What the sums may say that is not true."""
@@ -107,6 +115,9 @@ PROOFS = (
     Plant("fetch", "output", "remote/forward.py", "link", "file"),
 )
 """Attacks that once won: a wheel over a file of the user, the machine's files in a trial, a helper over a file."""
+
+VERIFY = (Plant("fetch", "output", "verify", "link", "folder"),)
+"""The folder of the trial leads to one of the user, in which the folders are that the host once emptied."""
 
 CROWD = (
     Plant("last", "staging", "crowd", "many"),
@@ -140,8 +151,8 @@ KEPT = (
 def in_rows() -> Iterator[tuple[str, list[Plant]]]:
     """Attacks on the names that are not needed: in each row each name has another kind.
 
-    In all rows together each name has half of the kinds, its neighbour the other half. A folder and what is in it
-    take turns, and have the links alone.
+    In all rows together each name has four kinds, its neighbour four others. A folder and what is in it take turns,
+    and have two kinds of links. The host opens none of these names, so no kind is worse than another.
     """
     links = [way for way in WAYS if way[0] == "link"]
     for row in range(ROWS):

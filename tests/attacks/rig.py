@@ -13,6 +13,7 @@ import re
 import secrets
 import socket
 import stat
+import subprocess
 import tarfile
 import threading
 import urllib.parse
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from build.harness import MINIATURE, Json, Outcome, Tfdock, copy_tree, write_profile
+from build.harness import MINIATURE, REPOSITORY, Json, Outcome, Tfdock, copy_tree, write_profile
 
 from tfdock.do.engine import IMAGE_LABEL
 from tfdock.do.settings import load
@@ -111,6 +112,10 @@ class Heard:
         calls = tuple(place for kind, place in lines if kind == "call")
         programs = tuple(place for kind, place in lines if kind == "start")
         return cls(tuple((kind, place) for kind, place in lines if kind not in ("call", "start")), calls, programs)
+
+    def strangers(self, *known: str) -> list[str]:
+        """Calls to addresses in which none of these texts is."""
+        return [call for call in dict.fromkeys(self.called) if not any(text in call for text in known)]
 
     def outside(self, folders: Iterable[Path]) -> list[tuple[str, str]]:
         """Changes that are in none of the folders."""
@@ -286,6 +291,8 @@ class After:
     """The victims that are no longer what they were."""
     largest: int
     """Bytes on the disk that the command's copies of results took, at most."""
+    elsewhere: tuple[str, ...]
+    """What changed meanwhile in the system's folders and in those of its users, if that was asked for."""
 
     @property
     def log(self) -> str:
@@ -297,14 +304,25 @@ class After:
         return [self.command.wheelhouse, self.command.cache, self.command.state, self.command.home / "tmp"]
 
 
-def attacked(range_: Range, command: Tfdock, *words: str | Path) -> After:
-    """Run a command while the victims, and what it copies, are watched."""
+def attacked(range_: Range, command: Tfdock, *words: str | Path, everywhere: bool = False) -> After:
+    """Run a command while the victims, and what it copies, are watched; `everywhere`: the machine's folders too."""
     before = range_.victims.state()
+    stamp = command.home / "stamp"
+    stamp.touch()
     with _scales(command.wheelhouse / ".tfdock/staging") as weighed:
         outcome = command.run(*words)
     after = range_.victims.state()
     changed = tuple(sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)))
-    return After(command, outcome, Heard.read(command.home / "heard"), changed, max(weighed))
+    elsewhere = _newer(stamp) if everywhere else ()
+    return After(command, outcome, Heard.read(command.home / "heard"), changed, max(weighed), elsewhere)
+
+
+def _newer(stamp: Path) -> tuple[str, ...]:
+    """What of the machine was changed since then: nobody writes there while tests run, but to caches."""
+    folders = [path for path in ("/boot", "/etc", "/opt", "/root", "/srv", "/usr") if Path(path).is_dir()]
+    ours = ["(", "-path", "*/.cache", "-o", "-path", str(REPOSITORY), "-o", "-name", "__pycache__", ")", "-prune"]
+    command = ["find", *folders, "-xdev", *ours, "-o", "-cnewer", str(stamp), "-print"]
+    return tuple(subprocess.run(command, capture_output=True, text=True).stdout.splitlines())
 
 
 @contextlib.contextmanager

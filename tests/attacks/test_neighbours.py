@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -75,18 +76,16 @@ def poisoned(bare_range: Range, benign: Benign) -> Poisoned:
     copy_tree(bare_range.tree("benign"), tree, EDITS)
     shutil.copy(HERE / "attacker/poison.py", tree)
     command = bare_range.home(cache=benign.command.cache)
-    # Each domain may read the one of releases.
-    domains = [folder for folder in (benign.command.cache / "disk").glob("*-*/") if folder.suffix != ".about"]
-    assert domains
-    marks = [folder / f"{MARK}-of-{folder.name}" for folder in domains]
-    for path in marks:
-        path.write_text("of another build")
+    (release,) = [folder for folder in (benign.command.cache / "disk").iterdir() if not folder.suffix]
+    # Each domain may read the one of releases, and no other.
+    mark = release.with_name(f"{release.name}-{'0' * 16}") / f"ac/00/{MARK}"
+    mark.parent.mkdir(parents=True)
+    mark.write_text("of another build")
     before = state_of(benign.command.cache)
     profile = write_profile(command.home / "poison.yaml", tree, **FIELDS)
-    after = attacked(bare_range, command, "build", "--json", profile)
+    after = attacked(bare_range, command, "build", "--json", profile, everywhere=True)
     then = state_of(benign.command.cache)
-    for path in marks:
-        path.unlink()
+    shutil.rmtree(mark.parents[2])
     return Poisoned(benign, after, before, then)
 
 
@@ -97,8 +96,12 @@ def record(outcome: Outcome) -> Json:
 
 def test_the_hostile_source_did_what_it_could(poisoned: Poisoned) -> None:
     assert poisoned.told.keys() == {"image", "fetch", "compile"}, poisoned.after.outcome.told
+    assert poisoned.after.outcome.code == 0, poisoned.after.outcome.told
+    assert poisoned.told["fetch"]["spoilt"] > 0, "downloads"
+    assert poisoned.told["compile"]["spoilt"] > 50, "actions and results of releases, in its own layer above them"
     assert poisoned.after.changed == ()
     assert poisoned.after.heard.outside(poisoned.after.folders()) == []
+    assert poisoned.after.elsewhere == ()
 
 
 def test_a_source_has_no_rights_where_its_image_is_made(poisoned: Poisoned) -> None:
@@ -121,9 +124,8 @@ def test_a_source_has_no_rights_where_it_is_built(poisoned: Poisoned, phase: str
 
 
 def test_no_source_chooses_its_toolchain_key(poisoned: Poisoned) -> None:
-    if poisoned.after.outcome.code == 0:
-        hostile, good = record(poisoned.after.outcome), record(poisoned.benign.outcome)
-        assert hostile["toolchain_key"] == good["toolchain_key"]
+    hostile, good = record(poisoned.after.outcome), record(poisoned.benign.outcome)
+    assert hostile["toolchain_key"] == good["toolchain_key"]
     known = {path for path in poisoned.before if re.fullmatch(r"disk/[0-9a-f]{16}", path.partition("-")[0])}
     now = {path for path in poisoned.then if re.fullmatch(r"disk/[0-9a-f]{16}", path.partition("-")[0])}
     keys = {path.removeprefix("disk/")[:16] for path in now | known}
@@ -153,10 +155,11 @@ def is_file(poisoned: Poisoned, path: str) -> bool:
     return bool((poisoned.before.get(path) or poisoned.then[path])[-1])
 
 
+@pytest.mark.parametrize("trusted", [True, False], ids=["release", "another domain"])
 def test_the_next_build_of_another_source_is_what_it_is_in_a_clean_cache(
-    bare_range: Range, poisoned: Poisoned
+    bare_range: Range, poisoned: Poisoned, trusted: bool
 ) -> None:
-    command = bare_range.home(cache=poisoned.benign.command.cache)
+    command = dataclasses.replace(bare_range.home(cache=poisoned.benign.command.cache), trusted=trusted)
     outcome = command.build(poisoned.benign.profile)
     assert outcome.code == 0, outcome.told
     assert outcome.build["wheels"][0]["sha256"] == poisoned.benign.outcome.build["wheels"][0]["sha256"]

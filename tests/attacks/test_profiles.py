@@ -213,7 +213,7 @@ def codes(problems: list[Json]) -> set[str]:
     return {problem["code"] for problem in problems}
 
 
-@pytest.mark.parametrize("command", ["plan", "render", "lock", "build", "shell"])
+@pytest.mark.parametrize("command", ["plan", "render", "lock", "build", "shell", "fetch"])
 def test_no_command_reads_what_check_refuses(project: Project, command: str, tmp_path: Path) -> None:
     path = project.folder / "profile.yaml"
     name = _linked(project, "fix.patch")

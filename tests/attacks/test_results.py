@@ -26,6 +26,9 @@ def assert_held(after: After, there: Range) -> None:
     """Nothing of the victims has changed or was read, and all that the command wrote is in its own folders."""
     assert after.changed == (), after.outcome.told
     assert after.heard.outside(after.folders()) == [], after.outcome.told
+    remote = after.command.variables.get("TFDOCK_REMOTE_CACHE", "no remote cache").rpartition(":")[2]
+    assert after.heard.strangers(there.host.rpartition("/")[2], remote) == []
+    assert after.heard.started == ()
     told = after.outcome.stdout + after.outcome.stderr + after.log
     assert "TRIAL SEES" not in told, told
     assert "Traceback" not in told, told

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import http.server
 import io
 import json
 import secrets
 import tarfile
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +55,8 @@ class Robbed:
     secrets: dict[str, str]
     files: tuple[Path, ...]
     heard: bytes
+    asked: tuple[str, ...]
+    """The logins that the user's own remote cache was shown."""
     there: Range
 
 
@@ -71,10 +77,12 @@ def robbed(ground: Range) -> Robbed:
     files.append(command.home / ".docker/config.json")
     files[-1].parent.mkdir()
     login = base64.b64encode(f"me:{found['docker']}".encode()).decode()
-    files[-1].write_text(
-        json.dumps({"auths": {name: {"auth": login} for name in ("ghcr.io", "docker.io", "quay.io")}})
-    )
-    with listening() as server:
+    logins = {name: {"auth": login} for name in ("ghcr.io", "docker.io", "quay.io")}
+    found["proxy"] = _canary("proxy")
+    proxies = {"default": {"httpProxy": f"http://me:{found['proxy']}@127.0.0.1:1", "noProxy": "127.0.0.1"}}
+    files[-1].write_text(json.dumps({"auths": logins, "proxies": proxies}))
+    with listening() as server, remote_cache() as (cache, asked):
+        variables["TFDOCK_REMOTE_CACHE"] = cache
         tree = ground.folder / "trees/telling"
         tree.mkdir(parents=True)
         (tree / "configure").write_text(
@@ -86,9 +94,30 @@ def robbed(ground: Range) -> Robbed:
         flags = ["--define=attack=telling", f"--define=address={server.address}"]
         fields = {**FIELDS, "base": ground.base, "bazel": {"flags": flags}}
         profile = write_profile(command.home / "telling.yaml", tree, **fields)
-        after = attacked(ground, command.with_variables(**variables), "build", "--json", profile)
+        after = attacked(ground, command.with_variables(**variables), "build", "--json", profile, everywhere=True)
         heard = b"\n".join(server.came)
-    return Robbed(after, found, tuple(files), heard, ground)
+    return Robbed(after, found, tuple(files), heard, tuple(asked), ground)
+
+
+@contextlib.contextmanager
+def remote_cache() -> Iterator[tuple[str, list[str]]]:
+    """A remote cache of the user, in which nothing is: its address, and the login of each request."""
+    asked: list[str] = []
+
+    class Nothing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers.get("Authorization", ""))
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Nothing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
 
 
 def test_the_search_finds_a_secret_however_it_is_written() -> None:
@@ -109,11 +138,14 @@ def test_the_search_finds_a_secret_however_it_is_written() -> None:
 def test_the_attacker_was_told_what_there_is(robbed: Robbed) -> None:
     assert robbed.after.outcome.code == 0, robbed.after.outcome.told
     assert robbed.after.changed == ()
+    assert robbed.after.elsewhere == ()
     for phase in ("image", "fetch", "compile", "last"):
         assert f"attack: known in\nattack: {phase}" in robbed.after.log, robbed.after.log[-2000:]
     assert b"from fetch" in robbed.heard, "it has a network"
     assert b"from compile" not in robbed.heard
     assert b"from last" not in robbed.heard
+    assert b"http_proxy=http://127.0.0.1:1" in robbed.heard, "a proxy, without its login"
+    assert set(robbed.asked) == {f"Bearer {robbed.secrets['TFDOCK_REMOTE_HEADER']}"}
 
 
 def test_no_secret_is_told_kept_or_sent(robbed: Robbed) -> None:

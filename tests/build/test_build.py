@@ -224,6 +224,20 @@ def test_a_wheel_that_was_damaged_is_told_before_anything_is_built_and_one_that_
     assert Tfdock(home=first.tfdock.home, cache=first.tfdock.cache).build(first.profile).code == 0
 
 
+def files_of_nobody(workshop: Workshop, build: Json) -> list[str]:
+    """What user 65534 has in the image of a build, but for the source."""
+    (image,) = workshop.sdk.images(f"tfdock/{build['build_id'].lower()}", quiet=True)
+    command = ["find", "/", "-xdev", "-user", "65534", "-not", "-path", "/tf/*"]
+    container = workshop.sdk.create_container(image, command, network_disabled=True)
+    try:
+        workshop.sdk.start(container)
+        assert workshop.sdk.wait(container)["StatusCode"] == 0
+        found: bytes = workshop.sdk.logs(container)
+    finally:
+        workshop.sdk.remove_container(container, force=True)
+    return found.decode().split()
+
+
 # --- several builds -----------------------------------------------------------------------------------------------
 
 
@@ -231,11 +245,14 @@ def test_three_profiles_in_one_call_are_three_wheels_with_what_each_asked_for(
     first: FirstBuild, tfdock: Tfdock, workshop: Workshop, tmp_path: Path
 ) -> None:
     both = ["sm_80", "compute_86"]
+    # As releases up to 2.0 do: Bazel unpacks itself, and starts.
+    starts_bazel = {"configure": after_first_line("bazel --batch --bazelrc=/dev/null version")}
+    old = copy_tree(workshop.tree("legacy"), tmp_path / "legacy", starts_bazel)
     profiles = [
         write_profile(tmp_path / "hermetic.yaml", workshop.tree(), compute_capabilities=both),
         write_profile(
             tmp_path / "legacy.yaml",
-            tensorflow={"release": "99.15.0", "path": str(workshop.tree("legacy"))},
+            tensorflow={"release": "99.15.0", "path": str(old)},
             compute_capabilities=both,
         ),
         write_profile(
@@ -257,6 +274,8 @@ def test_three_profiles_in_one_call_are_three_wheels_with_what_each_asked_for(
         assert answer["product"] == [[19.0, 22.0], [43.0, 50.0]]
         assert answer["info"]["cuda_compute_capabilities"] == both
     assert record_of(legacy)["plan"]["package"][0] == "run"
+    assert "Build label: 0.26.1" in Path(legacy["log"]).read_text()
+    assert files_of_nobody(workshop, legacy) == []
 
     assert "-cpu-dbg-" in debug["build_id"]
     answer = used(wheel_of(debug), tmp_path / "debug")

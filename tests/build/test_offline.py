@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -320,6 +321,37 @@ def test_rules_that_download_by_themselves_put_what_they_made_into_the_bundle(
     made = here.bundle(profile, target=target)
     assert made.index.builds[0].external
     assert [one.status for one in there.build(target)] == ["built"]
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "sparse", "second name"])
+@pytest.mark.parametrize("name", ["external.tar", "requirements.json"])
+def test_what_stands_for_a_part_of_a_bundle_is_not_taken(here: Place, profile: Path, name: str, kind: str) -> None:
+    secret = here.folder / "secret"
+    secret.write_text(f"[{json.dumps('a file of the user')}]")
+
+    def leave(spec: ContainerSpec) -> None:
+        path = mounts(spec)["/tf/staging"] / name
+        if kind == "link":
+            path.symlink_to(secret)
+        elif kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "sparse":
+            path.touch()
+            os.truncate(path, 1 << 37)
+        else:
+            (path.parent / "other").write_text(secret.read_text())
+            path.hardlink_to(path.parent / "other")
+
+    here.engine.sources_download = True
+    words = "--create" if name == "external.tar" else "setup.py"
+    honest = here.engine.run
+    here.engine.on_run = lambda spec: FakeRun(effect=leave) if words in " ".join(spec.command) else honest(spec)
+    target = here.folder / "bundle.tar"
+    with pytest.raises(TfdockError) as caught:
+        here.bundle(profile, target=target)
+    assert caught.value.problems[0].code == "container-file-refused"
+    assert not target.exists()
+    assert here.left == []
 
 
 def test_a_source_that_downloads_anew_whatever_it_has_is_refused_when_the_bundle_is_made(

@@ -88,6 +88,8 @@ SHOWN = {
     "login option in a JSON list": (json.dumps(["tool", "-u", "anna:hunter2canary"]), "hunter2canary"),
     "npm's token after a space": ("npm_token CANARY-NPM", "CANARY-NPM"),
     "token after a space, in capitals": ("npm_token CANARY", "CANARY"),
+    "a name and a word in a line": ("x\nnpm_token swordfish\ny", "swordfish"),
+    "a name and a word in a line, in capitals": ("  AWS_SECRET_ACCESS_KEY swordfishlong", "swordfish"),
     "token after a tab": ("auth-token\tc4narycanary", "c4nary"),
     "short name after a space": ("token 9f3ac4narycanary0", "c4nary"),
     "password after a space": ("using password CANARY-PW", "CANARY-PW"),

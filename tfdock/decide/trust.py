@@ -106,7 +106,7 @@ _Found = Iterator[tuple[list[str], str]]
 def _source(resolution: Resolution) -> _Found:
     source = resolution.source
     known = resolution.release.commits.get(str(resolution.version))
-    if source.official and source.commit in (None, known):
+    if source.official and known is not None and source.commit == known:
         return
     if source.kind == "path":
         yield ["path", source.folder or source.location], "the source is a local checkout"

@@ -129,6 +129,12 @@ _RULES = (
         r"(?i:\bpass(?:word|wd|phrase)[ \t]+(?:is|was)):?[ \t]+[\"'`]?(?=[^\s\"'`<>]{0,60}\d)"
         r"(?P<a>[^\s\"'`<>]{5,400}[^\s\"'`<>.,;:!?)])",
     ),
+    # A line that is a name and a value, and nothing else: `NPM_TOKEN swordfish`.
+    _rule(
+        "secret",
+        r"(?m)^[ \t]{0,40}\w{1,60}[_-](?i:token|secret|password|passwd|(?:api|access|secret|private)[_-]?key)"
+        r"[ \t]{1,3}(?P<b>\S{6,4000})[ \t]{0,9}$",
+    ),
     # `password VALUE`, `npm_token VALUE`. A short `token VALUE` has to look like a secret: compilers print that too.
     _rule(
         "secret", rf"(?<![\w-])(?:{_PASSWORD}|\w{{1,60}}[_-](?i:token|secret|key))[ \t]{{1,3}}{_ODD}", learns=False

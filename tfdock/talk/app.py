@@ -93,7 +93,7 @@ AllowEndpoint = Annotated[
     list[str] | None,
     typer.Option(
         "--allow-endpoint",
-        help="Let profiles name this remote cache or executor; may be given again.",
+        help="Let profiles name this remote cache, executor, registry or git server; may be given again.",
         metavar="URL",
         show_default=False,
     ),

@@ -135,6 +135,7 @@ def tell_registry(cells: Cells, settings: Settings) -> None:
         told = Problem(
             code="matrix-registry-not-allowed",
             message=f"the matrix's registry {own} is not asked for wheels: no setting names it",
+            why="whoever pushes there would decide what your wheels are",
             fix=f"if you trust it, name it: `--registry {own}`, `TFDOCK_REGISTRIES={own}`, or `registries: [{own}]` "
             "in the configuration file",
             severity="warning",

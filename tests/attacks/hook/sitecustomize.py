@@ -13,30 +13,34 @@ _STARTS = ("subprocess.Popen", "os.exec", "os.posix_spawn")
 _busy = threading.local()
 
 
-def _place(path, follow):
+def _place(path, follow, folder=-1):
     """Where the path really leads. The last part is followed only where the system follows it."""
     path = os.fsdecode(path)
+    if folder != -1:
+        path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
     if follow:
         return os.path.realpath(path)
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 def _changes(event, arguments):
-    """The places that an event changes. What is named below an open folder is left out: its path is not known here."""
+    """The places that an event changes. What is named by a number alone was heard when it was opened."""
     if event == "open":
         path, _, flags = arguments
         flags = flags or 0
-        by_folder = os.path.basename(sys._getframe(2).f_code.co_filename) == "beneath.py"
-        if flags & _WRITES and isinstance(path, (str, bytes)) and not by_folder:
-            return [_place(path, not flags & os.O_NOFOLLOW)]
-    elif event in _AT_ONE and arguments[-1] == -1 and isinstance(arguments[0], (str, bytes)):
-        return [_place(arguments[0], event == "os.chmod")]
+        if flags & _WRITES and isinstance(path, (str, bytes)):
+            caller = sys._getframe(2)
+            # The event does not say in which folder. One file of ours opens files so, and calls the folder `at`.
+            by_folder = os.path.basename(caller.f_code.co_filename) == "beneath.py"
+            return [_place(path, not flags & os.O_NOFOLLOW, caller.f_locals["at"] if by_folder else -1)]
+    elif event in _AT_ONE and isinstance(arguments[0], (str, bytes)):
+        return [_place(arguments[0], event == "os.chmod" and arguments[-1] == -1, arguments[-1])]
     elif event == "os.truncate" and isinstance(arguments[0], (str, bytes)):
         return [_place(arguments[0], True)]
-    elif event in ("os.rename", "os.link") and arguments[2:] == (-1, -1):
-        return [_place(path, False) for path in arguments[:2]]
-    elif event == "os.symlink" and arguments[2] == -1:
-        return [_place(arguments[1], False)]
+    elif event in ("os.rename", "os.link"):
+        return [_place(path, False, folder) for path, folder in zip(arguments[:2], arguments[2:])]
+    elif event == "os.symlink":
+        return [_place(arguments[1], False, arguments[2])]
     return []
 
 

@@ -206,7 +206,7 @@ class Run:
     def stands_alone(self, why: str) -> None:
         """Tell that the build cannot read the cache of `release`, and what that costs."""
         message = f"the disk cache {self.disk.key} cannot be laid over the one of `release`"
-        fix = "to share the cache on purpose, build with `--trust`"
+        fix = "to share the cache on purpose, build with `--trust`: later builds then ship what this source writes"
         what = "this domain compiles everything once itself"
         self.tell(str(Problem(code="disk-cache-alone", message=f"{message} ({why}): {what}", fix=fix)))
 

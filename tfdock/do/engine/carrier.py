@@ -43,8 +43,8 @@ class Carrier:
 
         Raises EngineError (`mount-refused`) for a folder that could be another one than the run made.
         """
+        self._check(spec)
         if self.local:
-            self._check(spec)
             return self.engine.create(spec)
         volumes = {mount.target: self._volume(mount, spec) for mount in spec.mounts}
         self._fill(spec, volumes)

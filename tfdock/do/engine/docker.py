@@ -13,6 +13,7 @@ Everything here rests on how the SDK and real engines behave, not on how they ar
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ import urllib3.exceptions
 from docker import APIClient
 from docker.errors import APIError, DockerException, create_api_error_from_http_exception
 from docker.utils import parse_repository_tag
+from docker.utils.config import load_general_config
+from docker.utils.proxy import ProxyConfig
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -72,6 +75,9 @@ from tfdock.errors import (
 from tfdock.model import Digest
 
 T = TypeVar("T")
+
+_LOGIN = re.compile(r"^(\w+://)?[^/]*@")
+"""The beginning of a proxy's address, with its login."""
 
 Sdk = Any
 """An APIClient. Its published types are wrong for every other call made here, so they are not used."""
@@ -491,7 +497,8 @@ class DockerEngine:
                 list(spec.command),
                 name=spec.name,
                 entrypoint=[],  # an image's own entry point would run before, or instead of, our command
-                environment=dict(spec.environment),
+                environment=_proxies(client, spec) | dict(spec.environment),
+                use_config_proxy=False,  # the SDK would add the proxies with their passwords
                 labels=dict(spec.labels),
                 user=spec.user,
                 working_dir=spec.workdir,
@@ -673,6 +680,18 @@ def _check(response: requests.Response) -> None:
         response.raise_for_status()
     except requests.HTTPError as error:
         create_api_error_from_http_exception(error)
+
+
+def _proxies(client: Sdk, spec: ContainerSpec) -> dict[str, str]:
+    """Return the proxies of Docker's configuration as variables of a container that has a network.
+
+    Their logins are left out: the container may run programs of a stranger.
+    """
+    if spec.network == "none":
+        return {}
+    proxies = load_general_config().get("proxies", {})
+    found = ProxyConfig.from_dict(proxies.get(client.base_url, proxies.get("default", {}))).get_environment()
+    return {name: _LOGIN.sub(r"\1", str(address)) for name, address in found.items()}
 
 
 def _build_request(request: ImageBuild, upload: Upload) -> Callable[[Sdk], object]:

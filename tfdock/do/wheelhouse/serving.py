@@ -238,7 +238,8 @@ class _Files(StaticFileHandler):
             self.set_header("Content-Type", "text/plain; charset=utf-8")
             self.finish(
                 f"421 This server does not answer to the name `{name}`.\n"
-                f"If the name is yours, start it with `--allow-host {name}`.\n"
+                f"If the name is yours, start it with `--allow-host {name}`: web pages of that name can then read "
+                "the wheels.\n"
             )
 
     def flush(self, include_footers: bool = False) -> asyncio.Future[None]:
