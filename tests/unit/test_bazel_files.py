@@ -298,7 +298,7 @@ def test_no_number_is_larger_or_smaller_than_it_can_be() -> None:
 def test_a_name_is_cut_before_it_fills_the_record() -> None:
     action = {"cat": "action processing", "name": "x" * 10**6, "ts": 5, "dur": 9, "args": {"mnemonic": "y" * 10**6}}
     (found,) = read_profile(trace(action)).actions
-    assert max(len(found.name), len(found.mnemonic)) <= 1000
+    assert max(len(found.name), len(found.mnemonic)) <= 300
 
 
 @pytest.mark.parametrize(
@@ -337,6 +337,27 @@ def test_of_what_a_stranger_wrote_only_so_much_is_held(monkeypatch: pytest.Monke
     assert len(read_profile([json.dumps(action) + ",\n"] * 10).actions) == 3
     monkeypatch.setattr(bazel_spawns, "_MOST", 3)
     assert len(read_log([json.dumps({"listedOutputs": ["x"]})] * 10).spawns) == 3
+
+
+def test_what_a_profile_says_takes_little_room_in_a_record() -> None:
+    rows = [
+        {
+            "cat": "action processing",
+            "name": f"{n} {'x' * 2000}",
+            "ts": n * 10,
+            "dur": 5,
+            "args": {"mnemonic": f"M{n}"},
+        }
+        for n in range(2000)
+    ]
+    ran = [{"cat": "subprocess.run", "name": "x", "ts": n * 10 + 1, "dur": 1} for n in range(2000)]
+    path = [{"cat": "critical path component", "name": f"action '{n}'", "ts": n, "dur": 1} for n in range(2000)]
+    found = read_profile(trace(*rows, *ran, *path))
+    assert len(found.actions) == 2000
+    assert (len(found.by_mnemonic), len(found.critical)) == (200, 300)
+    counts = [{"name": f"{n} {'x' * 2000}", "count": 1} for n in range(2000)]
+    event = json.dumps({"buildMetrics": {"actionSummary": {"runnerCount": counts}}})
+    assert len(json.dumps(dict(read_events([event]).runners))) < 20_000
 
 
 def test_of_a_packed_file_only_so_many_characters_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,14 @@ SHOWN = {
     "login option in a JSON list": (json.dumps(["tool", "-u", "anna:hunter2canary"]), "hunter2canary"),
     "npm's token after a space": ("npm_token CANARY-NPM", "CANARY-NPM"),
     "token after a space, in capitals": ("npm_token CANARY", "CANARY"),
+    "pass with a sign": ("export db_pass=swordfish", "swordfish"),
+    "pass of a chart": ("helm install --set auth.pass=swordfish x", "swordfish"),
+    "password of a connection": ("Server=h;Pwd=swordfish;", "swordfish"),
+    "api key in words": ("API key: c4narycanary0", "c4nary"),
+    "license key": ("license_key: swordfish-canary", "swordfish"),
+    "pass phrase of openssl": ("openssl rsa -in x -passin pass:swordfish", "swordfish"),
+    "smbclient": ("smbclient //h/x -U anna%swordfish", "swordfish"),
+    "ldapsearch": ("ldapsearch -x -D cn=anna -w swordfish", "swordfish"),
     "a name and a word in a line": ("x\nnpm_token swordfish\ny", "swordfish"),
     "a name and a word in a line, in capitals": ("  AWS_SECRET_ACCESS_KEY swordfishlong", "swordfish"),
     "token after a tab": ("auth-token\tc4narycanary", "c4nary"),
@@ -160,6 +168,8 @@ def test_what_shows_itself_goes(text: str, secret: str) -> None:
 
 
 STAYS = [
+    "PWD=/home",
+    "clang -mllvm -debug-pass=Structure",
     "[12,345 / 23,456] 8 actions; Compiling tensorflow/core/kernels/matmul_op.cc; 12s linux-sandbox",
     "ERROR: /tf/tensorflow/core/BUILD:3412:1: C++ compilation of rule '//tensorflow:x' failed (Exit 4)",
     "nvcc fatal   : Unsupported gpu architecture 'compute_120'",

@@ -20,7 +20,7 @@ import h2.events
 import pytest
 
 from tfdock.do import assets, remote
-from tfdock.do.remote import relay
+from tfdock.do.remote import relay, relay_grpc
 from tfdock.do.remote.relay_grpc import PREFACE
 from tfdock.do.settings import Settings
 from tfdock.errors import TfdockError
@@ -415,6 +415,26 @@ def problem_of(url: str, machine: Settings | None = None) -> str:
     (problem,) = caught.value.problems
     assert problem.fix
     return f"{problem.code}: {problem.message} {problem.fix}"
+
+
+def test_large_frames_that_never_come_keep_no_other_call_waiting_and_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_grpc, "_PATIENCE", 1.0)
+    asked: list[dict[str, str]] = []
+    with (
+        grpc_server("0", asked) as url,
+        relay.running({"cache": relay.Line(parse(url))}, tmp_path),
+        contextlib.ExitStack() as clients,
+    ):
+        begun = [clients.enter_context(dialled(tmp_path / "cache")) for _ in range(12)]
+        for client in begun:
+            client.sendall(PREFACE + b"\xff\xff\xff\0\0\0\0\0\1" + b"x" * 1000)
+        assert asked_by(tmp_path / "cache", call_of(READING[0])) == {1: b"0"}
+        for client in begun:
+            client.settimeout(10)
+            while client.recv(1 << 16):
+                pass
 
 
 def test_a_name_that_none_can_have_is_an_error_of_ours() -> None:

@@ -27,6 +27,7 @@ from typing import Any
 import filelock
 
 from tfdock.errors import Locked, Problem, WheelRefused
+from tfdock.inspect.build_record import MOST
 from tfdock.model import BuildId
 
 PULLED = "pulled.json"
@@ -298,7 +299,9 @@ def record_of(path: Path) -> dict[str, Any] | None:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        data = json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            text = file.read(MOST + 1)
+        data = json.loads(text) if len(text) <= MOST else None
     except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None

@@ -66,6 +66,8 @@ class Build:
 
 _TEXTS, _LONGEST = 2_000, 1 << 15
 """Texts that are kept, the last ones, and characters of each: a container can write as many as it likes."""
+_RUNNERS = 100
+"""Runners that are kept, and characters of their names."""
 
 
 def read_events(lines: Iterable[str]) -> Build:
@@ -125,8 +127,8 @@ def _sources(hits: Mapping[str, int], options: list[str]) -> dict[str, int]:
 
 
 def _runners(event: Mapping[str, Any]) -> dict[str, int]:
-    rows = _list(_at(event, "buildMetrics", "actionSummary", "runnerCount"))
-    return {str(_at(one, "name")): _whole(_at(one, "count")) or 0 for one in rows if _at(one, "name")}
+    rows = islice(_list(_at(event, "buildMetrics", "actionSummary", "runnerCount")), _RUNNERS)
+    return {str(_at(one, "name"))[:_RUNNERS]: _whole(_at(one, "count")) or 0 for one in rows if _at(one, "name")}
 
 
 def _processes(said: Iterable[str]) -> dict[str, int]:

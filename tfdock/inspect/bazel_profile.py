@@ -27,9 +27,11 @@ _HITS = {"remote output download", "remote action cache check"}
 _PATH_NAME = re.compile(r"action '(.*)'$")
 _MERGED = re.compile(r"merged \d+ events")
 _MICRO = 1_000_000
-_NAME = 1000
+_NAME = 300
 """Characters of a name that are kept: it is what a rule says of itself, and goes into the record."""
-_MOST = 2_000_000
+_MNEMONICS, _STEPS = 200, 300
+"""Kinds of actions, and steps of the critical path, that are told: they go into the record too."""
+_MOST = 1_000_000
 """Events that are read: the profile may be a stranger's, and they are held in memory."""
 
 
@@ -58,8 +60,8 @@ class Profile:
 
     @property
     def by_mnemonic(self) -> dict[str, int]:
-        """How many actions of each kind were executed, most first."""
-        return dict(Counter(one.mnemonic for one in self.actions if one.how == "executed").most_common())
+        """Return how many actions of each kind were executed, most first."""
+        return dict(Counter(one.mnemonic for one in self.actions if one.how == "executed").most_common(_MNEMONICS))
 
     def slowest(self, most: int) -> tuple[Action, ...]:
         """Those that took longest, of those that are not Bazel's own."""
@@ -92,7 +94,7 @@ def read_profile(lines: Iterable[str]) -> Profile:
             actions.append((thread, start, took, name, _mnemonic(event)))
         elif kind in _EXECUTIONS or kind in _HITS:
             marks.setdefault(thread, []).append(_Mark(start, kind, name))
-        elif kind == _CRITICAL and (path := _PATH_NAME.match(name)):
+        elif kind == _CRITICAL and len(critical) < _STEPS and (path := _PATH_NAME.match(name)):
             critical.append(Step(name=path[1], seconds=took / _MICRO))
     return Profile(actions=tuple(_actions(actions, marks)), critical=tuple(critical), merged=merged)
 

@@ -129,11 +129,23 @@ _RULES = (
         r"(?i:\bpass(?:word|wd|phrase)[ \t]+(?:is|was)):?[ \t]+[\"'`]?(?=[^\s\"'`<>]{0,60}\d)"
         r"(?P<a>[^\s\"'`<>]{5,400}[^\s\"'`<>.,;:!?)])",
     ),
-    # A line that is a name and a value, and nothing else: `NPM_TOKEN swordfish`.
+    # Not the working folder (`PWD=/home/me`), nor an option of LLVM (`-debug-pass=Structure`).
+    _rule("secret", rf"(?<![\w-])(?:\w{{1,40}}[_.])?(?i:pass|pwd)=(?![/~.]){_VALUE}", learns=False),
+    _rule("secret", rf"(?i:\bapi[ _-]?key)(?:[ \t]{{1,3}}|[ \t]{{0,3}}:[ \t]{{0,3}}){_ODD}", learns=False),
+    _rule(
+        "secret", rf"(?i:\b(?:license|encryption|signing)[ _-]key)[ \t]{{0,3}}[=:][ \t]{{0,3}}{_VALUE}", learns=False
+    ),
+    _rule("secret", r"-pass(?:in|out)[ =]pass:(?P<b>[^\s\"']{1,400})"),
+    _rule(
+        "secret", r"\b(?:smb\w{1,20}|rpcclient)[ \t](?:[^\n]{0,300}?[ \t])?-U ?[^\s%]{1,100}%(?P<b>[^\s\"']{1,300})"
+    ),
+    _rule("secret", rf"\bldap\w{{1,20}}[ \t](?:[^\n]{{0,300}}?[ \t])?-w[ \t]?{_VALUE}"),
+    # A line that ends in a name and a value: `NPM_TOKEN swordfish`.
     _rule(
         "secret",
-        r"(?m)^[ \t]{0,40}\w{1,60}[_-](?i:token|secret|password|passwd|(?:api|access|secret|private)[_-]?key)"
-        r"[ \t]{1,3}(?P<b>\S{6,4000})[ \t]{0,9}$",
+        r"(?m)(?<![\w-])\w{1,60}[_-](?i:token|secret|password|passwd|(?:api|access|secret|private)[_-]?key)"
+        r"[ \t]{1,3}(?P<b>[^\s\"'<>]{6,4000})$",
+        learns=False,
     ),
     # `password VALUE`, `npm_token VALUE`. A short `token VALUE` has to look like a secret: compilers print that too.
     _rule(

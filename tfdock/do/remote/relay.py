@@ -36,6 +36,10 @@ TROUBLE = (OSError, EOFError, asyncio.LimitOverrunError, ValueError)
 """What a connection that breaks, or speaks in riddles, raises."""
 
 
+_MOST_LARGE = 4
+"""Large frames that are in memory at a time."""
+
+
 @dataclass(eq=False)
 class Line:
     """One endpoint and what went over it: hits, and bytes each way. `lost` says why it is no longer used.
@@ -56,6 +60,8 @@ class Line:
     """The endpoint took a question but no upload."""
     trouble: str | None = None
     """What it answered that is neither what was asked for nor that it has none."""
+    large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_LARGE), repr=False)
+    """Held while a frame of up to 16 MiB is read: a container may open many connections."""
 
     async def connect(self) -> tuple[Reader, Writer]:
         """A new connection to the endpoint; raises OSError, and then the endpoint is lost."""

@@ -28,6 +28,8 @@ _ARE_YOU_THERE = b"tfdock ?"
 """What the relay's own pings carry."""
 _LARGEST = 1 << 14
 """Bytes of a frame that everybody takes."""
+_PATIENCE = 30.0
+"""Seconds in which a frame has to come that has begun."""
 _TABLE = 1 << 20
 """More bytes than any of the two sides wants for its table of headers."""
 
@@ -107,10 +109,17 @@ class Frame:
         return self.body[start : len(self.body) - padding]
 
     @classmethod
-    async def read(cls, reader: Reader) -> Frame:
-        """The next one; raises EOFError at the end."""
+    async def read(cls, reader: Reader, large: asyncio.Semaphore | None = None) -> Frame:
+        """Return the next one; raises EOFError at the end.
+
+        With `large` few frames over 16 KiB are read at a time; raises TimeoutError for one that does not come.
+        """
         head = await reader.readexactly(9)
-        return cls(head, await reader.readexactly(int.from_bytes(head[:3], "big")))
+        size = int.from_bytes(head[:3], "big")
+        if large is None or size <= _LARGEST:
+            return cls(head, await reader.readexactly(size))
+        async with large:
+            return cls(head, await asyncio.wait_for(reader.readexactly(size), _PATIENCE))
 
 
 async def serve(line: Line, reader: Reader, writer: Writer) -> None:
@@ -161,7 +170,7 @@ class _Both:
         server.write(PREFACE)
         block, first = b"", None
         while True:
-            frame = await Frame.read(client)
+            frame = await Frame.read(client, self.line.large)
             if frame.stream in self.refused:
                 self._forget(frame)
                 await self.client.drain()
