@@ -13,13 +13,15 @@ import pytest
 
 from tfdock.do import events
 from tfdock.do.build import Builder, BuildResult
-from tfdock.do.engine import ContainerSpec
+from tfdock.do.engine import ContainerSpec, ImageInfo
 from tfdock.do.engine.fake import FakeRun
 from tfdock.do.offline import prepare
+from tfdock.do.offline.bundle import opened
 from tfdock.do.offline.fetch import Bundler, warm
 from tfdock.do.offline.packing import Made
 from tfdock.do.prepare import Preparer
 from tfdock.do.settings import Settings
+from tfdock.do.steps import Steps
 from tfdock.do.watch import Stop
 from tfdock.errors import Incompatible, Interrupted, ProfileError, TfdockError, VerificationFailed
 from tfdock.model import Machine
@@ -276,6 +278,37 @@ def test_damage_is_told_before_the_engine_has_an_image(there: Place, bundle: Pat
     assert caught.value.problems[0].code == "bundle-damaged"
     assert there.engine.images == {}
     assert list(there.settings.wheelhouse.glob("*.whl")) == []
+
+
+def test_a_name_that_another_bundle_took_does_not_bring_its_image_into_an_own_bundle(
+    here: Place, there: Place, bundle: Path, profile: Path
+) -> None:
+    (made,) = opened(bundle).index.builds
+    evil = ImageInfo(id=f"sha256:{'e' * 64}", tags=(made.image.name,))
+    here.engine.images[made.image.name] = evil
+    there.build(here.bundle(profile, target=here.folder / "another.tar").path)
+    loaded = there.engine.image(made.image.name)
+    assert loaded is not None
+    assert loaded.id == made.image.id
+    assert here.engine.image(made.image.name) is None, "the name goes when the bundle is written"
+
+
+def test_a_name_that_another_bundle_takes_meanwhile_does_not_change_the_image_that_builds(
+    there: Place, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one,) = prepare(bundle, (), there.preparer)
+    (made,) = opened(bundle).index.builds
+    assert one.given is not None
+    provide = one.given.supply.provide
+
+    def provided(steps: Steps, settings: Settings) -> None:
+        provide(steps, settings)
+        there.engine.images[made.image.id] = there.engine.images[made.image.name]
+        there.engine.images[made.image.name] = ImageInfo(id=f"sha256:{'e' * 64}", tags=(made.image.name,))
+
+    monkeypatch.setattr(one.given.supply, "provide", provided)
+    there.builder.build(one.plan, one.tree, lock=one.lock, given=one.given)
+    assert there.engine.specs["compile"].image == made.image.id
 
 
 def test_what_the_wheel_requires_goes_along_as_its_source_says(here: Place, there: Place, profile: Path) -> None:

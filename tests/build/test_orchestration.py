@@ -846,6 +846,54 @@ def test_what_a_wheel_requires_is_fetched_once_with_the_callers_settings_of_pip(
     assert names == ["toolchain", "look", "fetch", "compile", "verify"]
 
 
+LOGINS = {
+    "PIP_INDEX_URL": "https://somebody:swordfish@example.org/simple",
+    "PIP_EXTRA_INDEX_URL": "https://pypi.org/simple https://example.org/HjKKZJn6dY8xYB3h/simple",
+    "HTTPS_PROXY": "http://somebody:swordfish@example.org:3128",
+}
+
+
+@pytest.mark.parametrize("name", LOGINS)
+def test_a_runtime_image_of_a_profile_is_given_no_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, LOGINS[name])
+    desk = Desk(tmp_path, runtime="example.org/python:mine")
+    desk.engine.registry["example.org/python:mine"] = ImageInfo(id="sha256:" + "f" * 64)
+    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=REQUIRES)))
+    published_untried(desk, f"{name} may hold a login")
+    assert "dependencies" not in desk.engine.specs
+
+
+def test_a_runtime_image_of_a_profile_reaches_an_index_that_wants_no_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "https://example.org/simple")
+    desk = Desk(tmp_path, runtime="example.org/python:mine")
+    desk.engine.registry["example.org/python:mine"] = ImageInfo(id="sha256:" + "f" * 64)
+    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=REQUIRES)))
+    desk.engine.phases["dependencies"] = fetching()
+    desk.build()
+    spec = desk.engine.specs["dependencies"]
+    assert (spec.image, spec.environment["PIP_INDEX_URL"]) == ("sha256:" + "f" * 64, "https://example.org/simple")
+    assert "--only-binary=:all:" not in spec.command
+
+
+@pytest.mark.parametrize("name", LOGINS)
+def test_no_login_is_in_what_is_told_while_requirements_are_fetched(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, LOGINS[name])
+    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=REQUIRES)))
+    said = f"ERROR: nothing at {LOGINS[name]}\n".encode()
+    desk.engine.phases["dependencies"] = FakeRun(output=[said[:60], said[60:]], exit_code=1)
+    published_untried(desk, "nothing at http")
+    assert "--only-binary=:all:" in desk.engine.specs["dependencies"].command
+    told = desk.log + "\n".join(map(str, desk.heard)).encode()
+    assert b"nothing at http" in told
+    assert [secret for secret in (b"swordfish", b"HjKKZJn6dY8xYB3h") if secret in told] == []
+
+
 def test_a_wheel_whose_requirements_cannot_be_had_is_published_with_a_warning(desk: Desk) -> None:
     desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=REQUIRES)))
     said = b"ERROR: No matching distribution found for numpy<2.1\n"
@@ -855,7 +903,12 @@ def test_a_wheel_whose_requirements_cannot_be_had_is_published_with_a_warning(de
 
 
 @pytest.mark.parametrize(
-    "requires", ["Requires-Dist: numpy @ https://example.org/numpy.whl\n", "Requires-Dist: --index-url x\n"]
+    "requires",
+    [
+        "Requires-Dist: numpy @ https://example.org/numpy.whl\n",
+        "Requires-Dist: --index-url x\n",
+        "Requires-Dist: x===${PIP_INDEX_URL}\n",
+    ],
 )
 def test_a_wheel_cannot_say_where_its_requirements_are_fetched_from(desk: Desk, requires: str) -> None:
     desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=requires)))

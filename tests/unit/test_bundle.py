@@ -11,7 +11,6 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ IMAGES = b"layers" * 1_000_000
 
 def index_of(names: dict[str, str]) -> Index:
     image = Image(name=f"tfdock/bundle:{'a' * 24}", id=f"sha256:{'a' * 64}", size=12)
+    other = Image(name=f"tfdock/bundle:{'b' * 24}", id=f"sha256:{'b' * 64}", size=12)
     build = Build(
         build_id="tf99.18.0-py3.11-cpu-x86_64",
         fingerprint="f" * 64,
@@ -43,7 +43,7 @@ def index_of(names: dict[str, str]) -> Index:
         image=image,
         base_digest=None,
         source_ref="v99",
-        runtime=Runtime(reference="docker.io/library/python:3.11", image=replace(image, id=f"sha256:{'b' * 64}")),
+        runtime=Runtime(reference="docker.io/library/python:3.11", image=other),
         wheels=Wheels(
             python_tag="cp311",
             requirements=("numpy<2",),
@@ -211,6 +211,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "absolute": lambda index: index["repository"].update({"/etc/passwd": ZERO}),
     "wheel": lambda index: index["builds"][0]["wheels"]["files"].update({"../x.whl": ZERO}),
     "image": lambda index: index["builds"][0]["image"].update(name="debian:latest"),
+    "name of another image": lambda index: index["builds"][0]["image"].update(id=f"sha256:{'e' * 64}"),
     "build id": lambda index: index["builds"][0].update(build_id="../x"),
     "no blob": lambda index: index.update(images=ZERO),
     "twice": lambda index: index["blobs"].append(index["blobs"][0]),

@@ -289,6 +289,8 @@ def test_requirements_are_those_without_extras_in_words_that_pip_reads() -> None
         "numpy\n--pre",
         "../x",
         "",
+        "x===${PIP_INDEX_URL}",
+        'x; platform_release == "${PIP_INDEX_URL}"',
     ],
 )
 def test_a_wheel_cannot_give_pip_options_or_addresses(line: str) -> None:

@@ -14,7 +14,7 @@ from tfdock.inspect.facts import merged
 from tfdock.inspect.identity import normal_version
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.verdict import runs
-from tfdock.model import Capability, Version
+from tfdock.model import Capability, ImageRef, Version
 from tfdock.read.knowledge import Accelerator, KnowledgeBase, Probe, RuntimeLibrary, in_range
 
 RUN = (
@@ -219,6 +219,11 @@ def linked_to_accelerator(knowledge: KnowledgeBase, inspection: Inspection) -> t
     name = accelerator.accelerator if accelerator else ""
     stems = {_stem(row.library) for row in knowledge.runtime_libraries if row.accelerator == name}
     return tuple(one for one in linked_libraries(inspection) if _stem(one) in stems)
+
+
+def is_known_runtime(knowledge: KnowledgeBase, image: ImageRef) -> bool:
+    """Return whether the knowledge names that image as one in which wheels are tried."""
+    return any(ImageRef.parse(row.image) == image for row in knowledge.runtimes.values())
 
 
 def _stem(library: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +20,7 @@ from tfdock.errors import EngineLost, Problem, TfdockError, TimeLimit
 from tfdock.inspect import bazel
 from tfdock.inspect.bazel_events import read_output
 from tfdock.inspect.log_text import LogText, clean
+from tfdock.inspect.logins import Without
 
 _TAIL = 200
 _ERRORS = 50
@@ -187,11 +188,12 @@ class Steps:
         )
 
     def container(
-        self, spec: ContainerSpec, phase: str, title: str, tap: Tap | None = None
+        self, spec: ContainerSpec, phase: str, title: str, tap: Tap | None = None, hidden: Sequence[str] = ()
     ) -> tuple[ContainerState, bool]:
         """Run a container to its end: how it ended, and whether something in it was killed for memory.
 
-        Raises when it was stopped, or its time was up. The container is still there afterwards.
+        Nobody hears the texts in `hidden`. Raises when it was stopped, or its time was up. The container is still
+        there afterwards.
         """
         container = self.carrier.create(spec)
         self.engine.start(container)
@@ -199,7 +201,7 @@ class Steps:
             gently=lambda: self.engine.signal(container, "INT"),
             by_force=lambda: self.engine.signal(container, "KILL"),
         )
-        state = self.watch(title, lambda output: self._follow(container, output), stopper, tap=tap)
+        state = self.watch(title, lambda output: self._follow_without(hidden, container, output), stopper, tap=tap)
         memory = state.oom_killed or self.engine.memory_killed(container)
         if state.exit_code == 0 and not memory:
             for text in self.carrier.collect(container, spec):
@@ -209,6 +211,13 @@ class Steps:
             if stopper.late:
                 self.give_up(phase)
         return state, memory
+
+    def _follow_without(self, hidden: Sequence[str], container: str, output: Output) -> ContainerState:
+        without = Without(hidden, output)
+        try:
+            return self._follow(container, without.feed)
+        finally:
+            without.close()
 
     def _follow(self, container: str, output: Output) -> ContainerState:
         """Hand on a container's output until it has really ended: a stream that ends says nothing (trust nobody)."""

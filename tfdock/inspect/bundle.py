@@ -154,6 +154,11 @@ def header(name: str, size: int) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT)
 
 
+def image_name(image: str) -> str:
+    """What a bundle calls an image: by its id, so that no two images share a name."""
+    return f"tfdock/bundle:{image.removeprefix('sha256:')[:24]}"
+
+
 def padded(size: int) -> int:
     """Bytes that contents take in the archive."""
     return size + -size % BLOCK
@@ -274,7 +279,10 @@ def _build(row: Mapping[str, Any]) -> Build:
 
 
 def _image(row: Mapping[str, Any]) -> Image:
-    return Image(name=_matching(_IMAGE, row["name"]), id=_line(row["id"]), size=_size(row["size"]))
+    image = Image(name=_matching(_IMAGE, row["name"]), id=_line(row["id"]), size=_size(row["size"]))
+    if image.name != image_name(image.id):
+        raise ValueError(f"{image.name} is the name of another image")
+    return image
 
 
 def _path(text: object) -> str:

@@ -66,7 +66,7 @@ def _given(run: Run, given: Given) -> _Found:
     Its toolchain is the word of whoever made the bundle: there is no toolchain stage to ask.
     """
     given.supply.provide(run.steps, run.builder.settings)
-    run.image, run.base_digest = given.image(run.engine), given.build.base_digest
+    run.image, run.base_digest = given.image, given.build.base_digest
     image = run.engine.image(run.image)
     return _Found(given.build.image.name, image.labels.get(TOOLCHAIN_LABEL, "") if image else "")
 

@@ -78,7 +78,8 @@ def _verified(run: Run, wheels: Sealed) -> dict[str, Any]:
         raise verify.refusal(found, _kept(run, wheels, verification))
     for one in found:
         for problem in one.impossible.problems if one.impossible else ():
-            run.tell(f"the wheel was not tried in a container: {problem.message}")
+            ways = f"; {problem.fix}" if problem.fix else ""
+            run.tell(f"the wheel was not tried in a container: {problem.message}{ways}")
     return verification
 
 

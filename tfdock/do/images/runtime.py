@@ -26,7 +26,7 @@ from tfdock.decide.runtime_image import (
     settings,
     site_packages,
 )
-from tfdock.decide.trial import accelerator_of, limits_of, linked_to_accelerator
+from tfdock.decide.trial import accelerator_of, is_known_runtime, limits_of, linked_to_accelerator
 from tfdock.do import assets
 from tfdock.do.engine import Cancel, ImageBuild, ImageInfo
 from tfdock.do.images.use import Use
@@ -148,7 +148,7 @@ class _Making(Lab):
         steps = self._bench.steps
         reference, python = self._base()
         base = steps.image(str(self._bench.settings.mirrored(reference)), "image", f"runtime image {reference}")
-        contents = self._contents(base, python)
+        contents = self._contents(base, python, known=is_known_runtime(self._knowledge, reference))
         image = self._image(reference, base, python, contents)
         work = _work(image, base, contents)
         found = steps.engine.image(self._wish.name)
@@ -208,15 +208,16 @@ class _Making(Lab):
 
     # --- packages -----------------------------------------------------------------------------------------------
 
-    def _contents(self, base: ImageInfo, python: str) -> _Contents:
+    def _contents(self, base: ImageInfo, python: str, *, known: bool) -> _Contents:
         """Fetch what the wheel requires, as when it was tried, and then what it uses of its accelerator."""
         wanted = self._requirements()
         chosen = self._libraries(python)
         limits = limits_of(self._knowledge, self._inspection)
-        required = self._wheels_for(base, wanted, limits)
+        required = self._wheels_for(base, wanted, limits, known=known)
         held_to = (*limits, *(_pin(path) for path in required))
-        known = {path.name for path in required}
-        brought = [path for path in self._wheels_for(base, chosen.lines, held_to) if path.name not in known]
+        there = {path.name for path in required}
+        beside = self._wheels_for(base, chosen.lines, held_to, known=known)
+        brought = [path for path in beside if path.name not in there]
         files = {"required": required, "accelerator": tuple(brought), "wheel": self._wheels}
         return _Contents(files={stage: files[stage] for stage in STAGES if files[stage]}, lacking=chosen.lacking)
 
@@ -243,11 +244,13 @@ class _Making(Lab):
             fix = "correct what its source requires, and build again"
             raise impossible("dependencies-unavailable", f"the wheel requires {error}", fix) from error
 
-    def _wheels_for(self, base: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> tuple[Path, ...]:
+    def _wheels_for(
+        self, base: ImageInfo, wanted: Sequence[str], limits: Sequence[str], *, known: bool
+    ) -> tuple[Path, ...]:
         """The wheels that these lines mean, by name."""
         if not wanted:
             return ()
-        folder = self.fetched(base, wanted, limits)
+        folder = self.fetched(base, wanted, limits, known=known)
         found = sorted(folder.glob("*.whl"))
         # A package that has only a source archive ran code of its own in the container where these were made.
         for path in found:

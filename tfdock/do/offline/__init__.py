@@ -42,6 +42,8 @@ class Supply:
     builds: tuple[Build, ...]
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _done: bool = False
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """The images' ids on the engine, by the bundle's names for them: another bundle may take a name later."""
 
     def provide(self, steps: Steps, settings: Settings) -> None:
         """Load the images, and fill the repository cache and the wheels' folders. What is there already stays.
@@ -51,6 +53,7 @@ class Supply:
         with self._lock:
             if not self._done:
                 self._load(steps)
+                self.ids = {image.name: _id_of(steps.engine, image.name) for image in self._images}
                 self._fill(settings, steps)
                 self._unpack_wheels(settings, steps)
                 self._done = True
@@ -140,7 +143,7 @@ class Supply:
     def _unpack_wheels(self, settings: Settings, steps: Steps) -> None:
         """What finished wheels require, for the image that they are tried in."""
         for build in self.builds:
-            image = steps.engine.image(build.runtime.image.name) if build.runtime else None
+            image = steps.engine.image(self.ids[build.runtime.image.name]) if build.runtime else None
             if image is None or build.wheels is None or not build.wheels.requirements:
                 continue
             wanted = build.wheels
@@ -191,19 +194,24 @@ class Given:
 
     @property
     def images(self) -> Mapping[str, str]:
-        """The images' names on the engine, by what they are asked for as."""
+        """The images' ids on the engine, by what they are asked for as."""
         runtime = self.build.runtime
-        return {runtime.reference: runtime.image.name} if runtime else {}
+        return {runtime.reference: self.supply.ids[runtime.image.name]} if runtime else {}
 
-    def image(self, engine: Engine) -> str:
+    @property
+    def image(self) -> str:
         """The id of the image that builds."""
-        found = engine.image(self.build.image.name)
-        assert found is not None, "it was provided"
-        return found.id
+        return self.supply.ids[self.build.image.name]
 
     def external(self) -> Iterator[bytes] | None:
         """The archive of what repository rules fetched past Bazel's cache, if there is one."""
         return self.supply.bundle.chunks(self.build.external) if self.build.external else None
+
+
+def _id_of(engine: Engine, name: str) -> str:
+    found = engine.image(name)
+    assert found is not None, "it was provided"
+    return found.id
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------

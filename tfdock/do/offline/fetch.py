@@ -18,7 +18,7 @@ from packaging.requirements import InvalidRequirement
 from tfdock.decide import lock as locks
 from tfdock.decide.lock import LockFile
 from tfdock.decide.plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
-from tfdock.decide.trial import limits_for, limits_of
+from tfdock.decide.trial import is_known_runtime, limits_for, limits_of
 from tfdock.do import assets, events, journal, papers
 from tfdock.do.engine import ContainerSpec
 from tfdock.do.failures import file_error
@@ -231,7 +231,9 @@ class Bundler:
                 folder=run.folders.own / "verify",
             )
             tag = f"cp{plan.resolution.python.replace('.', '')}"
-            folder = fetched_dependencies(bench, tag, found.runtime, wanted, limits)
+            runtime = plan.resolution.runtime
+            named = runtime is not None and is_known_runtime(self.preparer.knowledge, runtime)
+            folder = fetched_dependencies(bench, tag, found.runtime, wanted, limits, known=named)
         return replace(found, requirements=wanted, limits=limits, wheels=folder)
 
     def _requirements(self, run: Run) -> tuple[list[str], tuple[str, ...]] | None:

@@ -154,7 +154,8 @@ class Pack:
     def _named(self, images: Mapping[str, ImageInfo]) -> Iterator[None]:
         """Give images the names that the bundle has for them, as long as it is written."""
         engine = self.work.steps.engine
-        new = [name for name in images if engine.image(name) is None]
+        # A bundle that was built from here may have taken a name for an image of its own.
+        new = [name for name in images if (found := engine.image(name)) is None or found.id != images[name].id]
         try:
             for name in new:
                 engine.tag(images[name].id, name)
@@ -183,19 +184,14 @@ class Pack:
 # --- small parts ----------------------------------------------------------------------------------------------------
 
 
-def _image_name(image: ImageInfo) -> str:
-    """What a bundle calls an image: by its id, so that the name means these bytes everywhere."""
-    return f"tfdock/bundle:{image.id.removeprefix('sha256:')[:24]}"
-
-
 def _images(packed: Iterable[Packed]) -> dict[str, ImageInfo]:
     """All images of a bundle, each once, by the names that it has for them."""
     found = [image for one in packed for image in (one.image, one.runtime) if image]
-    return {_image_name(image): image for image in found}
+    return {bundle.image_name(image.id): image for image in found}
 
 
 def _image(image: ImageInfo) -> Image:
-    return Image(name=_image_name(image), id=image.id, size=image.size)
+    return Image(name=bundle.image_name(image.id), id=image.id, size=image.size)
 
 
 def _downloaded(folder: Path) -> Path:

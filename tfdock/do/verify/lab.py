@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from tfdock.do.machine import free_disk
 from tfdock.do.results import ContainerFolder
 from tfdock.do.settings import Settings
 from tfdock.do.steps import Tap
-from tfdock.do.verify.bench import Bench, Impossible, unfit
+from tfdock.do.verify.bench import Bench, Impossible, impossible, unfit
 from tfdock.errors import (
     DiskFull,
     EngineLost,
@@ -27,20 +26,23 @@ from tfdock.errors import (
     Problem,
 )
 from tfdock.inspect import bazel
+from tfdock.inspect.logins import logins
 from tfdock.model import Expected, Mount
 
 HERE = "/tfdock"
 """Where all that is ours lies in the containers."""
 MIB, GIB = 1 << 20, 1 << 30
 _PIDS = 16384
-_LOGIN = re.compile(r"//[^/@\s]+@")
 _WHEELS = Expected(pattern="wheels/*.whl", most=1_000, size=1 << 36)
 NO_PROGRAM = 127
 """Exit status of a shell that found no such program."""
 _FULL = 32 * MIB
 _STOPPED = (137, 143)
 """Exit statuses after SIGKILL and SIGTERM, which an engine that is stopped sends."""
-_PIP = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT")
+_ADDRESSES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+"""Of the caller's environment: how packages are reached. It goes into one container, and is written nowhere."""
+_BESIDE = ("PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", "no_proxy", "NO_PROXY")
+"""The same, and never secret."""
 _PIP_MANNERS = {
     "PIP_PREFER_BINARY": "1",
     # What has a source archive only is built with tools of its own, and not with those that an image may have.
@@ -48,8 +50,6 @@ _PIP_MANNERS = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_PROGRESS_BAR": "off",
 }
-_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-"""Of the caller's environment: how packages are reached. It goes into one container, and is written nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +71,19 @@ class Lab:
     def __init__(self, bench: Bench, python_tag: str, abi_tag: str) -> None:
         self._bench, self._tags = bench, (python_tag, abi_tag)
 
-    def fetched(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> Path:
-        """The folder with the wheels that these lines mean; raises Impossible where they cannot be had."""
+    def fetched(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], *, known: bool) -> Path:
+        """The folder with the wheels that these lines mean; raises Impossible where they cannot be had.
+
+        `known`: the knowledge names the image. Another one is a stranger's, and is given no login.
+        """
         folder = self._kept(image, wanted, limits)
         if not folder.is_dir():
-            self._fetch(image, wanted, limits, folder)
+            secrets = {name: logins(os.environ.get(name, "")) for name in _ADDRESSES}
+            telling = [name for name, found in secrets.items() if found]
+            if telling and not known:
+                raise _no_login(telling)
+            hidden = [one for found in secrets.values() for one in found]
+            self._fetch(image, wanted, limits, folder, hidden)
         os.utime(folder)
         return folder
 
@@ -84,8 +92,10 @@ class Lab:
         bench = self._bench
         return dependencies(bench.settings, image, self._tags[0], wanted, limits, of=bench.bundle)
 
-    def _fetch(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], folder: Path) -> None:
-        """Fetch into a folder of the run's own, and move it when it is whole."""
+    def _fetch(
+        self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], folder: Path, hidden: Sequence[str]
+    ) -> None:
+        """Fetch into a folder of the run's own, and move it when it is whole; say nothing `hidden`."""
         given, made = self._folder("requirements"), self._for_container("fetched")
         kept = self._bench.folder / "fetched-wheels"
         for name, lines in (("requirements.txt", wanted), ("constraints.txt", limits)):
@@ -94,14 +104,14 @@ class Lab:
             handed(given, "given"),
             Mount(source=made.mount_source, target=f"{HERE}/made", given=True, results=(_WHEELS,), kept=str(kept)),
         ]
-        environment = {name: os.environ[name] for name in (*_PIP, *_PROXIES) if os.environ.get(name)}
+        environment = {name: os.environ[name] for name in (*_ADDRESSES, *_BESIDE) if os.environ.get(name)}
         certificates = os.environ.get("PIP_CERT")
         if certificates and Path(certificates).is_file():
             mounts.append(handed(Path(certificates).resolve(), "certificates/ca.pem"))
             environment["PIP_CERT"] = f"{HERE}/certificates/ca.pem"
         # `wheel` and not `download`: what has only a source archive is made a wheel while there is a network.
         words = ["-m", "pip", "wheel", "--no-cache-dir", "--wheel-dir", f"{HERE}/made/wheels"]
-        if any(_LOGIN.search(value) for value in environment.values()):
+        if hidden:
             # A source archive runs code of whoever the wheel names, beside the login.
             words.append("--only-binary=:all:")
         words += [f"--{name}={HERE}/given/{name}s.txt" for name in ("requirement", "constraint")]
@@ -113,7 +123,7 @@ class Lab:
             {**_PIP_MANNERS, "HOME": f"{HERE}/made", "TMPDIR": f"{HERE}/made", **environment},
             network=self._bench.settings.network,
         )
-        state = self._ran(spec, "what the wheel requires")
+        state = self._ran(spec, "what the wheel requires", hidden=hidden)
         if state.exit_code:
             self._check_room()
             check_not_stopped(state, "that fetches what the wheel requires")
@@ -170,11 +180,13 @@ class Lab:
             groups=access.groups,
         )
 
-    def _ran(self, spec: ContainerSpec, title: str, marked: Tap | None = None) -> ContainerState:
+    def _ran(
+        self, spec: ContainerSpec, title: str, marked: Tap | None = None, hidden: Sequence[str] = ()
+    ) -> ContainerState:
         """Run a container to its end, and remove it."""
         steps = self._bench.steps
         steps.forget()
-        state, memory = steps.container(spec, "verify", title, marked)
+        state, memory = steps.container(spec, "verify", title, marked, hidden)
         if memory:
             raise OutOfMemory(
                 Problem(
@@ -215,11 +227,14 @@ class Lab:
 
 
 def fetched_dependencies(
-    bench: Bench, python_tag: str, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]
+    bench: Bench, python_tag: str, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], *, known: bool
 ) -> Path:
-    """The folder with the wheels that these lines mean in that image; raises NetworkError if they cannot be had."""
+    """The folder with the wheels that these lines mean in that image, which is `known` if the knowledge names it.
+
+    Raises NetworkError or ProfileError (`dependencies-unavailable`) if they cannot be had.
+    """
     try:
-        return Lab(bench, python_tag, python_tag).fetched(image, wanted, limits)
+        return Lab(bench, python_tag, python_tag).fetched(image, wanted, limits, known=known)
     except Impossible as reason:
         raise reason.error from reason
 
@@ -246,10 +261,12 @@ def requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[str]:
     """What a wheel requires, by its metadata's lines, as lines for pip, with what `extras` add.
 
     Raises InvalidRequirement for what is not a requirement, and for an address: no wheel's metadata shall say where
-    things are fetched from.
+    things are fetched from. A variable is refused too: pip puts in its value, which may be a login.
     """
     found = []
     for text in texts:
+        if "$" in text:
+            raise InvalidRequirement(f"a variable, which is not followed: {text[:100]!a}")
         requirement = Requirement(text)
         if requirement.url:
             raise InvalidRequirement(f"an address, which is not followed: {requirement.name}")
@@ -264,6 +281,16 @@ def requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[str]:
         requirement.name = canonicalize_name(requirement.name)
         found.append(str(requirement))
     return found
+
+
+def _no_login(names: Sequence[str]) -> Impossible:
+    return impossible(
+        "dependencies-unavailable",
+        f"{', '.join(names)} may hold a login, which only a runtime image of the knowledge is given; this image is "
+        "a profile's",
+        "if you trust the image, name it in `runtimes.yaml` of a `--knowledge` folder; or give a folder of wheels: "
+        "`tfdock verify --dependencies DIR`; or leave the trial out: `--no-run`",
+    )
 
 
 def handed(source: Path, name: str) -> Mount:

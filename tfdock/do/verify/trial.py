@@ -18,6 +18,7 @@ from tfdock.decide.trial import (
     RUN,
     Trial,
     accelerator_of,
+    is_known_runtime,
     judged,
     limits_of,
     linked_to_accelerator,
@@ -76,14 +77,15 @@ class Trying(Lab):
     def checks(self, image: ImageRef | None) -> tuple[Check, ...]:
         """Try it in that image; raises Impossible where it does not come to that."""
         runtime = self._image(image)
+        known = image is not None and is_known_runtime(self._knowledge, image)
         access = access_to(self._accelerator, self._bench.info)
         try:
-            dependencies = self._dependencies(runtime, with_gpu=not access.missing)
+            dependencies = self._dependencies(runtime, known=known, with_gpu=not access.missing)
         except Impossible:
             if access.missing or self._bench.given is None:
                 raise
             access = Access(missing="the bundle has no libraries for GPUs")
-            dependencies = self._dependencies(runtime, with_gpu=False)
+            dependencies = self._dependencies(runtime, known=known, with_gpu=False)
         if not access.missing:
             try:
                 return self._tried(runtime, dependencies, access)
@@ -130,7 +132,7 @@ class Trying(Lab):
 
     # --- what it requires ---
 
-    def _dependencies(self, image: ImageInfo, *, with_gpu: bool) -> Path:
+    def _dependencies(self, image: ImageInfo, *, known: bool, with_gpu: bool) -> Path:
         """A folder with the wheels that this one requires; fetched once for a list and an image."""
         if self._wanted.dependencies:
             return self._wanted.dependencies.resolve()
@@ -149,7 +151,7 @@ class Trying(Lab):
                 f"the bundle does not have what the wheel requires: {', '.join(wanted)[:300]}",
                 "build it once with a network, then make the bundle anew with the same `--wheelhouse`",
             )
-        return self.fetched(image, wanted, limits)
+        return self.fetched(image, wanted, limits, known=known)
 
     def _extras(self, *, with_gpu: bool) -> tuple[str, ...]:
         """The extra that brings the accelerator's libraries, where they can be of use."""

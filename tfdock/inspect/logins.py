@@ -1,0 +1,66 @@
+"""Logins in the addresses of package indexes and proxies: what of them is secret, and output without it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from tfdock.inspect.spellings import SHORTEST, unescaped
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_WORD = r"(?:[A-Za-z]{1,14}\d{0,4}|v?\d{1,9})"
+_PLAIN = re.compile(rf"[+~]?{_WORD}?(?:[-_.+:]{_WORD})*")
+"""Words and numbers. Tokens have letters and digits in one, or are longer."""
+
+
+def logins(value: str) -> tuple[str, ...]:
+    """Return what may be secret of the addresses in a value.
+
+    That is what stands before a host, a query, and each part of a path that is not words and numbers.
+    """
+    found: list[str] = []
+    for address in value.split():
+        login, _, place = _SCHEME.sub("", address).rpartition("@")
+        user, _, password = login.partition(":")
+        path, _, query = re.sub("#", "?", place).partition("?")
+        parts = [user, *path.split("/")[1:]]
+        found += [login, password, query, *(pair.rpartition("=")[2] for pair in re.split("[&;?]", query))]
+        found += [part for part in parts if not _PLAIN.fullmatch(part)]
+    return tuple(dict.fromkeys(one for text in found for one in (text, unescaped(text)) if one))
+
+
+class Without:
+    """Hands on output in which `<login>` stands for each of some texts, however the output is cut.
+
+    Very short texts stay: they would be in every word.
+    """
+
+    def __init__(self, texts: Iterable[str], hear: Callable[[bytes], None]) -> None:
+        found = {text.encode("utf-8", "surrogateescape") for text in texts if len(text) >= SHORTEST}
+        known = sorted(found, key=len, reverse=True)
+        self._known = re.compile(b"|".join(map(re.escape, known))) if known else None
+        self._longest = len(known[0]) if known else 1
+        self._hear, self._held = hear, b""
+
+    def feed(self, data: bytes) -> None:
+        """Take some bytes. The last ones are kept back where they may be the beginning of a text."""
+        data = self._held + data
+        self._tell(data, max(len(data) - self._longest + 1, 0))
+
+    def close(self) -> None:
+        """Hand on the rest."""
+        self._tell(self._held, len(self._held))
+
+    def _tell(self, data: bytes, end: int) -> None:
+        """Hand on what begins before `end`, and keep the rest."""
+        parts, place = [], 0
+        for match in self._known.finditer(data) if self._known else ():
+            if match.start() >= end:  # a longer text may begin there
+                break
+            parts += [data[place : match.start()], b"<login>"]
+            place = match.end()
+        end = max(place, end)
+        said = b"".join([*parts, data[place:end]])
+        self._held = data[end:]
+        if said:
+            self._hear(said)
