@@ -129,7 +129,7 @@ def test_where_the_engine_cannot_mount_an_overlay_the_domain_stands_alone(
     shop: Tfdock, workshop: Workshop, tmp_path: Path
 ) -> None:
     # A comma separates the options of a mount.
-    odd = replace(shop, cache=shop.home / "cache,odd", trusted=False)
+    odd = replace(shop, home=shop.home / "odd", cache=shop.home / "odd/cache,odd", trusted=False)
     for part in ("repository", "disk"):
         shutil.copytree(shop.cache / part, odd.cache / part)
     outcome = odd.build("--force", write_profile(tmp_path / "mine.yaml", workshop.tree()))

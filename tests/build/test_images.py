@@ -217,6 +217,30 @@ def test_of_two_builds_with_one_name_it_is_the_one_whose_bytes_are_here(desk: Tf
     assert outcome.document["images"][0]["tags"][1] == f"fp-{second.fingerprint[:32]}"
 
 
+def test_of_two_builds_with_one_build_id_it_is_the_one_in_release(desk: Tfdock) -> None:
+    release = made(desk.wheelhouse)
+    made(desk.wheelhouse, local="evil", seed="evil", finished="2027-02-02T03:04:05+00:00", domain="f" * 16)
+    outcome = desk.run("image", "pack", release.build_id, "-o", desk.home / "image.tar", "--json")
+    assert outcome.code == 0, outcome.told
+    assert outcome.document["images"][0]["tags"] == [CUDA, f"fp-{release.fingerprint[:32]}", MOVING]
+
+
+def test_a_profile_does_not_mean_a_build_of_another_trust_domain_and_that_moves_no_tag(desk: Tfdock) -> None:
+    desk.home.mkdir()
+    profile = desk.home / "cpu.yaml"
+    profile.write_text('schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\naccelerator: cpu\n')
+    plan = desk.run("plan", profile, "--json").document
+    evil = made(desk.wheelhouse, local="", words="cpu", fingerprint=plan["fingerprint"], domain="f" * 16)
+    assert evil.build_id == plan["build_id"]
+    outcome = desk.run("image", "pack", profile, "-o", desk.home / "image.tar", "--json")
+    assert (outcome.code, problem(outcome)["code"]) == (2, "build-not-here"), outcome.told
+    assert problem(outcome)["why"] == f"it is of the trust domain {'f' * 16}, the profile of release"
+    outcome = desk.run("image", "pack", evil.build_id, "-o", desk.home / "image.tar", "--json")
+    assert outcome.code == 0, outcome.told
+    assert outcome.document["images"][0]["tags"] == [evil.build_id, f"fp-{evil.fingerprint[:32]}"]
+    assert f"{evil.build_id} gets no moving tag" in outcome.stderr
+
+
 def test_only_wheels_with_a_record_of_checks_that_passed_can_be_pushed(desk: Tfdock, repository: str) -> None:
     one = made(desk.wheelhouse)
     without = made(desk.wheelhouse, release="2.17.0")

@@ -270,6 +270,23 @@ def test_a_build_of_another_trust_domain_does_not_stand_for_one_in_release(desk:
     assert desk.builder.up_to_date(own), "what is in release may stand for every domain"
 
 
+def test_a_build_of_another_trust_domain_is_refused_before_its_work_where_a_release_has_the_build_id(
+    desk: Desk,
+) -> None:
+    (wheel_of_release,) = desk.build().wheels
+    before = wheel_of_release.read_bytes()
+    desk.plan = desk.planned(trusted=False)
+    desk.heard.clear()
+    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(code=b"evil = True\n")))
+    with pytest.raises(WheelRefused) as caught:
+        desk.build(force=True)
+    (problem,) = caught.value.problems
+    assert problem.code == "wheel-name-taken"
+    assert "another `--wheelhouse`" in problem.fix
+    assert wheel_of_release.read_bytes() == before
+    assert desk.heard == []
+
+
 def test_a_log_holds_no_control_sequences_wherever_they_are_cut(desk: Desk) -> None:
     pieces = [
         b"\x1b[31mred\x1b[",

@@ -20,6 +20,7 @@ from typing import Any, cast
 import pytest
 
 from tfdock.decide.plan import BuildPlan
+from tfdock.decide.trust import IN_RELEASE
 from tfdock.do.images import pulling
 from tfdock.do.images.finding import Finding, here
 from tfdock.do.images.pulling import Pulled, Pulling, Read
@@ -237,7 +238,7 @@ def test_a_plan_is_looked_for_by_the_platform_of_its_wheel(
     site: Here, build: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(site.where, build)
-    plan = SimpleNamespace(build_id=build.build_id, fingerprint=build.fingerprint)
+    plan = SimpleNamespace(build_id=build.build_id, fingerprint=build.fingerprint, trust=IN_RELEASE)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")  # from where an engine elsewhere is used
     looking = Finding(repositories=(ImageRef.parse(site.where),), check=lambda: None)
     (image,) = looking.images(cast("BuildPlan", plan), None, print)
@@ -855,6 +856,30 @@ def test_a_profile_is_pulled_as_it_is_planned_and_not_as_another_build_of_its_na
     push(site.where, planned)
     assert site.tfdock.run("pull", "cpu.yaml").code == 0
     assert site.has(planned)
+
+
+def test_a_build_of_another_trust_domain_is_not_pulled_for_a_release(site: Here, planned: Made) -> None:
+    record = json.loads(planned.record.read_bytes())
+    record["plan"]["trust"]["domain"] = "f" * 16
+    planned.record.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    push(site.where, planned)
+    assert site.tfdock.build("cpu.yaml").code == ENGINE
+    assert site.visible == []
+    assert site.tfdock.run("pull", "cpu.yaml").code == 7
+    site.pull(planned.build_id)
+    assert site.has(planned), "by its name it can be had"
+    assert site.tfdock.build("cpu.yaml").code == ENGINE, "and does not stand for the release"
+
+
+def test_a_pull_does_not_give_a_build_id_to_another_trust_domain(tmp_path: Path, site: Here, build: Made) -> None:
+    push(site.where, build)
+    site.pull(build.build_id)
+    evil = made(tmp_path / "evil", seed="evil", domain="f" * 16)
+    push(site.where, evil)
+    with pytest.raises(TfdockError) as caught:
+        site.pull(evil.build_id)
+    assert [problem.code for problem in caught.value.problems] == ["wheel-name-taken"]
+    assert site.has(build)
 
 
 @pytest.mark.parametrize("words", [("--no-pull",), ("--force",)])

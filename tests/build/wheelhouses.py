@@ -43,6 +43,7 @@ def made(
     fingerprint: str = "",
     finished: str = "2026-01-02T03:04:05+00:00",
     status: str = "passed",
+    domain: str = "release",
 ) -> Made:
     """Put a wheel of some `size` bytes, which do not shrink, and its record into a wheelhouse. Equal arguments make
     equal files; `seed` makes them others."""
@@ -56,6 +57,7 @@ def made(
     record.parent.mkdir(parents=True, exist_ok=True)
     document = _record(build_id, fingerprint, release) | {"finished": finished}
     document["wheels"] = [found | {"size": wheel.stat().st_size}]
+    document["plan"]["trust"] = {"domain": domain, "reasons": [], "shared": False}
     document["verification"]["checks"][0]["status"] = status
     record.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     (record.parent / document["log"]).write_text("a build\n")

@@ -52,7 +52,9 @@ def wheel(
     return f"{stem}-{tag}.whl", target.getvalue()
 
 
-def record(name: BuildId, fingerprint: str, file: str, data: bytes, finished: float) -> dict[str, Any]:
+def record(
+    name: BuildId, fingerprint: str, file: str, data: bytes, finished: float, domain: str = "release"
+) -> dict[str, Any]:
     """What `list` and `prune` read of a record."""
     choices = {"tensorflow": "2.18.0", "python": "3.11", "accelerator": "cuda", "cuda": "12.5.1"}
     return {
@@ -63,7 +65,10 @@ def record(name: BuildId, fingerprint: str, file: str, data: bytes, finished: fl
         "seconds": {},
         "attempts": 1,
         "wheels": [{"file": file, "sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}],
-        "plan": {"choices": [{"field": field, "value": value} for field, value in choices.items()]},
+        "plan": {
+            "choices": [{"field": field, "value": value} for field, value in choices.items()],
+            "trust": {"domain": domain, "reasons": [], "shared": False},
+        },
         "verification": {
             "checks": [{"name": name, "status": "passed"} for name in ("file-integrity", "install", "import")],
             "gpu_code": {"sass": ["sm_86"], "ptx": [], "amdgpu": []},
@@ -81,6 +86,7 @@ def publish(
     salt: str = "",
     finished: float = 1.7e9,
     project: str = "tensorflow",
+    domain: str = "release",
 ) -> Path:
     """Publish a wheel as a build of that salt does, through staging, with its log; returns where it lies."""
     own = name or build_id()
@@ -90,7 +96,7 @@ def publish(
     (staging / file).write_bytes(data)
     fingerprint = fingerprint_of(own, salt)
     sealed = {staging / file: WheelFile(file=file, sha256=hashlib.sha256(data).hexdigest(), size=len(data))}
-    house.publish(own, record(own, fingerprint, file, data, finished), sealed)
+    house.publish(own, record(own, fingerprint, file, data, finished, domain), sealed)
     (house.record_folder(own, fingerprint) / "20261101-000000-aaaaaa.log").write_bytes(b"log\n")
     staging.rmdir()
     return house.root / file

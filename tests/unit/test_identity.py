@@ -345,4 +345,4 @@ def test_a_record_that_does_not_say_what_was_built_is_none(tmp_path: Path, damag
     (folder / "record.json").write_text(json.dumps(whole | damage))
     assert house.finished(BuildId("b"), fingerprint) is None
     assert list(house.records()) == []
-    house.check_free(BuildId("b"), WheelFile(file="a.whl", sha256="0" * 64, size=1))
+    house.check_free(BuildId("b"), WheelFile(file="a.whl", sha256="0" * 64, size=1), "release")

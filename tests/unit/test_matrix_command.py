@@ -287,13 +287,13 @@ def test_a_few_cells_touch_every_value_that_can_be_built(folder: Path) -> None:
     assert names(document(folder, "--smoke")) == [OTHER, THIRD]
 
 
-def publish(house: Wheelhouse, cell: Mapping[str, Any]) -> Path:
+def publish(house: Wheelhouse, cell: Mapping[str, Any], domain: str = "release") -> Path:
     """A wheel, as if the build of that cell had made it."""
     name = BuildId(cell["build_id"])
     file, data = houses.wheel(salt=name)
     (house.root / "new").write_bytes(data)
     sealed = {house.root / "new": WheelFile(file=file, sha256=hashlib.sha256(data).hexdigest(), size=len(data))}
-    house.publish(name, houses.record(name, cell["fingerprint"], file, data, 1.7e9), sealed)
+    house.publish(name, houses.record(name, cell["fingerprint"], file, data, 1.7e9, domain), sealed)
     return house.root / file
 
 
@@ -309,6 +309,11 @@ def test_what_lies_in_the_wheelhouse_is_not_missing_until_its_wheel_goes(folder:
     assert names(document(folder, "--missing")) == [FIRST, OTHER, THIRD], "that is another build"
     (folder / "base.yaml").write_text(BASE)
     wheel.write_bytes(wheel.read_bytes()[:-1])
+    assert names(document(folder, "--missing")) == [FIRST, OTHER, THIRD]
+
+
+def test_a_build_of_another_trust_domain_counts_as_missing(folder: Path) -> None:
+    publish(houses.house(folder / "wheels"), document(folder)["include"][0], domain="f" * 16)
     assert names(document(folder, "--missing")) == [FIRST, OTHER, THIRD]
 
 

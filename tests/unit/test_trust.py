@@ -10,7 +10,9 @@ import pytest
 from tfdock.decide.plan import BuildPlan, as_json, in_domain, make_plan
 from tfdock.decide.question import LocalSource
 from tfdock.decide.trust import NAME, Domain, of_bundle, split_key, trust_domain
+from tfdock.model import Remote
 from tfdock.read import profile as profiles
+from tfdock.read.endpoint import parse
 
 from .desk import MACHINE, Desk
 
@@ -79,6 +81,8 @@ def test_every_shipped_profile_of_a_release_is_in_the_domain_release(desk: Desk)
         (PLAIN + "base: ubuntu:22.04\n", "ubuntu:22.04"),
         (PLAIN + "host_compiler: {name: clang, path: /tf/tensorflow/clang}\n", "/tf/tensorflow/clang"),
         (PLAIN + "cache: {instance: another}\n", "the instance another"),
+        (PLAIN + "cache: {remote: 'grpcs://team-b.example'}\n", "the remote endpoint grpcs://team-b.example:443"),
+        (PLAIN + "cache: {executor: 'grpc://team-b.example:1'}\n", "the remote endpoint grpc://team-b.example:1"),
     ],
 )
 def test_what_is_not_the_release_has_a_domain_of_its_own(desk: Desk, text: str, reason: str) -> None:
@@ -194,6 +198,21 @@ def test_the_phases_mount_the_domains_own_cache_and_the_fetch_phase_mounts_none(
         "reasons": list(plan.trust.reasons),
         "shared": False,
     }
+
+
+def test_an_endpoint_of_this_machines_settings_changes_nothing_and_any_other_is_part_of_the_name(desk: Desk) -> None:
+    def domain(url: str) -> Domain:
+        text = f"{PLAIN}cache: {{remote: '{url}'}}\n"
+        profile, _ = profiles.read(text, "x.yaml")
+        return trust_domain(profile, plan_of(desk, PLAIN).resolution, desk.knowledge, ours)
+
+    ours = Remote(cache=parse("https://ours.example/a"), executor=parse("grpcs://run.example"))
+    assert domain("https://ours.example:443/a").is_release
+    assert domain("grpcs://run.example").is_release
+    others = ["https://ours.example/secret", "https://ours.example/b", "http://ours.example/a", "grpcs://x.example"]
+    names = [domain(url) for url in others]
+    assert len({"release", *(one.name for one in names)}) == 5
+    assert "secret" not in str(names[0].reasons), "a path may be a password"
 
 
 def test_trust_puts_a_build_into_release_and_keeps_the_reasons(desk: Desk) -> None:

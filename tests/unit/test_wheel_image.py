@@ -275,6 +275,18 @@ def test_a_build_gets_three_names() -> None:
     assert list(shipment([build()], moving=False).tags) == [CUDA, "fp-" + "1" * 32]
 
 
+def test_only_a_build_in_release_gets_a_moving_tag() -> None:
+    trust = {"trust": {"domain": "f" * 16, "reasons": ["x"], "shared": False}}
+    evil = build(fingerprint="6" * 64, finished="2027-02-01T03:04:05+00:00", plan=trust)
+    alone = shipment([evil])
+    assert (list(alone.tags), alone.unmoved) == ([CUDA, "fp-" + "6" * 32], (CUDA,))
+    assert shipment([evil], moving=False).unmoved == ()
+    found = shipment([evil, build()])
+    assert found.tags["2.18-py3.11-cuda12.5-sm86"].digest == WheelImage.of([build()]).digest
+    trusted = build(plan={"trust": {"domain": "release", "reasons": ["x"], "shared": True}})
+    assert "2.18-py3.11-cuda12.5-sm86" in shipment([trusted]).tags
+
+
 def test_the_moving_tag_of_two_platforms_is_an_index() -> None:
     found = shipment([build(), arm()])
     assert len(found.images) == 2

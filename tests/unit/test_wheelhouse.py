@@ -51,6 +51,85 @@ def document(house: Wheelhouse, *words: str) -> dict[str, Any]:
     return dict(json.loads(result.stdout))
 
 
+# --- publishing ---------------------------------------------------------------------------------------------------
+
+FOREIGN, OTHER = "f" * 16, "e" * 16
+"""Trust domains besides `release`."""
+
+
+def visible(house: Wheelhouse) -> dict[Path, bytes]:
+    files = (path for path in house.root.rglob("*") if path.is_file() and "staging" not in path.parts)
+    return {path: path.read_bytes() for path in files}
+
+
+def refused(house: Wheelhouse, **fields: Any) -> str:
+    """The message of a wheel that is refused; nothing visible has changed."""
+    before = visible(house)
+    with pytest.raises(WheelRefused) as caught:
+        houses.publish(house, **fields)
+    assert visible(house) == before
+    (problem,) = caught.value.problems
+    assert problem.code == "wheel-name-taken"
+    return problem.message
+
+
+@pytest.mark.parametrize("first", ["release", FOREIGN])
+@pytest.mark.parametrize("version", ["2.18.0+cuda12.5.sm86", "2.18.0+mine"])
+def test_a_build_of_another_trust_domain_does_not_take_a_build_id(
+    house: Wheelhouse, first: str, version: str
+) -> None:
+    own = houses.publish(house, domain=first, salt="own")
+    assert f"is of the trust domain {first}, not {OTHER}" in refused(
+        house, domain=OTHER, salt="evil", version=version
+    )
+    assert "the trust domain" in refused(house, domain=OTHER, salt="own"), "the same bytes are another's record too"
+    houses.publish(house, domain=first, salt="again")
+    own.unlink()
+    houses.publish(house, domain=OTHER, salt="evil", version=version)
+
+
+def test_a_release_takes_the_place_of_any_other_build(house: Wheelhouse) -> None:
+    houses.publish(house, domain=FOREIGN, salt="own")
+    path = houses.publish(house, salt="release")
+    assert path.read_bytes() == houses.wheel(salt="release")[1]
+
+
+def test_the_same_bytes_under_another_build_id_do_not_make_a_wheel_ones_own(house: Wheelhouse) -> None:
+    name = houses.build_id("sm90")
+    houses.publish(house, salt="own")
+    houses.publish(house, name=name, domain=FOREIGN, salt="own")
+    assert f"belongs to {houses.build_id()}" in refused(house, name=name, domain=FOREIGN, salt="evil")
+
+
+def test_a_record_older_than_trust_domains_is_of_a_release(house: Wheelhouse) -> None:
+    houses.publish(house, salt="own")
+    (file,) = house.record_files()
+    record = json.loads(file.read_bytes())
+    del record["plan"]["trust"]
+    file.write_text(json.dumps(record))
+    assert "trust domain release" in refused(house, domain=FOREIGN, salt="evil")
+
+
+def test_a_build_stands_for_a_plan_of_its_own_domain_and_one_in_release_for_any(house: Wheelhouse) -> None:
+    houses.publish(house, domain=FOREIGN)
+    houses.publish(house, name=houses.build_id("sm90"), version="2.18.0+cuda12.5.sm90")
+    own, release = (house.record_files(houses.build_id(gpu))[0] for gpu in ("sm86", "sm90"))
+
+    def stands(file: Path, domain: str) -> bool:
+        record = json.loads(file.read_bytes())
+        return house.has(record["build_id"], record["fingerprint"], domain)
+
+    assert [stands(own, domain) for domain in (FOREIGN, OTHER, "release")] == [True, False, False]
+    assert [stands(release, domain) for domain in (FOREIGN, OTHER, "release")] == [True, True, True]
+    for file in (own, release):
+        (file.parent / PULLED).write_text("{}")
+    assert [stands(own, domain) for domain in (FOREIGN, OTHER, "release")] == [True, True, False]
+    record = json.loads(release.read_bytes())
+    for odd in ("release", ["release"], {"domain": ["release"]}, {}):
+        release.write_text(json.dumps(record | {"plan": {"trust": odd}}))
+        assert not stands(release, "release")
+
+
 # --- list ---------------------------------------------------------------------------------------------------------
 
 

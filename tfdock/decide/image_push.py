@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tfdock.decide.trust import RELEASE, recorded
 from tfdock.errors import Problem, ProfileError, WheelRefused
 from tfdock.inspect.wheel_image import (
     MOST_PAPERS,
@@ -26,10 +27,14 @@ _K = TypeVar("_K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
-    """`images` are all that there are, each once, those of indexes among them; `tags` what each tag stands for."""
+    """`images` are all that there are, each once, those of indexes among them; `tags` what each tag stands for.
+
+    `unmoved` are the build ids that get no moving tag because they are not in the trust domain `release`.
+    """
 
     images: tuple[WheelImage, ...]
     tags: Mapping[str, Content]
+    unmoved: tuple[str, ...] = ()
 
     @property
     def named(self) -> tuple[tuple[Content, tuple[str, ...]], ...]:
@@ -43,20 +48,23 @@ class Shipment:
 def shipment(builds: Sequence[ImageBuild], *, together: str | None = None, moving: bool = True) -> Shipment:
     """An image for each build, and one of all of them, `together` under that tag; of several platforms an index.
 
-    `moving`: tags without the last numbers are given as well, to the newest of these builds. Raises WheelRefused
-    (`image-platform-unknown`) and ProfileError (`image-builds-collide`, `image-too-large`).
+    `moving`: tags without the last numbers are given as well, to the newest of these builds. Only builds in the trust
+    domain `release` get them: others have the same build ids. Raises WheelRefused (`image-platform-unknown`) and
+    ProfileError (`image-builds-collide`, `image-too-large`).
     """
     alone = [_image([build]) for build in builds]
     tags: dict[str, Content] = {}
     for image in alone:
         (build,) = image.builds
         tags |= {str(build.build_id): image, fingerprint_tag(build.fingerprint): image}
-    tags |= _moving(alone) if moving else {}
+    released = [image for image in alone if recorded(image.builds[0].record) == RELEASE]
+    tags |= _moving(released) if moving else {}
     if together is not None:
         platforms = _grouped(alone, lambda image: image.platform)
         tags[together] = _content([_image([one.builds[0] for one in some]) for some in platforms.values()])
     images = {image.digest: image for content in tags.values() for image in members(content)}
-    return Shipment(images=tuple(images.values()), tags=tags)
+    unmoved = tuple(image.builds[0].build_id for image in alone if moving and image not in released)
+    return Shipment(images=tuple(images.values()), tags=tags, unmoved=unmoved)
 
 
 def _moving(images: Iterable[WheelImage]) -> dict[str, Content]:

@@ -1,4 +1,4 @@
-"""Trust domains: which builds share a disk cache. Pure.
+"""Trust domains: which builds share a disk cache, and which may stand for each other. Pure.
 
 A build writes to the cache of its own domain only. It reads what the domain `release` has as well. So a build can
 change the results of another build only where both have the same domain.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfdock.model import NOWHERE, ImageRef, Remote
+from tfdock.read.endpoint import parse
 
 if TYPE_CHECKING:
     from tfdock.decide.resolve import Resolution
@@ -26,6 +27,9 @@ _SHORTEST = 4
 """Digits of a name that are enough to mean it."""
 NAME = re.compile(r"[0-9a-f]{16}")
 """The name of any other domain."""
+
+UNKNOWN = "unknown"
+"""No domain: what a record names that can be none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +77,42 @@ def as_json(domain: Domain) -> dict[str, object]:
     return {"domain": domain.name, "reasons": list(domain.reasons), "shared": domain.shared}
 
 
+def recorded(record: Mapping[str, Any]) -> str:
+    """Return the domain that a record names, or `UNKNOWN`; a record older than domains is in `release`."""
+    plan = record.get("plan")
+    trust = plan.get("trust") if isinstance(plan, Mapping) else None
+    if trust is None:
+        return RELEASE
+    name = trust.get("domain") if isinstance(trust, Mapping) else None
+    return name if isinstance(name, str) and (name == RELEASE or NAME.fullmatch(name)) else UNKNOWN
+
+
+def replaces(domain: str, other: str) -> bool:
+    """Return whether a build of a domain may take the place of one of another: `release` may, and who is the same."""
+    return domain in (RELEASE, other)
+
+
+def stands_for(record: Mapping[str, Any], domain: str, *, pulled: bool) -> bool:
+    """Return whether a record's build may stand for one of the same fingerprint in a domain.
+
+    One in `release` may, and one in the same domain. For a domain besides `release`, so may what was pulled: the
+    settings name its registry, and the domain of a checkout has another name on each machine.
+    """
+    return recorded(record) in (RELEASE, domain) or (pulled and domain != RELEASE)
+
+
 def trust_domain(
     profile: Profile, resolution: Resolution, knowledge: KnowledgeBase, remote: Remote = NOWHERE
 ) -> Domain:
     """Return the domain of a build.
 
     It is `release` for the official source of a release without patches, on a base image that the knowledge chooses,
-    with options that run no program. Else its name follows from what differs. The content of a checkout is not part
-    of the name: an edited checkout keeps its cache. `remote` is what this machine's settings say.
+    with options that run no program, and with no remote endpoint but those of the settings. Else its name follows
+    from what differs. The content of a checkout is not part of the name: an edited checkout keeps its cache. `remote`
+    is what this machine's settings say.
     """
     found = [*_source(resolution), *_patches(resolution), *_base(profile, resolution), *_options(profile, knowledge)]
-    found += _instance(profile, remote)
+    found += _remote(profile, remote)
     if not found:
         return Domain()
     return Domain(name=_named([identity for identity, _ in found]), reasons=tuple(reason for _, reason in found))
@@ -138,8 +167,13 @@ def _options(profile: Profile, knowledge: KnowledgeBase) -> _Found:
             yield ["option", of, option], f"the option `{option}` is not known to be harmless"
 
 
-def _instance(profile: Profile, remote: Remote) -> _Found:
-    """Yield the tenant of a remote cache that only the profile names: its entries come into the disk cache."""
+def _remote(profile: Profile, remote: Remote) -> _Found:
+    """Yield servers and tenants of remote caches that only the profile names: what they say enters the disk cache."""
+    for url in (profile.cache.remote, profile.cache.executor):
+        endpoint = parse(url) if url else None
+        if endpoint and endpoint not in (remote.cache, remote.executor):
+            # The whole address names the domain; the reason is in records, and says no path.
+            yield ["endpoint", str(endpoint), endpoint.path], f"the profile chooses the remote endpoint {endpoint}"
     name = profile.cache.instance
     if name is not None and name != remote.instance:
         yield ["instance", name], f"the profile chooses the instance {name} of a remote cache or executor"

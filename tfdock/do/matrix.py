@@ -16,6 +16,7 @@ from tfdock.decide.matrix import Combination, cover, expand, idle, misspelt
 from tfdock.decide.question import LocalSource
 from tfdock.decide.render import toolchain_inputs
 from tfdock.decide.resolve import Resolution
+from tfdock.decide.trust import RELEASE
 from tfdock.do.prepare import (
     Prepared,
     Preparer,
@@ -50,7 +51,7 @@ class Cell:
     An excluded cell has neither name nor problems. An impossible one has `problems`, as the knowledge base tells
     them, and no name. `seconds` is what its build is expected to take, None where nothing is known. `group` names
     the release and the toolchain: cells of one group share image layers and a disk cache. `wheel` is what the name
-    of its file is made of.
+    of its file is made of, `domain` its trust domain.
     """
 
     combination: Combination
@@ -60,6 +61,7 @@ class Cell:
     seconds: float | None = None
     group: str = ""
     wheel: tuple[str, ...] = ()
+    domain: str = RELEASE
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
@@ -272,6 +274,7 @@ class _Planner:
             seconds=round(expected.total, 1) if expected else None,
             group=f"{release}-{toolchain_inputs(plan.resolution)[:8]}",
             wheel=_file_of(plan.resolution),
+            domain=plan.trust.name,
             warnings=(*plan.resolution.untested, *plan.resolution.warnings),
         )
 

@@ -31,7 +31,7 @@ def looked_for(
     warning. `check` is called now and then, from several threads, and raises to stop.
     """
     asking = _Asking(cells, repositories, check)
-    missing = [cell for cell in cells.wanted if not house.has(cell.name, cell.fingerprint or "")]
+    missing = [cell for cell in cells.wanted if not house.has(cell.name, cell.fingerprint or "", cell.domain)]
     if not repositories:
         found: Iterable[Cell] = missing
     else:

@@ -22,13 +22,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import filelock
 
+from tfdock.decide.trust import recorded, replaces, stands_for
 from tfdock.errors import Locked, Problem, WheelRefused
 from tfdock.inspect.build_record import MOST
 from tfdock.model import BuildId
+
+if TYPE_CHECKING:
+    from tfdock.decide.plan import BuildPlan
 
 PULLED = "pulled.json"
 """Beside the record of a build that came from a registry: from which, as which image."""
@@ -113,10 +117,19 @@ class Wheelhouse:
                 return None
         return record
 
-    def has(self, build_id: BuildId, fingerprint: str) -> bool:
-        """Whether that very build is here, by its record and the sizes of its wheels; `finished` reads them too."""
+    def finished_for(self, plan: BuildPlan) -> dict[str, Any] | None:
+        """Return the record of a plan's build, if its wheels are here and its domain may stand for the plan's."""
+        record = self.finished(plan.build_id, plan.fingerprint)
+        return record if record and self.stands_for(record, plan.trust.name) else None
+
+    def stands_for(self, record: Mapping[str, Any], domain: str) -> bool:
+        """Return whether a build here may stand for one of the same fingerprint in a trust domain."""
+        return stands_for(record, domain, pulled=self.pulled_from(record) is not None)
+
+    def has(self, build_id: BuildId, fingerprint: str, domain: str) -> bool:
+        """Whether that very build is here, by its record and its wheels' sizes; `finished_for` reads the wheels."""
         record = record_of(self.record_folder(build_id, fingerprint) / "record.json")
-        if record is None or record.get("fingerprint") != fingerprint:
+        if record is None or record.get("fingerprint") != fingerprint or not self.stands_for(record, domain):
             return False
         files = [(self.root / wheel["file"], wheel["size"]) for wheel in record["wheels"]]
         return all(path.is_file() and path.stat().st_size == size for path, size in files)
@@ -137,20 +150,22 @@ class Wheelhouse:
             if record is not None:
                 yield record
 
-    def check_free(self, build_id: BuildId, wheel: WheelFile) -> None:
-        """Refuse to replace a wheel of that name that does not come from this build id."""
+    def check_free(self, build_id: BuildId, wheel: WheelFile, domain: str) -> None:
+        """Refuse to replace a wheel of that name that is not from this build id, or is of another trust domain."""
+        self._check_domain(build_id, domain)
         path = self.root / wheel.file
         if not path.exists():
             return
         found = file_sha256(path)
         rows = [
-            (record["build_id"], one["sha256"])
+            (record["build_id"], recorded(record), one["sha256"])
             for record in self.records()
             for one in record["wheels"]
             if one["file"] == wheel.file
         ]
-        owners = {owner for owner, sha256 in rows if sha256 == found}
-        if found == wheel.sha256 or build_id in owners:
+        owners = {owner for owner, _, sha256 in rows if sha256 == found}
+        replaceable = all(replaces(domain, of) for _, of, sha256 in rows if sha256 == found)
+        if found == wheel.sha256 or (build_id in owners and replaceable):
             return
         if rows and not owners:
             raise changed_wheel(path)
@@ -163,11 +178,31 @@ class Wheelhouse:
             )
         )
 
-    def check_whole(self, build_id: BuildId, fingerprint: str) -> None:
-        """Refuse before hours of work what `check_free` would after them: a wheel of that build that has changed."""
+    def _check_domain(self, build_id: BuildId, domain: str) -> None:
+        """Refuse a build id whose wheel is here, of another trust domain: it names the constraints and tags too."""
+        for file in self.record_files(build_id):
+            record = record_of(file)
+            if record is None or not record["wheels"] or replaces(domain, recorded(record)):
+                continue
+            if self.finished(build_id, record["fingerprint"]):
+                raise WheelRefused(
+                    Problem(
+                        code="wheel-name-taken",
+                        message=f"{self.root / record['wheels'][0]['file']} has the build id {build_id} too, and is "
+                        f"of the trust domain {recorded(record)}, not {domain}",
+                        why="a build of another source, base image or option would take its name and its tags",
+                        fix="use another `--wheelhouse`; or move that wheel away, if nobody needs it; or build with "
+                        "`--trust`, if you trust this build as much as a release",
+                    )
+                )
+
+    def check_early(self, build_id: BuildId, fingerprint: str, domain: str) -> None:
+        """Refuse before hours of work what `check_free` would after them: another domain's id, a changed wheel."""
+        self._check_domain(build_id, domain)
         record = record_of(self.record_folder(build_id, fingerprint) / "record.json")
         for wheel in record["wheels"] if record else ():
-            self.check_free(build_id, WheelFile(file=wheel["file"], sha256=wheel["sha256"], size=wheel["size"]))
+            own = WheelFile(file=wheel["file"], sha256=wheel["sha256"], size=wheel["size"])
+            self.check_free(build_id, own, domain)
 
     def publish(
         self,
@@ -191,7 +226,7 @@ class Wheelhouse:
         index = WheelIndex(self)
         with self.changing():
             for wheel in sealed.values():
-                self.check_free(build_id, wheel)
+                self.check_free(build_id, wheel, recorded(record))
             # Never does an index name bytes that are no longer there.
             index.leave_out(wheel.file for wheel in sealed.values())
             self._write_record(build_id, record, beside or {})

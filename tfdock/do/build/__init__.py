@@ -14,7 +14,6 @@ from tfdock.decide.estimate import expectation
 from tfdock.decide.lock import LockFile, Pin
 from tfdock.decide.plan import BuildPlan, with_resources
 from tfdock.decide.sizing import Resources, size
-from tfdock.decide.trust import RELEASE
 from tfdock.do import events, journal
 from tfdock.do.build import compiling, image, publishing
 from tfdock.do.build.run import Run
@@ -115,18 +114,9 @@ class Builder:
 
     def up_to_date(self, plan: BuildPlan, lock: LockFile | None = None) -> BuildResult | None:
         """The finished build of that very plan, by that very lock, if it is in the wheelhouse; asks no engine."""
-        record = self.wheelhouse.finished(plan.build_id, plan.fingerprint)
+        record = self.wheelhouse.finished_for(plan)
         by_lock = record is not None and (lock is None or record.get("lock") == lock.sha256)
-        return self._result(plan, "up-to-date", record) if record and by_lock and self._trusts(plan, record) else None
-
-    def _trusts(self, plan: BuildPlan, record: Mapping[str, Any]) -> bool:
-        """Return whether a build of the same fingerprint may stand for a plan's: one of another domain may not.
-
-        What was pulled is trusted as its registry is, which the settings name.
-        """
-        if self.wheelhouse.pulled_from(record):
-            return True
-        return record.get("plan", {}).get("trust", {}).get("domain", RELEASE) in (RELEASE, plan.trust.name)
+        return self._result(plan, "up-to-date", record) if record and by_lock else None
 
     def build(
         self,
@@ -150,7 +140,7 @@ class Builder:
             if done is None and not (force or given):
                 done = self._pulled(plan, lock)
             if done is None:
-                self.wheelhouse.check_whole(plan.build_id, plan.fingerprint)
+                self.wheelhouse.check_early(plan.build_id, plan.fingerprint, plan.trust.name)
             return done or self._build(plan, tree, fresh=force, lock=lock, given=given)
 
     def _pulled(self, plan: BuildPlan, lock: LockFile | None) -> BuildResult | None:

@@ -41,7 +41,7 @@ def sealed(run: Run) -> Sealed:
         on_engine=False,
     )
     for wheel in wheels.values():
-        run.builder.wheelhouse.check_free(run.plan.build_id, wheel)
+        run.builder.wheelhouse.check_free(run.plan.build_id, wheel, run.plan.trust.name)
     return wheels
 
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, NoReturn
 
 from tfdock.decide.plan import BuildPlan
+from tfdock.decide.trust import RELEASE, recorded
 from tfdock.do.images.layers import WheelLayer
 from tfdock.do.wheels import refused
 from tfdock.do.workspace import Wheelhouse, changed_wheel
@@ -76,9 +77,14 @@ class Choosing:
         plan = self.plan(name)
         records = self._records(self.wheelhouse, plan.build_id)
         same = [one for one in records if one.record["fingerprint"] == plan.fingerprint]
-        if not same:
+        trusted = [one for one in same if self.wheelhouse.stands_for(one.record, plan.trust.name)]
+        if same and not trusted:
+            self._unreadable = (
+                f"it is of the trust domain {recorded(same[0].record)}, the profile of {plan.trust.name}"
+            )
+        if not trusted:
             raise self._not_built(name, plan.build_id, others=bool(records))
-        return self._whole(self.wheelhouse, same) or self._gone(same)
+        return self._whole(self.wheelhouse, trusted) or self._gone(trusted)
 
     def _of_wheel(self, path: Path) -> ImageBuild:
         """The build of a wheel: in the wheelhouse where it lies, or the one whose wheel it is a copy of."""
@@ -102,7 +108,7 @@ class Choosing:
     # --- what is there ------------------------------------------------------------------------------------------
 
     def _records(self, house: Wheelhouse, build_id: BuildId | None = None, *, naming: str = "") -> list[_Recorded]:
-        """Records of verified builds, of one build id or with that word in them, the newest first."""
+        """Records of verified builds, of one build id or with that word: of `release` first, and the newest first."""
         found = []
         for file in house.record_files(build_id):
             try:
@@ -119,7 +125,7 @@ class Choosing:
                 self._unreadable = f"{file} does not say that its checks have passed"
             else:
                 found.append(_Recorded(record=record, document=data))
-        return sorted(found, key=lambda one: (one.record["finished"], one.record["fingerprint"]), reverse=True)
+        return sorted(found, key=_preference, reverse=True)
 
     def _whole(self, house: Wheelhouse, records: Sequence[_Recorded]) -> ImageBuild | None:
         """The newest of these builds whose wheels are all in the wheelhouse, byte for byte."""
@@ -171,6 +177,10 @@ class Choosing:
                 fix=one_of([fix, f"name what is there by its build id: `{build_id}`"]) if others else fix,
             )
         )
+
+
+def _preference(one: _Recorded) -> tuple[bool, str, str]:
+    return recorded(one.record) == RELEASE, one.record["finished"], one.record["fingerprint"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

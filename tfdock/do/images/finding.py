@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from tfdock.decide.lock import LockFile
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.tools import NATIVE
+from tfdock.decide.trust import stands_for
 from tfdock.do.images.stored import StoredImage, stored
 from tfdock.errors import Incompatible, NetworkError, Problem
 from tfdock.inspect.wheel_image import fingerprint_tag
-from tfdock.inspect.wheel_image_read import machine_platform
+from tfdock.inspect.wheel_image_read import FoundBuild, machine_platform
 from tfdock.model import ImageRef
 
 
@@ -55,11 +56,15 @@ class Finding:
         where = machine_platform(plan.build_id.rpartition("-")[2])
         for tag in tags:
             found = stored(repository.tagged(tag), where, self.check)
-            if found and [build.fingerprint for build in found.builds] == [plan.fingerprint]:
+            if found and len(found.builds) == 1 and _is_of(plan, found.builds[0]):
                 return found
-            if found:  # by another base or other flags
+            if found:  # by another base or other flags, or of a trust domain that may not stand for the plan's
                 self.others.append(found.image)
         return None
+
+
+def _is_of(plan: BuildPlan, build: FoundBuild) -> bool:
+    return build.fingerprint == plan.fingerprint and stands_for(build.record, plan.trust.name, pulled=True)
 
 
 def refusal(plan: BuildPlan) -> Incompatible | None:

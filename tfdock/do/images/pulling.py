@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
+from tfdock.decide.trust import recorded
 from tfdock.do.failures import file_error, gib, make_folder
 from tfdock.do.images.ahead import Ahead
 from tfdock.do.images.stored import StoredImage, malformed
@@ -128,7 +129,7 @@ class Pulling:
             if target.is_file() and target.stat().st_size == wheel.size and file_sha256(target) == wheel.sha256:
                 found[target] = file
                 continue
-            self.wheelhouse.check_free(BuildId(build.build_id), file)
+            self.wheelhouse.check_free(BuildId(build.build_id), file, recorded(build.record))
             self._fetch(image, wheel, part)
             found[part] = file
         return found

@@ -239,7 +239,7 @@ class Bundler:
     def _requirements(self, run: Run) -> tuple[list[str], tuple[str, ...]] | None:
         """By the finished wheel, if it is in the wheelhouse; else as the source's own setup.py says, if it does."""
         plan, knowledge = run.plan, self.preparer.knowledge
-        record = self.builder.wheelhouse.finished(plan.build_id, plan.fingerprint)
+        record = self.builder.wheelhouse.finished_for(plan)
         try:
             if record:
                 inspection = inspected(self.builder.wheelhouse.root / record["wheels"][0]["file"], traces=())

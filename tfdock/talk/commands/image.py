@@ -208,6 +208,8 @@ def _tell_tags(shipped: Shipment) -> None:
     """By what else each image can be asked for; the first of its tags is the result."""
     for _, tags in shipped.named:
         _say("  tags  " + ", ".join(tags))
+    for build_id in shipped.unmoved:
+        _say(f"  {build_id} gets no moving tag: it is not in the trust domain `release` (`--as TAG` names a tag)")
 
 
 def _described(shipped: Shipment) -> list[dict[str, Any]]:
