@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -172,6 +173,20 @@ def test_nobody_makes_a_folder_in_another_users_cache(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     assert assets.knowledge((), tmp_path / "cache").drivers
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("inside", [".", "knowledge"])
+def test_what_another_user_could_have_kept_is_neither_believed_nor_written(tmp_path: Path, inside: str) -> None:
+    cache = tmp_path / "cache"
+    right = assets.knowledge((), cache).drivers
+    (file,) = kept(cache)
+    data = json.dumps({"rows": []}).encode()
+    file.write_bytes(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+    assert assets.knowledge((), cache).drivers != right, "what only this user can write is believed"
+    (cache / inside).chmod(0o777)
+    forged = file.read_bytes()
+    assert assets.knowledge((), cache).drivers == right
+    assert file.read_bytes() == forged
 
 
 # --- mistakes keep their place --------------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import journal, locking
+from tfdock.do import journal, locking, owners
 from tfdock.do.cache import TAG, CacheFolder, DiskCache, Entry, folder_size
 from tfdock.do.cache import care as cache_care
 from tfdock.do.cache import use as cache_use
@@ -225,6 +226,101 @@ def test_a_file_system_of_its_own_may_be_a_cache_folder(tmp_path: Path) -> None:
     cache = CacheFolder.opened(tmp_path)
     cache_care.clean(cache)
     assert sorted(path.name for path in tmp_path.iterdir()) == [TAG, "lost+found"]
+
+
+# --- who else can write to it ---------------------------------------------------------------------------------------
+
+OTHER, ROOT = 4711, 0
+
+
+def belonging(path: Path, user: int, group: int = 0) -> None:
+    os.chown(path, user, group, follow_symlinks=False)
+
+
+def opened_in_vain(folder: Path) -> Problem:
+    for way in (CacheFolder.opened, CacheFolder.existing):
+        with pytest.raises(ProfileError) as caught:
+            way(folder)
+        (problem,) = caught.value.problems
+        assert (problem.code, "--cache-dir" in problem.fix) == ("cache-foreign", True)
+    return problem
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A cache folder with all its parts, which others can reach."""
+    folder = tmp_path / "cache"
+    CacheFolder.opened(folder)
+    for name in ("disk", "knowledge", "locks", "output", "repository"):
+        (folder / name).mkdir()
+        (folder / name).chmod(0o755)
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("name", [".", "disk", "knowledge", "locks", "output", "repository"])
+@pytest.mark.parametrize("mode", [0o757, 0o1777, 0o775])
+def test_a_folder_that_others_can_write_to_is_refused(
+    filled: Path, name: str, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owners, "_is_own_group", lambda _: False)
+    (filled / name).chmod(mode)
+    assert f"{filled / name} can be written to by other users" in opened_in_vain(filled).message
+
+
+@pytest.mark.parametrize("name", [".", "disk", "knowledge", "locks", "output", "repository"])
+def test_a_folder_of_another_user_is_refused(filled: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() == ROOT:
+        belonging(filled / name, OTHER)
+    else:  # then the folders of this user are another's
+        monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+    assert "belongs to another user" in opened_in_vain(filled).message
+
+
+def test_a_link_of_another_user_to_a_folder_of_ones_own_is_refused(filled: Path) -> None:
+    if os.geteuid() != ROOT:
+        pytest.fail("this test needs two users: run it as root")
+    (filled / "disk").rmdir()
+    (filled / "disk").symlink_to(filled / "output")
+    assert CacheFolder.opened(filled)
+    belonging(filled / "disk", OTHER)
+    assert f"{filled / 'disk'} belongs to another user" in opened_in_vain(filled).message
+
+
+def test_what_containers_open_to_others_behind_a_closed_folder_harms_nobody(filled: Path) -> None:
+    (filled / "repository").chmod(0o777)
+    filled.chmod(0o700)
+    assert CacheFolder.opened(filled) == CacheFolder.existing(filled) == CacheFolder(filled)
+    (filled / "disk").rmdir()
+    elsewhere = filled.with_name("larger")
+    elsewhere.mkdir()
+    elsewhere.chmod(0o777)
+    (filled / "disk").symlink_to(elsewhere)
+    opened_in_vain(filled)
+
+
+@pytest.mark.parametrize(
+    ("group", "members", "own"),
+    [("me", (), True), ("me", ("me",), True), ("me", ("me", "you"), False), ("users", (), False)],
+)
+def test_the_group_that_each_user_has_is_nobody_else(
+    filled: Path, group: str, members: tuple[str, ...], own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gid = filled.stat().st_gid
+    monkeypatch.setattr(owners.pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="me", pw_gid=gid))
+    monkeypatch.setattr(owners.grp, "getgrgid", lambda _: SimpleNamespace(gr_name=group, gr_mem=[*members]))
+    filled.chmod(0o775)
+    if own:
+        assert CacheFolder.opened(filled)
+    else:
+        opened_in_vain(filled)
+
+
+def test_a_lock_is_not_taken_through_a_link(filled: Path, tmp_path: Path) -> None:
+    (filled / "locks/runs").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic link"), CacheFolder(filled).in_use():
+        pass
+    assert not (tmp_path / "victim").exists()
 
 
 # --- who uses it ----------------------------------------------------------------------------------------------------

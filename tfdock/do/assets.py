@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from tfdock.do.owners import other_writers
 from tfdock.do.texts import read_text
 from tfdock.errors import Problem, ProfileError
 from tfdock.read.knowledge import KnowledgeBase, plain
@@ -121,10 +123,11 @@ def _remembered(folder: Path, text: str, file: str) -> object:
     """A table's plain data, by the hash of its text: reading JSON takes a fiftieth of reading YAML with its places.
 
     A file is the sha256 of its second line, and in that line the data. One that cannot be read, is not whole or
-    cannot be written is as good as none.
+    cannot be written is as good as none; so is one that another user could have written.
     """
     kept = folder / f"{hashlib.sha256(_FORMAT + text.encode()).hexdigest()}.json"
     with suppress(OSError, ValueError):
+        _check_private(folder)
         digest, _, data = kept.read_bytes().partition(b"\n")
         if digest == hashlib.sha256(data).hexdigest().encode():
             return json.loads(data)
@@ -134,12 +137,20 @@ def _remembered(folder: Path, text: str, file: str) -> object:
     return found
 
 
+def _check_private(folder: Path) -> None:
+    """Raise OSError where another user could have put a file there: the tables say which options are harmless."""
+    for one in (folder.parent, folder):
+        if who := other_writers(one):
+            raise PermissionError(errno.EPERM, who, str(one))
+
+
 def _keep(kept: Path, data: bytes) -> None:
     folder = kept.parent
     if next(one for one in (folder, *folder.parents) if one.exists()).stat().st_uid != os.geteuid():
         return  # `sudo` with the user's HOME: a folder of root's in there would stop the user's own builds
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # the cache
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _check_private(folder)
     part = kept.with_suffix(f".{os.getpid()}-{threading.get_native_id()}")
     try:
         # Not synced: what a power cut leaves of it has another hash.

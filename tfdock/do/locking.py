@@ -41,7 +41,7 @@ def held(
 def _opened(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Writing, because NFS gives nobody a file alone who could only read it.
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def _taken(descriptor: int, *, alone: bool) -> bool:

@@ -31,6 +31,7 @@ from tfdock.decide.trust import RELEASE, split_key
 from tfdock.do.beneath import Beneath, Found
 from tfdock.do.failures import make_folder
 from tfdock.do.locking import held
+from tfdock.do.owners import other_writers
 from tfdock.do.workspace import make_private, write_atomically
 from tfdock.errors import BuildFailed, Problem, ProfileError
 from tfdock.inspect.action_cache import LARGEST, Malformed
@@ -176,13 +177,15 @@ class CacheFolder:
     def opened(cls, path: Path) -> CacheFolder:
         """The cache folder there, made if it is not; one that an earlier version made is marked as such.
 
-        Raises ProfileError (`cache-foreign`) for a folder that holds anything else: it is not touched.
+        Raises ProfileError (`cache-foreign`) for a folder that holds anything else, or that others can write to: it is
+        not touched.
         """
         root = path.absolute()
         with suppress(OSError):  # told by what comes next
             make_private(root)
         make_folder(root)
         folder = cls(root)
+        folder._check_private()
         if not folder.is_ours:
             folder._adopt()
         return folder
@@ -192,6 +195,7 @@ class CacheFolder:
         """The same, or None where there is no folder or an empty one; makes nothing but the mark."""
         folder = cls(path.absolute())
         if folder.root.is_dir() and folder.is_ours:
+            folder._check_private()
             return folder
         return cls.opened(path) if _listed(folder.root) else None
 
@@ -203,6 +207,22 @@ class CacheFolder:
             return False
         with tag.open("rb") as file:
             return file.read(len(_TAG_TEXT.encode())).startswith(f"{_SIGNATURE}\n{_OURS}\n".encode())
+
+    def _check_private(self) -> None:
+        """Raise ProfileError where another user could have put something into the cache, or a link in its place."""
+        others = self.root.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
+        for path in (self.root, *(self.root / name for name in (*_PARTS, "locks"))):
+            with suppress(FileNotFoundError):
+                # A container may give its folders any mode. Behind a closed folder that lets nobody in.
+                if who := other_writers(path, reachable=path == self.root or bool(others)):
+                    raise ProfileError(
+                        Problem(
+                            code="cache-foreign",
+                            message=f"the cache folder {path} {who}",
+                            why="builds believe what they find in the cache",
+                            fix=f"run `chmod go-w {path}` if it is yours, or give a folder of your own (`--cache-dir`)",
+                        )
+                    )
 
     def _adopt(self) -> None:
         names = {one.name for one in self.root.iterdir() if not one.name.startswith(_BEING_MADE)}
