@@ -23,6 +23,7 @@ import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.do import journal, locking, owners
 from tfdock.do.cache import TAG, CacheFolder, DiskCache, Entry, folder_size
 from tfdock.do.cache import care as cache_care
+from tfdock.do.cache import sending
 from tfdock.do.cache import use as cache_use
 from tfdock.do.cache.care import alone, listing, verified
 from tfdock.do.cache.downloads import removed_downloads
@@ -728,6 +729,55 @@ def test_what_is_wrong_is_named_and_repaired_with_what_needs_it(
     assert not verified(disk.disk).findings
 
 
+def hollow(path: Path, size: int = 8 << 40) -> Path:
+    """A file that says so many bytes and holds next to none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(b"x")
+        file.truncate(size)
+    return path
+
+
+def test_a_blob_of_holes_is_damaged_and_is_not_read(disk: Disk) -> None:
+    """To hash eight tebibytes of nothing takes hours."""
+    key = disk.action(b"object")
+    path = hollow(disk.path("cas", sha256(b"object")))
+    found = verified(disk.disk, repair=True).findings
+    assert [(one.kind, one.path) for one in found] == [("damaged", path), ("incomplete", disk.path("ac", key))]
+    assert not path.exists()
+
+
+def test_an_action_of_holes_cannot_be_read(disk: Disk) -> None:
+    path = hollow(disk.path("ac", "ab" * 32), 60 << 20)
+    (finding,) = verified(disk.disk).findings
+    assert (finding.kind, finding.path) == ("unreadable", path)
+
+
+def test_a_stop_is_heard_while_a_large_blob_is_hashed(disk: Disk) -> None:
+    data = os.urandom(1 << 20) * 64
+    disk.blob(data)
+    asked = 0
+
+    def check() -> None:
+        nonlocal asked
+        asked += 1
+
+    assert not verified(disk.disk, check=check).findings
+    assert asked > 16
+
+
+def test_a_file_with_some_holes_is_what_its_bytes_are(disk: Disk) -> None:
+    """Linkers leave holes, and a copy may keep them."""
+    data = os.urandom(1 << 20) + bytes(4 << 20) + os.urandom(1 << 20)
+    disk.action(data)
+    with disk.path("cas", sha256(data)).open("wb") as file:
+        file.write(data[: 1 << 20])
+        file.seek(5 << 20)
+        file.write(data[5 << 20 :])
+    assert not verified(disk.disk).findings
+    assert len(inventory(disk.disk).actions) == 1
+
+
 def test_a_folder_among_the_outputs_needs_its_files_too(disk: Disk) -> None:
     tree = part(1, part(1, part(1, b"a") + part(2, digest(b"leaf"))))
     key = disk.action(b"x", more=part(3, part(1, b"folder") + part(3, digest(tree))))
@@ -833,6 +883,21 @@ def test_what_was_compiled_for_this_cpu_alone_stays_here(disk: Disk, option: byt
     found = inventory(disk.disk)
     assert (found.native, found.incomplete) == (1, 0)
     assert {action.entry.name[-64:] for action in found.actions} == {portable, unsaid}
+
+
+@pytest.mark.parametrize("kind", ["of holes", "too large"])
+def test_what_cannot_be_sent_is_left_out_with_the_actions_that_need_it(
+    disk: Disk, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "LARGEST", 1000 if kind == "too large" else sending.LARGEST)
+    data = os.urandom(1001)
+    disk.action(data)
+    sound = disk.action(b"sound")
+    if kind == "of holes":
+        hollow(disk.path("cas", sha256(data)), 2 << 20)
+    found = inventory(disk.disk)
+    assert [action.entry.name[-64:] for action in found.actions] == [sound]
+    assert (found.incomplete, sha256(data) in found.blobs) == (1, False)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -374,6 +374,28 @@ def test_only_a_machine_of_github_s_is_cleared(tmp_path: Path, kind: str, disk: 
         assert asked[-1] == f"mount --bind /mnt/tfdock {cache}"
 
 
+def test_a_file_full_of_holes_takes_no_more_room_in_the_packed_cache_than_on_the_disk(tmp_path: Path) -> None:
+    (pack,) = steps("build", "Pack the cache")
+    (unpack,) = steps("publish", "Push the cache")
+    program(tmp_path, "")
+    packed, cache, other = tmp_path / "tfdock/cache.tar.gz", tmp_path / "cache", tmp_path / "other"
+    packed.parent.mkdir()
+    (packed.parent / "pulled").touch()
+    os.utime(packed.parent / "pulled", (1, 1))
+    (cache / "disk/key/cas").mkdir(parents=True)
+    (cache / "disk/key/cas/blob").write_bytes(b"object")
+    with (cache / "disk/key/cas/holes").open("wb") as file:
+        file.truncate(2 << 30)
+    variables = {"RUNNER_TEMP": str(tmp_path), "TFDOCK_CACHE_DIR": str(cache)}
+    assert shell(tmp_path, pack["run"], **variables).returncode == 0
+    assert packed.stat().st_size < 4096
+    variables |= {"TFDOCK_CACHE_DIR": str(other), "TFDOCK_CACHE": "x", "TFDOCK_CACHE_TAG": "y"}
+    done = shell(tmp_path, unpack["run"], TFDOCK_DOMAINS="", **variables)
+    assert done.returncode == 0, done.stderr
+    assert (other / "disk/key/cas/blob").read_bytes() == b"object"
+    assert sum(path.stat().st_blocks for path in (other / "disk").rglob("*")) < 1024
+
+
 @pytest.mark.parametrize(("length", "code"), [(400_000, 0), (600_000, 1)])
 def test_a_plan_that_github_would_drop_is_an_error(tmp_path: Path, length: int, code: int) -> None:
     (plan,) = steps("plan", "Plan")

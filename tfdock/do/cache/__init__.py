@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdock.decide.trust import RELEASE, split_key
-from tfdock.do.beneath import Beneath, Found
+from tfdock.do.beneath import Beneath, Found, is_hollow
 from tfdock.do.failures import make_folder
 from tfdock.do.locking import held
 from tfdock.do.owners import other_writers
@@ -154,7 +154,15 @@ class DiskCache:
     def message(self, name: str) -> bytes:
         """Read what should be a message of the action cache; raises Malformed for one too large, and OSError."""
         with self.open(name) as file:
+            if is_hollow(file.fileno()):
+                raise Malformed("it consists of holes")
             return checked_message(file.read(LARGEST + 1))
+
+    def is_hollow(self, entry: Entry) -> bool:
+        """Return whether an entry consists of holes; False for one that cannot be opened."""
+        with suppress(OSError), self.open(entry.name) as file:
+            return is_hollow(file.fileno())
+        return False
 
     def describe(self, toolchain: Mapping[str, Any]) -> None:
         """Note which toolchain it is for."""

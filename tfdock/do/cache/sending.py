@@ -17,7 +17,7 @@ from tfdock.do.cache.layers import Parcel, StoredCache
 from tfdock.inspect import action_cache
 from tfdock.inspect.action_cache import EMPTY
 from tfdock.inspect.cache_layers import Layers, Pack, Shelf
-from tfdock.inspect.packs import Changed, Entry
+from tfdock.inspect.packs import LARGEST, Changed, Entry
 
 _READ = 1 << 20
 
@@ -78,6 +78,9 @@ def inventory(disk: DiskCache) -> Inventory:
     found = Inventory(disk)
     # What its actions take from the cache below goes along: who pulls may not have it.
     for digest, entry in (listing.below | listing.blobs).items():
+        lies_in = disk if digest in listing.blobs else disk.release
+        if entry.size > LARGEST or (lies_in and lies_in.is_hollow(entry)):  # no compiler's output, and days of reading
+            continue
         found.blobs[digest] = Entry(entry.name, entry.size, digest)
     for key, entry in listing.actions.items():
         if listing.is_native(key):
