@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from tfdock.decide.plan import toolchain_key
+from tfdock.do.build import compiling
 from tfdock.do.cache import TAG, CacheFolder, DiskCache
 from tfdock.do.cache import use as cache_use
 from tfdock.do.engine import ContainerSpec
@@ -109,6 +111,39 @@ def test_a_fetch_that_leaves_other_bytes_than_a_name_says_is_told_and_the_entry_
     assert f"removed {name}" in told(desk)
     assert "[repository-cache-changed]" in told(desk)
     assert not (CacheFolder.opened(desk.settings.cache_dir).repository / name).exists()
+
+
+def test_what_a_fetch_left_is_checked_by_the_next_build_where_tfdock_was_killed_before_it_looked(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> list[str]:
+        raise Killed
+
+    name = f"content_addressable/sha256/{'ab' * 32}/file"
+
+    def fetch(spec: ContainerSpec) -> None:
+        file = mounts(spec)["/tf/cache/repository"] / name
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"other bytes")
+
+    desk.engine.phases["fetch"] = FakeRun(effect=fetch)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(compiling, "removed_downloads", killed)
+        desk.build()
+    left = CacheFolder.opened(desk.settings.cache_dir).repository / name
+    assert left.exists()
+    desk.engine.phases["fetch"] = FakeRun()
+    desk.build()
+    assert not left.exists()
+    assert told(desk).count("[repository-cache-changed]") == 1
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_bytes(b"what was looked at is not looked at again")
+    time.sleep(0.05)  # the kernel stamps files by ticks
+    desk.build(force=True)
+    assert left.exists()
 
 
 def test_nobody_takes_things_out_of_a_cache_while_a_container_uses_it(desk: Desk) -> None:

@@ -11,7 +11,7 @@ from tfdock.do.build import image
 from tfdock.do.build.run import Run
 from tfdock.do.cache import check_writable
 from tfdock.do.cache import use as cache_use
-from tfdock.do.cache.downloads import removed_downloads
+from tfdock.do.cache.downloads import removed_downloads, unchecked_since
 from tfdock.do.failures import make_folder
 from tfdock.do.locking import held
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem
@@ -46,7 +46,9 @@ def _fetched(run: Run) -> None:
             open_up(repository.resolve(), 3)
             check_writable(repository, 3)
         _external(run)
-        began = cache_use.now(run.disk.about)
+        # It outlives a tfdock that is killed before it has looked: the next fetch looks at what that one left too.
+        unchecked = lock.with_suffix(".unchecked") if run.repository is None else run.folders.own / "unchecked"
+        began = unchecked_since(unchecked)
         try:
             run.carry_out(run.plan.phases[0])
         finally:
@@ -54,6 +56,7 @@ def _fetched(run: Run) -> None:
                 for name in removed_downloads(repository, began):
                     message = f"removed {name} from the repository cache: it is not what its name says"
                     run.tell(str(Problem(code="repository-cache-changed", message=message)))
+            unchecked.unlink()
 
 
 def _external(run: Run) -> None:

@@ -24,6 +24,18 @@ _MARK = re.compile(r"id-[0-9a-f]{64}")
 _UNFINISHED = re.compile(r"tmp-[0-9a-f-]{36}")
 
 
+def unchecked_since(unchecked: Path) -> int:
+    """Return when a file was made, in nanoseconds, and make the file if there is none.
+
+    The file stands for a fetch after which nobody has looked at the repository cache. The caller removes the file
+    when that is done, and holds the repository cache alone all the time.
+    """
+    unchecked.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        unchecked.touch(exist_ok=False)
+    return unchecked.lstat().st_mtime_ns
+
+
 def removed_downloads(repository: Path, since: int) -> list[str]:
     """Remove changed entries whose content does not match their name; return the names. `since` is in nanoseconds.
 
