@@ -130,9 +130,10 @@ def test_what_a_fetch_left_is_checked_by_the_next_build_where_tfdock_was_killed_
         file.write_bytes(b"other bytes")
 
     desk.engine.phases["fetch"] = FakeRun(effect=fetch)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(compiling, "removed_downloads", killed)
-        desk.build()
+        with pytest.raises(Killed):
+            desk.build()
     left = CacheFolder.opened(desk.settings.cache_dir).repository / name
     assert left.exists()
     desk.engine.phases["fetch"] = FakeRun()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import stat
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tfdock.do import beneath
-from tfdock.do.beneath import Beneath, NotPlain, TooMany, remove_folder
+from tfdock.do.beneath import Beneath, NotPlain, TooMany, remove_folder, walk
 
 SECRET = b"a file of the user\n"
 OWN = b"of the container"
@@ -186,6 +188,32 @@ def test_listing_ends_at_the_bound(hostile: Path, opened: Beneath) -> None:
     with pytest.raises(TooMany, match="more than 299 names"):
         list(opened.entries(most=299))
     assert len(list(opened.entries(most=300))) == 300
+
+
+def test_a_walk_names_all_there_is_and_neither_follows_a_link_nor_fails(
+    hostile: Path, opened: Beneath, outside: Path
+) -> None:
+    (hostile / "a/b/c").mkdir(parents=True)
+    (hostile / "a/b/c/file").touch()
+    (hostile / "a/link").symlink_to(outside)
+    names = {one.name for one in opened.walk()}
+    assert names == {"a", "a/b", "a/b/c", "a/b/c/file", "a/link"}
+    assert {one.name for one in opened.walk(1)} == {"a", "a/b", "a/link"}
+    for _ in opened.walk():  # what goes meanwhile is left out
+        shutil.rmtree(hostile / "a", ignore_errors=True)
+    assert list(opened.walk()) == list(walk(hostile)) == list(walk(hostile / "gone")) == []
+    (hostile / "link").symlink_to(outside)
+    assert list(walk(hostile / "link")) == []
+
+
+def test_a_walk_holds_no_more_than_it_has_come_to(hostile: Path, opened: Beneath) -> None:
+    for number in range(20_000):
+        (hostile / f"{number:0>100}").touch()
+    tracemalloc.start()
+    assert sum(1 for _ in opened.walk()) == 20_000
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 18
 
 
 def test_folders_below_the_depth_are_named_and_not_entered(hostile: Path, opened: Beneath) -> None:

@@ -23,7 +23,6 @@ import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.do import journal, locking, owners
 from tfdock.do.cache import TAG, CacheFolder, DiskCache, Entry, folder_size
 from tfdock.do.cache import care as cache_care
-from tfdock.do.cache import sending
 from tfdock.do.cache import use as cache_use
 from tfdock.do.cache.care import alone, listing, verified
 from tfdock.do.cache.downloads import removed_downloads
@@ -308,8 +307,8 @@ def test_the_group_that_each_user_has_is_nobody_else(
     filled: Path, group: str, members: tuple[str, ...], own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gid = filled.stat().st_gid
-    monkeypatch.setattr(owners.pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="me", pw_gid=gid))
-    monkeypatch.setattr(owners.grp, "getgrgid", lambda _: SimpleNamespace(gr_name=group, gr_mem=[*members]))
+    monkeypatch.setattr("pwd.getpwuid", lambda _: SimpleNamespace(pw_name="me", pw_gid=gid))
+    monkeypatch.setattr("grp.getgrgid", lambda _: SimpleNamespace(gr_name=group, gr_mem=[*members]))
     filled.chmod(0o775)
     if own:
         assert CacheFolder.opened(filled)
@@ -889,7 +888,8 @@ def test_what_was_compiled_for_this_cpu_alone_stays_here(disk: Disk, option: byt
 def test_what_cannot_be_sent_is_left_out_with_the_actions_that_need_it(
     disk: Disk, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "LARGEST", 1000 if kind == "too large" else sending.LARGEST)
+    if kind == "too large":
+        monkeypatch.setattr("tfdock.do.cache.sending.LARGEST", 1000)
     data = os.urandom(1001)
     disk.action(data)
     sound = disk.action(b"sound")

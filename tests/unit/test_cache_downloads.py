@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tfdock.do.cache import downloads
 from tfdock.do.cache.downloads import removed_downloads
 from tfdock.do.cache.use import now
 
@@ -108,6 +109,19 @@ def test_an_entry_that_only_got_another_name_is_found_and_a_forged_time_of_chang
     path.parent.rename(folder / SHA / OTHER)
     os.utime(folder / SHA / OTHER, (1, 1))
     assert removed_downloads(folder, began) == [f"{SHA}/{OTHER}/file"]
+
+
+def test_a_cache_with_more_names_than_fetches_leave_is_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "_MOST", 100)
+    folder = tmp_path / "repository"
+    began = now(tmp_path)
+    path = entry(folder)
+    for number in range(100):
+        path.with_name(f"id-{number:0>64}").touch()
+    assert removed_downloads(folder, began) == [downloads.EVERYTHING]
+    assert list(folder.iterdir()) == []
 
 
 def test_what_did_not_change_is_not_read_again(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from tfdock.errors import (
     VerificationFailed,
     WheelRefused,
 )
-from tfdock.inspect import simple_index, wheel_image
+from tfdock.inspect import archive, simple_index, wheel_image
 from tfdock.inspect.facts import Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.oci import Descriptor
@@ -286,8 +286,9 @@ def fetch(given: Path, folder: Path) -> None:
     folder.mkdir()
     for line in (given / "requirements.txt").read_text().splitlines():
         name = re.split(r"[<=>;\s]", line)[0].replace("-", "_")
-        with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
-            archive.writestr("nvidia/cudnn/lib/libcudnn.so.9" if "cudnn" in name else f"{name}.py", "")
+        with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("nvidia/cudnn/lib/libcudnn.so.9" if "cudnn" in name else f"{name}.py", "")
+            wheel.writestr(f"{name}-1.0.dist-info/METADATA", "")
 
 
 def build_of(folder: Path, **plan: Any) -> tuple[wheel_image.ImageBuild, list[Path]]:
@@ -527,6 +528,35 @@ def for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """The small wheel says that it was built with CUDA."""
     info = {"is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9.3.0"}
     monkeypatch.setattr("tfdock.do.images.runtime.inspected", lambda path: replace(inspected(path), build_info=info))
+
+
+@pytest.mark.usefixtures("for_gpus")
+def test_a_library_with_a_directory_larger_than_any_is_not_installed(
+    bench: Bench, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own reader holds all of it in memory: some gigabytes."""
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 20)
+    honest = containers()
+
+    def hostile(spec: ContainerSpec) -> FakeRun:
+        places = {mount.target: Path(mount.source) for mount in spec.mounts}
+        if "/tfdock/made" not in places:
+            return honest(spec)
+
+        def effect(_: ContainerSpec) -> None:
+            folder = places["/tfdock/made"] / "wheels"
+            fetch(places["/tfdock/given"], folder)
+            for path in folder.glob("nvidia_cudnn*"):
+                with zipfile.ZipFile(path, "a") as wheel:
+                    for number in range(20):
+                        wheel.writestr(f"{number}.py", "")
+
+        return FakeRun(effect=effect)
+
+    engine.on_run = hostile
+    problem = refused(bench, tmp_path, ProfileError)
+    assert (problem.code, "22 members" in problem.message) == ("dependencies-unavailable", True)
+    assert engine.called("build") == []
 
 
 @pytest.mark.usefixtures("for_gpus")

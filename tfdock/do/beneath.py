@@ -38,6 +38,8 @@ _SMALL = 1 << 20
 """Bytes that are read at once whatever holes they have."""
 _AT_ONCE = 10_000
 """Names of a folder that are held in memory while the folder is removed."""
+_WALKED = 100
+"""Folders within each other that are looked through."""
 _DEEPEST = 32
 """Folders within each other that are open at the same time while they are removed."""
 
@@ -198,6 +200,21 @@ class Beneath:
             with below:
                 yield from below._entries(f"{inside}{name}/", depth - 1, count, most)
 
+    def walk(self, depth: int = _WALKED) -> Iterator[Found]:
+        """Yield all files and folders, `depth` levels down, in any order. Leave out what is gone or cannot be read.
+
+        The names of a folder are not held in memory, however many there are.
+        """
+        with suppress(OSError), os.scandir(self._descriptor) as listed:
+            for one in listed:
+                with suppress(OSError):
+                    found = Found(one.name, os.stat(one.name, dir_fd=self._descriptor, follow_symlinks=False))
+                    yield found
+                    if depth and stat.S_ISDIR(found.status.st_mode):
+                        with self.folder(one.name) as below:
+                            for inside in below.walk(depth - 1):
+                                yield Found(f"{one.name}/{inside.name}", inside.status)
+
     # --- writing ---
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
@@ -292,6 +309,12 @@ class Beneath:
         """Open the folder that a name lies in; return it with the name's last part."""
         *above, last = _parts(name)
         return self.folder("/".join(above), make=make), last
+
+
+def walk(path: Path) -> Iterator[Found]:
+    """Yield all files and folders in a folder, as `Beneath.walk` does; nothing where the path is no folder."""
+    with suppress(OSError), Beneath.opened(path) as folder:
+        yield from folder.walk()
 
 
 def remove_folder(path: Path) -> None:

@@ -11,7 +11,7 @@ from tfdock.do.build import image
 from tfdock.do.build.run import Run
 from tfdock.do.cache import check_writable
 from tfdock.do.cache import use as cache_use
-from tfdock.do.cache.downloads import removed_downloads, unchecked_since
+from tfdock.do.cache.downloads import EVERYTHING, removed_downloads, unchecked_since
 from tfdock.do.failures import make_folder
 from tfdock.do.locking import held
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem
@@ -54,7 +54,8 @@ def _fetched(run: Run) -> None:
         finally:
             if run.builder.engine_info.local:
                 for name in removed_downloads(repository, began):
-                    message = f"removed {name} from the repository cache: it is not what its name says"
+                    why = "it holds more than fetches leave" if name == EVERYTHING else "it is not what its name says"
+                    message = f"removed {name} from the repository cache: {why}"
                     run.tell(str(Problem(code="repository-cache-changed", message=message)))
             unchecked.unlink()
 

@@ -53,8 +53,6 @@ _HALF_WRITTEN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-
 """Bazel writes an entry under such a name, and renames it when it is whole."""
 _OLD_ACTION = "ac_"
 _DEPTH = 3
-_DEEPEST = 100
-"""Folders within each other whose size counts."""
 
 Waiting = Callable[[str], None]
 
@@ -185,8 +183,8 @@ class CacheFolder:
     def opened(cls, path: Path) -> CacheFolder:
         """The cache folder there, made if it is not; one that an earlier version made is marked as such.
 
-        Raises ProfileError (`cache-foreign`) for a folder that holds anything else, or that others can write to: it is
-        not touched.
+        Raises ProfileError (`cache-foreign`) for a folder that holds anything else, or that others can write to: it
+        is not touched.
         """
         root = path.absolute()
         with suppress(OSError):  # told by what comes next
@@ -228,7 +226,7 @@ class CacheFolder:
                             code="cache-foreign",
                             message=f"the cache folder {path} {who}",
                             why="builds believe what they find in the cache",
-                            fix=f"run `chmod go-w {path}` if it is yours, or give a folder of your own (`--cache-dir`)",
+                            fix=f"if it is yours, run `chmod go-w {path}`; or give another folder (`--cache-dir`)",
                         )
                     )
 
@@ -292,17 +290,9 @@ def folder_size(path: Path) -> int:
     return 0
 
 
-def size_of(folder: Beneath, depth: int = _DEEPEST) -> int:
+def size_of(folder: Beneath) -> int:
     """The same of an open folder."""
-    size = 0
-    with suppress(OSError):
-        for found in folder.entries():
-            if not stat.S_ISDIR(found.status.st_mode):
-                size += found.status.st_size
-            elif depth:
-                with suppress(OSError), folder.folder(found.name) as below:
-                    size += size_of(below, depth - 1)
-    return size
+    return sum(one.status.st_size for one in folder.walk() if not stat.S_ISDIR(one.status.st_mode))
 
 
 def read_json(path: Path) -> dict[str, Any]:

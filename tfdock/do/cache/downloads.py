@@ -7,6 +7,7 @@ content_addressable/<algorithm>/<hash of the bytes>/id-<hash>      empty: for wh
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import stat
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ from tfdock.do.cache import opened
 
 _DIGITS = {"sha1": 40, "sha256": 64, "sha384": 96, "sha512": 128}
 """Algorithms that Bazel names downloads by, with the hexadecimal digits of their hashes."""
+EVERYTHING = "everything"
+_MOST = 1_000_000
+"""Names in a repository cache: each download has a folder, the file, and an empty file for each of its addresses."""
 _ENTRY = re.compile(r"content_addressable/(?P<algorithm>[a-z0-9]+)/(?P<hash>[0-9a-f]+)")
 _MARK = re.compile(r"id-[0-9a-f]{64}")
 _UNFINISHED = re.compile(r"tmp-[0-9a-f-]{36}")
@@ -39,12 +43,17 @@ def unchecked_since(unchecked: Path) -> int:
 def removed_downloads(repository: Path, since: int) -> list[str]:
     """Remove changed entries whose content does not match their name; return the names. `since` is in nanoseconds.
 
+    Where there are more names than fetches leave, remove them all, and return EVERYTHING for a name.
+
     The time is the kernel's time of status change: no program can set it. The caller holds the repository cache
     alone, and no container writes to it.
     """
     with suppress(FileNotFoundError):
         open_up(repository.resolve(), 3)
     with suppress(FileNotFoundError), opened(repository) as folder:
+        if next(itertools.islice(folder.walk(), _MOST, None), None):
+            folder.empty()
+            return [EVERYTHING]
         return [name for name, is_told in list(_strange(folder, since)) if _remove(folder, name) and is_told]
     return []
 

@@ -79,8 +79,8 @@ def inventory(disk: DiskCache) -> Inventory:
     # What its actions take from the cache below goes along: who pulls may not have it.
     for digest, entry in (listing.below | listing.blobs).items():
         lies_in = disk if digest in listing.blobs else disk.release
-        if entry.size > LARGEST or (lies_in and lies_in.is_hollow(entry)):  # no compiler's output, and days of reading
-            continue
+        if entry.size > LARGEST or (lies_in and lies_in.is_hollow(entry)):
+            continue  # no compiler made it, and reading it would take days
         found.blobs[digest] = Entry(entry.name, entry.size, digest)
     for key, entry in listing.actions.items():
         if listing.is_native(key):

@@ -39,7 +39,9 @@ from tfdock.do.wheels import inspected
 from tfdock.do.workspace import file_sha256
 from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused
 from tfdock.inspect import wheel_image
+from tfdock.inspect.archive import open_archive
 from tfdock.inspect.build_record import WHEEL
+from tfdock.inspect.defects import WheelError
 from tfdock.inspect.identity import constraints, runs_on_python
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.wheel_image_read import says_wheels
@@ -396,8 +398,12 @@ def _is_wheel(path: Path) -> bool:
 
 def _members(wheel: Path) -> list[str]:
     """The files that a wheel puts among packages."""
-    with zipfile.ZipFile(wheel) as archive:
-        return [name for name in archive.namelist() if ".data/" not in name]
+    try:
+        with wheel.open("rb") as file:
+            return [member.name for member in open_archive(file).members if ".data/" not in member.name]
+    except WheelError as error:
+        fix = f"find out which package brings it; then remove {wheel.parent}"
+        raise impossible("dependencies-unavailable", f"{wheel.name}: {error.message}", fix) from error
 
 
 def _pin(wheel: Path) -> str:

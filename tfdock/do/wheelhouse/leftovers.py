@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock.do import journal
+from tfdock.do.beneath import Found, walk
 from tfdock.do.wheelhouse.catalogue import Held, Recorded, records
 from tfdock.do.workspace import PULLED, Wheelhouse, kept_files
 from tfdock.errors import Locked
@@ -185,7 +186,8 @@ def _is_uncontinued(part: Path) -> bool:
 def _strays(house: Wheelhouse) -> Iterator[Leftover]:
     """Half written files of ours, and METADATA whose wheel has gone."""
     own = house.root / ".tfdock"
-    for path in (*_entries(house.root), *_files(house.root / "simple"), *_entries(own), *_entries(own / "coverage")):
+    pages = sorted((house.root / "simple").rglob("*"))
+    for path in (*_entries(house.root), *pages, *_entries(own), *_entries(own / "coverage")):
         if _TEMPORARY.fullmatch(path.name) and path.is_file():
             yield Leftover(path=path, what=_HALF, trace=_trace(path))
         elif path.name.endswith(f".whl{METADATA_SUFFIX}") and not path.with_suffix("").exists():
@@ -208,17 +210,13 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _files(path: Path) -> list[Path]:
-    """A path, and all that is below it: what goes meanwhile is left out."""
-    below = [Path(folder) / name for folder, names, files in os.walk(path) for name in (*names, *files)]
-    return [path, *below]
-
-
 def _trace(path: Path) -> Trace:
-    found = []
-    for one in _files(path):
-        with suppress(FileNotFoundError):
-            state = one.lstat()
-            size = 0 if stat.S_ISDIR(state.st_mode) else state.st_size
-            found.append((str(one), state.st_ino, state.st_mtime, size))
-    return frozenset(found)
+    """What is there, and all that is below it: what goes meanwhile is left out. Containers may have written it."""
+    with suppress(FileNotFoundError):
+        found = [Found("", path.lstat()), *walk(path)]
+        return frozenset((f"{path}/{one.name}", *_traits(one.status)) for one in found)
+    return frozenset()
+
+
+def _traits(state: os.stat_result) -> tuple[int, float, int]:
+    return state.st_ino, state.st_mtime, 0 if stat.S_ISDIR(state.st_mode) else state.st_size
