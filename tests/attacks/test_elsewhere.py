@@ -20,7 +20,7 @@ from .test_results import assert_held
 pytestmark = pytest.mark.engine
 
 USER = 1234
-CORE = ("proofs", "row-1")
+CORE = ("proofs", "verify")
 ENDED = ("raw-WHEEL-link-file", "raw-WHEEL-swapped-file", "SHA256SUMS-fifo-", "text-1")
 
 

@@ -73,25 +73,25 @@ def refused(house: Wheelhouse, **fields: Any) -> str:
     return problem.message
 
 
-@pytest.mark.parametrize("first", ["release", FOREIGN])
 @pytest.mark.parametrize("version", ["2.18.0+cuda12.5.sm86", "2.18.0+mine"])
-def test_a_build_of_another_trust_domain_does_not_take_a_build_id(
-    house: Wheelhouse, first: str, version: str
+def test_a_build_of_another_trust_domain_does_not_take_the_build_id_of_a_release(
+    house: Wheelhouse, version: str
 ) -> None:
-    own = houses.publish(house, domain=first, salt="own")
-    assert f"is of the trust domain {first}, not {OTHER}" in refused(
-        house, domain=OTHER, salt="evil", version=version
-    )
+    own = houses.publish(house, salt="own")
+    told = refused(house, domain=OTHER, salt="evil", version=version)
+    assert f"is of the trust domain release, not {OTHER}" in told
     assert "the trust domain" in refused(house, domain=OTHER, salt="own"), "the same bytes are another's record too"
-    houses.publish(house, domain=first, salt="again")
+    houses.publish(house, salt="again")
     own.unlink()
     houses.publish(house, domain=OTHER, salt="evil", version=version)
 
 
-def test_a_release_takes_the_place_of_any_other_build(house: Wheelhouse) -> None:
+@pytest.mark.parametrize("domain", ["release", OTHER])
+def test_any_build_takes_the_place_of_one_that_is_not_in_release(house: Wheelhouse, domain: str) -> None:
+    """Who edits a profile or moves a checkout builds it again."""
     houses.publish(house, domain=FOREIGN, salt="own")
-    path = houses.publish(house, salt="release")
-    assert path.read_bytes() == houses.wheel(salt="release")[1]
+    path = houses.publish(house, domain=domain, salt="new")
+    assert path.read_bytes() == houses.wheel(salt="new")[1]
 
 
 def test_the_same_bytes_under_another_build_id_do_not_make_a_wheel_ones_own(house: Wheelhouse) -> None:

@@ -88,8 +88,11 @@ def recorded(record: Mapping[str, Any]) -> str:
 
 
 def replaces(domain: str, other: str) -> bool:
-    """Return whether a build of a domain may take the place of one of another: `release` may, and who is the same."""
-    return domain in (RELEASE, other)
+    """Return whether a build of a domain may take the place of one of another, which is not so for `release`.
+
+    Others may: who edits the options of a profile, or moves a checkout, has another domain and the same build id.
+    """
+    return domain == RELEASE or other != RELEASE
 
 
 def stands_for(record: Mapping[str, Any], domain: str, *, pulled: bool) -> bool:
