@@ -338,7 +338,8 @@ def test_a_wheel_that_is_built_says_what_it_requires(here: Place, there: Place, 
     here.engine.compiled = there.engine.compiled = wheel(requires="Requires-Dist: wrapt>=1.11\n")
     target = here.folder / "bundle.tar"
     here.bundle(profile, target=target)
-    Place(here.folder, here.engine).build(target)
+    prepared = here.preparer.prepare(str(profile))
+    assert here.builder.build(prepared.plan, prepared.tree).status == "built"
     here.heard.clear()
     here.bundle(profile, target=target)
     assert "known when it is built" not in here.notices
