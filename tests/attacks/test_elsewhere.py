@@ -20,8 +20,8 @@ from .test_results import assert_held
 pytestmark = pytest.mark.engine
 
 USER = 1234
-CORE = ("proofs", "verify")
-ENDED = ("raw-WHEEL-link-file", "raw-WHEEL-swapped-file", "SHA256SUMS-fifo-", "text-1")
+CORE = ("proofs",)
+ENDED = ("raw-WHEEL-link-file", "raw-WHEEL-swapped-file", "SHA256SUMS-fifo-")
 
 
 @pytest.fixture(scope="module")
