@@ -865,7 +865,7 @@ def test_what_a_wheel_requires_is_fetched_once_with_the_callers_settings_of_pip(
 
 LOGINS = {
     "PIP_INDEX_URL": "https://somebody:swordfish@example.org/simple",
-    "PIP_EXTRA_INDEX_URL": "https://pypi.org/simple https://example.org/HjKKZJn6dY8xYB3h/simple",
+    "PIP_EXTRA_INDEX_URL": "https://packages.example/simple https://example.org/HjKKZJn6dY8xYB3h/simple",
     "HTTPS_PROXY": "http://somebody:swordfish@example.org:3128",
 }
 

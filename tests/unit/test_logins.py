@@ -17,7 +17,7 @@ from tfdock.inspect.logins import Without, logins
         "http://proxy.corp:3128",
         "proxy.corp:3128",
         "https://gitlab.corp/api/v4/projects/123/packages/pypi/simple",
-        "https://corp.example/artifactory/api/pypi/pypi-virtual-2024/simple https://pypi.org/simple",
+        "https://corp.example/artifactory/api/pypi/pypi-virtual-2024/simple https://packages.example/simple",
         "https://organization.example/Repositories/pypi-py3.11/simple",
     ],
 )
@@ -30,7 +30,7 @@ def test_an_address_of_words_and_numbers_has_no_login(value: str) -> None:
     [
         ("https://me:swordfish@pypi.corp/simple", "swordfish"),
         ("https://swordfish@pypi.corp/simple", "swordfish"),
-        ("https://pypi.org/simple https://me:sword/fish@pypi.corp/simple", "sword/fish"),
+        ("https://packages.example/simple https://me:sword/fish@pypi.corp/simple", "sword/fish"),
         ("https://me:sword%2Ffish@pypi.corp/simple", "sword/fish"),
         ("https://aZ3kQ9tR7wX1:@pypi.corp/simple", "aZ3kQ9tR7wX1"),
         ("me:swordfish@proxy.corp:3128", "swordfish"),
