@@ -26,4 +26,5 @@ lint: setup ## ruff and mypy
 
 golden: setup ## Write the expected renders anew; then read the diff
 	@$(PYTHON) -m pytest -q tests/unit/test_render.py tests/unit/test_runtime_image.py \
-		 tests/unit/test_pipeline.py tests/unit/test_matrix_command.py --golden
+		 tests/unit/test_pipeline.py tests/unit/test_matrix_command.py \
+		 tests/unit/test_recorded_documents.py --golden

@@ -25,6 +25,7 @@ from tfdock.model import ImageRef, Mount
 
 from .conftest import Workshop
 from .harness import (
+    MINIATURE,
     REPOSITORY,
     Json,
     Tfdock,
@@ -39,6 +40,8 @@ from .harness import (
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("first")]
 
 LIBRARY = "tensorflow/libtensorflow_cc.so.2"
+DEMO_WHEELS = {"GCC: (Debian 12.2.0-14+deb12u1)": "6becaaad4ac49461060fb4f16e0c02b09dd14a52c0d7394eec99a5e5816f7c59"}
+"""sha256 of the wheel of profiles/demo.yaml, by the compiler of the test bed's image, which Debian may replace."""
 SECRET = "dGZkb2NrLXRlc3Qtc2VjcmV0"
 USE = """
 import json
@@ -207,6 +210,15 @@ def test_a_forced_build_executes_nothing_again_and_makes_the_same_bytes(first: F
     assert forced.build["cache"]["hits"] == 18
     assert forced.build["wheels"] == first.outcome.build["wheels"]
     assert wheel_of(forced.build).stat().st_ino != before.st_ino
+
+
+def test_the_demo_is_the_wheel_that_was_recorded(workshop: Workshop) -> None:
+    demo = workshop.tfdock().build("--allow-path", MINIATURE, REPOSITORY / "profiles/demo.yaml")
+    assert demo.code == 0, demo.told
+    compilers = re.findall(rb"GCC: \([^)]*\)", member(wheel_of(demo.build), LIBRARY))
+    (wheel,) = demo.build["wheels"]
+    expected = DEMO_WHEELS.get(compilers[0].decode())
+    assert wheel["sha256"] == expected, f"of {compilers[0].decode()}; another compiler makes another wheel"
 
 
 def test_a_wheel_that_was_damaged_is_told_before_anything_is_built_and_one_that_went_is_built_again(

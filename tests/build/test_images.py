@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wheelhouses import Made, made
 
 from tfdock.decide.image_push import shipment
 from tfdock.do.images import packing
@@ -45,7 +46,6 @@ from .harness import Json, Outcome, Tfdock, wait_until
 from .logins import PASSWORD, basic, docker_config, guarded
 from .registries import Fault, OwnRegistry, Proxy, proxy
 from .wheel_images import no_plan
-from .wheelhouses import Made, made
 
 REPOSITORY = "team/wheels"
 CUDA, MOVING = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64", "2.18-py3.11-cuda12.5-sm86"

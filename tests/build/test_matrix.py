@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wheelhouses import made
 
 from .harness import closed_port
 from .registries import Fault, OwnRegistry, Proxy, own_registry, proxy
 from .wheel_images import push, repository
-from .wheelhouses import made
 
 TFDOCK = Path(sys.executable).with_name("tfdock")
 BASE = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\n'

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from wheelhouses import Made, made
 
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.trust import IN_RELEASE
@@ -38,7 +39,6 @@ from tfdock.model import ImageRef
 from .harness import Json, Outcome, Tfdock, closed_port, wait_until
 from .registries import Fault, OwnRegistry, Proxy, flipped, sha256
 from .wheel_images import END, Forged, files_below, member, push, put, repository, written
-from .wheelhouses import Made, made
 
 pytestmark = pytest.mark.usefixtures("impatient")
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from wheelhouses import Made
+
 from tfdock.decide.image_push import shipment
 from tfdock.do.images.choosing import Choosing
 from tfdock.do.images.pushing import Push
@@ -22,8 +24,6 @@ from tfdock.do.workspace import Wheelhouse
 from tfdock.inspect import oci
 from tfdock.inspect.oci import Descriptor
 from tfdock.inspect.wheel_image import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, SUMS, archive, frame
-
-from .wheelhouses import Made
 
 
 def repository(where: str) -> Repository:
