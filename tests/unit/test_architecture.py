@@ -7,8 +7,9 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -17,49 +18,92 @@ import tfdock
 ROOT = Path(tfdock.__file__).parent
 MODULES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")}
 
-# Ring -> the rings it may import; each may import itself.
-RINGS = {
-    "words": set[str](),
-    "read": {"words"},
-    "decide": {"words", "read", "inspect"},
-    "inspect": {"words"},
-    "do": {"words", "read", "decide", "inspect"},
-    "talk": {"words", "read", "decide", "inspect", "do"},
+ORDER = (
+    "profile", "host", "knowledge", "wheel", "gpu", "resolve", "plan", "oci", "engine", "bazel", "run", "wheelhouse",
+    "verify", "images", "builder", "offline", "matrix", "ci", "diagnose", "cli",
+)  # fmt: skip
+"""The packages, in the order in which a build meets them. A package may import those before it and none behind it."""
+
+WORDS = {"__init__.py", "errors.py", "types.py", "events.py"}
+"""The words of the program, which every package may import and which import no package."""
+
+AGAINST = {
+    ("bazel/cache/cache_folder.py", "wheelhouse"),
+    ("bazel/cache/cache_folder.py", "run"),
+    ("bazel/cache/cache_pull.py", "run"),
+    ("bazel/cache/cache_usage.py", "wheelhouse"),
+    ("bazel/cache/cache_usage.py", "run"),
+    ("bazel/cache/exchange.py", "run"),
+    ("bazel/remote/remote_session.py", "run"),
+    ("builder/build.py", "offline"),
+    ("builder/build_run.py", "offline"),
+    ("builder/image_phase.py", "offline"),
+    ("host/files.py", "wheelhouse"),
+    ("host/hardware.py", "engine"),
+    ("host/hardware.py", "knowledge"),
+    ("host/supervise.py", "engine"),
+    ("plan/prepare.py", "offline"),
+    ("run/journal.py", "wheelhouse"),
 }
-PURE = {"words", "read", "decide", "inspect"}
+"""Imports against the order that are left to remove: module and package."""
+
+PURE = (
+    "profile/*", "host/block_stream.py", "host/encodings.py", "host/logins.py", "host/two_threads.py",
+    "knowledge/component_archives.py", "knowledge/contract.py", "knowledge/failure_rows.py", "knowledge/fits.py",
+    "knowledge/tables.py", "wheel/[!w]*", "wheel/wheel.py", "gpu/*", "resolve/*", "plan/build_plan.py",
+    "plan/estimate.py", "plan/lock_file.py", "plan/preflight.py", "plan/profile_fixes.py", "plan/remote_flags.py",
+    "plan/render.py", "plan/resources.py", "plan/schedule.py", "plan/trust_domain.py", "oci/manifest.py",
+    "oci/plain_tar.py", "bazel/*", "run/log_text.py", "run/memory_kills.py",
+    "wheelhouse/build_record.py", "wheelhouse/retention.py", "wheelhouse/simple_index.py", "verify/checks.py",
+    "verify/trial_plan.py", "images/image_tags.py", "images/runtime/runtime_contents.py", "images/wheel_*",
+    "offline/bundle_format.py", "matrix/cells.py", "matrix/matrix_file.py", "matrix/shards.py", "ci/pinned.py",
+    "ci/pipeline.py", "diagnose/diagnosis.py", "diagnose/log_*", "diagnose/private_keys.py",
+    "diagnose/profile_mismatch.py", "diagnose/redaction.py",
+)  # fmt: skip
+"""What touches no clock, environment, process, file or network."""
 
 # Package -> the modules or folders that may import it.
 HOMES = {
-    "ahocorasick_rs": ("inspect/diagnose.py",),
-    "auditwheel": ("do/manylinux.py",),
-    "docker": ("do/engine/", "do/registry/credentials.py"),
-    "requests": ("do/engine/docker.py", "do/engine/streams.py"),
-    "urllib3": ("do/engine/docker.py",),
-    "tenacity": ("do/engine/docker.py", "do/registry/web.py"),
-    "filelock": ("do/",),
-    "platformdirs": ("do/settings.py",),
-    "jinja2": ("decide/render.py", "talk/report.py"),
-    "yaml": ("read/yamldoc.py",),
-    "pydantic": ("read/",),
-    "pydantic_core": ("read/",),
-    "packaging": ("inspect/", "do/"),
-    "h2": ("do/remote/relay_grpc.py",),
-    "hpack": ("do/remote/relay_grpc.py",),
-    "isal": ("inspect/archive.py",),
-    "lz4": ("inspect/fatbin.py",),
-    "stringzilla": ("inspect/",),
-    "tornado": ("do/wheelhouse/serving.py",),
-    "zstandard": ("inspect/fatbin.py", "inspect/offload.py", "inspect/packs.py"),
-    "typer": ("talk/",),
-    "rich": ("talk/",),
+    "ahocorasick_rs": ("diagnose/log_search.py",),
+    "auditwheel": ("verify/manylinux.py",),
+    "docker": ("engine/", "oci/credentials.py"),
+    "requests": ("engine/docker_engine.py", "engine/streams.py"),
+    "urllib3": ("engine/docker_engine.py",),
+    "tenacity": ("engine/docker_engine.py", "oci/http.py"),
+    "filelock": ("run/journal.py", "wheelhouse/store.py"),
+    "platformdirs": ("host/settings.py",),
+    "jinja2": ("plan/render.py", "cli/pages/verification_page.py"),
+    "yaml": ("profile/yaml_nodes.py",),
+    "pydantic": ("profile/", "knowledge/", "matrix/matrix_file.py"),
+    "pydantic_core": ("profile/profile.py", "knowledge/tables.py"),
+    "packaging": ("wheel/", "wheelhouse/", "images/", "verify/", "offline/fetch.py"),
+    "h2": ("bazel/remote/relay_grpc.py",),
+    "hpack": ("bazel/remote/relay_grpc.py",),
+    "isal": ("wheel/zip_archive.py",),
+    "lz4": ("wheel/fatbin.py",),
+    "stringzilla": ("wheel/",),
+    "tornado": ("wheelhouse/server.py",),
+    "zstandard": ("wheel/fatbin.py", "wheel/offload.py", "bazel/cache/packs.py"),
+    "typer": ("cli/",),
+    "rich": ("cli/",),
 }
+SOON = {"read", "decide", "inspect", "do", "talk"}
+"""What is left of the rings that the packages come out of."""
+MOST_MODULES = 15
+"""Modules in one folder, its `__init__` aside."""
+CROWDED = {"cli/commands", "read", "decide", "inspect", "do", "do/cache", "talk", "talk/commands"}
+"""Folders that may hold more: one module a group of commands, and what is left of the rings."""
 
 
-def ring(module: str) -> str:
-    """The ring of `read/profile.py`; what stands at the top is the vocabulary, `__main__` talks."""
+def package(module: str) -> str:
+    """The package of `profile/profile.py`; empty for the words, and `cli` for `__main__`."""
     if "/" in module:
         return module.partition("/")[0]
-    return "talk" if module == "__main__.py" else "words"
+    return "cli" if module == "__main__.py" else ""
+
+
+def is_pure(module: str) -> bool:
+    return any(PurePosixPath(module).match(pattern) for pattern in PURE)
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -71,30 +115,35 @@ def imports(tree: ast.AST) -> Iterator[str]:
             assert node.level == 0, "imports here are absolute"
             assert node.module
             yield node.module
-            # `from tfdock.read import yamldoc` imports a module.
+            # `from tfdock.profile import yaml_nodes` imports a module.
             yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module.startswith("tfdock"))
 
 
-def ring_of_import(name: str) -> str | None:
-    parts = name.split(".")
-    if parts[0] != "tfdock" or len(parts) == 1:
-        return None
-    return parts[1] if parts[1] in RINGS else "words"
+def imported_modules(module: str) -> set[str]:
+    """The modules of ours that a module imports, wherever, as paths."""
+    paths = {f"{name.removeprefix('tfdock.').replace('.', '/')}.py" for name in imports(MODULES[module])}
+    return (paths & set(MODULES)) - {module}
 
 
-def test_every_module_stands_in_a_known_ring() -> None:
-    assert {ring(module) for module in MODULES} == set(RINGS)
-    assert {module for module in MODULES if ring(module) == "words"} == {"__init__.py", "errors.py", "model.py"}
+def test_every_module_stands_in_a_known_package() -> None:
+    assert {package(module) for module in MODULES} - {""} - SOON <= set(ORDER)
+    assert {module for module in MODULES if not package(module)} <= WORDS | {"model.py"}
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_no_ring_imports_an_outer_one(module: str) -> None:
-    own = ring(module)
-    found = {target for name in imports(MODULES[module]) if (target := ring_of_import(name))}
-    assert found <= RINGS[own] | {own}
+def test_no_folder_holds_more_modules_than_a_reader_can_look_over() -> None:
+    folders = Counter(path.parent.as_posix() for path in map(PurePosixPath, MODULES) if path.stem != "__init__")
+    crowded = {folder: count for folder, count in folders.items() if count > MOST_MODULES and folder not in CROWDED}
+    assert crowded == {}
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
+@pytest.mark.parametrize("module", sorted(module for module in MODULES if package(module) in ORDER))
+def test_no_package_imports_one_behind_it(module: str) -> None:
+    allowed = ORDER[: ORDER.index(package(module)) + 1]
+    behind = {package(target) for target in imported_modules(module)} - {*allowed, ""} - SOON
+    assert {(module, name) for name in behind} <= AGAINST
+
+
+@pytest.mark.parametrize("module", sorted(module for module in MODULES if package(module) not in SOON))
 def test_third_party_packages_are_imported_where_they_live(module: str) -> None:
     packages = {name.partition(".")[0] for name in imports(MODULES[module])} - sys.stdlib_module_names - {"tfdock"}
     homeless = {package for package in packages if not module.startswith(HOMES.get(package, ()))}
@@ -106,19 +155,19 @@ def test_the_homes_of_packages_are_no_longer_than_they_need_be() -> None:
     assert set(HOMES) <= used
 
 
-# --- pure rings -----------------------------------------------------------------------------------------------------
+# --- pure modules ---------------------------------------------------------------------------------------------------
 
 OUTSIDE_MODULES = {
     "asyncio", "concurrent", "getpass", "glob", "http", "locale", "logging", "multiprocessing", "os", "pathlib",
     "platform", "random", "secrets", "shutil", "signal", "socket", "ssl", "subprocess", "sys", "tempfile",
     "threading", "time", "urllib", "uuid",
 }  # fmt: skip
-HOME_OF_THREADS = "inspect/pair.py"
+HOME_OF_THREADS = "host/two_threads.py"
 OUTSIDE_NAMES = {"open", "input", "print", "Path", "environ", "getenv", "exec", "eval", "__import__"}
 CLOCKS = {"now", "today", "utcnow"}
 
 
-@pytest.mark.parametrize("module", sorted(module for module in MODULES if ring(module) in PURE))
+@pytest.mark.parametrize("module", sorted(filter(is_pure, MODULES)))
 def test_pure_code_touches_no_environment_clock_process_or_network(module: str) -> None:
     tree = MODULES[module]
     allowed = {"concurrent", "threading"} if module == HOME_OF_THREADS else set()
@@ -129,9 +178,19 @@ def test_pure_code_touches_no_environment_clock_process_or_network(module: str) 
     assert attributes & (CLOCKS | {"read_text", "write_text", "read_bytes", "write_bytes"}) == set()
 
 
+@pytest.mark.parametrize("module", sorted(filter(is_pure, MODULES)))
+def test_pure_code_imports_pure_code(module: str) -> None:
+    others = {other for other in imported_modules(module) if package(other) not in {"", *SOON}}
+    assert {other for other in others if not is_pure(other)} == set()
+
+
 # --- what deciding may not know -------------------------------------------------------------------------------------
 
-DECIDING = sorted(module for module in MODULES if ring(module) == "decide")
+DECIDERS = ("gpu/*", "resolve/*", "plan/*", "verify/checks.py", "verify/trial_plan.py", "ci/*", "matrix/*",
+    "images/image_tags.py", "images/runtime/runtime_contents.py", "bazel/cache/cache_pruning.py",
+    "bazel/cache_misses.py", "knowledge/contract.py", "knowledge/fits.py", "knowledge/component_archives.py",
+    "wheelhouse/retention.py", "diagnose/diagnosis.py", "diagnose/profile_mismatch.py")  # fmt: skip
+DECIDING = sorted(module for module in MODULES if any(PurePosixPath(module).match(one) for one in DECIDERS))
 VENDORS = re.compile(r"cuda|cudnn|nvidia|rocm|amd|radeon|geforce|hip", re.IGNORECASE)
 VERSION = re.compile(r"\d+\.\d+")
 
@@ -277,7 +336,9 @@ def _is_path(node: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
     return called(parent) in PATHS or getattr(owner, "id", "") in ("os", "shutil")
 
 
-@pytest.mark.parametrize("module", sorted(module for module in MODULES if ring(module) == "do"))
+@pytest.mark.parametrize(
+    "module", sorted(module for module in MODULES if not is_pure(module) and package(module) not in {"cli", "talk"})
+)
 def test_results_leave_a_container_in_one_way(module: str) -> None:
     assert list(second_ways(module, MODULES[module])) == []
 
