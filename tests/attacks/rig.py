@@ -27,7 +27,7 @@ from build.harness import MINIATURE, REPOSITORY, Json, Outcome, Tfdock, copy_tre
 
 from tfdock.do.engine import IMAGE_LABEL
 from tfdock.do.settings import load
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 HERE = Path(__file__).parent
 CLEAN = "python:3.11-slim-bookworm"

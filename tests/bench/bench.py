@@ -67,7 +67,7 @@ from build import harness, registries, wheelhouses
 from tfdock.do import settings
 from tfdock.do.beneath import remove_folder
 from tfdock.do.workspace import file_sha256
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

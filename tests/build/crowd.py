@@ -28,7 +28,7 @@ from tfdock.do.wheelhouse import pruning
 from tfdock.do.wheelhouse.index import WheelIndex
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Locked
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 ROLES = ("built", "built", "built", "pulled", "pulled", "pruned", "pruned", "indexed")
 BRANCHES = ("first", "second", "third", "fourth")

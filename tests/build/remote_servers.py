@@ -18,7 +18,7 @@ from bed import BED, bed
 
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
 from tfdock.do.engine.docker import DockerEngine
-from tfdock.model import Mount
+from tfdock.types import Mount
 
 from .harness import closed_port, connects, wait_until
 

@@ -18,7 +18,7 @@ from tfdock.do.prepare import Preparer
 from tfdock.do.watch import Limit
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import EngineError, EngineUnavailable, NetworkError, Problem, TfdockError
-from tfdock.model import Machine
+from tfdock.types import Machine
 
 from .harness import Tfdock
 from .test_orchestration import COMMIT, DIGEST, SOURCE, Desk

@@ -21,7 +21,7 @@ from tfdock.do.engine import RUN_LABEL, ContainerSpec
 from tfdock.do.engine.docker import DockerEngine
 from tfdock.do.settings import load
 from tfdock.inspect import wheel as wheels
-from tfdock.model import ImageRef, Mount
+from tfdock.types import ImageRef, Mount
 
 from .conftest import Workshop
 from .harness import (

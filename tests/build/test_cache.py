@@ -23,11 +23,11 @@ from tfdock.do.cache import TAG, CacheFolder, DiskCache
 from tfdock.do.cache import use as cache_use
 from tfdock.do.engine import ContainerSpec
 from tfdock.do.engine.fake import FakeRun
-from tfdock.do.events import Notice
 from tfdock.do.settings import load
 from tfdock.errors import BuildFailed, Interrupted, Locked, ProfileError
+from tfdock.events import Notice
 from tfdock.inspect.action_cache import action_result
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 from .conftest import Workshop
 from .harness import Json, Outcome, write_profile

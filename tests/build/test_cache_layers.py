@@ -25,7 +25,7 @@ from tfdock.inspect import oci, packs
 from tfdock.inspect.cache_layers import CONFIG_TYPE, Layers, Pack, Shelf
 from tfdock.inspect.oci import Descriptor, Manifest
 from tfdock.inspect.packs import CONTENTS_TYPE, PACK_TYPE, Contents, Entry, in_order
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 from .conftest import EditedTree, Workshop
 from .harness import Json, Outcome, Running, Tfdock, wait_until, write_profile

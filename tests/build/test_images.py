@@ -39,7 +39,7 @@ from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.inspect import oci
 from tfdock.inspect.wheel_image import ARTIFACT_TYPE, LAYER_TYPE, ImageWheel
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 from .conftest import USER, Finished
 from .harness import Json, Outcome, Tfdock, wait_until

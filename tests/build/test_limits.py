@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from tfdock import events
 from tfdock.decide.schedule import Share
 from tfdock.decide.sizing import usable
-from tfdock.do import events
 from tfdock.do.engine import ContainerSpec
 from tfdock.do.engine.fake import FakeRun
 from tfdock.do.room import Room
 from tfdock.do.several import Ledger, side_by_side
 from tfdock.do.watch import Limit
 from tfdock.errors import BuildFailed, DiskFull, OutOfMemory, TimeLimit
-from tfdock.model import Machine
+from tfdock.types import Machine
 
 from .harness import Tfdock, write_profile
 from .test_orchestration import SOURCE, Desk, leaving, mounts, verifying, wheel

@@ -31,7 +31,7 @@ from tfdock.do.engine.docker import DockerEngine
 from tfdock.do.registry import web
 from tfdock.do.settings import load
 from tfdock.errors import Interrupted, NetworkError, Problem
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 from .conftest import Workshop
 from .harness import (

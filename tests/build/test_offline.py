@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do import events
+from tfdock import events
 from tfdock.do.build import Builder, BuildResult
 from tfdock.do.engine import ContainerSpec, ImageInfo
 from tfdock.do.engine.fake import FakeRun
@@ -24,7 +24,7 @@ from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps
 from tfdock.do.watch import Stop
 from tfdock.errors import Incompatible, Interrupted, ProfileError, TfdockError, VerificationFailed
-from tfdock.model import Machine
+from tfdock.types import Machine
 
 from .conftest import Workshop
 from .elsewhere import empty_engine

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from tfdock import events
 from tfdock.decide.plan import BuildPlan
-from tfdock.do import events, journal
+from tfdock.do import journal
 from tfdock.do.build import Builder, BuildResult
 from tfdock.do.engine import IMAGE_LABEL, TOOLCHAIN_LABEL, ContainerSpec, EngineInfo, ImageBuild, ImageInfo
 from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
@@ -44,7 +45,7 @@ from tfdock.errors import (
     VerificationFailed,
     WheelRefused,
 )
-from tfdock.model import Expected, Machine
+from tfdock.types import Expected, Machine
 
 from .harness import KNOWLEDGE, write_profile
 

@@ -34,7 +34,7 @@ from tfdock.inspect import oci
 from tfdock.inspect.archive import Member, Source, pieces
 from tfdock.inspect.inspection import inspect_wheel
 from tfdock.inspect.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 from .harness import Json, Outcome, Tfdock, closed_port, wait_until
 from .registries import Fault, OwnRegistry, Proxy, flipped, sha256

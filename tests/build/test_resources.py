@@ -17,7 +17,7 @@ import pytest
 
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
 from tfdock.do.engine.docker import DockerEngine
-from tfdock.model import Mount
+from tfdock.types import Mount
 
 from .conftest import EditedTree, Workshop
 from .harness import Json, Tfdock, published, replaced, small_disk, wait_until, write_profile

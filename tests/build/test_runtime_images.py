@@ -27,8 +27,8 @@ from tfdock.do.watch import Stop
 from tfdock.errors import BuildFailed, NetworkError
 from tfdock.inspect import simple_index, wheel_image
 from tfdock.inspect.oci import Descriptor
-from tfdock.model import ImageRef
 from tfdock.read.knowledge import RuntimeLibrary
+from tfdock.types import ImageRef
 
 from .conftest import Finished, Workshop
 from .harness import KNOWLEDGE, Json, Outcome, skip_without_pypi, write_profile

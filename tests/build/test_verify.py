@@ -19,7 +19,7 @@ from tfdock.decide.trial import GPU, RUN
 from tfdock.do.engine.docker import DockerEngine
 from tfdock.do.settings import load
 from tfdock.errors import NetworkError
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 from .conftest import EditedTree, Workshop
 from .harness import Json, Outcome, Tfdock, replaced, skip_without_pypi, small_disk, wait_until, write_profile

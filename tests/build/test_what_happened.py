@@ -20,7 +20,7 @@ import pytest
 
 from tfdock.do.happened import kept_profile
 from tfdock.do.settings import load
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 from .conftest import Workshop
 from .harness import Json, before, copy_tree, write_profile

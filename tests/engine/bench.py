@@ -34,7 +34,7 @@ from tfdock.do.engine import (
 from tfdock.do.engine.docker import DockerEngine
 from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
 from tfdock.errors import TfdockError
-from tfdock.model import Mount
+from tfdock.types import Mount
 
 IMAGE = "tfdock-test/busybox:latest"
 APPLETS = "cat chmod echo head id kill ls mkdir printf seq sh sleep stty tail test touch tr true yes"

@@ -15,7 +15,7 @@ import pytest
 from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL, Cancel, ContainerSpec
 from tfdock.do.engine.fake import FakeBuild, FakeRun
 from tfdock.errors import BuildFailed, EngineError, Interrupted, OutOfMemory, Problem, TfdockError
-from tfdock.model import Mount
+from tfdock.types import Mount
 
 from .bench import IMAGE, RUN, Bench, code, image_build, wait_until
 

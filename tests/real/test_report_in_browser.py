@@ -13,8 +13,8 @@ import pytest
 from tfdock.decide.devices import title
 from tfdock.do import assets
 from tfdock.inspect.verdict import runs, runs_gfx
-from tfdock.model import Capability
 from tfdock.talk.report import verify_page
+from tfdock.types import Capability
 
 from .browser import HOSTILE, Browser, contrast, overlap
 

@@ -12,9 +12,9 @@ from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext, render
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.model import Machine
 from tfdock.read import profile as profiles
 from tfdock.read.knowledge import KnowledgeBase
+from tfdock.types import Machine
 
 GIB = 1 << 30
 MACHINE = Machine(cpus=8, memory=32 * GIB)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdock.do.workspace import WheelFile, Wheelhouse
-from tfdock.model import BuildId
+from tfdock.types import BuildId
 
 _NUMBERS = itertools.count()
 

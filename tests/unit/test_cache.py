@@ -35,9 +35,9 @@ from tfdock.do.journal import RunEntry
 from tfdock.do.locking import held
 from tfdock.errors import EngineError, Locked, Problem, ProfileError
 from tfdock.inspect.action_cache import EMPTY, Digest, Malformed, action_result, command_of, tree_files
-from tfdock.model import ImageRef
 from tfdock.talk.app import app
 from tfdock.talk.commands import cache as command
+from tfdock.types import ImageRef
 
 KEY = "0123456789abcdef"
 DAY = 86400.0

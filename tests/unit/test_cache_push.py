@@ -22,7 +22,7 @@ from tfdock.inspect.packs import (
     Entry,
     in_order,
 )
-from tfdock.model import Digest
+from tfdock.types import Digest
 
 KEY = "0123456789abcdef"
 KIB = 1 << 10

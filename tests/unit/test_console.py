@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.do import events
-from tfdock.do.events import Event
+from tfdock import events
 from tfdock.errors import Problem, Way
-from tfdock.model import BuildId
+from tfdock.events import Event
 from tfdock.talk import console
 from tfdock.talk.progress import TerminalProgress
+from tfdock.types import BuildId
 
 RED, END = "\x1b[31m", "\x1b[0m"
 PROSE = st.text(alphabet="abcdefgh `/-.é漢 \n", max_size=300)

@@ -31,9 +31,9 @@ from tfdock.errors import (
     Problem,
     TfdockError,
 )
-from tfdock.model import BuildId, Host, LocalGpu, Machine, Place
 from tfdock.talk.app import app
 from tfdock.talk.commands import doctor as command
+from tfdock.types import BuildId, Host, LocalGpu, Machine, Place
 
 from .desk import GIB, Desk
 

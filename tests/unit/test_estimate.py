@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock.decide.estimate import Expectation, expectation, remaining, weight
-from tfdock.model import Machine
+from tfdock.types import Machine
 
 from .desk import Desk
 

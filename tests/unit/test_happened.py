@@ -17,8 +17,8 @@ from tfdock.do.happened import Account, Traces, account, kept_document, kept_pro
 from tfdock.do.source import listing_hash, tree_hash, tree_listing
 from tfdock.do.workspace import WheelFile, Wheelhouse, kept_files
 from tfdock.inspect.bazel_events import read_events
-from tfdock.model import BuildId
 from tfdock.talk import happened
+from tfdock.types import BuildId
 
 FILES = Path(__file__).with_name("bazel")
 ID = BuildId("tf9.9.0-py3.11-cpu-x86_64")

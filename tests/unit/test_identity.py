@@ -34,8 +34,8 @@ from tfdock.inspect.identity import (
     same_version,
 )
 from tfdock.inspect.wheel import metadata, normalize, read_wheel
-from tfdock.model import BuildId, Source
-from tfdock.model import Version as Dotted
+from tfdock.types import BuildId, Source
+from tfdock.types import Version as Dotted
 
 from .test_wheel import File, documents, pack, record_file, record_of
 

@@ -21,8 +21,8 @@ from tfdock.decide.known import target_facts
 from tfdock.decide.starter import Starter, devices_of, starter
 from tfdock.do import machine, workspace
 from tfdock.errors import Incompatible, ProfileError
-from tfdock.model import LocalGpu, Version
 from tfdock.talk.app import app
+from tfdock.types import LocalGpu, Version
 
 from .desk import Desk
 

@@ -16,9 +16,9 @@ from tfdock.decide import known
 from tfdock.decide import resolve as resolving
 from tfdock.do import assets
 from tfdock.errors import Incompatible
-from tfdock.model import Version
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.talk.app import app
+from tfdock.types import Version
 
 from .desk import Desk
 

@@ -17,7 +17,6 @@ import tfdock
 from tfdock.decide.fits import libraries
 from tfdock.decide.tools import packaged
 from tfdock.errors import ProfileError
-from tfdock.model import Capability, ImageRef, Version
 from tfdock.read.knowledge import (
     Flag,
     Gpu,
@@ -30,6 +29,7 @@ from tfdock.read.knowledge import (
     in_range,
 )
 from tfdock.read.yamldoc import MAX_BYTES
+from tfdock.types import Capability, ImageRef, Version
 
 FOLDER = Path(tfdock.__file__).parent / "knowledge"
 FILES = sorted(FOLDER.glob("*.yaml"))

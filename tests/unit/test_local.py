@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 import tfdock.talk.cli
 from tfdock.decide.devices import local_words
 from tfdock.do import machine, prepare
-from tfdock.model import Host, LocalGpu
 from tfdock.talk.app import app
+from tfdock.types import Host, LocalGpu
 
 from .desk import Desk
 

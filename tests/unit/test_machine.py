@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.do import machine
-from tfdock.model import LocalGpu
+from tfdock.types import LocalGpu
 
 MIB, GIB = 1 << 20, 1 << 30
 NEW = ("name", "compute_cap", "driver_version", "memory.total")

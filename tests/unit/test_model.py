@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.model import Capability, ImageRef, Version
+from tfdock.types import Capability, ImageRef, Version
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 

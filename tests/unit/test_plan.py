@@ -21,9 +21,9 @@ from tfdock.decide.plan import (
 from tfdock.decide.render import BuildContext
 from tfdock.decide.resolve import Resolution
 from tfdock.errors import Incompatible
-from tfdock.model import ImageRef, Machine, Source
 from tfdock.read.amounts import parse_bytes, parse_seconds
 from tfdock.read.profile import Verify
+from tfdock.types import ImageRef, Machine, Source
 
 from .desk import GIB, Desk
 

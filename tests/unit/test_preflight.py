@@ -12,8 +12,8 @@ from tfdock.decide.fits import toolkit_floor
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.preflight import FAILED, OK, SKIPPED, WARNING, Check
 from tfdock.errors import ExitCode
-from tfdock.model import Host, LocalGpu, Machine, Place, Version
 from tfdock.read.knowledge import KnowledgeBase
+from tfdock.types import Host, LocalGpu, Machine, Place, Version
 
 from .desk import GIB, MADE_UP_TABLES, Desk
 

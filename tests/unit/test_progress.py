@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from tfdock.do import events
-from tfdock.model import BuildId
+from tfdock import events
 from tfdock.talk.progress import Going, PlainProgress, Tally, TerminalProgress
+from tfdock.types import BuildId
 
 ONE, OTHER = BuildId("tf9-one"), BuildId("tf9-other")
 

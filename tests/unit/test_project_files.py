@@ -23,8 +23,8 @@ from tfdock.do.project_files import MOST_PATCH, Project
 from tfdock.do.settings import Settings
 from tfdock.do.source import context_archive, tree_hash
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.model import Machine
 from tfdock.talk.app import app
+from tfdock.types import Machine
 
 PATCH = b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
 BASE = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\naccelerator: cpu\n'

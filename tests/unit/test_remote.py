@@ -27,9 +27,9 @@ from tfdock.do.remote import relay
 from tfdock.do.remote.relay_grpc import capabilities
 from tfdock.do.settings import Settings, load
 from tfdock.errors import ProfileError, TfdockError
-from tfdock.model import Endpoint, Remote
 from tfdock.read import profile as profiles
 from tfdock.read.endpoint import parse
+from tfdock.types import Endpoint, Remote
 
 from .desk import Desk
 

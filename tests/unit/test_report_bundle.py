@@ -28,8 +28,8 @@ from tfdock.do.papers import Papers, written
 from tfdock.do.prepare import Prepared, Preparer
 from tfdock.do.settings import Settings
 from tfdock.errors import BuildFailed, Problem
-from tfdock.model import Machine
 from tfdock.talk.app import app
+from tfdock.types import Machine
 
 RUN = "20261121-104600-3fa9c1"
 LOG = b"""=== tfdock: compile of x ===

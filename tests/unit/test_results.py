@@ -23,7 +23,7 @@ from tfdock.do.engine.carrier import Carrier
 from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.results import from_archive, from_folder
 from tfdock.errors import EngineError, TfdockError
-from tfdock.model import Expected, Mount
+from tfdock.types import Expected, Mount
 
 IMAGE = "registry.example/base:1"
 SECRET = b"a file of the user\n"

@@ -44,7 +44,7 @@ from tfdock.inspect import archive, simple_index, wheel_image
 from tfdock.inspect.facts import Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.oci import Descriptor
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 from . import golden
 from .small_wheels import NAME, inspection_of, wheel_of

@@ -27,11 +27,11 @@ from tfdock.errors import ProfileError
 from tfdock.inspect.facts import Containers, GpuCode, Images, Library, merged
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.wheel import WheelFacts, WheelMetadata
-from tfdock.model import Host, LocalGpu
 from tfdock.read.knowledge import Gpu, KnowledgeBase
 from tfdock.talk import gpus
 from tfdock.talk.console import Style
 from tfdock.talk.gpus import answer, gpu_json, reasons
+from tfdock.types import Host, LocalGpu
 
 from .desk import Desk
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.sizing import usable
 from tfdock.do.several import Ledger, side_by_side
-from tfdock.model import BuildId, Machine
+from tfdock.types import BuildId, Machine
 
 from .desk import GIB, Desk
 

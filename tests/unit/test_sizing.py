@@ -21,8 +21,8 @@ from tfdock.decide.sizing import (
     least_memory,
     usable,
 )
-from tfdock.model import Machine
 from tfdock.read.knowledge import Cost
+from tfdock.types import Machine
 
 from .desk import Desk
 

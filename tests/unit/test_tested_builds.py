@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tfdock.decide.archives import archives_of
-from tfdock.model import Version
+from tfdock.types import Version
 
 from .desk import Desk
 

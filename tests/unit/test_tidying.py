@@ -24,7 +24,7 @@ from tfdock.do.steps import ready
 from tfdock.do.wheelhouse.leftovers import half_written
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import BuildFailed, EngineLost, Problem, ProfileError
-from tfdock.model import BuildId
+from tfdock.types import BuildId
 
 USER = 1234
 RUN = "20261121-104600-3fa9c1"

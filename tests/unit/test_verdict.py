@@ -20,7 +20,7 @@ from tfdock.inspect.verdict import (
     runs_gfx,
     together,
 )
-from tfdock.model import Capability
+from tfdock.types import Capability
 
 EMBEDDED = ("5.3", "6.2", "7.2", "8.7", "10.1", "11.0")
 OFFICIAL_2_18 = ("sm_60", "sm_70", "sm_80", "sm_89", "compute_90")

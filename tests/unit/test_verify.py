@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import InvalidRequirement
 
+from tfdock import events
 from tfdock.decide.trial import GPU, RUN
-from tfdock.do import assets, events
+from tfdock.do import assets
 from tfdock.do.engine import ContainerSpec, ImageInfo
 from tfdock.do.engine.fake import FakeEngine, FakeRun
 from tfdock.do.settings import Settings

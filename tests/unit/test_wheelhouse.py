@@ -25,8 +25,8 @@ from tfdock.do.wheelhouse import coverage, pruning
 from tfdock.do.wheelhouse.index import WheelIndex
 from tfdock.do.workspace import PULLED, Wheelhouse, write_atomically
 from tfdock.errors import Locked, WheelRefused
-from tfdock.model import BuildId
 from tfdock.talk.app import app
+from tfdock.types import BuildId
 
 from . import houses, small_wheels
 from .test_simple_index import contents, named

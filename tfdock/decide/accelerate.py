@@ -18,9 +18,9 @@ from tfdock.decide.rules import (
     Wanted,
     release_uses_the_target,
 )
-from tfdock.model import TARGET_FIELDS, Version
 from tfdock.read.knowledge import Accelerator, Gpu, Release, Support
 from tfdock.read.profile import HostCompiler
+from tfdock.types import TARGET_FIELDS, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,6 @@ from tfdock.decide.resolve import Resolution, resolve
 from tfdock.decide.rules import judge
 from tfdock.decide.serving import Service, serve
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.model import Capability, Version
 from tfdock.read import profile as profiles
 from tfdock.read.knowledge import (
     Accelerator,
@@ -37,6 +36,7 @@ from tfdock.read.knowledge import (
     Release,
     Support,
 )
+from tfdock.types import Capability, Version
 
 _FILE = "advice.yaml"
 _COMMENT_COLUMNS = 78

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfdock.model import Version
 from tfdock.read.knowledge import Archive, Image, KnowledgeBase
+from tfdock.types import Version
 
 
 def archives_of(knowledge: KnowledgeBase, image: Image, components: Mapping[str, str]) -> tuple[Archive, ...] | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from tfdock.inspect.action_cache import EMPTY
 from tfdock.inspect.cache_layers import Layers, Pack, Shelf
 from tfdock.inspect.packs import PACK_ENTRIES, PACK_SIZE, Contents, Entry, in_order
-from tfdock.model import Digest
+from tfdock.types import Digest
 
 STALE = 20
 MOST_PACKS = 32

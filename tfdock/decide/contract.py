@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.model import Version
 from tfdock.read.knowledge import KnowledgeBase, Release, in_range
+from tfdock.types import Version
 
 
 class MissingFact(Exception):

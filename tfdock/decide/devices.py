@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfdock.errors import Problem
-from tfdock.model import Capability, LocalGpu
 from tfdock.read.knowledge import Architecture, Gpu, KnowledgeBase
+from tfdock.types import Capability, LocalGpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

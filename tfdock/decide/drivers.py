@@ -10,8 +10,8 @@ from tfdock.decide.evidence import Evidence
 from tfdock.decide.fits import own_driver, toolkit_floor, toolkit_of_ptx
 from tfdock.inspect.facts import GpuCode, isa_order
 from tfdock.inspect.verdict import Verdict
-from tfdock.model import Host, Version
 from tfdock.read.knowledge import Accelerator, Gpu, KnowledgeBase
+from tfdock.types import Host, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

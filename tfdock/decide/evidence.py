@@ -14,7 +14,6 @@ from tfdock.inspect.facts import Containers, GpuCode, Images, Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.requirements import Wanted, wanted
 from tfdock.inspect.verdict import code_of
-from tfdock.model import Capability, Version
 from tfdock.read.knowledge import (
     Accelerator,
     Companion,
@@ -25,6 +24,7 @@ from tfdock.read.knowledge import (
     Support,
     in_range,
 )
+from tfdock.types import Capability, Version
 
 OFFICIAL_MACHINE = "x86_64"
 """The kind of machine that official wheels with GPU code are for."""

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from tfdock.decide.archives import archives_of
 from tfdock.decide.contract import applies
-from tfdock.model import Capability, Version
 from tfdock.read.knowledge import Accelerator, Companion, Image, KnowledgeBase, Library, Release, Toolkit
+from tfdock.types import Capability, Version
 
 
 def same_minor(one: str, other: str) -> bool:

@@ -18,7 +18,7 @@ from tfdock.inspect.wheel_image import (
     moving_tag,
     release_of,
 )
-from tfdock.model import Version
+from tfdock.types import Version
 
 Content = WheelImage | ImageIndex
 

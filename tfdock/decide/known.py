@@ -27,8 +27,8 @@ from tfdock.decide.fits import (
 from tfdock.decide.rules import judge
 from tfdock.errors import Problem, ProfileError
 from tfdock.inspect.verdict import Runs
-from tfdock.model import Version
 from tfdock.read.knowledge import Accelerator, KnowledgeBase, Release, Support, Toolkit
+from tfdock.types import Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

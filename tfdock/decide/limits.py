@@ -15,8 +15,8 @@ from tfdock.inspect import verdict
 from tfdock.inspect.facts import Containers, GpuCode, merged
 from tfdock.inspect.requirements import Wanted
 from tfdock.inspect.verdict import Part, Together, Verdict
-from tfdock.model import Capability, Host, Version
 from tfdock.read.knowledge import Accelerator, Companion, Gpu, KnowledgeBase, Library, RuntimeCompiler, Toolkit
+from tfdock.types import Capability, Host, Version
 
 
 def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, held: Containers) -> Verdict | None:

@@ -15,9 +15,9 @@ from tfdock.decide.plan import BuildPlan
 from tfdock.decide.resolve import Resolution
 from tfdock.decide.tools import NATIVE
 from tfdock.errors import BuildFailed, Problem, ProfileError
-from tfdock.model import Choice, ImageRef
 from tfdock.read import yamldoc
 from tfdock.read.knowledge import KnowledgeBase
+from tfdock.types import Choice, ImageRef
 
 SCHEMA = 1
 KINDS = ("base", "source", "bazel", "package", "requirement", "redistributable", "toolchain")

@@ -17,9 +17,9 @@ from tfdock.decide.resolve import Resolution
 from tfdock.decide.sizing import GIB, MIB, Resources, more_memory
 from tfdock.decide.ways import Change, changed, said
 from tfdock.errors import Way
-from tfdock.model import TARGET_FIELDS, Version
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.read.profile import Profile
+from tfdock.types import TARGET_FIELDS, Version
 
 if TYPE_CHECKING:
     from tfdock.read.failures import Failure

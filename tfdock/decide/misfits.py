@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tfdock.decide import mending
-from tfdock.model import Version
+from tfdock.types import Version
 
 if TYPE_CHECKING:
     from tfdock.decide.mending import Context

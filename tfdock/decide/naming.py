@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tfdock.model import BuildId, Source, Version
+from tfdock.types import BuildId, Source, Version
 
 MAX_NAME = 128
 """What an image tag may hold; a file name holds 255 bytes."""

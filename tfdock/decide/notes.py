@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tfdock.errors import Incompatible, Problem
-from tfdock.model import Choice
 from tfdock.read.yamldoc import Node
+from tfdock.types import Choice
 
 
 class Refused(Exception):

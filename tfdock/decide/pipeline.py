@@ -21,10 +21,10 @@ from tfdock.decide.pinned import unpinned
 from tfdock.decide.render import from_template
 from tfdock.decide.shards import GITHUB_JOBS, Job
 from tfdock.errors import Problem
-from tfdock.model import ImageRef
 from tfdock.read.amounts import parse_seconds
 from tfdock.read.knowledge import CiAction
 from tfdock.read.matrix import Ci, Matrix
+from tfdock.types import ImageRef
 
 Service = Literal["github", "gitlab"]
 State = Literal["fresh", "missing", "stale", "edited", "another", "foreign"]

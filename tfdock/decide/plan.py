@@ -16,10 +16,10 @@ from tfdock.decide.resolve import Resolution
 from tfdock.decide.sizing import MIB, Resources, size
 from tfdock.decide.trust import IN_RELEASE, RELEASE, Domain, trust_domain
 from tfdock.decide.trust import as_json as trust_json
-from tfdock.model import NOWHERE, BuildId, Expected, Machine, Mount, Remote
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.read.profile import Profile
 from tfdock.read.profile import Resources as Asked
+from tfdock.types import NOWHERE, BuildId, Expected, Machine, Mount, Remote
 
 FINGERPRINT_SCHEMA = 1
 EPOCH = 315532800

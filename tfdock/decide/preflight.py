@@ -17,8 +17,8 @@ from tfdock.decide.rules import judge
 from tfdock.decide.sizing import GIB, LEAST_HEAP, MIB, Resources, least_memory
 from tfdock.errors import ExitCode, Problem
 from tfdock.inspect import verdict
-from tfdock.model import Capability, Host, LocalGpu, Machine, Place, Version
 from tfdock.read.knowledge import KnowledgeBase
+from tfdock.types import Capability, Host, LocalGpu, Machine, Place, Version
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from tfdock.decide.tools import NATIVE_SHARED, OF_OTHER_CPUS
 from tfdock.errors import Incompatible, Problem, one_of
-from tfdock.model import Endpoint, Remote
 from tfdock.read.endpoint import parse
 from tfdock.read.profile import Cache
+from tfdock.types import Endpoint, Remote
 
 FOLDER = "/tf/remote"
 """Where the run's folder with the sockets and the forwarder is in the container, which cannot write to it."""

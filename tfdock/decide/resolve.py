@@ -28,10 +28,10 @@ from tfdock.decide.tools import (
 )
 from tfdock.decide.ways import ways_out
 from tfdock.errors import Incompatible, Problem, Way, one_of
-from tfdock.model import BuildId, Choice, ImageRef, Source, Version
 from tfdock.read.knowledge import Accelerator, Archive, Image, Interpreter, KnowledgeBase, Release
 from tfdock.read.profile import Debug, HostCompiler, Profile, Verify
 from tfdock.read.yamldoc import Node
+from tfdock.types import BuildId, Choice, ImageRef, Source, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ from tfdock.decide.fits import (
 )
 from tfdock.decide.notes import Finding, prevented, sentences
 from tfdock.inspect import verdict
-from tfdock.model import Capability, Version
 from tfdock.read.knowledge import Accelerator, Gpu, KnowledgeBase, Library, Release, Support, Toolkit
+from tfdock.types import Capability, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from tfdock.decide.serving import built_with
 from tfdock.decide.trial import accelerator_of, opened_libraries, release_of
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.requirements import wanted
-from tfdock.model import ImageRef
 from tfdock.read.knowledge import KnowledgeBase, RuntimeLibrary, RuntimeToolkit, in_range
+from tfdock.types import ImageRef
 
 FOLDER = "/opt/tensorflow"
 """Where everything is installed."""

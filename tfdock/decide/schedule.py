@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.sizing import Resources, least_memory, share, usable
-from tfdock.model import Machine
+from tfdock.types import Machine
 
 _CORES_A_BUILD = 4
 """With fewer cores a build gains more from each than from company."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from tfdock.errors import Incompatible, Problem, Way, one_of
-from tfdock.model import Machine
 from tfdock.read.amounts import parse_bytes, parse_seconds
 from tfdock.read.knowledge import Cost
 from tfdock.read.profile import Resources as Asked
+from tfdock.types import Machine
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -10,8 +10,8 @@ from tfdock.decide.contract import applies, holds
 from tfdock.decide.fits import same_minor
 from tfdock.decide.notes import prevented, sentences
 from tfdock.decide.question import Question
-from tfdock.model import Version
 from tfdock.read.knowledge import Config, KnowledgeBase, PackagedCompiler, Release
+from tfdock.types import Version
 
 NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
 """An option that means the CPU of whoever builds: the code depends on the machine, even where it is only tuned."""

@@ -14,8 +14,8 @@ from tfdock.inspect.facts import merged
 from tfdock.inspect.identity import normal_version
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.verdict import runs
-from tfdock.model import Capability, ImageRef, Version
 from tfdock.read.knowledge import Accelerator, KnowledgeBase, Probe, RuntimeLibrary, in_range
+from tfdock.types import Capability, ImageRef, Version
 
 RUN = (
     "install", "dependencies", "import", "build-info", "op", "gradient", "xla", "libraries", "gpu-devices",

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfdock.model import NOWHERE, ImageRef, Remote
 from tfdock.read.endpoint import parse
+from tfdock.types import NOWHERE, ImageRef, Remote
 
 if TYPE_CHECKING:
     from tfdock.decide.resolve import Resolution

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from tfdock.decide.devices import bare_gpu, embedded_targets, find_gpu, is_target, matching, sorted_targets
 from tfdock.decide.fits import exact_target
 from tfdock.errors import Problem, Way
-from tfdock.model import TARGET_FIELDS, Capability, Version
 from tfdock.read.knowledge import Accelerator, KnowledgeBase, Release, Support
 from tfdock.read.profile import HostCompiler, Profile
+from tfdock.types import TARGET_FIELDS, Capability, Version
 
 if TYPE_CHECKING:
     from tfdock.decide.resolve import Resolution

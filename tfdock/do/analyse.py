@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tfdock import events
 from tfdock.decide.naming import source_identity
-from tfdock.do import events, journal
+from tfdock.do import journal
 from tfdock.do.beneath import remove_folder
 from tfdock.do.failures import make_folder
 from tfdock.do.matrix import Cell, Cells

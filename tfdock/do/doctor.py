@@ -24,8 +24,8 @@ from tfdock.errors import (
     TfdockError,
     combined_exit_code,
 )
-from tfdock.model import Host, Place
 from tfdock.read.knowledge import Accelerator, KnowledgeBase
+from tfdock.types import Host, Place
 
 if TYPE_CHECKING:
     from tfdock.do.engine import Engine, EngineInfo

@@ -22,7 +22,7 @@ from tfdock.inspect import bazel_spawns
 from tfdock.inspect.bazel_events import Build, Figures, read_events, read_output
 from tfdock.inspect.bazel_profile import Profile, read_profile
 from tfdock.inspect.bazel_spawns import Spawns
-from tfdock.model import BuildId
+from tfdock.types import BuildId
 
 _SLOWEST = 10
 _PIECE = 1 << 20

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfdock.model import Host, LocalGpu, Machine, Place
+from tfdock.types import Host, LocalGpu, Machine, Place
 
 if TYPE_CHECKING:
     from tfdock.do.engine import EngineInfo

@@ -17,8 +17,8 @@ from tfdock.do.beneath import Beneath
 from tfdock.do.prepare import Preparer
 from tfdock.do.settings import Settings
 from tfdock.errors import Problem, ProfileError
-from tfdock.model import Machine
 from tfdock.read import yamldoc
+from tfdock.types import Machine
 
 _TIMEOUT = 300.0
 """Seconds for one question to git, which reads all files of a commit."""

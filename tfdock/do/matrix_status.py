@@ -10,7 +10,7 @@ from tfdock.do.images import finding
 from tfdock.do.matrix import Cell, Cells
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Interrupted, NetworkError, Problem, TfdockError
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 _AT_ONCE = 8
 """Questions to registries under way at a time."""

@@ -24,12 +24,12 @@ from tfdock.do.project_files import Project, located
 from tfdock.do.settings import Settings
 from tfdock.do.source import read_local
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.model import Machine
 from tfdock.read import profile as profiles
 from tfdock.read.endpoint import parse
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.read.profile import Profile
 from tfdock.read.yamldoc import Node, shown
+from tfdock.types import Machine
 
 if TYPE_CHECKING:
     from tfdock.decide.lock import LockFile

@@ -24,7 +24,7 @@ from tfdock.do.beneath import Beneath, NotPlain, TooMany, has_holes, remove_fold
 from tfdock.do.engine.archives import Body
 from tfdock.do.failures import make_folder
 from tfdock.errors import BuildFailed, EngineError, Problem
-from tfdock.model import Expected, Mount
+from tfdock.types import Expected, Mount
 
 _PIECE = 1 << 20
 _MOST = 100_000

@@ -15,9 +15,9 @@ import platformdirs
 
 from tfdock.do.texts import read_text
 from tfdock.errors import Problem, ProfileError
-from tfdock.model import Endpoint, ImageRef, Machine, Remote
 from tfdock.read import endpoint, yamldoc
 from tfdock.read.amounts import MEMORY, parse_bytes
+from tfdock.types import Endpoint, ImageRef, Machine, Remote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.schedule import Share, next_share, within
 from tfdock.decide.sizing import Resources
-from tfdock.model import BuildId, Machine
+from tfdock.types import BuildId, Machine
 
 _T = TypeVar("_T")
 _LOOK = 0.2

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import BinaryIO, Protocol, TypeVar
 
-from tfdock.do import events, journal
+from tfdock import events
+from tfdock.do import journal
 from tfdock.do.engine import ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo, Output
 from tfdock.do.engine.carrier import Carrier
 from tfdock.do.room import Room

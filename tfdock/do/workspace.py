@@ -29,7 +29,7 @@ import filelock
 from tfdock.decide.trust import recorded, replaces, stands_for
 from tfdock.errors import Locked, Problem, WheelRefused
 from tfdock.inspect.build_record import MOST
-from tfdock.model import BuildId
+from tfdock.types import BuildId
 
 if TYPE_CHECKING:
     from tfdock.decide.plan import BuildPlan

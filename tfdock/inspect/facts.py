@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tfdock.model import Capability
+from tfdock.types import Capability
 
 Kind = Literal["sass", "ptx", "amdgpu", "unknown"]
 """Of a code image; `unknown`: of a kind that no public tool can name, counted so that it is not passed over."""

@@ -24,7 +24,7 @@ import zstandard
 from tfdock.inspect import elf
 from tfdock.inspect.facts import Kind, Packing
 from tfdock.inspect.stream import Program, Take
-from tfdock.model import Capability
+from tfdock.types import Capability
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 """With the version and the length that every known header has: a longer needle is seldom found by chance."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tfdock.inspect.facts import Containers, Library
-from tfdock.model import Capability
+from tfdock.types import Capability
 
 Runs = Literal["native", "native-same-major", "ptx-jit", "no"]
 """Best first."""

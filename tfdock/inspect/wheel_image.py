@@ -31,7 +31,7 @@ from tfdock.inspect.oci import INDEX, MANIFEST, Descriptor, Manifest, canonical,
 from tfdock.inspect.plain_tar import BLOCK
 from tfdock.inspect.simple_index import METADATA_SUFFIX, Listed
 from tfdock.inspect.wheel_labels import CREATED, labels
-from tfdock.model import Digest, Version
+from tfdock.types import Digest, Version
 
 ARTIFACT_TYPE = "application/vnd.tfdock.wheels.v1"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"

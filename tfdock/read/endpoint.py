@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tfdock.model import Endpoint
+from tfdock.types import Endpoint
 
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
 _PORT = r"[1-9]\d{0,4}"

@@ -21,8 +21,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.model import TARGET_FIELDS, Capability, ImageRef, Version
 from tfdock.read import yamldoc
+from tfdock.types import TARGET_FIELDS, Capability, ImageRef, Version
 
 if TYPE_CHECKING:
     from tfdock.read.failures import Failure

@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.model import ImageRef
 from tfdock.read import profile as profiles
 from tfdock.read import yamldoc
 from tfdock.read.profile import Duration, ListOf, Path_, Pattern, Profile, Record, no_control_characters, wrong
 from tfdock.read.yamldoc import Node
+from tfdock.types import ImageRef
 
 _NOT_A_FIELD = ("schema", "extends")
 """Of a profile's fields, those that say nothing of the wheel: what a matrix starts from is its `base`."""

@@ -27,9 +27,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.model import TARGET_FIELDS, ImageRef
 from tfdock.read import endpoint, yamldoc
 from tfdock.read.amounts import DURATION, MEMORY
+from tfdock.types import TARGET_FIELDS, ImageRef
 
 MAX_EXTENDS = 8
 """How many profiles may extend one another."""

@@ -17,8 +17,8 @@ from tfdock.talk.app import preparer_for
 if TYPE_CHECKING:
     from tfdock.decide.diagnosis import Diagnosis
     from tfdock.do.build import Builder, BuildResult
-    from tfdock.do.events import Listener
     from tfdock.do.prepare import Prepared
+    from tfdock.events import Listener
     from tfdock.talk.progress import Progress
 
 Result = dict[str, Any]

@@ -11,9 +11,9 @@ from tfdock.talk.console import clean
 
 if TYPE_CHECKING:
     from tfdock.decide.serving import LibraryService, Service
-    from tfdock.model import Host
     from tfdock.read.knowledge import Estimate, Gpu, KnowledgeBase
     from tfdock.talk.console import Style
+    from tfdock.types import Host
 
 ASIDE = " " * 5
 """What a fix or a reason is continued after."""

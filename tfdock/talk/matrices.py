@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tfdock.do.prepare import Prepared, Preparer
     from tfdock.do.settings import Settings
     from tfdock.do.workspace import Wheelhouse
-    from tfdock.model import ImageRef
     from tfdock.talk.builds import Building, Result
+    from tfdock.types import ImageRef
 
 FILES = {"report.json": matrix_report.as_json, "report.html": matrix_report.page, "junit.xml": matrix_report.junit}
 """The files of a report, and what writes each."""

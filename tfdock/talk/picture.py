@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 
 from tfdock.decide.coverage import WORDS
 from tfdock.inspect.verdict import Runs, Verdict, runs, runs_gfx
-from tfdock.model import Capability
 from tfdock.talk import console
+from tfdock.types import Capability
 
 Shape = Literal["square", "diamond"]
 

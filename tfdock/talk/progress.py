@@ -9,8 +9,8 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from tfdock import events
 from tfdock.decide.estimate import remaining
-from tfdock.do import events
 from tfdock.talk.console import Style, clean, colour_wanted, duration, redraws, say, wrapped
 
 if TYPE_CHECKING:

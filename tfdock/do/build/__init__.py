@@ -10,11 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
+from tfdock import events
 from tfdock.decide.estimate import expectation
 from tfdock.decide.lock import LockFile, Pin
 from tfdock.decide.plan import BuildPlan, with_resources
 from tfdock.decide.sizing import Resources, size
-from tfdock.do import events, journal
+from tfdock.do import journal
 from tfdock.do.build import compiling, image, publishing
 from tfdock.do.build.run import Run
 from tfdock.do.cache import CacheFolder
@@ -28,7 +29,7 @@ from tfdock.do.steps import Steps, ready
 from tfdock.do.watch import Limit, Stop
 from tfdock.do.workspace import Wheelhouse, make_private
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
-from tfdock.model import Machine
+from tfdock.types import Machine
 
 if TYPE_CHECKING:
     from tfdock.do.offline import Given

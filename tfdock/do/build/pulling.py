@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tfdock import events
 from tfdock.decide.lock import LockFile
 from tfdock.decide.plan import BuildPlan
-from tfdock.do import events
 from tfdock.do.images import finding
 from tfdock.do.images.pulling import Pulled, Pulling
 from tfdock.do.images.stored import StoredImage

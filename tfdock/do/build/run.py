@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tfdock import events
 from tfdock.decide.estimate import Expectation
 from tfdock.decide.lock import LockFile, Pin
 from tfdock.decide.plan import (
@@ -21,13 +22,12 @@ from tfdock.decide.plan import (
     BuildPlan,
     Phase,
 )
-from tfdock.do import events
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, Engine
 from tfdock.do.failures import Failures
 from tfdock.do.results import RunFolders, make_sources
 from tfdock.do.steps import Steps
 from tfdock.errors import EngineError, Interrupted, NetworkError, Problem, TfdockError
-from tfdock.model import Expected, Mount
+from tfdock.types import Expected, Mount
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder

@@ -27,7 +27,7 @@ from tfdock.do.registry import web
 from tfdock.do.watch import Stop
 from tfdock.errors import Locked, NetworkError, Problem
 from tfdock.inspect.cache_layers import Layers, Shelf
-from tfdock.model import Digest
+from tfdock.types import Digest
 
 _TRIES = 8
 """Times that another pusher may be quicker."""

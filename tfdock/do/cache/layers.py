@@ -17,7 +17,7 @@ from tfdock.inspect import oci, packs
 from tfdock.inspect.cache_layers import CONFIG_TYPE, MOST_CONFIG, Layers, Pack, is_cache
 from tfdock.inspect.oci import Descriptor, Malformed, Manifest
 from tfdock.inspect.packs import CONTENTS_TYPE, PACK_TYPE, Contents, Entry
-from tfdock.model import Digest, ImageRef
+from tfdock.types import Digest, ImageRef
 
 _MOST_ENTRIES = 2_000_000
 """In all tables together; a build of TensorFlow leaves some hundred thousand."""

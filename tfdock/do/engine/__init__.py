@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tfdock.model import Digest, Mount
+from tfdock.types import Digest, Mount
 
 RUN_LABEL = "io.tfdock.run"
 """Label of every container of a run; its value is the run id."""

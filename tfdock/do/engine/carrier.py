@@ -17,7 +17,7 @@ from tfdock.decide.plan import EPOCH
 from tfdock.do import results
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Problem
-from tfdock.model import Mount
+from tfdock.types import Mount
 
 CACHE_LABEL = "io.tfdock.cache"
 """Label of the volumes that all runs share; its value is what they hold."""

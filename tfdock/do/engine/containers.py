@@ -15,7 +15,7 @@ from docker.types import Mount as DockerMount
 
 from tfdock.do.engine import ContainerSpec, ContainerState, ImageInfo
 from tfdock.do.engine.address import Address
-from tfdock.model import Mount
+from tfdock.types import Mount
 
 _OPEN_FILES = 65536
 

@@ -72,7 +72,7 @@ from tfdock.errors import (
     Problem,
     TfdockError,
 )
-from tfdock.model import Digest
+from tfdock.types import Digest
 
 T = TypeVar("T")
 

@@ -41,7 +41,7 @@ from tfdock.errors import (
     Problem,
     TfdockError,
 )
-from tfdock.model import Digest
+from tfdock.types import Digest
 
 _SIGNALS = {"INT": 130, "TERM": 143, "KILL": 137}
 

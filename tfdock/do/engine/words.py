@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tfdock.errors import BuildFailed, DiskFull, EngineError, NetworkError, Problem, TfdockError
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 
 @dataclass(frozen=True, slots=True)

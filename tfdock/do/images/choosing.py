@@ -22,7 +22,7 @@ from tfdock.inspect.build_record import BUILD_ID, read_record, verified
 from tfdock.inspect.defects import WheelError
 from tfdock.inspect.oci import Descriptor, Malformed
 from tfdock.inspect.wheel_image import ImageBuild, ImageWheel, moving_tag
-from tfdock.model import BuildId
+from tfdock.types import BuildId
 
 
 @dataclass

@@ -14,7 +14,7 @@ from tfdock.do.images.stored import StoredImage, stored
 from tfdock.errors import Incompatible, NetworkError, Problem
 from tfdock.inspect.wheel_image import fingerprint_tag
 from tfdock.inspect.wheel_image_read import FoundBuild, machine_platform
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 
 def here() -> str:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from tfdock.inspect import simple_index
 from tfdock.inspect.oci import Descriptor
 from tfdock.inspect.wheel_image import LAYER_TYPE, ImageWheel, frame
-from tfdock.model import Digest
+from tfdock.types import Digest
 
 _BLOCK = 1 << 20
 

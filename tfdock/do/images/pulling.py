@@ -30,7 +30,7 @@ from tfdock.inspect.oci import Malformed
 from tfdock.inspect.wheel import WheelFacts, read_wheel
 from tfdock.inspect.wheel_image import frame
 from tfdock.inspect.wheel_image_read import FoundBuild, FoundWheel, wheel_bytes
-from tfdock.model import BuildId
+from tfdock.types import BuildId
 
 _BLOCK = 1 << 20
 _ROOM = 64 << 20

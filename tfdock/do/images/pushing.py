@@ -14,7 +14,7 @@ from tfdock.errors import Problem, ProfileError
 from tfdock.inspect.oci import Descriptor
 from tfdock.inspect.wheel_image import ImageWheel
 from tfdock.inspect.wheel_image_read import says_wheels
-from tfdock.model import Digest
+from tfdock.types import Digest
 
 _SAID = 10.0
 """Seconds between two words about one wheel."""

@@ -46,8 +46,8 @@ from tfdock.inspect.identity import constraints, runs_on_python
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.wheel_image_read import says_wheels
 from tfdock.inspect.wheel_labels import STANDARD, labels
-from tfdock.model import Digest, ImageRef
 from tfdock.read.knowledge import KnowledgeBase
+from tfdock.types import Digest, ImageRef
 
 _PYTHON = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}")
 """What may be called so in a script and in a path, whoever wrote the record."""

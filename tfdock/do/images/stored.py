@@ -13,7 +13,7 @@ from tfdock.inspect import oci, wheel_image_read
 from tfdock.inspect.oci import Descriptor, Malformed, Manifest
 from tfdock.inspect.wheel_image import MOST_PAPERS
 from tfdock.inspect.wheel_image_read import FoundBuild, Labelled
-from tfdock.model import Digest, ImageRef
+from tfdock.types import Digest, ImageRef
 
 _INDEXES = (oci.INDEX, oci.DOCKER_LIST)
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfdock import events
 from tfdock.decide.trial import trial
-from tfdock.do import assets, events
+from tfdock.do import assets
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.do.verify.bench import Bench
 from tfdock.do.verify.lab import HERE, Lab, ended, handed

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement
 
+from tfdock import events
 from tfdock.decide import lock as locks
 from tfdock.decide.lock import LockFile
 from tfdock.decide.plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
 from tfdock.decide.trial import is_known_runtime, limits_for, limits_of
-from tfdock.do import assets, events, journal, papers
+from tfdock.do import assets, journal, papers
 from tfdock.do.engine import ContainerSpec
 from tfdock.do.failures import file_error
 from tfdock.do.lock import gathered, prepare_locked
@@ -33,7 +34,7 @@ from tfdock.do.verify.lab import fetched_dependencies, requirements
 from tfdock.do.wheels import inspected
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.inspect import bundle
-from tfdock.model import Expected
+from tfdock.types import Expected
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock import __version__
+from tfdock import __version__, events
 from tfdock.decide.plan import DOWNLOADS
-from tfdock.do import events
 from tfdock.do.build.run import came_back
 from tfdock.do.engine import Cancel, ImageInfo, Output
 from tfdock.do.machine import free_disk
@@ -23,7 +22,7 @@ from tfdock.do.workspace import file_sha256
 from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockError
 from tfdock.inspect import bundle
 from tfdock.inspect.bundle import Build, Image, Index, Runtime, Texts, Wheels
-from tfdock.model import BuildId
+from tfdock.types import BuildId
 
 REPOSITORY = "repository"
 """The folder of a bundle's downloads, which containers write to."""

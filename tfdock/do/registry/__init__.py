@@ -18,7 +18,7 @@ from tfdock.do.registry import web
 from tfdock.do.registry.oci import Repository
 from tfdock.do.registry.web import TROUBLE, Strange
 from tfdock.errors import NetworkError, Problem
-from tfdock.model import ImageRef
+from tfdock.types import ImageRef
 
 _WHOLE = 120.0
 """Seconds for a whole question: a server that sends a byte now and then is never silent."""

@@ -19,7 +19,7 @@ from tfdock.do.registry.web import TROUBLE, Broken, Strange
 from tfdock.errors import DamagedContent, Problem
 from tfdock.inspect import oci
 from tfdock.inspect.oci import Descriptor
-from tfdock.model import Digest
+from tfdock.types import Digest
 
 _READ = 1 << 18
 _PROGRESS = 1 << 20

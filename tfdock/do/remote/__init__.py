@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfdock.do import assets, events
+from tfdock import events
+from tfdock.do import assets
 from tfdock.do.failures import make_folder
 from tfdock.do.remote import relay
 from tfdock.do.settings import Settings
 from tfdock.errors import EngineError, NetworkError, Problem, TfdockError
-from tfdock.model import Endpoint, Remote
+from tfdock.types import Endpoint, Remote
 
 VARIABLE = "TFDOCK_REMOTE_HEADER"
 """Credentials: lines `Name: value`, for the endpoints that this machine's settings name and no others."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfdock.model import Endpoint
+from tfdock.types import Endpoint
 
 CONNECTIONS = 128
 """At once for each endpoint; Bazel makes 100. More would take this process's open files."""

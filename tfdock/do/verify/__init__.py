@@ -33,8 +33,8 @@ from tfdock.inspect.defects import WheelError
 from tfdock.inspect.facts import GpuCode, merged
 from tfdock.inspect.identity import runs_on_python
 from tfdock.inspect.inspection import Inspection
-from tfdock.model import ImageRef
 from tfdock.read.knowledge import KnowledgeBase
+from tfdock.types import ImageRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfdock import events
 from tfdock.decide.resolve import Resolution
-from tfdock.do import events, journal
+from tfdock.do import journal
 from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import Engine, EngineInfo
 from tfdock.do.failures import file_error, make_folder
@@ -23,7 +24,7 @@ from tfdock.errors import (
     ProfileError,
     TfdockError,
 )
-from tfdock.model import BuildId
+from tfdock.types import BuildId
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -27,7 +27,7 @@ from tfdock.errors import (
 )
 from tfdock.inspect import bazel
 from tfdock.inspect.logins import logins
-from tfdock.model import Expected, Mount
+from tfdock.types import Expected, Mount
 
 HERE = "/tfdock"
 """Where all that is ours lies in the containers."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from packaging.requirements import InvalidRequirement
 
+from tfdock import events
 from tfdock.decide.checks import Check
 from tfdock.decide.trial import (
     RUN,
@@ -25,7 +26,7 @@ from tfdock.decide.trial import (
     results_of,
     trial,
 )
-from tfdock.do import assets, events
+from tfdock.do import assets
 from tfdock.do.engine import EngineInfo, ImageInfo
 from tfdock.do.machine import gives_gpus
 from tfdock.do.verify.bench import Bench, Impossible, Wanted, impossible, unfit
@@ -47,8 +48,8 @@ from tfdock.errors import (
     NetworkError,
 )
 from tfdock.inspect.inspection import Inspection
-from tfdock.model import ImageRef, Mount
 from tfdock.read.knowledge import Accelerator, KnowledgeBase
+from tfdock.types import ImageRef, Mount
 
 _LONGEST = 1 << 16
 """Characters of a line with a result."""

@@ -18,7 +18,7 @@ from tfdock.errors import Problem
 from tfdock.inspect.archive import open_archive
 from tfdock.inspect.defects import WheelError
 from tfdock.inspect.inspection import build_info_of
-from tfdock.model import BuildId
+from tfdock.types import BuildId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from tfdock.do.wheelhouse.catalogue import Held, Recorded, records
 from tfdock.do.workspace import PULLED, Wheelhouse, kept_files
 from tfdock.errors import Locked
 from tfdock.inspect.simple_index import METADATA_SUFFIX
-from tfdock.model import BuildId
+from tfdock.types import BuildId
 
 _ABANDONED = 86400.0
 """Seconds after which a staging folder is nobody's, if no run that is known here has it."""

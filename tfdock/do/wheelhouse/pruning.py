@@ -28,7 +28,7 @@ from tfdock.do.wheelhouse.leftovers import (
 )
 from tfdock.do.workspace import Wheelhouse, file_sha256, make_private
 from tfdock.errors import Locked
-from tfdock.model import BuildId
+from tfdock.types import BuildId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

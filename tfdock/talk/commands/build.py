@@ -44,10 +44,10 @@ from tfdock.talk.matrices import Choice, build_matrix, check_matrix_options, tol
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
-    from tfdock.do.events import Listener
     from tfdock.do.prepare import Prepared, Preparer
     from tfdock.do.settings import Settings
     from tfdock.do.watch import Limit, Stop
+    from tfdock.events import Listener
     from tfdock.talk.progress import Progress
 
 

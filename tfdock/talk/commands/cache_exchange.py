@@ -11,7 +11,6 @@ import typer
 
 from tfdock.decide.trust import RELEASE, in_domains, split_key
 from tfdock.errors import Problem, ProfileError
-from tfdock.model import ImageRef
 from tfdock.talk import console
 from tfdock.talk.app import (
     AllowEndpoint,
@@ -26,6 +25,7 @@ from tfdock.talk.app import (
 )
 from tfdock.talk.commands.build import stoppable
 from tfdock.talk.commands.cache import group
+from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tfdock.do.cache.taking import Pulled
     from tfdock.do.settings import Settings
     from tfdock.do.watch import Stop
-    from tfdock.model import Digest
+    from tfdock.types import Digest
 
 Reference = Annotated[
     str,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tfdock.decide.plan import BuildPlan
     from tfdock.decide.preflight import Check
     from tfdock.do.prepare import Prepared, Preparer
-    from tfdock.model import Place
+    from tfdock.types import Place
 
 
 @app.command(epilog="Example: `tfdock check rtx3080 rocm`. Exit status: 0 fine, 2 malformed, 3 cannot work.")

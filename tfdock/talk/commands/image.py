@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.model import ImageRef
 from tfdock.talk import console
 from tfdock.talk.app import (
     AllowEndpoint,
@@ -29,6 +28,7 @@ from tfdock.talk.app import (
     settings_for,
 )
 from tfdock.talk.commands.build import stoppable
+from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
     from tfdock.decide.image_push import Shipment

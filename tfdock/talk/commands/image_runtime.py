@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.model import ImageRef
 from tfdock.talk import console
 from tfdock.talk.app import (
     AllowEndpoint,
@@ -29,6 +28,7 @@ from tfdock.talk.app import (
 )
 from tfdock.talk.commands.build import shown_progress, stoppable
 from tfdock.talk.commands.image import group
+from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
     from tfdock.do.images.runtime import Made, Wish

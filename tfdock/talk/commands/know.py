@@ -192,7 +192,7 @@ def releases(
 ) -> None:
     """List the TensorFlow releases that are known, or all that is known of one."""
     from tfdock.decide.known import release_named
-    from tfdock.model import Version
+    from tfdock.types import Version
 
     base = _knowledge(knowledge)
     rows = sorted(base.releases.values(), key=lambda row: Version(row.release))

@@ -78,7 +78,7 @@ def lock(
 
 
 def _locked(name: str, preparer: Preparer, builder: Builder) -> dict[str, Any]:
-    from tfdock.do import events
+    from tfdock import events
     from tfdock.do.lock import make
 
     made = make(name, preparer, builder, lambda text: builder.listen(events.Notice(text=text)))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tfdock.errors import NetworkError, Problem, ProfileError, TfdockError, combined_exit_code, one_of
-from tfdock.model import ImageRef
 from tfdock.talk import console
 from tfdock.talk.app import (
     AllowEndpoint,
@@ -35,6 +34,7 @@ from tfdock.talk.app import (
 from tfdock.talk.commands.build import stoppable
 from tfdock.talk.matrices import Choice, Finished, as_build, check_matrix_options, tell_registry, told_with_matrix
 from tfdock.talk.pulled import LocalGpus, tell_pulled
+from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
     from tfdock.decide.plan import BuildPlan

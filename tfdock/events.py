@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tfdock.model import BuildId
+from tfdock.types import BuildId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
