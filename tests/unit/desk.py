@@ -12,7 +12,7 @@ from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext, render
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.read import profile as profiles
+from tfdock.profile import profile as profiles
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.types import Machine
 

@@ -16,7 +16,7 @@ import pytest
 
 from tfdock.do import assets
 from tfdock.errors import ProfileError
-from tfdock.read import yamldoc
+from tfdock.profile import yaml_nodes
 from tfdock.read.knowledge import KnowledgeBase
 
 # The attribute of the knowledge base where it is not the table's own name.
@@ -63,10 +63,10 @@ def kept(cache: Path) -> list[Path]:
 @pytest.fixture
 def no_yaml(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def refuse() -> None:
-        def parse(_: str, file: str) -> yamldoc.Node:
+        def parse(_: str, file: str) -> yaml_nodes.Node:
             raise AssertionError(f"{file} is read as YAML once more")
 
-        monkeypatch.setattr(yamldoc, "parse", parse)
+        monkeypatch.setattr(yaml_nodes, "parse", parse)
 
     return refuse
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from tfdock.read import profile as profiles
+from tfdock.profile import profile as profiles
 
 FILE = Path(__file__).parent.parent / "bench" / "bench.py"
 

@@ -32,7 +32,7 @@ from tfdock.errors import NetworkError, Problem
 from tfdock.inspect import diagnose
 from tfdock.inspect.diagnose import Diagnostician
 from tfdock.inspect.log_lines import BLOCK, NEAR, Block, Log, NotText, bare, unpacked
-from tfdock.read.profile import read as read_profile
+from tfdock.profile.profile import read as read_profile
 from tfdock.talk import ci_log
 from tfdock.talk.app import app, preparer_for, settings_for
 from tfdock.talk.diagnosis import lines

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.do.settings import Settings, load
 from tfdock.errors import ProfileError
-from tfdock.read.endpoint import parse
+from tfdock.profile.endpoint import parse
 from tfdock.talk.app import app
 
 PROFILE = 'schema: 1\ntensorflow: "2.18.0"\naccelerator: cpu\npython: "3.11"\n'

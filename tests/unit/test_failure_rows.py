@@ -18,10 +18,10 @@ from tfdock.do import assets
 from tfdock.errors import ProfileError
 from tfdock.inspect.diagnose import Diagnostician
 from tfdock.inspect.log_lines import NEAR
+from tfdock.profile.profile import Profile
+from tfdock.profile.yaml_nodes import MAX_BYTES
 from tfdock.read.failures import Failure, Pattern
 from tfdock.read.knowledge import KnowledgeBase
-from tfdock.read.profile import Profile
-from tfdock.read.yamldoc import MAX_BYTES
 
 FILES = sorted((Path(tfdock.__file__).parent / "knowledge" / "failures").glob("*.yaml"))
 KNOWLEDGE = assets.knowledge()

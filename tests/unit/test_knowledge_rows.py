@@ -17,6 +17,7 @@ import tfdock
 from tfdock.decide.fits import libraries
 from tfdock.decide.tools import packaged
 from tfdock.errors import ProfileError
+from tfdock.profile.yaml_nodes import MAX_BYTES
 from tfdock.read.knowledge import (
     Flag,
     Gpu,
@@ -28,7 +29,6 @@ from tfdock.read.knowledge import (
     Variable,
     in_range,
 )
-from tfdock.read.yamldoc import MAX_BYTES
 from tfdock.types import Capability, ImageRef, Version
 
 FOLDER = Path(tfdock.__file__).parent / "knowledge"

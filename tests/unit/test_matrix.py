@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from tfdock.decide.matrix import MOST_CELLS, Combination, cover, expand, idle
 from tfdock.do import assets
 from tfdock.errors import Problem, ProfileError
+from tfdock.profile import profile as profiles
 from tfdock.read import matrix as matrices
-from tfdock.read import profile as profiles
 from tfdock.read.matrix import Matrix
 
 jsonschema: Any = importlib.import_module("jsonschema")  # has no types

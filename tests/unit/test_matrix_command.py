@@ -26,7 +26,7 @@ from tfdock.do.prepare import Preparer
 from tfdock.do.settings import load
 from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.read.profile import Profile
+from tfdock.profile.profile import Profile
 from tfdock.talk import ci_log, matrix_formats
 from tfdock.talk.app import app
 from tfdock.types import BuildId

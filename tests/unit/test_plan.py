@@ -21,8 +21,8 @@ from tfdock.decide.plan import (
 from tfdock.decide.render import BuildContext
 from tfdock.decide.resolve import Resolution
 from tfdock.errors import Incompatible
-from tfdock.read.amounts import parse_bytes, parse_seconds
-from tfdock.read.profile import Verify
+from tfdock.profile.profile import Verify
+from tfdock.profile.units import parse_bytes, parse_seconds
 from tfdock.types import ImageRef, Machine, Source
 
 from .desk import GIB, Desk

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.read import profile as profiles
-from tfdock.read.profile import Debug, HostCompiler, PerFile, Profile, TensorFlow
+from tfdock.profile import profile as profiles
+from tfdock.profile.profile import Debug, HostCompiler, PerFile, Profile, TensorFlow
 
 from .desk import FILE, refused
 

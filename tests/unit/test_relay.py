@@ -24,7 +24,7 @@ from tfdock.do.remote import relay, relay_grpc
 from tfdock.do.remote.relay_grpc import PREFACE
 from tfdock.do.settings import Settings
 from tfdock.errors import TfdockError
-from tfdock.read.endpoint import parse
+from tfdock.profile.endpoint import parse
 from tfdock.types import Remote
 
 from .test_remote import KEY, SECRET, Cache, Client, grpc_server, helper, http_cache, told

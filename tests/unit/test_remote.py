@@ -27,8 +27,8 @@ from tfdock.do.remote import relay
 from tfdock.do.remote.relay_grpc import capabilities
 from tfdock.do.settings import Settings, load
 from tfdock.errors import ProfileError, TfdockError
-from tfdock.read import profile as profiles
-from tfdock.read.endpoint import parse
+from tfdock.profile import profile as profiles
+from tfdock.profile.endpoint import parse
 from tfdock.types import Endpoint, Remote
 
 from .desk import Desk

@@ -21,7 +21,7 @@ from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext, render
 from tfdock.do import assets
 from tfdock.errors import ProfileError
-from tfdock.read import profile as profiles
+from tfdock.profile import profile as profiles
 from tfdock.read.knowledge import KnowledgeBase
 
 from . import golden

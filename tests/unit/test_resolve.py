@@ -15,7 +15,7 @@ from tfdock.decide.question import LocalSource
 from tfdock.decide.resolve import resolve
 from tfdock.decide.ways import changed
 from tfdock.errors import Problem
-from tfdock.read import profile as profiles
+from tfdock.profile import profile as profiles
 from tfdock.read.knowledge import KnowledgeBase
 
 from .desk import FILE, MADE_UP_TABLES, Desk

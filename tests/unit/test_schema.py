@@ -13,7 +13,7 @@ import yaml
 
 from tfdock.do import assets
 from tfdock.errors import ProfileError
-from tfdock.read import profile as profiles
+from tfdock.profile import profile as profiles
 
 jsonschema: Any = importlib.import_module("jsonschema")  # has no types
 

@@ -18,8 +18,8 @@ from tfdock.decide.question import LocalSource
 from tfdock.decide.render import render
 from tfdock.do import assets
 from tfdock.errors import Incompatible, ProfileError
-from tfdock.read.profile import Profile
-from tfdock.read.profile import read as read_profile
+from tfdock.profile.profile import Profile
+from tfdock.profile.profile import read as read_profile
 
 from .desk import Desk
 

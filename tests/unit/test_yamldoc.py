@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.read import yamldoc
+from tfdock.profile import yaml_nodes
 
 ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -22,7 +22,7 @@ CODES = {
 
 def problems(text: str) -> list[Problem]:
     with pytest.raises(ProfileError) as caught:
-        yamldoc.parse(text, "p.yaml")
+        yaml_nodes.parse(text, "p.yaml")
     return list(caught.value.problems)
 
 
@@ -76,31 +76,31 @@ def test_a_tab_is_called_a_tab(text: str) -> None:
 
 
 def test_a_bomb_is_refused_before_anything_of_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, node = 0, yamldoc.Node
+    made, node = 0, yaml_nodes.Node
 
-    def counting(**values: Any) -> yamldoc.Node:
+    def counting(**values: Any) -> yaml_nodes.Node:
         nonlocal made
         made += 1
         return node(**values)
 
-    monkeypatch.setattr(yamldoc, "Node", counting)
+    monkeypatch.setattr(yaml_nodes, "Node", counting)
     problems(ALIAS_BOMB)
     assert made <= 1, "only the key before the first anchor may exist"
 
 
 def test_a_file_of_the_largest_size_is_read_and_one_byte_more_is_not() -> None:
-    text = "a: " + "x" * (yamldoc.MAX_BYTES - 3)
-    assert len(yamldoc.parse(text, "p.yaml").entries["a"].raw) == yamldoc.MAX_BYTES - 3
+    text = "a: " + "x" * (yaml_nodes.MAX_BYTES - 3)
+    assert len(yaml_nodes.parse(text, "p.yaml").entries["a"].raw) == yaml_nodes.MAX_BYTES - 3
     (problem,) = problems(text + "x")
     assert (problem.code, problem.where) == ("yaml-too-large", "p.yaml")
 
 
 def test_the_size_limit_counts_bytes_and_not_characters() -> None:
-    assert problems("a: " + "é" * (yamldoc.MAX_BYTES // 2))[0].code == "yaml-too-large"
+    assert problems("a: " + "é" * (yaml_nodes.MAX_BYTES // 2))[0].code == "yaml-too-large"
 
 
 def test_the_number_of_values_is_limited_as_well() -> None:
-    assert problems("- 1\n" * (yamldoc.MAX_NODES + 1))[0].code == "yaml-too-large"
+    assert problems("- 1\n" * (yaml_nodes.MAX_NODES + 1))[0].code == "yaml-too-large"
 
 
 def test_all_equal_keys_are_reported_at_once_with_both_places() -> None:
@@ -113,7 +113,7 @@ def test_all_equal_keys_are_reported_at_once_with_both_places() -> None:
 
 
 def test_keys_of_different_maps_may_be_equal() -> None:
-    assert yamldoc.parse("a: {c: 1}\nb: {c: 2}\n", "p").value == {"a": {"c": 1}, "b": {"c": 2}}
+    assert yaml_nodes.parse("a: {c: 1}\nb: {c: 2}\n", "p").value == {"a": {"c": 1}, "b": {"c": 2}}
 
 
 @pytest.mark.parametrize(
@@ -143,23 +143,23 @@ def test_keys_of_different_maps_may_be_equal() -> None:
     ],
 )
 def test_plain_scalars_keep_their_text_beside_what_yaml_makes_of_them(written: str, kind: str, value: object) -> None:
-    node = yamldoc.parse(f"a: {written}\n", "p").entries["a"]
+    node = yaml_nodes.parse(f"a: {written}\n", "p").entries["a"]
     assert (node.kind, node.raw, node.value) == (kind, written, value)
 
 
 @pytest.mark.parametrize("written", ['"3.10"', "'3.10'", "! 3.10", "!!str 3.10", "!<tag:yaml.org,2002:str> 3.10"])
 def test_quoted_and_tagged_text_is_text(written: str) -> None:
-    node = yamldoc.parse(f"a: {written}\n", "p").entries["a"]
+    node = yaml_nodes.parse(f"a: {written}\n", "p").entries["a"]
     assert (node.kind, node.raw, node.value) == ("text", "3.10", "3.10")
 
 
 @pytest.mark.parametrize("key", ["no", "3.10", "~"])
 def test_keys_are_text_as_they_are_written(key: str) -> None:
-    assert list(yamldoc.parse(f"{key}: 1\n", "p").entries) == [key]
+    assert list(yaml_nodes.parse(f"{key}: 1\n", "p").entries) == [key]
 
 
 def test_every_value_knows_its_line_and_column() -> None:
-    document = yamldoc.parse("a: 1\né: {b: [x,\n    y]}\nc:\n  - z\n", "p.yaml")
+    document = yaml_nodes.parse("a: 1\né: {b: [x,\n    y]}\nc:\n  - z\n", "p.yaml")
     places = {
         path: (document.at(path).line, document.at(path).column)
         for path in [("a",), ("é",), ("é", "b"), ("é", "b", 0), ("é", "b", 1), ("c",), ("c", 0)]
@@ -182,7 +182,7 @@ def test_every_value_knows_its_line_and_column() -> None:
     ids=str,
 )
 def test_a_path_that_ends_early_leads_to_the_deepest_node_there_is(path: tuple[str | int, ...], line: int) -> None:
-    assert yamldoc.parse("a: 1\nb: {x: 1,\n  c: [y]}\n", "p").at(path).line == line
+    assert yaml_nodes.parse("a: 1\nb: {x: 1,\n  c: [y]}\n", "p").at(path).line == line
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_path_that_ends_early_leads_to_the_deepest_node_there_is(path: tuple[s
     ],
 )
 def test_text_in_messages_can_neither_break_a_line_nor_drive_a_terminal(text: str, message: str) -> None:
-    assert yamldoc.shown(text) == message
+    assert yaml_nodes.shown(text) == message
 
 
 # --- anything at all ----------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ SNIPPETS = st.sampled_from(
 def problems_of(text: str) -> tuple[Problem, ...]:
     """None for a text that parses; any other exception rises."""
     try:
-        yamldoc.parse(text, "p.yaml")
+        yaml_nodes.parse(text, "p.yaml")
     except ProfileError as error:
         return error.problems
     return ()
@@ -241,7 +241,7 @@ def test_any_mixture_of_yaml_parses_or_is_refused_with_a_code_of_ours(text: str)
 def test_quoted_text_comes_back_as_it_was(words: dict[str, str]) -> None:
     escaped = {key: "".join(f"\\U{ord(letter):08x}" for letter in text) for key, text in words.items()}
     text = "".join(f'{key}: "{value}"\n' for key, value in escaped.items())
-    if len(text) <= yamldoc.MAX_BYTES:
-        node = yamldoc.parse(text, "p")
+    if len(text) <= yaml_nodes.MAX_BYTES:
+        node = yaml_nodes.parse(text, "p")
         assert {key: child.raw for key, child in node.entries.items()} == words
         assert [child.line for child in node.entries.values()] == list(range(1, len(words) + 1))

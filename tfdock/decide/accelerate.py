@@ -18,8 +18,8 @@ from tfdock.decide.rules import (
     Wanted,
     release_uses_the_target,
 )
+from tfdock.profile.profile import HostCompiler
 from tfdock.read.knowledge import Accelerator, Gpu, Release, Support
-from tfdock.read.profile import HostCompiler
 from tfdock.types import TARGET_FIELDS, Version
 
 

@@ -27,7 +27,7 @@ from tfdock.decide.resolve import Resolution, resolve
 from tfdock.decide.rules import judge
 from tfdock.decide.serving import Service, serve
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.read import profile as profiles
+from tfdock.profile import profile as profiles
 from tfdock.read.knowledge import (
     Accelerator,
     Estimate,

@@ -15,7 +15,7 @@ from tfdock.decide.plan import BuildPlan
 from tfdock.decide.resolve import Resolution
 from tfdock.decide.tools import NATIVE
 from tfdock.errors import BuildFailed, Problem, ProfileError
-from tfdock.read import yamldoc
+from tfdock.profile import yaml_nodes
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.types import Choice, ImageRef
 
@@ -129,7 +129,7 @@ def _word(text: str) -> str:
 
 def from_text(text: str, file: str) -> Lock:
     """Read a lock; raises ProfileError (`lock-malformed`, or YAML's own codes) at the line that is wrong."""
-    node = yamldoc.parse(text, file)
+    node = yaml_nodes.parse(text, file)
     if node.kind != "map":
         raise _malformed(node, "a lock is a map with `schema: 1`")
     schema = node.entries.get("schema")
@@ -152,12 +152,12 @@ def from_text(text: str, file: str) -> Lock:
     )
 
 
-def _pin(row: yamldoc.Node) -> Pin:
+def _pin(row: yaml_nodes.Node) -> Pin:
     if row.kind != "map" or set(row.entries) != {"pin", "name", "value", "from"}:
         raise _malformed(row, "a row has `pin`, `name`, `value` and `from`")
     pin = Pin(kind=_text(row, "pin"), name=_text(row, "name"), value=_text(row, "value"), origin=_text(row, "from"))
     if pin.kind not in KINDS:
-        raise _malformed(row, f"there is no kind of pin `{yamldoc.shown(pin.kind)}`; there are {', '.join(KINDS)}")
+        raise _malformed(row, f"there is no kind of pin `{yaml_nodes.shown(pin.kind)}`; there are {', '.join(KINDS)}")
     # These two reach the Dockerfile.
     if pin.kind == "base" and not _DIGEST.fullmatch(pin.value):
         raise _malformed(row, f"{pin} is pinned by `sha256:` and 64 hexadecimal digits")
@@ -166,21 +166,21 @@ def _pin(row: yamldoc.Node) -> Pin:
     return pin
 
 
-def _child(node: yamldoc.Node, name: str, kind: str) -> yamldoc.Node:
+def _child(node: yaml_nodes.Node, name: str, kind: str) -> yaml_nodes.Node:
     child = node.entries.get(name)
     if child is None or child.kind != kind:
         raise _malformed(child or node, f"`{name}` must be a {kind}")
     return child
 
 
-def _text(node: yamldoc.Node, name: str) -> str:
+def _text(node: yaml_nodes.Node, name: str) -> str:
     child = node.entries.get(name)
     if child is None or child.kind in ("map", "list", "null") or not child.raw.isprintable() or not child.raw:
         raise _malformed(child or node, f"`{name}` must be text on one line")
     return child.raw
 
 
-def _malformed(node: yamldoc.Node, message: str) -> ProfileError:
+def _malformed(node: yaml_nodes.Node, message: str) -> ProfileError:
     return ProfileError(
         Problem(
             code="lock-malformed",

@@ -17,8 +17,8 @@ from tfdock.decide.resolve import Resolution
 from tfdock.decide.sizing import GIB, MIB, Resources, more_memory
 from tfdock.decide.ways import Change, changed, said
 from tfdock.errors import Way
+from tfdock.profile.profile import Profile
 from tfdock.read.knowledge import KnowledgeBase
-from tfdock.read.profile import Profile
 from tfdock.types import TARGET_FIELDS, Version
 
 if TYPE_CHECKING:

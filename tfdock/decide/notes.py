@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tfdock.errors import Incompatible, Problem
-from tfdock.read.yamldoc import Node
+from tfdock.profile.yaml_nodes import Node
 from tfdock.types import Choice
 
 

@@ -16,9 +16,9 @@ from tfdock.decide.resolve import Resolution
 from tfdock.decide.sizing import MIB, Resources, size
 from tfdock.decide.trust import IN_RELEASE, RELEASE, Domain, trust_domain
 from tfdock.decide.trust import as_json as trust_json
+from tfdock.profile.profile import Profile
+from tfdock.profile.profile import Resources as Asked
 from tfdock.read.knowledge import KnowledgeBase
-from tfdock.read.profile import Profile
-from tfdock.read.profile import Resources as Asked
 from tfdock.types import NOWHERE, BuildId, Expected, Machine, Mount, Remote
 
 FINGERPRINT_SCHEMA = 1

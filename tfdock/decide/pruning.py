@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.read import amounts
-from tfdock.read.yamldoc import shown
+from tfdock.profile import units
+from tfdock.profile.yaml_nodes import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,14 +167,14 @@ def _candidates(works: Iterable[_Work]) -> Iterable[tuple[float, str, str, _Work
 
 def read_size(text: str) -> int:
     """`20GiB`, `20G` (all binary) -> bytes; raises ProfileError."""
-    _check(text, amounts.MEMORY, "20GiB")
-    return amounts.parse_bytes(text)
+    _check(text, units.MEMORY, "20GiB")
+    return units.parse_bytes(text)
 
 
 def read_age(text: str) -> int:
     """`30d`, `12h`, `2w` -> seconds; raises ProfileError."""
-    _check(text, amounts.AGE, "30d")
-    return amounts.parse_age(text)
+    _check(text, units.AGE, "30d")
+    return units.parse_age(text)
 
 
 def _check(text: str, expression: str, example: str) -> None:

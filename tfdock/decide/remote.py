@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from tfdock.decide.tools import NATIVE_SHARED, OF_OTHER_CPUS
 from tfdock.errors import Incompatible, Problem, one_of
-from tfdock.read.endpoint import parse
-from tfdock.read.profile import Cache
+from tfdock.profile.endpoint import parse
+from tfdock.profile.profile import Cache
 from tfdock.types import Endpoint, Remote
 
 FOLDER = "/tf/remote"

@@ -28,9 +28,9 @@ from tfdock.decide.tools import (
 )
 from tfdock.decide.ways import ways_out
 from tfdock.errors import Incompatible, Problem, Way, one_of
+from tfdock.profile.profile import Debug, HostCompiler, Profile, Verify
+from tfdock.profile.yaml_nodes import Node
 from tfdock.read.knowledge import Accelerator, Archive, Image, Interpreter, KnowledgeBase, Release
-from tfdock.read.profile import Debug, HostCompiler, Profile, Verify
-from tfdock.read.yamldoc import Node
 from tfdock.types import BuildId, Choice, ImageRef, Source, Version
 
 

@@ -11,7 +11,7 @@ from tfdock.decide.fits import exact_target
 from tfdock.decide.known import apart, release_named, target_facts
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.read import profile as profiles
+from tfdock.profile import profile as profiles
 from tfdock.read.knowledge import Accelerator, Gpu, KnowledgeBase
 from tfdock.types import Version
 

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfdock.read.endpoint import parse
+from tfdock.profile.endpoint import parse
 from tfdock.types import NOWHERE, ImageRef, Remote
 
 if TYPE_CHECKING:
     from tfdock.decide.resolve import Resolution
+    from tfdock.profile.profile import Profile
     from tfdock.read.knowledge import KnowledgeBase
-    from tfdock.read.profile import Profile
 
 RELEASE = "release"
 """The domain of unchanged releases."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from tfdock.decide.devices import bare_gpu, embedded_targets, find_gpu, is_target, matching, sorted_targets
 from tfdock.decide.fits import exact_target
 from tfdock.errors import Problem, Way
+from tfdock.profile.profile import HostCompiler, Profile
 from tfdock.read.knowledge import Accelerator, KnowledgeBase, Release, Support
-from tfdock.read.profile import HostCompiler, Profile
 from tfdock.types import TARGET_FIELDS, Capability, Version
 
 if TYPE_CHECKING:

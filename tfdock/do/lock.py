@@ -25,8 +25,8 @@ from tfdock.do.project_files import MOST_LOCK, Project
 from tfdock.do.settings import Settings
 from tfdock.do.workspace import write_atomically
 from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError, one_of
-from tfdock.read import endpoint
-from tfdock.read import profile as profiles
+from tfdock.profile import endpoint
+from tfdock.profile import profile as profiles
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder

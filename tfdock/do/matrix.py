@@ -31,11 +31,11 @@ from tfdock.do.project_files import Project
 from tfdock.do.source import read_local
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.inspect.identity import canonical_name
+from tfdock.profile import profile as profiles
+from tfdock.profile.profile import Profile, TensorFlow
+from tfdock.profile.yaml_nodes import Node
 from tfdock.read import matrix as matrices
-from tfdock.read import profile as profiles
 from tfdock.read.matrix import Matrix
-from tfdock.read.profile import Profile, TensorFlow
-from tfdock.read.yamldoc import Node
 from tfdock.types import BuildId
 
 Status = Literal["missing", "here", "registry", "impossible", "excluded"]

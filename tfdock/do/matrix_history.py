@@ -17,7 +17,7 @@ from tfdock.do.beneath import Beneath
 from tfdock.do.prepare import Preparer
 from tfdock.do.settings import Settings
 from tfdock.errors import Problem, ProfileError
-from tfdock.read import yamldoc
+from tfdock.profile import yaml_nodes
 from tfdock.types import Machine
 
 _TIMEOUT = 300.0
@@ -196,7 +196,7 @@ def _refused(file: Path, why: str) -> ProfileError:
     return ProfileError(
         Problem(
             code="matrix-revision",
-            message=f"what the matrix was cannot be told: {yamldoc.shown(why)}",
+            message=f"what the matrix was cannot be told: {yaml_nodes.shown(why)}",
             fix="name a commit that is there, such as `HEAD~1`; a shallow clone has no older ones: "
             "`git fetch --deepen=100`, in CI `fetch-depth: 0`",
             file=str(file),
@@ -209,7 +209,7 @@ def _malformed(revision: str, prefix: str, problem: Problem, file: Path) -> Prof
     return ProfileError(
         Problem(
             code="matrix-then",
-            message=f"at `{yamldoc.shown(revision)}` the matrix was malformed: {what}",
+            message=f"at `{yaml_nodes.shown(revision)}` the matrix was malformed: {what}",
             why="so every cell of it counts as changed",
             severity="warning",
             file=str(file),

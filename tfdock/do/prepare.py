@@ -24,11 +24,11 @@ from tfdock.do.project_files import Project, located
 from tfdock.do.settings import Settings
 from tfdock.do.source import read_local
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.read import profile as profiles
-from tfdock.read.endpoint import parse
+from tfdock.profile import profile as profiles
+from tfdock.profile.endpoint import parse
+from tfdock.profile.profile import Profile
+from tfdock.profile.yaml_nodes import Node, shown
 from tfdock.read.knowledge import KnowledgeBase
-from tfdock.read.profile import Profile
-from tfdock.read.yamldoc import Node, shown
 from tfdock.types import Machine
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from tfdock.do.beneath import Beneath, NotPlain
 from tfdock.errors import Problem, ProfileError, one_of
-from tfdock.read import yamldoc
-from tfdock.read.yamldoc import Node
+from tfdock.profile import yaml_nodes
+from tfdock.profile.yaml_nodes import Node
 
-MOST_TEXT = yamldoc.MAX_BYTES
+MOST_TEXT = yaml_nodes.MAX_BYTES
 """Bytes of a profile or a matrix."""
 MOST_LOCK = 4 << 20
 MOST_PATCH = 8 << 20

@@ -15,8 +15,8 @@ import platformdirs
 
 from tfdock.do.texts import read_text
 from tfdock.errors import Problem, ProfileError
-from tfdock.read import endpoint, yamldoc
-from tfdock.read.amounts import MEMORY, parse_bytes
+from tfdock.profile import endpoint, yaml_nodes
+from tfdock.profile.units import MEMORY, parse_bytes
 from tfdock.types import Endpoint, ImageRef, Machine, Remote
 
 
@@ -141,7 +141,7 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = No
 def _from_file(file: Path) -> dict[str, object]:
     if not os.path.lexists(file):
         return {}
-    node = yamldoc.parse(read_text(file), str(file))
+    node = yaml_nodes.parse(read_text(file), str(file))
     known = {item.name for item in fields(Settings)}
     unknown = [key for key in node.entries if key not in known]
     if unknown or node.kind != "map":
@@ -159,7 +159,7 @@ def _from_file(file: Path) -> dict[str, object]:
     return {key: _from_node(key, child, str(file)) for key, child in node.entries.items()}
 
 
-def _from_node(name: str, node: yamldoc.Node, file: str) -> object:
+def _from_node(name: str, node: yaml_nodes.Node, file: str) -> object:
     if name == "mirrors" and node.kind == "map":
         return {registry: child.raw for registry, child in node.entries.items()}
     if name in _FOLDERS and node.kind == "list":
@@ -200,7 +200,7 @@ def _parsed(name: str, text: str, where: str) -> object:
             )
         return {registry: mirror for registry, _, mirror in pairs}
     if name == "keep_output" and text not in _KEEP_OUTPUT:
-        message, fix = f"`keep_output` cannot be `{yamldoc.shown(text)}`", f"known: {', '.join(_KEEP_OUTPUT)}"
+        message, fix = f"`keep_output` cannot be `{yaml_nodes.shown(text)}`", f"known: {', '.join(_KEEP_OUTPUT)}"
         raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
     if name in ("memory", "cpus"):
         return _limit(name, text, where)
@@ -218,7 +218,7 @@ def _repositories(names: Iterable[str], where: str) -> tuple[str, ...]:
         except ValueError:
             image = None
         if image is None or image.tag or image.digest:
-            message = f"`{yamldoc.shown(name)}` is no repository of a registry"
+            message = f"`{yaml_nodes.shown(name)}` is no repository of a registry"
             fix = "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no tag, no capitals"
             raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
     return found
@@ -228,7 +228,7 @@ def _hosts(names: Iterable[str], where: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(names))
     for name in found:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?", name):
-            message = f"`{yamldoc.shown(name)}` is no registry"
+            message = f"`{yaml_nodes.shown(name)}` is no registry"
             fix = "write `registry.lan:5000`: no `http://`, no path"
             raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
     return found
@@ -262,7 +262,7 @@ def _limit(name: str, text: str, where: str) -> int:
     if name == "cpus" and re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
         return int(text)
     example = "24GiB" if name == "memory" else "8"
-    message, fix = f"`{name}` cannot be `{yamldoc.shown(text)}`", f"write it like `{example}`"
+    message, fix = f"`{name}` cannot be `{yaml_nodes.shown(text)}`", f"write it like `{example}`"
     raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
 
 
@@ -284,7 +284,7 @@ def _remote(name: str, text: str, where: str) -> object:
         message = f"`{name}` holds a user or a password"
         fix = "remove what stands before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper"
     elif not re.fullmatch(expression, text, re.ASCII) or (name in _ADDRESSES and not endpoint.is_address(text)):
-        message, fix = f"`{name}` cannot be `{yamldoc.shown(text)}`", f"write it like `{example}`"
+        message, fix = f"`{name}` cannot be `{yaml_nodes.shown(text)}`", f"write it like `{example}`"
     else:
         return text == "true" if name == "remote_upload" else int(text) if name == "remote_jobs" else text
     raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))

@@ -17,8 +17,8 @@ from tfdock.decide.render import BuildContext
 from tfdock.do.beneath import Beneath, kind_of
 from tfdock.do.project_files import Project, located
 from tfdock.errors import Problem, ProfileError
-from tfdock.read.profile import TensorFlow
-from tfdock.read.yamldoc import shown
+from tfdock.profile.profile import TensorFlow
+from tfdock.profile.yaml_nodes import shown
 
 _CHUNK = 1 << 20
 _MOST = 1 << 30

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.read import yamldoc
+from tfdock.profile import yaml_nodes
 from tfdock.types import TARGET_FIELDS, Capability, ImageRef, Version
 
 if TYPE_CHECKING:
@@ -876,7 +876,7 @@ _R = TypeVar("_R", bound=Row)
 
 def plain(text: str, file: str) -> object:
     """A table's text as plain data; raises ProfileError with the place of what is no YAML."""
-    return yamldoc.parse(text, file).value
+    return yaml_nodes.parse(text, file).value
 
 
 class KnowledgeBase:
@@ -1163,13 +1163,13 @@ class _Table:
         sources = self._data["sources"]
         return sources if isinstance(sources, dict) else {}
 
-    def place(self, path: tuple[str | int, ...]) -> yamldoc.Node:
+    def place(self, path: tuple[str | int, ...]) -> yaml_nodes.Node:
         """Where a value of the rows stands."""
         return self._document.at(("rows", *path))
 
     @cached_property
-    def _document(self) -> yamldoc.Node:
-        return yamldoc.parse(self._text, self._file)
+    def _document(self) -> yaml_nodes.Node:
+        return yaml_nodes.parse(self._text, self._file)
 
     def wrong_row(self, path: tuple[str | int, ...], message: str, fix: str) -> ProfileError:
         return ProfileError(self.problem(path, message, fix))

@@ -16,23 +16,23 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.read import profile as profiles
-from tfdock.read import yamldoc
-from tfdock.read.profile import Duration, ListOf, Path_, Pattern, Profile, Record, no_control_characters, wrong
-from tfdock.read.yamldoc import Node
+from tfdock.profile import profile as profiles
+from tfdock.profile import yaml_nodes
+from tfdock.profile.profile import Duration, ListOf, Path_, Pattern, Profile, Record, no_control_characters, wrong
+from tfdock.profile.yaml_nodes import Node
 from tfdock.types import ImageRef
 
 _NOT_A_FIELD = ("schema", "extends")
 """Of a profile's fields, those that say nothing of the wheel: what a matrix starts from is its `base`."""
 _NAME = "[A-Za-z0-9_+-]+"
-_FIELD = re.compile(rf"{_NAME}(\.{_NAME}){{0,{yamldoc.MAX_DEPTH - 1}}}")
+_FIELD = re.compile(rf"{_NAME}(\.{_NAME}){{0,{yaml_nodes.MAX_DEPTH - 1}}}")
 
 
 def _repository(text: str) -> str:
     image = ImageRef.parse(text)  # ValueError says what is wrong
     if image.tag or image.digest or text != text.lower():
         raise wrong(
-            f"`{yamldoc.shown(text)}` is no repository of a registry",
+            f"`{yaml_nodes.shown(text)}` is no repository of a registry",
             "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no tag, no capitals",
         )
     return text
@@ -210,7 +210,7 @@ def json_schema() -> dict[str, Any]:
 
 def base_of(text: str, file: str) -> Node | None:
     """The text of a matrix's `base:`, which names a profile's file, or None."""
-    node = yamldoc.parse(text, file).entries.get("base")
+    node = yaml_nodes.parse(text, file).entries.get("base")
     return node if node and node.kind == "text" else None
 
 
@@ -220,7 +220,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None, base_fil
     `others` holds the texts of the base profile and of those that it extends, each by its name as written;
     `base_file` is what problems call the base profile.
     """
-    document = yamldoc.parse(text, file)
+    document = yaml_nodes.parse(text, file)
     if document.kind != "map":
         message = f"a matrix is a map of `name: value` lines, this is a {document.kind}"
         fix = "start with `schema: 1`, `base: rtx3080.yaml` and `axes:`"
@@ -342,14 +342,14 @@ def _amiss(name: str, others: Collection[str]) -> tuple[str, str]:
     """What is wrong with a name among others, and the fix; empty where nothing is."""
     if name.partition(".")[0] in _NOT_A_FIELD or not _FIELD.fullmatch(name):
         fix = "write a profile's field, a nested one with dots: `bazel.version`; what to start from is `base:`"
-        return f"`{yamldoc.shown(name)}` is no field that a matrix can set", fix
+        return f"`{yaml_nodes.shown(name)}` is no field that a matrix can set", fix
     parts = name.split(".")
     outer = (".".join(parts[:end]) for end in range(1, len(parts)))
     # Which of the two would win?
     whole = next((one for one in outer if one in others), None)
     if whole is None:
         return "", ""
-    message = f"`{yamldoc.shown(name)}` is part of `{yamldoc.shown(whole)}`, which is set as well"
+    message = f"`{yaml_nodes.shown(name)}` is part of `{yaml_nodes.shown(whole)}`, which is set as well"
     return message, "write it into the other one"
 
 

@@ -71,7 +71,7 @@ def planned(
 ) -> Cells:
     """The cells of a matrix whose build ids are like one of `only`; what is odd about either is told."""
     from tfdock.do import matrix
-    from tfdock.read.yamldoc import shown
+    from tfdock.profile.yaml_nodes import shown
 
     found = matrix.cells(file, preparer, _house(settings).records(), check=check)
     idle = (

@@ -226,7 +226,7 @@ def _explained(prepared: Prepared, preparer: Preparer, *, explain: bool) -> Prep
 def checked_duration(text: str | None) -> str | None:
     if text is None:
         return None
-    from tfdock.read.amounts import DURATION
+    from tfdock.profile.units import DURATION
 
     if not re.fullmatch(DURATION, text, re.ASCII):
         raise typer.BadParameter(f"`{text}` is not a duration; write it like `5h30m`")
@@ -244,7 +244,7 @@ def limit_from_now(text: str | None) -> Limit | None:
     if text is None:
         return None
     from tfdock.do.watch import Limit
-    from tfdock.read.amounts import parse_seconds
+    from tfdock.profile.units import parse_seconds
 
     seconds = parse_seconds(text)
     return Limit(seconds, time.monotonic() + seconds)

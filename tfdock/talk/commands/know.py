@@ -304,7 +304,7 @@ def _code_json(row: Code) -> dict[str, Any]:
 def _provoked(base: KnowledgeBase, row: Code) -> tuple[Problem, ...]:
     """What the row's own profile is refused with: shown as it is today, not as it was when the row was written."""
     from tfdock.decide.resolve import resolve
-    from tfdock.read import profile as profiles
+    from tfdock.profile import profile as profiles
 
     if row.profile is None:
         return ()

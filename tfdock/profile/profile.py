@@ -27,8 +27,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.read import endpoint, yamldoc
-from tfdock.read.amounts import DURATION, MEMORY
+from tfdock.profile import endpoint, yaml_nodes
+from tfdock.profile.units import DURATION, MEMORY
 from tfdock.types import TARGET_FIELDS, ImageRef
 
 MAX_EXTENDS = 8
@@ -47,7 +47,7 @@ class Pattern:
             return text
         # What stands before the `@` of an address may be a secret.
         public = re.sub(r"(?<=//)[^/@\s]+@", "…@", text)
-        message = f"`{yamldoc.shown(public)}` does not look like {self.example}"
+        message = f"`{yaml_nodes.shown(public)}` does not look like {self.example}"
         for near in (
             text.strip(),
             text.lower(),
@@ -507,7 +507,7 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple[Profile, yamldoc.Node]:
+def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple[Profile, yaml_nodes.Node]:
     """Read a profile; `others` holds the texts of the profiles it extends, by their name as written.
 
     Returns the profile and the merged document, whose nodes know the line of each value. Raises ProfileError with
@@ -517,7 +517,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple
     return checked(Profile, document, file), document
 
 
-def checked(model: type[_R], document: yamldoc.Node, file: str) -> _R:
+def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
     """A document as a record of that type; raises ProfileError with all problems at once, each at its node."""
     problems = _unquoted_texts(model, document, file)
     flagged = {problem.field for problem in problems}
@@ -534,15 +534,15 @@ def checked(model: type[_R], document: yamldoc.Node, file: str) -> _R:
     return record
 
 
-def extended_by(text: str, file: str) -> yamldoc.Node | None:
+def extended_by(text: str, file: str) -> yaml_nodes.Node | None:
     """The text of a profile's `extends:`, which names a file, or None."""
-    node = yamldoc.parse(text, file).entries.get("extends")
+    node = yaml_nodes.parse(text, file).entries.get("extends")
     return node if node and node.kind == "text" else None
 
 
-def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...] = ()) -> yamldoc.Node:
+def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...] = ()) -> yaml_nodes.Node:
     """A profile's document over those that it extends, which `others` holds; raises ProfileError."""
-    node = yamldoc.parse(text, file)
+    node = yaml_nodes.parse(text, file)
     if node.kind != "map":
         raise ProfileError(
             Problem(
@@ -598,7 +598,7 @@ def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...
     return overlaid(base, node)
 
 
-def overlaid(base: yamldoc.Node, node: yamldoc.Node) -> yamldoc.Node:
+def overlaid(base: yaml_nodes.Node, node: yaml_nodes.Node) -> yaml_nodes.Node:
     """A map over another: maps merge, all else replaces. GPUs or targets replace whichever of them the base had."""
     entries = dict(base.entries)
     if any(name in node.entries for name in _DEVICE_FIELDS):
@@ -606,7 +606,7 @@ def overlaid(base: yamldoc.Node, node: yamldoc.Node) -> yamldoc.Node:
     for key, child in node.entries.items():
         old = entries.get(key)
         entries[key] = overlaid(old, child) if old and old.kind == child.kind == "map" else child
-    return yamldoc.Node(
+    return yaml_nodes.Node(
         kind="map",
         line=node.line,
         column=node.column,
@@ -619,7 +619,7 @@ def overlaid(base: yamldoc.Node, node: yamldoc.Node) -> yamldoc.Node:
 # --- from pydantic's findings to ours -----------------------------------------------------------------------------
 
 
-def _unquoted_texts(model: type[BaseModel], document: yamldoc.Node, file: str) -> list[Problem]:
+def _unquoted_texts(model: type[BaseModel], document: yaml_nodes.Node, file: str) -> list[Problem]:
     """Text written as YAML numbers; versions so are the first mistake of every user: 3.10 is the number 3.1."""
     found = []
     for path, marks in _text_paths(model, document, ()):
@@ -663,7 +663,7 @@ _Path = tuple[str | int, ...]
 
 
 def _text_paths(
-    annotation: Any, node: yamldoc.Node, path: _Path, *marks: Any
+    annotation: Any, node: yaml_nodes.Node, path: _Path, *marks: Any
 ) -> Iterator[tuple[_Path, tuple[Any, ...]]]:
     """The scalars of the document for which the type wants text and no number, and what else it wants of them."""
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -680,7 +680,7 @@ def _text_paths(
         yield path, marks
 
 
-def _inside(annotation: Any, node: yamldoc.Node) -> Iterator[tuple[Any, yamldoc.Node, str | int, list[Any]]]:
+def _inside(annotation: Any, node: yaml_nodes.Node) -> Iterator[tuple[Any, yaml_nodes.Node, str | int, list[Any]]]:
     """Type, node, and key or index of what a map or list holds, as far as the type fits it."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is list:
@@ -710,7 +710,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _models(part)
 
 
-def _problem(model: type[BaseModel], item: Any, document: yamldoc.Node, file: str) -> Problem:
+def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file: str) -> Problem:
     kind, context = item["type"], item.get("ctx", {})
     path = (*_path(item, document), *context.get("where", ()))
     node = document.at(path)
@@ -742,10 +742,10 @@ def _problem(model: type[BaseModel], item: Any, document: yamldoc.Node, file: st
     )
 
 
-def _path(item: Any, document: yamldoc.Node) -> _Path:
+def _path(item: Any, document: yaml_nodes.Node) -> _Path:
     """Where in the document a finding is. Pydantic's own path also names arms of unions (`literal['auto']`)."""
     path: list[str | int] = []
-    node: yamldoc.Node | None = document
+    node: yaml_nodes.Node | None = document
     for part in item["loc"]:
         if node is None:
             break
@@ -769,7 +769,7 @@ _MESSAGES = {
 }
 
 
-def _fix(model: type[BaseModel], item: Any, node: yamldoc.Node, path: _Path) -> str:
+def _fix(model: type[BaseModel], item: Any, node: yaml_nodes.Node, path: _Path) -> str:
     kind = item["type"]
     if kind == "literal_error":
         if node.kind == "text" and node.raw == item["ctx"]["expected"]:
@@ -815,7 +815,7 @@ def _listed(raw: str) -> str:
     """What was written as one text as the items of a list: capabilities as they must be written there."""
     items = [item for item in re.split(r"[\s,;]+", raw) if item]
     dotted = re.compile(r"(\d{1,2})\.(\d)")
-    return yamldoc.shown(
+    return yaml_nodes.shown(
         ", ".join(dotted.sub(r"sm_\1\2", item) if dotted.fullmatch(item) else item for item in items)
     )
 
