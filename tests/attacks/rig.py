@@ -26,7 +26,7 @@ from typing import Any
 from build.harness import MINIATURE, REPOSITORY, Json, Outcome, Tfdock, copy_tree, write_profile
 
 from tfdock.do.engine import IMAGE_LABEL
-from tfdock.do.settings import load
+from tfdock.host.settings import load
 from tfdock.types import ImageRef
 
 HERE = Path(__file__).parent

@@ -63,10 +63,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where the tes
 
 from build import harness, registries, wheelhouses
 
-# isort: split (a folder `build` at the top, which this script makes, changes whose package the linter takes it for)
-from tfdock.do import settings
-from tfdock.do.beneath import remove_folder
 from tfdock.do.workspace import file_sha256
+
+# isort: split (a folder `build` at the top, which this script makes, changes whose package the linter takes it for)
+from tfdock.host import settings
+from tfdock.host.beneath import remove_folder
 from tfdock.types import ImageRef
 
 HERE = Path(__file__).resolve().parent

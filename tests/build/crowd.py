@@ -23,11 +23,11 @@ from tfdock.decide.holdings import Rules
 from tfdock.do.engine.fake import FakeRun
 from tfdock.do.images.pulling import Pulling
 from tfdock.do.images.stored import stored
-from tfdock.do.settings import Settings
 from tfdock.do.wheelhouse import pruning
 from tfdock.do.wheelhouse.index import WheelIndex
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Locked
+from tfdock.host.settings import Settings
 from tfdock.types import ImageRef
 
 ROLES = ("built", "built", "built", "pulled", "pulled", "pruned", "pruned", "indexed")

@@ -15,9 +15,9 @@ from tfdock.do.build import Builder
 from tfdock.do.engine import ContainerSpec, ImageBuild
 from tfdock.do.engine.fake import FakeRun
 from tfdock.do.prepare import Preparer
-from tfdock.do.watch import Limit
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import EngineError, EngineUnavailable, NetworkError, Problem, TfdockError
+from tfdock.host.supervise import Limit
 from tfdock.types import Machine
 
 from .harness import Tfdock

@@ -19,7 +19,7 @@ import pytest
 
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
 from tfdock.do.engine.docker import DockerEngine
-from tfdock.do.settings import load
+from tfdock.host.settings import load
 from tfdock.inspect import wheel as wheels
 from tfdock.types import ImageRef, Mount
 

@@ -23,9 +23,9 @@ from tfdock.do.cache import TAG, CacheFolder, DiskCache
 from tfdock.do.cache import use as cache_use
 from tfdock.do.engine import ContainerSpec
 from tfdock.do.engine.fake import FakeRun
-from tfdock.do.settings import load
 from tfdock.errors import BuildFailed, Interrupted, Locked, ProfileError
 from tfdock.events import Notice
+from tfdock.host.settings import load
 from tfdock.inspect.action_cache import action_result
 from tfdock.types import ImageRef
 

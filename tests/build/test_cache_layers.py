@@ -19,8 +19,8 @@ from tfdock.do.cache.exchange import Exchange
 from tfdock.do.cache.layers import StoredCache
 from tfdock.do.registry.oci import Repository
 from tfdock.do.registry.upload import CHUNK, TRIES
-from tfdock.do.watch import Stop
 from tfdock.errors import Problem, TfdockError
+from tfdock.host.supervise import Stop
 from tfdock.inspect import oci, packs
 from tfdock.inspect.cache_layers import CONFIG_TYPE, Layers, Pack, Shelf
 from tfdock.inspect.oci import Descriptor, Manifest

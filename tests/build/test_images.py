@@ -34,9 +34,9 @@ from tfdock.do.images.pushing import Push, Pushed
 from tfdock.do.registry.oci import Repository
 from tfdock.do.registry.upload import CHUNK, TRIES
 from tfdock.do.registry.web import TRIES as FEW
-from tfdock.do.settings import load
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Interrupted, NetworkError, Problem
+from tfdock.host.settings import load
 from tfdock.inspect import oci
 from tfdock.inspect.wheel_image import ARTIFACT_TYPE, LAYER_TYPE, ImageWheel
 from tfdock.types import ImageRef

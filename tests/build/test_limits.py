@@ -18,8 +18,8 @@ from tfdock.do.engine import ContainerSpec
 from tfdock.do.engine.fake import FakeRun
 from tfdock.do.room import Room
 from tfdock.do.several import Ledger, side_by_side
-from tfdock.do.watch import Limit
 from tfdock.errors import BuildFailed, DiskFull, OutOfMemory, TimeLimit
+from tfdock.host.supervise import Limit
 from tfdock.types import Machine
 
 from .harness import Tfdock, write_profile

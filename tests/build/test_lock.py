@@ -29,8 +29,8 @@ from tfdock.do import registry
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
 from tfdock.do.engine.docker import DockerEngine
 from tfdock.do.registry import web
-from tfdock.do.settings import load
 from tfdock.errors import Interrupted, NetworkError, Problem
+from tfdock.host.settings import load
 from tfdock.types import ImageRef
 
 from .conftest import Workshop

@@ -26,8 +26,6 @@ from tfdock.do.engine import IMAGE_LABEL, TOOLCHAIN_LABEL, ContainerSpec, Engine
 from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
 from tfdock.do.prepare import Preparer
 from tfdock.do.results import from_archive
-from tfdock.do.settings import Settings
-from tfdock.do.watch import Stop
 from tfdock.errors import (
     BuildFailed,
     DiskFull,
@@ -45,6 +43,8 @@ from tfdock.errors import (
     VerificationFailed,
     WheelRefused,
 )
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Stop
 from tfdock.types import Expected, Machine
 
 from .harness import KNOWLEDGE, write_profile

@@ -20,11 +20,11 @@ from tfdock.do import assets
 from tfdock.do.engine import Cancel, ImageBuild
 from tfdock.do.engine.docker import DockerEngine
 from tfdock.do.images.runtime import Made, Wish, make
-from tfdock.do.settings import load
 from tfdock.do.source import context_archive
 from tfdock.do.verify.bench import bench_for
-from tfdock.do.watch import Stop
 from tfdock.errors import BuildFailed, NetworkError
+from tfdock.host.settings import load
+from tfdock.host.supervise import Stop
 from tfdock.inspect import simple_index, wheel_image
 from tfdock.inspect.oci import Descriptor
 from tfdock.read.knowledge import RuntimeLibrary

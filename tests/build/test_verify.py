@@ -17,8 +17,8 @@ import pytest
 
 from tfdock.decide.trial import GPU, RUN
 from tfdock.do.engine.docker import DockerEngine
-from tfdock.do.settings import load
 from tfdock.errors import NetworkError
+from tfdock.host.settings import load
 from tfdock.types import ImageRef
 
 from .conftest import EditedTree, Workshop

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tfdock.do.happened import kept_profile
-from tfdock.do.settings import load
+from tfdock.host.settings import load
 from tfdock.types import ImageRef
 
 from .conftest import Workshop

@@ -255,10 +255,10 @@ def test_the_scan_finds_what_it_is_for() -> None:
 
 # What opens folders that others can write to: it collects results, or reads Bazel's caches or a repository.
 OPENERS = (
-    "do/beneath.py",
+    "host/beneath.py",
     "do/results.py",
     "do/cache/",
-    "do/project_files.py",
+    "host/project_files.py",
     "do/source.py",
     "do/pipelines.py",
     "do/matrix_history.py",
@@ -293,7 +293,7 @@ def second_ways(module: str, tree: ast.AST) -> Iterator[str]:
             said = _call_way(module, node) if isinstance(node, ast.Call) else ""
         if said:
             yield f"{module}:{node.lineno}: {said}"  # type: ignore[attr-defined]
-    if "tfdock.do.beneath.Beneath" in imports(tree) and not module.startswith(OPENERS):
+    if "tfdock.host.beneath.Beneath" in imports(tree) and not module.startswith(OPENERS):
         yield f"{module}: a folder of containers is opened"
 
 
@@ -357,13 +357,13 @@ def test_the_scan_finds_who_takes_a_second_way() -> None:
         "wheel = run.folders.staged.joinpath('staging')",
         "wheel = os.path.join(run.folders.staged, 'staging')",
         "run.engine.create(replace(spec, mounts=mounts))",
-        "from tfdock.do.beneath import Beneath",
+        "from tfdock.host.beneath import Beneath",
     ):
         assert list(second_ways("do/build/publishing.py", ast.parse(line))), line
     for line in (
         "Mount(source=made.mount_source, target='/x')",
         "places = {'{output}': folders.output.make().mount_source}",
-        "from tfdock.do.beneath import remove_folder",
+        "from tfdock.host.beneath import remove_folder",
         "run.steps.carrier.create(spec)",
         "read_local(profile.source, folder)",
     ):

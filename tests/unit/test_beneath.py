@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do import beneath
-from tfdock.do.beneath import Beneath, NotPlain, TooMany, remove_folder, walk
+from tfdock.host import beneath
+from tfdock.host.beneath import Beneath, NotPlain, TooMany, remove_folder, walk
 
 SECRET = b"a file of the user\n"
 OWN = b"of the container"

@@ -20,7 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import journal, locking, owners
+from tfdock.do import journal
 from tfdock.do.cache import TAG, CacheFolder, DiskCache, Entry, folder_size
 from tfdock.do.cache import care as cache_care
 from tfdock.do.cache import use as cache_use
@@ -32,8 +32,9 @@ from tfdock.do.cache.taking import Taking
 from tfdock.do.engine import IMAGE_LABEL, ImageInfo
 from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.journal import RunEntry
-from tfdock.do.locking import held
 from tfdock.errors import EngineError, Locked, Problem, ProfileError
+from tfdock.host import locks, owners
+from tfdock.host.locks import held
 from tfdock.inspect.action_cache import EMPTY, Digest, Malformed, action_result, command_of, tree_files
 from tfdock.talk.app import app
 from tfdock.talk.commands import cache as command
@@ -328,7 +329,7 @@ def test_a_lock_is_not_taken_through_a_link(filled: Path, tmp_path: Path) -> Non
 HOLD = """
 import sys, time
 from pathlib import Path
-from tfdock.do.locking import held
+from tfdock.host.locks import held
 with held(Path(sys.argv[1]), "it", alone=sys.argv[2] == "alone"):
     print("held", flush=True)
     time.sleep(60)
@@ -392,13 +393,13 @@ def test_a_lock_whose_file_goes_while_it_is_asked_for_is_still_somebodys(
 ) -> None:
     path = tmp_path / "x"
     other = holder(path, "alone")
-    taken = locking._taken
+    taken = locks._taken
 
     def gone(descriptor: int, *, alone: bool) -> bool:
         path.unlink()  # as the folder of a push that has ended goes with its lock
         return taken(descriptor, alone=alone)
 
-    monkeypatch.setattr(locking, "_taken", gone)
+    monkeypatch.setattr(locks, "_taken", gone)
     with pytest.raises(Locked, match=f"process {other.pid}"), held(path, "it", alone=True):
         pass
 

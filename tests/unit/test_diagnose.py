@@ -27,8 +27,8 @@ from tfdock.do import assets
 from tfdock.do.diagnosing import context_of, of_run
 from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.steps import Steps
-from tfdock.do.watch import Stop
 from tfdock.errors import NetworkError, Problem
+from tfdock.host.supervise import Stop
 from tfdock.inspect import diagnose
 from tfdock.inspect.diagnose import Diagnostician
 from tfdock.inspect.log_lines import BLOCK, NEAR, Block, Log, NotText, bare, unpacked

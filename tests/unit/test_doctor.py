@@ -20,7 +20,6 @@ from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.journal import RunEntry
-from tfdock.do.settings import Settings
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import (
     DiskFull,
@@ -31,6 +30,7 @@ from tfdock.errors import (
     Problem,
     TfdockError,
 )
+from tfdock.host.settings import Settings
 from tfdock.talk.app import app
 from tfdock.talk.commands import doctor as command
 from tfdock.types import BuildId, Host, LocalGpu, Machine, Place

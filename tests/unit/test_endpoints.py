@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do.settings import Settings, load
 from tfdock.errors import ProfileError
+from tfdock.host.settings import Settings, load
 from tfdock.profile.endpoint import parse
 from tfdock.talk.app import app
 

@@ -21,8 +21,8 @@ import yaml
 
 from tfdock.do import prepare
 from tfdock.do.prepare import Preparer
-from tfdock.do.settings import Settings
 from tfdock.errors import Problem, TfdockError
+from tfdock.host.settings import Settings
 
 from .desk import MACHINE
 

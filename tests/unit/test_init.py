@@ -19,8 +19,9 @@ from typer.testing import CliRunner, Result
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide.known import target_facts
 from tfdock.decide.starter import Starter, devices_of, starter
-from tfdock.do import machine, workspace
+from tfdock.do import workspace
 from tfdock.errors import Incompatible, ProfileError
+from tfdock.host import hardware
 from tfdock.talk.app import app
 from tfdock.types import LocalGpu, Version
 
@@ -33,7 +34,7 @@ Init = Callable[..., Result]
 def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Init:
     """The command in an empty folder, on a machine without GPU, with nobody at a terminal."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine, "local_gpus", lambda: ())
+    monkeypatch.setattr(hardware, "local_gpus", lambda: ())
 
     def run(*words: str) -> Result:
         environment = {"COLUMNS": "80", "NO_COLOR": "1", "TFDOCK_KNOWLEDGE": ""}
@@ -181,7 +182,7 @@ def test_yes_takes_this_machines_gpus_or_else_none(
 ) -> None:
     init("without", "--yes")
     gpu = LocalGpu(name="NVIDIA GeForce RTX 3080", accelerator="cuda", target="8.6")
-    monkeypatch.setattr(machine, "local_gpus", lambda: (gpu, gpu))
+    monkeypatch.setattr(hardware, "local_gpus", lambda: (gpu, gpu))
     init("with", "--yes")
     init("detected", "--detect")
     fields = {path.stem: yaml.safe_load(path.read_text()) for path in tmp_path.iterdir()}

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import assets, machine
+from tfdock.do import assets
+from tfdock.host import hardware
 from tfdock.talk.app import app
 
 from .desk import Desk
@@ -154,7 +155,7 @@ def test_a_misspelt_gpu_is_told_before_the_wheel_is_read(tmp_path: Path) -> None
 
 
 def test_local_without_a_gpu_says_how_to_name_one(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "local_gpus", tuple)
+    monkeypatch.setattr(hardware, "local_gpus", tuple)
     result = run(wheel, "--gpu", "local")
     assert result.exit_code == 2
     assert "[gpu-local-none]" in result.stderr

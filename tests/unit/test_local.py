@@ -10,7 +10,8 @@ from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli
 from tfdock.decide.devices import local_words
-from tfdock.do import machine, prepare
+from tfdock.do import prepare
+from tfdock.host import hardware
 from tfdock.talk.app import app
 from tfdock.types import Host, LocalGpu
 
@@ -48,7 +49,7 @@ def checked(
     """`tfdock check` of a profile for this machine's GPU, which is `gpu`."""
     host = Host(gpus=(gpu,), drivers={gpu.accelerator: driver})
     monkeypatch.setattr(prepare, "local_gpus", lambda: host.gpus)
-    monkeypatch.setattr(machine, "local_host", lambda: host)
+    monkeypatch.setattr(hardware, "local_host", lambda: host)
     profile = folder / "local.yaml"
     profile.write_text(f'schema: 1\ntensorflow: "2.20.0"\ngpus: {gpus}\n')
     return CliRunner().invoke(app, ["check", str(profile), *words])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfdock.inspect.logins import Without, logins
+from tfdock.host.logins import Without, logins
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do import machine
+from tfdock.host import hardware
 from tfdock.types import LocalGpu
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -23,7 +23,7 @@ OLD = ("name", "driver_version", "memory.total")
 
 def test_each_line_of_nvidia_smi_is_a_gpu() -> None:
     text = "NVIDIA GeForce RTX 3080, 8.6, 550.54.14, 10240 MiB\nNVIDIA GeForce RTX 5090, 12.0, 550.54.14, 32607 MiB\n"
-    found = machine.nvidia_devices(text, NEW, ended_well=True)
+    found = hardware.nvidia_devices(text, NEW, ended_well=True)
     assert found.gpus == (
         LocalGpu(name="NVIDIA GeForce RTX 3080", accelerator="cuda", target="8.6", memory=10240 * MIB),
         LocalGpu(name="NVIDIA GeForce RTX 5090", accelerator="cuda", target="12.0", memory=32607 * MIB),
@@ -32,25 +32,25 @@ def test_each_line_of_nvidia_smi_is_a_gpu() -> None:
 
 
 def test_an_old_driver_tells_no_capability() -> None:
-    found = machine.nvidia_devices("Tesla K80, 470.256.02, 11441 MiB\n" * 2, OLD, ended_well=True)
+    found = hardware.nvidia_devices("Tesla K80, 470.256.02, 11441 MiB\n" * 2, OLD, ended_well=True)
     assert [(gpu.name, gpu.target) for gpu in found.gpus] == [("Tesla K80", None)] * 2
     assert found.driver == "470.256.02"
 
 
 @pytest.mark.parametrize("word", ["[N/A]", "[Insufficient Permissions]", "[Unknown Error]", "[Not Supported]"])
 def test_a_value_that_is_not_told_is_not_known(word: str) -> None:
-    found = machine.nvidia_devices(f"NVIDIA GB10, {word}, 580.95.05, {word}\n", NEW, ended_well=True)
+    found = hardware.nvidia_devices(f"NVIDIA GB10, {word}, 580.95.05, {word}\n", NEW, ended_well=True)
     assert found.gpus == (LocalGpu(name="NVIDIA GB10", accelerator="cuda"),)
     assert found.driver == "580.95.05"
 
 
 def test_a_gpu_whose_driver_version_is_not_told_is_still_there() -> None:
-    found = machine.nvidia_devices("NVIDIA A100-SXM4-40GB, 8.0, [N/A], [N/A]\n", NEW, ended_well=True)
+    found = hardware.nvidia_devices("NVIDIA A100-SXM4-40GB, 8.0, [N/A], [N/A]\n", NEW, ended_well=True)
     assert ([gpu.target for gpu in found.gpus], found.driver) == (["8.0"], "")
 
 
 def test_a_comma_in_a_name_stays_there() -> None:
-    found = machine.nvidia_devices("NVIDIA T4, passively cooled, 7.5, 535.1.2, 15360 MiB\n", NEW, ended_well=True)
+    found = hardware.nvidia_devices("NVIDIA T4, passively cooled, 7.5, 535.1.2, 15360 MiB\n", NEW, ended_well=True)
     assert [(gpu.name, gpu.target) for gpu in found.gpus] == [("NVIDIA T4, passively cooled", "7.5")]
 
 
@@ -64,14 +64,14 @@ def test_a_comma_in_a_name_stays_there() -> None:
     ],
 )
 def test_words_instead_of_gpus_are_told_on(text: str) -> None:
-    found = machine.nvidia_devices(text, NEW, ended_well=False)
+    found = hardware.nvidia_devices(text, NEW, ended_well=False)
     assert found.gpus == ()
     assert found.trouble.startswith(f"nvidia-smi: {text[:20]}")
     assert "\n" not in found.trouble
 
 
 def test_no_devices_is_trouble_even_where_it_ends_well() -> None:
-    assert machine.nvidia_devices("No devices were found\n", NEW, ended_well=True).trouble
+    assert hardware.nvidia_devices("No devices were found\n", NEW, ended_well=True).trouble
 
 
 def test_a_gpu_that_is_lost_hides_no_other() -> None:
@@ -79,20 +79,20 @@ def test_a_gpu_that_is_lost_hides_no_other() -> None:
         "NVIDIA A40, 8.6, 535.183.01, 46068 MiB\n"
         "Unable to determine the device handle for GPU0000:41:00.0: Unknown Error\n"
     )
-    found = machine.nvidia_devices(text, NEW, ended_well=False)
+    found = hardware.nvidia_devices(text, NEW, ended_well=False)
     assert [gpu.name for gpu in found.gpus] == ["NVIDIA A40"]
     assert "0000:41:00.0" in found.trouble
 
 
 def test_a_warning_after_the_answer_is_no_gpu() -> None:
     text = "NVIDIA L4, 8.9, 550.54.14, 23034 MiB\nWARNING: infoROM is corrupted at gpu 0000:00:03.0\n"
-    found = machine.nvidia_devices(text, NEW, ended_well=True)
+    found = hardware.nvidia_devices(text, NEW, ended_well=True)
     assert ([gpu.name for gpu in found.gpus], found.trouble) == (["NVIDIA L4"], "")
 
 
 @pytest.mark.parametrize("text", ["", "\n", "\x00\xff, , ,\n", ",,,\n", "a, 8.6, twelve, 1 MiB\n"])
 def test_nonsense_is_no_gpu(text: str) -> None:
-    assert machine.nvidia_devices(text, NEW, ended_well=True).gpus == ()
+    assert hardware.nvidia_devices(text, NEW, ended_well=True).gpus == ()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_nonsense_is_no_gpu(text: str) -> None:
     ],
 )
 def test_the_loaded_module_tells_its_version(text: str, version: str) -> None:
-    assert machine.loaded_driver(text) == version
+    assert hardware.loaded_driver(text) == version
 
 
 # --- programs that imitate nvidia-smi and rocminfo ------------------------------------------------------------------
@@ -129,15 +129,15 @@ def imitate(folder: Path, program: str, script: str) -> None:
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that alone is searched for programs."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(machine, "_WSL_TOOL", str(tmp_path / "not-wsl"))
-    monkeypatch.setattr(machine, "_ROCM_TOOL", str(tmp_path / "not-rocm"))
-    monkeypatch.setattr(machine, "_text", lambda _: "")
+    monkeypatch.setattr(hardware, "_WSL_TOOL", str(tmp_path / "not-wsl"))
+    monkeypatch.setattr(hardware, "_ROCM_TOOL", str(tmp_path / "not-rocm"))
+    monkeypatch.setattr(hardware, "_text", lambda _: "")
     return tmp_path
 
 
 @pytest.mark.usefixtures("path")
 def test_without_their_tools_there_are_no_gpus_and_no_trouble() -> None:
-    host = machine.read_host()
+    host = hardware.read_host()
     assert (host.gpus, dict(host.drivers), dict(host.troubles)) == ((), {}, {})
 
 
@@ -150,7 +150,7 @@ def test_an_older_nvidia_smi_is_asked_again_for_less(path: Path) -> None:
         --query-gpu=name,driver_version,memory.total) echo 'GeForce GTX 1080, 460.32.03, 8119 MiB' ;;
         esac""",
     )
-    host = machine.read_host()
+    host = hardware.read_host()
     assert host.gpus == (LocalGpu(name="GeForce GTX 1080", accelerator="cuda", memory=8119 * MIB),)
     assert (host.drivers["cuda"], dict(host.troubles)) == ("460.32.03", {})
 
@@ -160,24 +160,24 @@ def test_the_loaded_module_wins_over_a_library_that_does_not_match_it(
 ) -> None:
     imitate(path, "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
     module = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.07  Sat Feb 17 22:55:48 UTC 2024\n"
-    monkeypatch.setattr(machine, "_text", lambda path: module if "nvidia" in str(path) else "")
-    host = machine.read_host()
+    monkeypatch.setattr(hardware, "_text", lambda path: module if "nvidia" in str(path) else "")
+    host = hardware.read_host()
     assert (host.drivers["cuda"], host.gpus) == ("535.161.07", ())
     assert "version mismatch" in host.troubles["cuda"]
 
 
 def test_a_tool_that_never_answers_is_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(hardware, "_ANSWER_SECONDS", 0.2)
     imitate(path, "nvidia-smi", "exec /bin/sleep 60")
-    assert "no answer" in machine.read_host().troubles["cuda"]
+    assert "no answer" in hardware.read_host().troubles["cuda"]
 
 
 def test_a_tool_that_never_answers_is_asked_once_and_goes_with_all_that_it_started(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(hardware, "_ANSWER_SECONDS", 0.5)
     imitate(path, "nvidia-smi", f"echo $$ >> {path}/asked; /bin/sleep 60 & wait")
-    assert "no answer" in machine.read_host().troubles["cuda"]
+    assert "no answer" in hardware.read_host().troubles["cuda"]
     (group,) = (path / "asked").read_text().split()
     end = time.monotonic() + 10
     while still_run(int(group)) and time.monotonic() < end:
@@ -197,13 +197,13 @@ def still_run(group: int) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is still running, as is meant
 def test_a_tool_that_does_not_even_die_holds_nobody_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(machine, "_DYING_SECONDS", 0.2)
+    monkeypatch.setattr(hardware, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(hardware, "_DYING_SECONDS", 0.2)
     killed: list[int] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, "killpg", lambda group, _: killed.append(group))
         imitate(path, "nvidia-smi", "exec /bin/sleep 60")
-        assert "no answer" in machine.read_host().troubles["cuda"]
+        assert "no answer" in hardware.read_host().troubles["cuda"]
     for group in killed:
         os.killpg(group, signal.SIGKILL)
         os.waitpid(group, 0)
@@ -212,15 +212,15 @@ def test_a_tool_that_does_not_even_die_holds_nobody_up(path: Path, monkeypatch: 
 def test_a_tool_that_cannot_be_run_is_told_on(path: Path) -> None:
     (path / "rocminfo").write_bytes(b"\x7fELF for another machine")
     (path / "rocminfo").chmod(0o755)
-    assert "cannot be run" in machine.read_host().troubles["rocm"]
+    assert "cannot be run" in hardware.read_host().troubles["rocm"]
 
 
 def test_on_wsl_the_tool_of_windows_is_found_beside_the_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path / "wsl").mkdir()
     imitate(path / "wsl", "nvidia-smi", "echo 'NVIDIA GeForce RTX 4090, 8.9, 581.29, 24564 MiB'")
-    monkeypatch.setattr(machine, "_WSL_TOOL", str(path / "wsl" / "nvidia-smi"))
-    monkeypatch.setattr(machine, "_text", lambda _: "6.6.87.2-microsoft-standard-WSL2\n")
-    host = machine.read_host()
+    monkeypatch.setattr(hardware, "_WSL_TOOL", str(path / "wsl" / "nvidia-smi"))
+    monkeypatch.setattr(hardware, "_text", lambda _: "6.6.87.2-microsoft-standard-WSL2\n")
+    host = hardware.read_host()
     assert (host.wsl, host.drivers["cuda"]) == (True, "581.29")
 
 
@@ -229,7 +229,7 @@ def test_on_wsl_the_tool_of_windows_is_found_beside_the_path(path: Path, monkeyp
     [("5.15.153.1-microsoft-standard-WSL2\n", True), ("4.4.0-19041-Microsoft\n", True), ("6.1.0-28-amd64\n", False)],
 )
 def test_windows_own_linux_is_known_by_its_kernel(release: str, wsl: bool) -> None:
-    assert machine.is_wsl(release) is wsl
+    assert hardware.is_wsl(release) is wsl
 
 
 ROCMINFO = """\
@@ -283,7 +283,7 @@ Agent 3
 
 
 def test_rocminfo_tells_gpus_from_processors() -> None:
-    found = machine.rocm_devices(ROCMINFO, ended_well=True)
+    found = hardware.rocm_devices(ROCMINFO, ended_well=True)
     assert found.gpus == (
         LocalGpu(name="AMD Instinct MI210", accelerator="rocm", target="gfx90a", memory=67092480 * 1024),
         LocalGpu(name="gfx1036", accelerator="rocm", target="gfx1036"),
@@ -299,7 +299,7 @@ def test_rocminfo_tells_gpus_from_processors() -> None:
     ],
 )
 def test_rocminfo_without_a_device_is_told_on(text: str) -> None:
-    found = machine.rocm_devices(text, ended_well=False)
+    found = hardware.rocm_devices(text, ended_well=False)
     assert found.gpus == ()
     assert found.trouble.startswith("rocminfo: ")
     assert len(found.trouble) > 30
@@ -316,7 +316,7 @@ V1 = (
 
 
 def test_the_limits_of_every_group_above_hold_too() -> None:
-    found = machine.control_groups("0::/user.slice/user-1000.slice/job.scope\n", V2)
+    found = hardware.control_groups("0::/user.slice/user-1000.slice/job.scope\n", V2)
     assert [str(folder) for folder in found] == [
         "/sys/fs/cgroup/user.slice/user-1000.slice/job.scope",
         "/sys/fs/cgroup/user.slice/user-1000.slice",
@@ -326,7 +326,7 @@ def test_the_limits_of_every_group_above_hold_too() -> None:
 
 
 def test_version_1_has_a_tree_for_each_controller() -> None:
-    found = machine.control_groups("7:pids:/p\n5:memory:/m\n4:cpu,cpuacct:/c\n0::/system.slice\n", V1)
+    found = hardware.control_groups("7:pids:/p\n5:memory:/m\n4:cpu,cpuacct:/c\n0::/system.slice\n", V1)
     assert {folder.relative_to("/sys/fs/cgroup").as_posix() for folder in found} == {
         "memory/m",
         "memory",
@@ -346,12 +346,12 @@ def test_version_1_has_a_tree_for_each_controller() -> None:
 )
 def test_in_a_container_the_own_group_is_the_mount_itself(cgroup: str, root: str) -> None:
     mounts = f"33 32 0:29 {root} /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
-    assert machine.control_groups(cgroup, mounts) == (Path("/sys/fs/cgroup/memory"),)
+    assert hardware.control_groups(cgroup, mounts) == (Path("/sys/fs/cgroup/memory"),)
 
 
 @pytest.mark.parametrize(("cgroup", "mounts"), [("", ""), ("0::/x\n", "nonsense\n"), ("nonsense\n", V2)])
 def test_without_control_groups_there_is_nothing_to_look_at(cgroup: str, mounts: str) -> None:
-    assert machine.control_groups(cgroup, mounts) == ()
+    assert hardware.control_groups(cgroup, mounts) == ()
 
 
 def group(folder: Path, **files: str) -> Path:
@@ -365,7 +365,7 @@ def test_memory_limits_are_those_that_are_set(tmp_path: Path) -> None:
     inner = group(tmp_path / "a" / "b", memory__max="max", memory__high=str(6 * GIB))
     outer = group(tmp_path / "a", memory__max=str(8 * GIB), memory__high="max")
     old = group(tmp_path / "old", memory__limit_in_bytes=str(4 * GIB), memory__high="junk", memory__max="9" * 5000)
-    assert list(machine.memory_limits([inner, outer, old, tmp_path / "none"])) == [6 * GIB, 8 * GIB, 4 * GIB]
+    assert list(hardware.memory_limits([inner, outer, old, tmp_path / "none"])) == [6 * GIB, 8 * GIB, 4 * GIB]
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_memory_limits_are_those_that_are_set(tmp_path: Path) -> None:
     ],
 )
 def test_a_quota_is_whole_cores_but_one_at_least(tmp_path: Path, files: dict[str, str], cores: list[int]) -> None:
-    assert list(machine.core_limits([group(tmp_path, **files)])) == cores
+    assert list(hardware.core_limits([group(tmp_path, **files)])) == cores
 
 
 def test_the_smallest_of_memory_and_limits_counts_and_a_limit_takes_no_swap(
@@ -400,26 +400,26 @@ def test_the_smallest_of_memory_and_limits_counts_and_a_limit_takes_no_swap(
         "/proc/self/mountinfo": f"29 23 0:26 / {tmp_path} rw - cgroup2 cgroup2 rw\n",
         "/proc/meminfo": "MemTotal:  24 kB\nSwapTotal:       8388604 kB\n",
     }
-    read = machine._text
-    monkeypatch.setattr(machine, "_text", lambda path: texts.get(str(path)) or read(path))
+    read = hardware._text
+    monkeypatch.setattr(hardware, "_text", lambda path: texts.get(str(path)) or read(path))
     assert folder.is_dir()
-    limited = machine.local_machine()
+    limited = hardware.local_machine()
     assert (limited.cpus, limited.memory, limited.swap) == (1, 1 << 20, 0)
     texts["/proc/self/cgroup"] = "0::/\n"
-    assert machine.local_machine().swap == 8388604 * 1024
+    assert hardware.local_machine().swap == 8388604 * 1024
 
 
 def test_where_no_affinity_is_told_all_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
-    assert machine.local_machine().cpus >= 1
+    assert hardware.local_machine().cpus >= 1
 
 
 # --- disk -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_that_will_be_made_lies_where_its_parents_do(tmp_path: Path) -> None:
-    found = machine.place("the cache", tmp_path / "a" / "b", share=0.5)
-    there = machine.place("the cache", tmp_path, share=0.5)
+    found = hardware.place("the cache", tmp_path / "a" / "b", share=0.5)
+    there = hardware.place("the cache", tmp_path, share=0.5)
     assert (found.filesystem, found.trouble) == (there.filesystem, "")
     assert found.free
     assert not (tmp_path / "a").exists()
@@ -429,14 +429,14 @@ def test_what_is_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for path in (tmp_path / "file", tmp_path / "file" / "deeper", tmp_path / "link"):
-        found = machine.place("the wheelhouse", path, share=0.1)
+        found = hardware.place("the wheelhouse", path, share=0.1)
         assert "in the way" in found.trouble or "cannot be looked at" in found.trouble, path
 
 
 def test_a_folder_without_permission_is_of_no_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Root may write anywhere: the system's answer is imitated.
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert f"may not write to {tmp_path}" in machine.place("the cache", tmp_path / "a", share=0.1).trouble
+    assert f"may not write to {tmp_path}" in hardware.place("the cache", tmp_path / "a", share=0.1).trouble
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_how_a_file_system_is_mounted_matters(
         f_bavail, f_frsize, f_flag = 1, 4096, flag
 
     monkeypatch.setattr(os, "statvfs", lambda _: Imitated)
-    found = machine.place("the cache", tmp_path, share=0.5, executes=executes)
+    found = hardware.place("the cache", tmp_path, share=0.5, executes=executes)
     assert (found.free, word in found.trouble, bool(found.trouble)) == (4096, True, bool(word))
 
 
@@ -463,11 +463,11 @@ MOUNTS = """\
 
 
 def test_subvolumes_of_one_disk_share_it() -> None:
-    devices = {path: machine.mounted_from(MOUNTS, Path(path)) for path in ("/home/me/cache", "/var/lib/docker")}
+    devices = {path: hardware.mounted_from(MOUNTS, Path(path)) for path in ("/home/me/cache", "/var/lib/docker")}
     assert set(devices.values()) == {"/dev/nvme0n1p2"}
-    assert machine.mounted_from(MOUNTS, Path("/mnt/big disk/wheels")) == "/dev/sda1"
+    assert hardware.mounted_from(MOUNTS, Path("/mnt/big disk/wheels")) == "/dev/sda1"
 
 
 def test_what_lies_on_no_device_goes_by_its_number() -> None:
-    assert machine.mounted_from(MOUNTS, Path("/tmp/x")) is None
-    assert machine.mounted_from("", Path("/tmp/x")) is None
+    assert hardware.mounted_from(MOUNTS, Path("/tmp/x")) is None
+    assert hardware.mounted_from("", Path("/tmp/x")) is None

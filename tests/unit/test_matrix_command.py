@@ -20,12 +20,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import assets, machine
+from tfdock.do import assets
 from tfdock.do.matrix import Cells, cells
 from tfdock.do.prepare import Preparer
-from tfdock.do.settings import load
 from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.host import hardware
+from tfdock.host.settings import load
 from tfdock.profile.profile import Profile
 from tfdock.talk import ci_log, matrix_formats
 from tfdock.talk.app import app
@@ -56,7 +57,7 @@ THIRD = "tf2.18.0-py3.12-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 
 @pytest.fixture(autouse=True)
 def read_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "local_machine", lambda: MACHINE)
+    monkeypatch.setattr(hardware, "local_machine", lambda: MACHINE)
     original = assets.knowledge
     monkeypatch.setattr(
         assets, "knowledge", lambda folders=(), cache=None: original(folders, cache) if folders else desk.knowledge

@@ -19,10 +19,10 @@ from tfdock.do import lock, matrix
 from tfdock.do.lock import lock_text
 from tfdock.do.papers import written
 from tfdock.do.prepare import Preparer
-from tfdock.do.project_files import MOST_PATCH, Project
-from tfdock.do.settings import Settings
 from tfdock.do.source import context_archive, tree_hash
 from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.host.project_files import MOST_PATCH, Project
+from tfdock.host.settings import Settings
 from tfdock.talk.app import app
 from tfdock.types import Machine
 

@@ -17,7 +17,8 @@ from wheelhouses import made
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock import __version__
-from tfdock.do import assets, machine
+from tfdock.do import assets
+from tfdock.host import hardware
 from tfdock.talk.app import app
 
 from .desk import MACHINE, Desk
@@ -76,7 +77,7 @@ COMMANDS = {
 @pytest.fixture(autouse=True)
 def fixed_world(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One machine, without an engine; a folder with profiles, a log and two builds in its wheelhouse."""
-    monkeypatch.setattr(machine, "local_machine", lambda: MACHINE)
+    monkeypatch.setattr(hardware, "local_machine", lambda: MACHINE)
     original = assets.knowledge
     monkeypatch.setattr(
         assets, "knowledge", lambda folders=(), cache=None: original(folders, cache) if folders else desk.knowledge

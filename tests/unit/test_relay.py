@@ -22,8 +22,8 @@ import pytest
 from tfdock.do import assets, remote
 from tfdock.do.remote import relay, relay_grpc
 from tfdock.do.remote.relay_grpc import PREFACE
-from tfdock.do.settings import Settings
 from tfdock.errors import TfdockError
+from tfdock.host.settings import Settings
 from tfdock.profile.endpoint import parse
 from tfdock.types import Remote
 

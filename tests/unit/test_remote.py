@@ -25,8 +25,8 @@ from tfdock.decide import remote as decided
 from tfdock.do import assets, remote
 from tfdock.do.remote import relay
 from tfdock.do.remote.relay_grpc import capabilities
-from tfdock.do.settings import Settings, load
 from tfdock.errors import ProfileError, TfdockError
+from tfdock.host.settings import Settings, load
 from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.types import Endpoint, Remote

@@ -26,8 +26,8 @@ from tfdock.do.build.publishing import without_places
 from tfdock.do.journal import RunEntry, running
 from tfdock.do.papers import Papers, written
 from tfdock.do.prepare import Prepared, Preparer
-from tfdock.do.settings import Settings
 from tfdock.errors import BuildFailed, Problem
+from tfdock.host.settings import Settings
 from tfdock.talk.app import app
 from tfdock.types import Machine
 

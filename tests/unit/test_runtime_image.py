@@ -27,9 +27,7 @@ from tfdock.do import assets
 from tfdock.do.engine import ContainerSpec, ImageBuild, ImageInfo
 from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
 from tfdock.do.images.runtime import Made, Wish, make
-from tfdock.do.settings import Settings
 from tfdock.do.verify.bench import Bench, bench_for
-from tfdock.do.watch import Stop
 from tfdock.do.wheels import inspected
 from tfdock.errors import (
     BuildFailed,
@@ -40,6 +38,8 @@ from tfdock.errors import (
     VerificationFailed,
     WheelRefused,
 )
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Stop
 from tfdock.inspect import archive, simple_index, wheel_image
 from tfdock.inspect.facts import Library
 from tfdock.inspect.inspection import Inspection

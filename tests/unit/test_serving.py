@@ -22,8 +22,9 @@ from tfdock.decide.serving import (
     own_libraries,
     serve,
 )
-from tfdock.do import assets, machine
+from tfdock.do import assets
 from tfdock.errors import ProfileError
+from tfdock.host import hardware as machine
 from tfdock.inspect.facts import Containers, GpuCode, Images, Library, merged
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.wheel import WheelFacts, WheelMetadata

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.inspect.stream import Program, Reader, Seek, Take
+from tfdock.host.block_stream import Program, Reader, Seek, Take
 
 DATA = bytes(range(256)) * 3 + b"needle" + bytes(100) + b"needle" + b"end"
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do import assets, settings, workspace
-from tfdock.do.texts import read_text, write_text
+from tfdock.do import assets, workspace
 from tfdock.errors import ProfileError
+from tfdock.host import settings
+from tfdock.host.files import read_text, write_text
 
 LATIN = "# Müller\n".encode("latin-1")
 

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from tfdock.do import assets, journal, tidying
-from tfdock.do.beneath import remove_folder
 from tfdock.do.cache import CacheFolder, check_writable
 from tfdock.do.engine import ContainerSpec, ImageInfo
 from tfdock.do.engine.fake import FakeEngine
-from tfdock.do.settings import Settings
 from tfdock.do.steps import ready
 from tfdock.do.wheelhouse.leftovers import half_written
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import BuildFailed, EngineLost, Problem, ProfileError
+from tfdock.host.beneath import remove_folder
+from tfdock.host.settings import Settings
 from tfdock.types import BuildId
 
 USER = 1234

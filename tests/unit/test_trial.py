@@ -30,9 +30,9 @@ from tfdock.decide.trial import (
 )
 from tfdock.do import assets
 from tfdock.do.engine import ImageInfo
-from tfdock.do.settings import Settings
 from tfdock.do.verify.lab import dependencies
 from tfdock.do.verify.trial import MarkedLines
+from tfdock.host.settings import Settings
 from tfdock.inspect.facts import Containers, GpuCode, Images, Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.read.knowledge import KnowledgeBase

@@ -18,14 +18,14 @@ from tfdock.decide.trial import GPU, RUN
 from tfdock.do import assets
 from tfdock.do.engine import ContainerSpec, ImageInfo
 from tfdock.do.engine.fake import FakeEngine, FakeRun
-from tfdock.do.settings import Settings
 from tfdock.do.verify import Verification, verified
 from tfdock.do.verify.bench import Bench, Wanted, bench_for
 from tfdock.do.verify.lab import own_python, requirements
 from tfdock.do.verify.trial import MarkedLines, access_to
-from tfdock.do.watch import Stop
 from tfdock.do.wheels import inspected
 from tfdock.errors import DiskFull, EngineError, EngineHung, EngineLost, Problem, TfdockError
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Stop
 from tfdock.inspect.facts import Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.read.knowledge import KnowledgeBase

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tfdock.do import watch
 from tfdock.do.engine import Output
+from tfdock.host import supervise
 
 MOMENT = 30.0
 """Seconds after which a thread that has not ended never will."""
@@ -20,7 +20,7 @@ class Enough(Exception):
 
 @pytest.mark.parametrize("piece", [b"x" * 1000, b"\n", b""], ids=["lines", "bytes", "nothing"])
 def test_what_waits_for_a_slow_consumer_is_bounded(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "AHEAD", 100_000)
+    monkeypatch.setattr(supervise, "AHEAD", 100_000)
     made, most, taken = 0, 0, 0
 
     def produce(output: Output) -> int:
@@ -43,13 +43,13 @@ def test_what_waits_for_a_slow_consumer_is_bounded(piece: bytes, monkeypatch: py
         nonlocal total
         total += len(data)
 
-    assert watch.watched(produce, consume, tick, None) == 20_000
+    assert supervise.watched(produce, consume, tick, None) == 20_000
     assert total == 20_000 * len(piece)
-    assert most * (len(piece) + watch._EACH) <= 100_000 + 3 * (len(piece) + watch._EACH)
+    assert most * (len(piece) + supervise._EACH) <= 100_000 + 3 * (len(piece) + supervise._EACH)
 
 
 def test_the_thread_ends_where_its_consumer_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "AHEAD", 100_000)
+    monkeypatch.setattr(supervise, "AHEAD", 100_000)
     threads: list[threading.Thread] = []
     closed = threading.Event()
 
@@ -66,7 +66,7 @@ def test_the_thread_ends_where_its_consumer_leaves_early(monkeypatch: pytest.Mon
         raise Enough
 
     with pytest.raises(Enough):
-        watch.watched(produce, leave, lambda _: None, None)
+        supervise.watched(produce, leave, lambda _: None, None)
     threads[0].join(MOMENT)
     assert closed.is_set()
     assert not threads[0].is_alive()
@@ -86,14 +86,14 @@ def test_one_that_is_silent_ends_at_its_next_output() -> None:
         raise Enough
 
     with pytest.raises(Enough):
-        watch.watched(produce, lambda _: None, leave, None)
+        supervise.watched(produce, lambda _: None, leave, None)
     go_on.set()
     threads[0].join(MOMENT)
     assert not threads[0].is_alive()
 
 
 def test_what_is_too_much_at_once_is_handed_on_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "AHEAD", 10)
+    monkeypatch.setattr(supervise, "AHEAD", 10)
     seen: list[int] = []
 
     def produce(output: Output) -> None:
@@ -102,5 +102,5 @@ def test_what_is_too_much_at_once_is_handed_on_all_the_same(monkeypatch: pytest.
         raise Enough  # told after what was said before it
 
     with pytest.raises(Enough):
-        watch.watched(produce, lambda data: seen.append(len(data)), lambda _: None, None)
+        supervise.watched(produce, lambda data: seen.append(len(data)), lambda _: None, None)
     assert seen == [100] * 3

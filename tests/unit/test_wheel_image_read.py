@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.do import settings
+from tfdock.host import settings
 from tfdock.inspect import build_record, oci, wheel_image_read
 from tfdock.inspect.build_record import read_record
 from tfdock.inspect.oci import Descriptor, Malformed, Manifest

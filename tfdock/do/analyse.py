@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from tfdock import events
 from tfdock.decide.naming import source_identity
 from tfdock.do import journal
-from tfdock.do.beneath import remove_folder
 from tfdock.do.failures import make_folder
 from tfdock.do.matrix import Cell, Cells
 from tfdock.do.workspace import Wheelhouse, record_of
 from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
+from tfdock.host.beneath import remove_folder
 from tfdock.inspect import bazel
 
 if TYPE_CHECKING:

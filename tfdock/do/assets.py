@@ -12,9 +12,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tfdock.do.owners import other_writers
-from tfdock.do.texts import read_text
 from tfdock.errors import Problem, ProfileError
+from tfdock.host.files import read_text
+from tfdock.host.owners import other_writers
 from tfdock.read.knowledge import KnowledgeBase, plain
 
 MATRIX = "matrix.yaml"

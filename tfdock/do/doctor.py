@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from tfdock.decide import preflight
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.preflight import FAILED, OK, SKIPPED, WARNING, Check
-from tfdock.do.machine import engine_data, engine_machine, gives_gpus, local_host, local_machine, place
-from tfdock.do.settings import Settings
 from tfdock.errors import (
     BuildFailed,
     DiskFull,
@@ -24,6 +22,8 @@ from tfdock.errors import (
     TfdockError,
     combined_exit_code,
 )
+from tfdock.host.hardware import engine_data, engine_machine, gives_gpus, local_host, local_machine, place
+from tfdock.host.settings import Settings
 from tfdock.read.knowledge import Accelerator, KnowledgeBase
 from tfdock.types import Host, Place
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdock.decide.sizing import GIB, Resources, more_memory
-from tfdock.do.machine import free_disk
 from tfdock.errors import (
     BuildFailed,
     DiskFull,
@@ -20,6 +19,7 @@ from tfdock.errors import (
     Problem,
     TfdockError,
 )
+from tfdock.host.hardware import free_disk
 from tfdock.inspect import bazel
 from tfdock.inspect.killed import HEAP, Killed, killed
 from tfdock.read.knowledge import Cost

@@ -23,12 +23,12 @@ from pathlib import Path
 
 import filelock
 
-from tfdock.do.beneath import remove_folder
 from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL, Engine
-from tfdock.do.settings import Settings
 from tfdock.do.workspace import Wheelhouse, make_private, write_atomically
 from tfdock.errors import Problem, ProfileError
+from tfdock.host.beneath import remove_folder
+from tfdock.host.settings import Settings
 
 ANALYSIS = "analysis"
 """The folder of the state where the logs of analyses lie, and what their containers write."""

@@ -21,10 +21,10 @@ from tfdock.decide.resolve import Resolution
 from tfdock.do import assets, registry
 from tfdock.do.failures import file_error
 from tfdock.do.prepare import Prepared, Preparer, find_profile, placed
-from tfdock.do.project_files import MOST_LOCK, Project
-from tfdock.do.settings import Settings
 from tfdock.do.workspace import write_atomically
 from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError, one_of
+from tfdock.host.project_files import MOST_LOCK, Project
+from tfdock.host.settings import Settings
 from tfdock.profile import endpoint
 from tfdock.profile import profile as profiles
 

@@ -27,9 +27,9 @@ from tfdock.do.prepare import (
     read_profile_text,
     unreadable,
 )
-from tfdock.do.project_files import Project
 from tfdock.do.source import read_local
 from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.host.project_files import Project
 from tfdock.inspect.identity import canonical_name
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile, TensorFlow

@@ -20,7 +20,7 @@ from tfdock.do.happened import plain_file
 from tfdock.inspect.redaction import Known, Redactor
 
 if TYPE_CHECKING:
-    from tfdock.do.settings import Settings
+    from tfdock.host.settings import Settings
 
 _MOST = 1 << 20
 _DEEP = 3

@@ -11,8 +11,8 @@ from tfdock.decide import pipeline
 from tfdock.decide.matrix import expand
 from tfdock.decide.pipeline import Service, State
 from tfdock.do import assets, matrix
-from tfdock.do.beneath import Beneath, NotPlain
 from tfdock.errors import Problem, ProfileError
+from tfdock.host.beneath import Beneath, NotPlain
 from tfdock.read.knowledge import KnowledgeBase
 from tfdock.read.matrix import Matrix
 

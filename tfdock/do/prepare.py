@@ -19,11 +19,11 @@ from tfdock.decide.render import render
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.decide.sizing import Resources, size
 from tfdock.do import assets
-from tfdock.do.machine import local_gpus
-from tfdock.do.project_files import Project, located
-from tfdock.do.settings import Settings
 from tfdock.do.source import read_local
 from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.host.hardware import local_gpus
+from tfdock.host.project_files import Project, located
+from tfdock.host.settings import Settings
 from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.profile.profile import Profile

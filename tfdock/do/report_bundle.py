@@ -23,8 +23,8 @@ from tfdock import __version__
 from tfdock.do import personal
 from tfdock.do.diagnosing import context_of, diagnosed
 from tfdock.do.happened import plain_file
-from tfdock.do.machine import free_disk, local_gpus
 from tfdock.errors import ProfileError
+from tfdock.host.hardware import free_disk, local_gpus
 from tfdock.inspect.log_excerpt import Excerpt
 from tfdock.inspect.log_lines import BLOCK, unpacked
 from tfdock.inspect.redaction import Redactor
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tfdock.decide.diagnosis import Diagnosis
     from tfdock.do.prepare import Preparer
     from tfdock.do.reported import Subject
-    from tfdock.do.settings import Settings
+    from tfdock.host.settings import Settings
 
 FOLDER = "tfdock-report"
 SCHEMA = "tfdock.report-bundle/1"

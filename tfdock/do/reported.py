@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from tfdock.do.happened import plain_file
 from tfdock.do.papers import SUFFIX, document_of, failed_runs, papers_of, written
-from tfdock.do.project_files import MOST_TEXT, Project
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Problem, ProfileError, TfdockError
+from tfdock.host.project_files import MOST_TEXT, Project
 from tfdock.inspect import build_record
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
 from tfdock.decide.sizing import least_free
-from tfdock.do.beneath import Beneath, NotPlain, TooMany, has_holes, remove_folder
 from tfdock.do.engine.archives import Body
 from tfdock.do.failures import make_folder
 from tfdock.errors import BuildFailed, EngineError, Problem
+from tfdock.host.beneath import Beneath, NotPlain, TooMany, has_holes, remove_folder
 from tfdock.types import Expected, Mount
 
 _PIECE = 1 << 20

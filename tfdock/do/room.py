@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tfdock.decide.sizing import least_free
 from tfdock.do.cache import folder_size
-from tfdock.do.machine import nearest
 from tfdock.errors import DiskFull, Problem
+from tfdock.host.hardware import nearest
 
 _GIB = 1 << 30
 _TOLD = 4

@@ -14,9 +14,9 @@ from pathlib import Path
 from tfdock.decide.plan import EPOCH
 from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext
-from tfdock.do.beneath import Beneath, kind_of
-from tfdock.do.project_files import Project, located
 from tfdock.errors import Problem, ProfileError
+from tfdock.host.beneath import Beneath, kind_of
+from tfdock.host.project_files import Project, located
 from tfdock.profile.profile import TensorFlow
 from tfdock.profile.yaml_nodes import shown
 

@@ -15,13 +15,13 @@ from tfdock.do import journal
 from tfdock.do.engine import ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo, Output
 from tfdock.do.engine.carrier import Carrier
 from tfdock.do.room import Room
-from tfdock.do.settings import Settings
-from tfdock.do.watch import Lines, Stop, Stopper, watched
 from tfdock.errors import EngineLost, Problem, TfdockError, TimeLimit
+from tfdock.host.logins import Without
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Lines, Stop, Stopper, watched
 from tfdock.inspect import bazel
 from tfdock.inspect.bazel_events import read_output
 from tfdock.inspect.log_text import LogText, clean
-from tfdock.inspect.logins import Without
 
 _TAIL = 200
 _ERRORS = 50

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tfdock.do import journal
 from tfdock.do.engine import Engine
-from tfdock.do.settings import Settings
 from tfdock.do.wheelhouse.leftovers import Leftover, half_written, remove_half_written
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import TfdockError
+from tfdock.host.settings import Settings
 
 _AGAIN = "run `tfdock doctor --fix` again when that is mended"
 

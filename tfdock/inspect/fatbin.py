@@ -21,9 +21,9 @@ import lz4.block
 import stringzilla
 import zstandard
 
+from tfdock.host.block_stream import Program, Take
 from tfdock.inspect import elf
 from tfdock.inspect.facts import Kind, Packing
-from tfdock.inspect.stream import Program, Take
 from tfdock.types import Capability
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)

@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 import stringzilla
 
+from tfdock.host.two_threads import Lock
 from tfdock.inspect import build_info, elf
 from tfdock.inspect.archive import Archive, Member, open_archive, pieces
 from tfdock.inspect.defects import fail
 from tfdock.inspect.facts import Library
 from tfdock.inspect.library import LibraryScan
-from tfdock.inspect.pair import Lock
 from tfdock.inspect.wheel import WheelFacts, WheelMetadata, facts_of, metadata_of
 
 _MOST_FACTS = 300_000  # containers and targets in them, a library counting as a hundred: TensorFlow's have 30,000

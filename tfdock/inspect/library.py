@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 
 import stringzilla
 
+from tfdock.host.block_stream import Find, Program, Reader, Seek, T, Take
 from tfdock.inspect import elf, fatbin, offload
 from tfdock.inspect.facts import Containers, GpuCode, Images, Library, merged, target_order
-from tfdock.inspect.stream import Find, Program, Reader, Seek, T, Take
 
 _LOADABLE = {".nv_fatbin": "cuda", ".hip_fatbin": "hip"}
 _RELOCATABLE = {"__nv_relfatbin": "cuda"}

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import stringzilla
 import zstandard
 
+from tfdock.host.block_stream import Program, Take
 from tfdock.inspect.facts import Packing
-from tfdock.inspect.stream import Program, Take
 
 MAGIC, COMPRESSED_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB"
 ALIGNMENT = 4096

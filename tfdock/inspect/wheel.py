@@ -29,6 +29,7 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from tfdock.host.two_threads import Job, run_both
 from tfdock.inspect.archive import (
     EARLIEST_EPOCH,
     Archive,
@@ -42,7 +43,6 @@ from tfdock.inspect.archive import (
     pieces,
 )
 from tfdock.inspect.defects import FIXES, WheelError, fail
-from tfdock.inspect.pair import Job, run_both
 
 __all__ = [
     "FIXES",

@@ -19,7 +19,7 @@ from tfdock.talk import console
 if TYPE_CHECKING:
     from tfdock.do.engine import Engine
     from tfdock.do.prepare import Preparer
-    from tfdock.do.settings import Settings
+    from tfdock.host.settings import Settings
     from tfdock.read.knowledge import KnowledgeBase
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -177,14 +177,14 @@ def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
 
 
 def settings_for(**flags: Any) -> Settings:
-    from tfdock.do import settings
+    from tfdock.host import settings
 
     return settings.load({name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()})
 
 
 def preparer_for(settings: Settings, *, allow_untested: bool = False, trusted: bool = False) -> Preparer:
-    from tfdock.do.machine import local_machine
     from tfdock.do.prepare import Preparer
+    from tfdock.host.hardware import local_machine
 
     return Preparer(settings, local_machine(), allow_untested=allow_untested, trusted=trusted)
 

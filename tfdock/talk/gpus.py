@@ -39,7 +39,7 @@ def asked(base: KnowledgeBase, words: Sequence[str]) -> tuple[Asked, ...]:
     names = [name.strip() for word in words for name in word.split(",") if name.strip()]
     if "local" not in names:
         return tuple(Asked(gpu=gpu) for gpu in gpus_named(base, names))
-    from tfdock.do.machine import local_host
+    from tfdock.host.hardware import local_host
 
     others = [name for name in names if name != "local"]
     here = _local(base)
@@ -51,7 +51,7 @@ def asked(base: KnowledgeBase, words: Sequence[str]) -> tuple[Asked, ...]:
 def _local(base: KnowledgeBase) -> tuple[str, ...]:
     """This machine's GPUs, as its drivers tell."""
     from tfdock.decide.devices import local_words
-    from tfdock.do.machine import local_gpus
+    from tfdock.host.hardware import local_gpus
 
     found = local_words(base, local_gpus())
     if not found:

@@ -18,8 +18,8 @@ from tfdock.talk import ci_log, console, matrix_report
 if TYPE_CHECKING:
     from tfdock.do.matrix import Cell, Cells
     from tfdock.do.prepare import Prepared, Preparer
-    from tfdock.do.settings import Settings
     from tfdock.do.workspace import Wheelhouse
+    from tfdock.host.settings import Settings
     from tfdock.talk.builds import Building, Result
     from tfdock.types import ImageRef
 
@@ -261,7 +261,7 @@ def _tell(told: matrix_report.Document) -> None:
 
 def _write(told: matrix_report.Document, folder: Path) -> int:
     """Write the report's files, each whole or not at all; an exit code, where one could not be written."""
-    from tfdock.do.texts import write_text
+    from tfdock.host.files import write_text
 
     code = 0
     for name, text in FILES.items():

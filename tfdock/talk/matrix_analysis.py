@@ -18,7 +18,7 @@ from tfdock.talk.commands.build import builder_for, limit_from_now, shown_progre
 if TYPE_CHECKING:
     from tfdock.do.analyse import Analysis
     from tfdock.do.matrix import Cells
-    from tfdock.do.settings import Settings
+    from tfdock.host.settings import Settings
 
 _COLUMNS = ("wheel", "is", "what")
 

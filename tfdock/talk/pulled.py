@@ -14,7 +14,7 @@ from tfdock.talk.app import knowledge_for
 if TYPE_CHECKING:
     from tfdock.do.images.pulling import Pulled
     from tfdock.do.images.stored import StoredImage
-    from tfdock.do.settings import Settings
+    from tfdock.host.settings import Settings
     from tfdock.inspect.inspection import Inspection
     from tfdock.inspect.wheel import WheelFacts
     from tfdock.read.knowledge import KnowledgeBase
@@ -25,7 +25,7 @@ class LocalGpus:
     """Reads wheels as `inspect` does where this machine has a GPU, and remembers what was found."""
 
     def __init__(self, settings: Settings) -> None:
-        from tfdock.do.machine import local_gpus
+        from tfdock.host.hardware import local_gpus
 
         self._settings = settings
         self._here = bool(local_gpus())

@@ -21,14 +21,14 @@ from tfdock.do.build.run import Run
 from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import Engine, EngineInfo
 from tfdock.do.failures import file_error, gib, make_folder
-from tfdock.do.machine import engine_data
 from tfdock.do.results import RunFolders
 from tfdock.do.room import Room
-from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps, ready
-from tfdock.do.watch import Limit, Stop
 from tfdock.do.workspace import Wheelhouse, make_private
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
+from tfdock.host.hardware import engine_data
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Limit, Stop
 from tfdock.types import Machine
 
 if TYPE_CHECKING:

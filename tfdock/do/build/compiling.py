@@ -6,15 +6,15 @@ from typing import Any
 
 from tfdock.decide.plan import EXTERNAL, BuildPlan, unpacking, with_resources
 from tfdock.decide.sizing import after_memory
-from tfdock.do.beneath import open_up, remove_folder
 from tfdock.do.build import image
 from tfdock.do.build.run import Run
 from tfdock.do.cache import check_writable
 from tfdock.do.cache import use as cache_use
 from tfdock.do.cache.downloads import EVERYTHING, removed_downloads, unchecked_since
 from tfdock.do.failures import make_folder
-from tfdock.do.locking import held
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem
+from tfdock.host.beneath import open_up, remove_folder
+from tfdock.host.locks import held
 
 _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
 """Codes of failures that another source ref may not have."""

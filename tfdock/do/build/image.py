@@ -25,9 +25,9 @@ from tfdock.do.engine import (
     ImageBuild,
     ImageInfo,
 )
-from tfdock.do.locking import held
 from tfdock.do.source import context_archive
 from tfdock.errors import BuildFailed, Incompatible, Interrupted, Problem
+from tfdock.host.locks import held
 
 if TYPE_CHECKING:
     from tfdock.do.offline import Given

@@ -20,8 +20,8 @@ from tfdock.do.build.run import Run
 from tfdock.do.cache import DiskCache
 from tfdock.do.cache.use import clear_work, drop_copies, now
 from tfdock.do.failures import make_folder
-from tfdock.do.locking import held
 from tfdock.errors import EngineError, Locked
+from tfdock.host.locks import held
 
 if TYPE_CHECKING:
     from tfdock.do.engine import Engine

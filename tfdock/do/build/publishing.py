@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from tfdock import __version__
 from tfdock.decide.estimate import weight
 from tfdock.decide.plan import BuildPlan, as_json, described_toolchain
-from tfdock.do.beneath import remove_folder
 from tfdock.do.build.run import Run
 from tfdock.do.source import listing_hash, tree_listing
 from tfdock.do.steps import announced
 from tfdock.do.workspace import WheelFile, write_atomically
+from tfdock.host.beneath import remove_folder
 from tfdock.inspect import build_record
 
 if TYPE_CHECKING:

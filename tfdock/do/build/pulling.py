@@ -11,8 +11,8 @@ from tfdock.decide.plan import BuildPlan
 from tfdock.do.images import finding
 from tfdock.do.images.pulling import Pulled, Pulling
 from tfdock.do.images.stored import StoredImage
-from tfdock.do.watch import until_stopped
 from tfdock.errors import NetworkError, Problem, TimeLimit, VerificationFailed, one_of
+from tfdock.host.supervise import until_stopped
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder

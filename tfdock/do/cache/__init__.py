@@ -11,7 +11,7 @@
 <cache>/locks/                          kernel locks
 
 Code in containers writes to `repository`, to the disk caches and to the output bases. So no path in them is ever used
-by name: `tfdock.do.beneath` opens each part of it without following a link.
+by name: `tfdock.host.beneath` opens each part of it without following a link.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from tfdock.decide.trust import RELEASE, split_key
-from tfdock.do.beneath import Beneath, Found, is_hollow
 from tfdock.do.failures import make_folder
-from tfdock.do.locking import held
-from tfdock.do.owners import other_writers
 from tfdock.do.workspace import make_private, write_atomically
 from tfdock.errors import BuildFailed, Problem, ProfileError
+from tfdock.host.beneath import Beneath, Found, is_hollow
+from tfdock.host.locks import held
+from tfdock.host.owners import other_writers
 from tfdock.inspect.action_cache import LARGEST, Malformed
 
 TAG = "CACHEDIR.TAG"

@@ -16,16 +16,16 @@ from pathlib import Path
 
 from tfdock.decide import cache_push
 from tfdock.decide.trust import RELEASE, in_domains
-from tfdock.do.beneath import remove_folder
 from tfdock.do.cache import CacheFolder
 from tfdock.do.cache.layers import StoredCache
 from tfdock.do.cache.sending import Inventory, Pushed, Say, Sending, inventory
 from tfdock.do.cache.taking import Pulled, Taking
 from tfdock.do.failures import file_error
-from tfdock.do.locking import held
 from tfdock.do.registry import web
-from tfdock.do.watch import Stop
 from tfdock.errors import Locked, NetworkError, Problem
+from tfdock.host.beneath import remove_folder
+from tfdock.host.locks import held
+from tfdock.host.supervise import Stop
 from tfdock.inspect.cache_layers import Layers, Shelf
 from tfdock.types import Digest
 

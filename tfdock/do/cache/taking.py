@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.do.beneath import Beneath
 from tfdock.do.cache import DiskCache, checked_message
 from tfdock.do.cache.layers import StoredCache
 from tfdock.do.cache.sending import Say, megabytes
 from tfdock.do.failures import make_folder
-from tfdock.do.machine import free_disk
 from tfdock.errors import DiskFull, Problem
+from tfdock.host.beneath import Beneath
+from tfdock.host.hardware import free_disk
 from tfdock.inspect import action_cache
 from tfdock.inspect.action_cache import EMPTY
 from tfdock.inspect.cache_layers import Pack, Shelf

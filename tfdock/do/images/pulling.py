@@ -22,9 +22,9 @@ from tfdock.decide.trust import recorded
 from tfdock.do.failures import file_error, gib, make_folder
 from tfdock.do.images.ahead import Ahead
 from tfdock.do.images.stored import StoredImage, malformed
-from tfdock.do.machine import free_disk
 from tfdock.do.workspace import PULLED, WheelFile, Wheelhouse, file_sha256
 from tfdock.errors import DiskFull, NetworkError, Problem, VerificationFailed
+from tfdock.host.hardware import free_disk
 from tfdock.inspect.defects import WheelError
 from tfdock.inspect.oci import Malformed
 from tfdock.inspect.wheel import WheelFacts, read_wheel

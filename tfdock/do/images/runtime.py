@@ -30,7 +30,6 @@ from tfdock.decide.trial import accelerator_of, is_known_runtime, limits_of, lin
 from tfdock.do import assets
 from tfdock.do.engine import Cancel, ImageBuild, ImageInfo
 from tfdock.do.images.use import Use
-from tfdock.do.locking import held
 from tfdock.do.registry.oci import Repository
 from tfdock.do.source import context_archive
 from tfdock.do.verify.bench import Bench, Impossible, impossible
@@ -38,6 +37,7 @@ from tfdock.do.verify.lab import Lab, requirements
 from tfdock.do.wheels import inspected
 from tfdock.do.workspace import file_sha256
 from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused
+from tfdock.host.locks import held
 from tfdock.inspect import wheel_image
 from tfdock.inspect.archive import open_archive
 from tfdock.inspect.build_record import WHEEL

@@ -17,18 +17,18 @@ from tfdock.decide.lock import LockFile
 from tfdock.decide.plan import in_domain
 from tfdock.decide.question import LocalSource
 from tfdock.decide.trust import of_bundle
-from tfdock.do.beneath import remove_folder
 from tfdock.do.cache import opened as opened_part
 from tfdock.do.engine import Cancel, Engine
 from tfdock.do.engine.archives import image_names
 from tfdock.do.failures import make_folder
-from tfdock.do.machine import engine_data, free_disk
 from tfdock.do.offline.bundle import Bundle, opened
 from tfdock.do.prepare import Prepared, Preparer, Written
-from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps
 from tfdock.do.verify.lab import dependencies
 from tfdock.errors import DiskFull, EngineError, Incompatible, Problem, ProfileError, VerificationFailed
+from tfdock.host.beneath import remove_folder
+from tfdock.host.hardware import engine_data, free_disk
+from tfdock.host.settings import Settings
 from tfdock.inspect.bundle import Build, Image
 
 _GIB = 1 << 30

@@ -13,13 +13,13 @@ from tfdock import __version__, events
 from tfdock.decide.plan import DOWNLOADS
 from tfdock.do.build.run import came_back
 from tfdock.do.engine import Cancel, ImageInfo, Output
-from tfdock.do.machine import free_disk
 from tfdock.do.offline.bundle import Writer, file_chunks
 from tfdock.do.prepare import Prepared, Written
 from tfdock.do.results import from_folder
 from tfdock.do.steps import Steps
 from tfdock.do.workspace import file_sha256
 from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockError
+from tfdock.host.hardware import free_disk
 from tfdock.inspect import bundle
 from tfdock.inspect.bundle import Build, Image, Index, Runtime, Texts, Wheels
 from tfdock.types import BuildId

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from tfdock.do.registry import web
 from tfdock.do.registry.credentials import Login, login_for, token_request
 from tfdock.do.registry.web import TROUBLE, Strange
-from tfdock.do.settings import plain_http
 from tfdock.errors import NetworkError, Problem
+from tfdock.host.settings import plain_http
 
 HUB = "docker.io"
 _MOST_TOKEN = 1 << 20

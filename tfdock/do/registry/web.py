@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
-from tfdock.do.watch import watched
+from tfdock.host.supervise import watched
 
 TIMEOUT = 30.0
 """Seconds of silence."""

@@ -20,8 +20,8 @@ from tfdock import events
 from tfdock.do import assets
 from tfdock.do.failures import make_folder
 from tfdock.do.remote import relay
-from tfdock.do.settings import Settings
 from tfdock.errors import EngineError, NetworkError, Problem, TfdockError
+from tfdock.host.settings import Settings
 from tfdock.types import Endpoint, Remote
 
 VARIABLE = "TFDOCK_REMOTE_HEADER"

@@ -13,17 +13,17 @@ from tfdock.do import journal
 from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import Engine, EngineInfo
 from tfdock.do.failures import file_error, make_folder
-from tfdock.do.machine import engine_data
 from tfdock.do.results import RunFolders
 from tfdock.do.room import Room
-from tfdock.do.settings import Settings
 from tfdock.do.steps import Steps, ready
-from tfdock.do.watch import Stop
 from tfdock.errors import (
     Problem,
     ProfileError,
     TfdockError,
 )
+from tfdock.host.hardware import engine_data
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Stop
 from tfdock.types import BuildId
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -13,9 +13,7 @@ from packaging.utils import canonicalize_name
 
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, ImageInfo
 from tfdock.do.failures import make_folder
-from tfdock.do.machine import free_disk
 from tfdock.do.results import ContainerFolder
-from tfdock.do.settings import Settings
 from tfdock.do.steps import Tap
 from tfdock.do.verify.bench import Bench, Impossible, impossible, unfit
 from tfdock.errors import (
@@ -25,8 +23,10 @@ from tfdock.errors import (
     OutOfMemory,
     Problem,
 )
+from tfdock.host.hardware import free_disk
+from tfdock.host.logins import logins
+from tfdock.host.settings import Settings
 from tfdock.inspect import bazel
-from tfdock.inspect.logins import logins
 from tfdock.types import Expected, Mount
 
 HERE = "/tfdock"

@@ -28,7 +28,6 @@ from tfdock.decide.trial import (
 )
 from tfdock.do import assets
 from tfdock.do.engine import EngineInfo, ImageInfo
-from tfdock.do.machine import gives_gpus
 from tfdock.do.verify.bench import Bench, Impossible, Wanted, impossible, unfit
 from tfdock.do.verify.lab import (
     HERE,
@@ -47,6 +46,7 @@ from tfdock.errors import (
     EngineUnavailable,
     NetworkError,
 )
+from tfdock.host.hardware import gives_gpus
 from tfdock.inspect.inspection import Inspection
 from tfdock.read.knowledge import Accelerator, KnowledgeBase
 from tfdock.types import ImageRef, Mount

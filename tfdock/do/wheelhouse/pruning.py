@@ -14,7 +14,6 @@ from pathlib import Path
 
 from tfdock.decide.holdings import Chosen, Rules, Stock, choose
 from tfdock.do import journal
-from tfdock.do.beneath import remove_folder
 from tfdock.do.failures import FULL
 from tfdock.do.wheelhouse.catalogue import Held, Recorded, held
 from tfdock.do.wheelhouse.index import WheelIndex, signature
@@ -28,6 +27,7 @@ from tfdock.do.wheelhouse.leftovers import (
 )
 from tfdock.do.workspace import Wheelhouse, file_sha256, make_private
 from tfdock.errors import Locked
+from tfdock.host.beneath import remove_folder
 from tfdock.types import BuildId
 
 

@@ -85,7 +85,7 @@ def _check_python(text: str | None) -> None:
 
 def _write(path: Path, text: str, *, force: bool) -> None:
     """Write the profile; what nobody wrote but us, and nobody changed since, is replaced."""
-    from tfdock.do.texts import write_text
+    from tfdock.host.files import write_text
 
     if path.exists() and not path.is_file():
         message, fix = f"cannot write {path}: it is no regular file", "give the name of a file"

@@ -45,9 +45,9 @@ from tfdock.talk.matrices import Choice, build_matrix, check_matrix_options, tol
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
     from tfdock.do.prepare import Prepared, Preparer
-    from tfdock.do.settings import Settings
-    from tfdock.do.watch import Limit, Stop
     from tfdock.events import Listener
+    from tfdock.host.settings import Settings
+    from tfdock.host.supervise import Limit, Stop
     from tfdock.talk.progress import Progress
 
 
@@ -243,7 +243,7 @@ def limit_from_now(text: str | None) -> Limit | None:
     """The time that a whole command has, counted from now on."""
     if text is None:
         return None
-    from tfdock.do.watch import Limit
+    from tfdock.host.supervise import Limit
     from tfdock.profile.units import parse_seconds
 
     seconds = parse_seconds(text)
@@ -290,7 +290,7 @@ def stoppable(kept: str | None = None) -> Iterator[Stop]:
 
     `kept` says what becomes of the work, where that is not the build's.
     """
-    from tfdock.do.watch import Stop
+    from tfdock.host.supervise import Stop
 
     stop = Stop(kept=kept) if kept else Stop()
 
@@ -338,6 +338,6 @@ def shell(
 
 
 def _no_stop() -> Stop:
-    from tfdock.do.watch import Stop
+    from tfdock.host.supervise import Stop
 
     return Stop()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tfdock.do.cache import CacheFolder, DiskCache
     from tfdock.do.cache.care import Listing, Output, Pruned, Verified
     from tfdock.do.engine import Engine, ImageInfo
-    from tfdock.do.settings import Settings
+    from tfdock.host.settings import Settings
 
 group = typer.Typer(
     name="cache",

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tfdock.do.cache.exchange import Exchange
     from tfdock.do.cache.sending import Pushed
     from tfdock.do.cache.taking import Pulled
-    from tfdock.do.settings import Settings
-    from tfdock.do.watch import Stop
+    from tfdock.host.settings import Settings
+    from tfdock.host.supervise import Stop
     from tfdock.types import Digest
 
 Reference = Annotated[
@@ -83,7 +83,7 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Send Bazel's disk cache to a registry: what is there already is not sent again. Needs `docker login`."""
-    from tfdock.do.watch import until_stopped
+    from tfdock.host.supervise import until_stopped
 
     image = _named(reference, writing=True)
     settings = settings_for(
@@ -117,7 +117,7 @@ def pull(
 ) -> None:
     """Take Bazel's disk cache from a registry: only what is missing here, and only what is what it should be."""
     from tfdock.do.cache import CacheFolder
-    from tfdock.do.watch import until_stopped
+    from tfdock.host.supervise import until_stopped
 
     settings = settings_for(cache_dir=cache_dir)
     image = settings.mirrored(_named(reference, writing=False))

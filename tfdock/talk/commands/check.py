@@ -103,8 +103,8 @@ class _Checked:
 
 def _checked(preparer: Preparer, places: Sequence[Place], name: str) -> _Checked:
     from tfdock.decide.preflight import machine_findings
-    from tfdock.do.machine import local_host
     from tfdock.do.prepare import placed
+    from tfdock.host.hardware import local_host
 
     try:
         wanted = preparer.resolve(name)

@@ -30,7 +30,7 @@ from tfdock.talk.app import (
 if TYPE_CHECKING:
     from tfdock.decide.plan import BuildPlan
     from tfdock.decide.preflight import Check
-    from tfdock.do.settings import Settings
+    from tfdock.host.settings import Settings
 
 _INDENT = " " * 9
 """As wide as a status and what follows it."""

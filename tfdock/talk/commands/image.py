@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tfdock.decide.image_push import Shipment
     from tfdock.decide.plan import BuildPlan
     from tfdock.do.images.choosing import Choosing
-    from tfdock.do.settings import Settings
-    from tfdock.do.watch import Stop
+    from tfdock.host.settings import Settings
+    from tfdock.host.supervise import Stop
 
 group = typer.Typer(
     name="image",
@@ -85,7 +85,7 @@ def pack(
 ) -> None:
     """Write images of finished wheels into a file: an OCI image layout, the same bytes every time."""
     from tfdock.do.images import packing
-    from tfdock.do.watch import until_stopped
+    from tfdock.host.supervise import until_stopped
 
     asked = Asked(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
     settings = settings_for(
@@ -132,7 +132,7 @@ def push(
     """Send images of finished wheels to a registry: what is there is not sent again. Needs `docker login`."""
     from tfdock.do.images.pushing import Push
     from tfdock.do.registry.oci import Repository
-    from tfdock.do.watch import until_stopped
+    from tfdock.host.supervise import until_stopped
 
     settings = settings_for(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
@@ -180,8 +180,8 @@ def _chosen(
     from tfdock.decide.image_push import shipment
     from tfdock.do.failures import file_error
     from tfdock.do.images.choosing import Choosing
-    from tfdock.do.watch import until_stopped
     from tfdock.do.workspace import Wheelhouse as House
+    from tfdock.host.supervise import until_stopped
 
     house = House(settings.wheelhouse.absolute())
     try:

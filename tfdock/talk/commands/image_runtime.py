@@ -32,7 +32,7 @@ from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
     from tfdock.do.images.runtime import Made, Wish
-    from tfdock.do.settings import Settings
+    from tfdock.host.settings import Settings
     from tfdock.inspect.wheel_image import ImageBuild
 
 

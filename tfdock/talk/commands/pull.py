@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from tfdock.do.images.pulling import Pulled
     from tfdock.do.images.stored import StoredImage
     from tfdock.do.matrix import Cell, Cells
-    from tfdock.do.settings import Settings
-    from tfdock.do.watch import Stop
+    from tfdock.host.settings import Settings
+    from tfdock.host.supervise import Stop
 
 _SILENT = 5.0
 """Seconds without an answer after which it is said."""
@@ -333,8 +333,8 @@ def _pull_matrix(looking: _Looking, choice: Choice, stop: Stop, *, as_json: bool
 
 def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, Any]]:
     from tfdock.do.images.pulling import Pulling
-    from tfdock.do.watch import until_stopped
     from tfdock.do.workspace import Wheelhouse as House
+    from tfdock.host.supervise import until_stopped
 
     gpus = LocalGpus(settings)
     house = House(settings.wheelhouse.absolute())

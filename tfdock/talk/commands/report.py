@@ -107,7 +107,7 @@ def report(
         for line in lines:
             console.say(line, stream=sys.stdout)
     if output:  # told first: a page that cannot be written loses nothing
-        from tfdock.do.texts import write_text
+        from tfdock.host.files import write_text
 
         write_text(output, page)
     return None

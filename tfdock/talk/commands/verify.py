@@ -35,9 +35,9 @@ from tfdock.talk.diagnosis import findings_json, show
 if TYPE_CHECKING:
     from tfdock.decide.checks import Check
     from tfdock.do.prepare import Resolved
-    from tfdock.do.settings import Settings
     from tfdock.do.verify import Verification
     from tfdock.do.verify.bench import Wanted
+    from tfdock.host.settings import Settings
     from tfdock.inspect.inspection import Inspection
     from tfdock.read.knowledge import KnowledgeBase
 
@@ -136,7 +136,7 @@ def verify(
     if inspection:
         show(shown, str(_log(settings, inspection)))
     if html:  # told first: a page that cannot be written loses nothing
-        from tfdock.do.texts import write_text
+        from tfdock.host.files import write_text
         from tfdock.talk.report import verify_page
 
         write_text(html, verify_page(document))

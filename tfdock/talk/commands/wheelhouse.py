@@ -20,11 +20,11 @@ from tfdock.talk.app import AsJson, Knowledge, Wheelhouse, app, command, knowled
 
 if TYPE_CHECKING:
     from tfdock.do import workspace
-    from tfdock.do.settings import Settings
     from tfdock.do.wheelhouse.catalogue import Held
     from tfdock.do.wheelhouse.index import Indexed
     from tfdock.do.wheelhouse.pruning import Pruned
     from tfdock.do.wheelhouse.serving import Address
+    from tfdock.host.settings import Settings
 
 group = typer.Typer(
     name="wheelhouse",
@@ -198,9 +198,9 @@ def _wheels(count: int) -> str:
 
 def _write_page(house: workspace.Wheelhouse, settings: Settings, page: Path) -> None:
     from tfdock.do import assets
-    from tfdock.do.texts import write_text
     from tfdock.do.wheelhouse.coverage import covered
     from tfdock.do.wheelhouse.index import WheelIndex
+    from tfdock.host.files import write_text
     from tfdock.talk.coverage_page import coverage_page
 
     digest = assets.knowledge_digest(settings.knowledge)

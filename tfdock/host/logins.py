@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from tfdock.inspect.spellings import SHORTEST, unescaped
+from tfdock.host.encodings import SHORTEST, unescaped
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _WORD = r"(?:[A-Za-z]{1,14}\d{0,4}|v?\d{1,9})"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import platformdirs
 
-from tfdock.do.texts import read_text
 from tfdock.errors import Problem, ProfileError
+from tfdock.host.files import read_text
 from tfdock.profile import endpoint, yaml_nodes
 from tfdock.profile.units import MEMORY, parse_bytes
 from tfdock.types import Endpoint, ImageRef, Machine, Remote

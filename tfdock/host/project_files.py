@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tfdock.do.beneath import Beneath, NotPlain
 from tfdock.errors import Problem, ProfileError, one_of
+from tfdock.host.beneath import Beneath, NotPlain
 from tfdock.profile import yaml_nodes
 from tfdock.profile.yaml_nodes import Node
 
