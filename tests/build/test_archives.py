@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.do import assets
+from tfdock.knowledge import loader
 
 from .conftest import Workshop
 from .harness import file_server
@@ -62,7 +62,7 @@ class Shop:
         run = [f"RUN {json.dumps(['/bin/bash', '/archive.sh', *words])}" for words in steps]
         dockerfile = "\n".join([f"FROM {self.base}", "USER 0", "COPY archive.sh /", *run, f"RUN {check}"])
         context = tar(
-            {"Dockerfile": dockerfile.encode(), "archive.sh": assets.templates()["scripts/archive.sh"].encode()}
+            {"Dockerfile": dockerfile.encode(), "archive.sh": loader.templates()["scripts/archive.sh"].encode()}
         )
         lines: Any = self.sdk.build(
             fileobj=io.BytesIO(context), custom_context=True, tag=self.tag, decode=True, rm=True, forcerm=True,

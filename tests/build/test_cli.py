@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tfdock.do import assets
+from tfdock.knowledge import loader
 
 from .harness import MINIATURE, REPOSITORY, Outcome, Tfdock, write_profile
 
@@ -69,7 +69,7 @@ def test_check_says_all_it_found_as_one_document_and_exits_with_the_worst(tfdock
     assert tfdock.run("check", impossible).code == 3
 
 
-@pytest.mark.parametrize("profile", [path.name for path in assets.profile_files()])
+@pytest.mark.parametrize("profile", [path.name for path in loader.profile_files()])
 def test_every_shipped_profile_can_be_built(tfdock: Tfdock, profile: str) -> None:
     outcome = tfdock.with_variables(TFDOCK_KNOWLEDGE=str(MINIATURE / "knowledge")).run("check", PROFILES / profile)
     assert outcome.code == 0, outcome.told
@@ -131,7 +131,7 @@ def test_schema_accepts_every_shipped_profile(tfdock: Tfdock, tmp_path: Path) ->
     schema = tmp_path / "schema.json"
     schema.write_text(tfdock.run("schema").stdout)
     profiles = []
-    for path in assets.profile_files():
+    for path in loader.profile_files():
         profiles.append(tmp_path / f"{path.stem}.json")
         profiles[-1].write_text(json.dumps(yaml.safe_load(path.read_text())))
     command = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(schema), *map(str, profiles)]

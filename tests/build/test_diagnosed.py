@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.do import assets
+from tfdock.knowledge import loader
 
 from .conftest import EditedTree
 from .harness import Tfdock, before, replaced
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.engine
 KERNEL = "tensorflow/core/kernels/relu_op.cc"
 PACKAGE = "tensorflow/tools/pip_package"
 HIDDEN = "tensorflow/compiler/jit/hidden.h"
-KNOWLEDGE = assets.knowledge()
+KNOWLEDGE = loader.knowledge()
 OTHER_SUM = replaced('sha256 = "8', 'sha256 = "0')
 Edits = Mapping[str, Callable[[str], str]]
 

@@ -19,7 +19,7 @@ import yaml
 
 from tfdock.decide import pipeline
 from tfdock.decide.pipeline import INSTALL, Service
-from tfdock.do import assets
+from tfdock.knowledge import loader
 from tfdock.read import matrix as matrices
 
 from .github import SHELL
@@ -49,8 +49,8 @@ def rendered(service: Service, name: str = "full") -> list[Any]:
         path="matrix.yaml",
         command="tfdock ci render",
         cells=2,
-        templates=assets.pipeline_templates(),
-        actions=assets.knowledge().ci_actions,
+        templates=loader.pipeline_templates(),
+        actions=loader.knowledge().ci_actions,
     )
     return [yaml.safe_load(text) for text in files.values()]
 

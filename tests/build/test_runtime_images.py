@@ -16,7 +16,6 @@ import docker
 import pytest
 
 from tfdock.decide.render import BuildContext, from_template
-from tfdock.do import assets
 from tfdock.do.engine import Cancel, ImageBuild
 from tfdock.do.engine.docker import DockerEngine
 from tfdock.do.images.runtime import Made, Wish, make
@@ -27,7 +26,8 @@ from tfdock.host.settings import load
 from tfdock.host.supervise import Stop
 from tfdock.inspect import simple_index, wheel_image
 from tfdock.inspect.oci import Descriptor
-from tfdock.read.knowledge import RuntimeLibrary
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import RuntimeLibrary
 from tfdock.types import ImageRef
 
 from .conftest import Finished, Workshop
@@ -252,7 +252,7 @@ def made(
     machine = load(
         {"cache_dir": finished.tfdock.cache, "state_dir": finished.tfdock.state, "knowledge": (KNOWLEDGE,)}
     )
-    knowledge = assets.knowledge(machine.knowledge)
+    knowledge = loader.knowledge(machine.knowledge)
     if libraries:
         knowledge.runtime_libraries = tuple(filter(libraries, knowledge.runtime_libraries))
         knowledge.runtime_toolkits = ()

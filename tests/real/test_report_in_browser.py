@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tfdock.decide.devices import title
-from tfdock.do import assets
 from tfdock.inspect.verdict import runs, runs_gfx
+from tfdock.knowledge import loader
 from tfdock.talk.report import verify_page
 from tfdock.types import Capability
 
@@ -32,7 +32,7 @@ CODE = {
 
 def coverage(code: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
     """Every target there is, judged by the code alone; some with a limit."""
-    knowledge = assets.knowledge()
+    knowledge = loader.knowledge()
     for row in knowledge.architectures:
         capabilities = knowledge.accelerators[row.accelerator].capabilities
         for target in row.targets if capabilities or code["amdgpu"] else ():

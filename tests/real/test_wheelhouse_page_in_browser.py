@@ -16,8 +16,8 @@ import pytest
 from tfdock.decide.coverage import coverage
 from tfdock.decide.devices import find_gpu
 from tfdock.decide.serving import Evidence, evidence_of_release, serve
-from tfdock.do import assets
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.talk.coverage_page import coverage_page
 
 from .browser import HOSTILE, Browser, faint
@@ -30,7 +30,7 @@ LETTERS = {"native": "N", "native-same-major": "M", "ptx-jit": "J", "no": "–",
 
 @pytest.fixture(scope="module")
 def knowledge() -> KnowledgeBase:
-    return assets.knowledge()
+    return loader.knowledge()
 
 
 def official(knowledge: KnowledgeBase, release: str, accelerator: str = "cuda") -> Evidence:

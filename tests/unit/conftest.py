@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfdock.do import assets
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
 
 from .desk import MADE_UP_TABLES, MADE_UP_TEMPLATES, Desk
 
@@ -15,14 +15,14 @@ from .desk import MADE_UP_TABLES, MADE_UP_TEMPLATES, Desk
 @pytest.fixture(scope="session")
 def desk() -> Desk:
     """The shipped knowledge and templates."""
-    return Desk(knowledge=assets.knowledge(), templates=assets.templates())
+    return Desk(knowledge=loader.knowledge(), templates=loader.templates())
 
 
 @pytest.fixture(scope="session")
 def made_up() -> Desk:
     """Knowledge of releases, toolkits, GPUs and an accelerator that do not exist."""
     tables = {name: [(f"{name}.yaml", text)] for name, text in MADE_UP_TABLES.items()}
-    return Desk(knowledge=KnowledgeBase(tables), templates={**assets.templates(), **MADE_UP_TEMPLATES})
+    return Desk(knowledge=KnowledgeBase(tables), templates={**loader.templates(), **MADE_UP_TEMPLATES})
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,11 +9,11 @@ from functools import cache
 
 import pytest
 
-from tfdock.decide.contract import Contract, version_facts
-from tfdock.do import assets
-from tfdock.read.knowledge import Release, in_range
+from tfdock.knowledge import loader
+from tfdock.knowledge.contract import Contract, version_facts
+from tfdock.knowledge.tables import Release, in_range
 
-KNOWLEDGE = assets.knowledge()
+KNOWLEDGE = loader.knowledge()
 RELEASES = KNOWLEDGE.releases
 HOSTS, GPU_COMPILERS = ("gcc", "clang"), ("nvcc", "clang")
 CHANNELS = ("environment", "repo_env")

@@ -12,8 +12,8 @@ from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext, render
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
-from tfdock.read.knowledge import KnowledgeBase
 from tfdock.types import Machine
 
 GIB = 1 << 30

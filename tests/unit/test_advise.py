@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 import tfdock.talk.cli
 from tfdock.decide.advise import Advice, advise, cover, gpus_named
 from tfdock.decide.rules import judge
-from tfdock.do import assets
 from tfdock.errors import ProfileError
-from tfdock.read.knowledge import Gpu, KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import Gpu, KnowledgeBase
 from tfdock.talk.app import app
 
 from .desk import Desk
 
 assert tfdock.talk.cli  # importing it registers the commands
 
-KNOWLEDGE = assets.knowledge()
+KNOWLEDGE = loader.knowledge()
 CARDS = [target for row in KNOWLEDGE.architectures if row.accelerator == "cuda" for target in row.targets]
 ON_ANY_MACHINE = [gpu for gpu in KNOWLEDGE.gpus.values() if not gpu.machine]
 
@@ -70,7 +70,7 @@ def test_the_reason_names_what_really_stands_in_the_way() -> None:
 
 
 def test_code_that_fits_does_not_run_where_no_driver_serves_both_gpu_and_toolkit() -> None:
-    table = assets.knowledge()
+    table = loader.knowledge()
     rows = {
         **table.releases,
         "2.18": table.releases["2.18"].model_copy(update={"official_targets": {"cuda": ("sm_35",)}}),

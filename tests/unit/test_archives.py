@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide.archives import archives_of
 from tfdock.decide.render import BuildContext, render
 from tfdock.decide.resolve import Resolution
-from tfdock.read.knowledge import Archive, Image, Interpreter, KnowledgeBase
+from tfdock.knowledge.component_archives import archives_of
+from tfdock.knowledge.tables import Archive, Image, Interpreter, KnowledgeBase
 
 from .desk import Desk
 from .test_render import hadolint

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do import assets
 from tfdock.errors import ProfileError
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import yaml_nodes
-from tfdock.read.knowledge import KnowledgeBase
 
 # The attribute of the knowledge base where it is not the table's own name.
 ATTRIBUTES = {"bazel": "bazel_options"}
@@ -40,7 +40,7 @@ rows:
 
 
 def rows(knowledge: KnowledgeBase) -> dict[str, object]:
-    return {table: getattr(knowledge, ATTRIBUTES.get(table, table)) for table in assets.TABLES}
+    return {table: getattr(knowledge, ATTRIBUTES.get(table, table)) for table in loader.TABLES}
 
 
 @pytest.fixture
@@ -78,15 +78,15 @@ def test_every_table_is_the_same_from_its_text_and_from_what_was_kept(
     tmp_path: Path, overlay: Callable[..., Path], no_yaml: Callable[[], None]
 ) -> None:
     folders, cache = [overlay()], tmp_path / "cache"
-    from_text = rows(assets.knowledge(folders))
-    assert rows(assets.knowledge(folders, cache)) == from_text, "the first call reads the text, and keeps it"
+    from_text = rows(loader.knowledge(folders))
+    assert rows(loader.knowledge(folders, cache)) == from_text, "the first call reads the text, and keeps it"
     no_yaml()
-    assert rows(assets.knowledge(folders, cache)) == from_text
+    assert rows(loader.knowledge(folders, cache)) == from_text
 
 
 def test_a_text_that_has_changed_is_read(tmp_path: Path, overlay: Callable[..., Path]) -> None:
     for name in ("wolpertinger", "hippogriff"):
-        gpus = assets.knowledge([overlay(name)], tmp_path / "cache").gpus
+        gpus = loader.knowledge([overlay(name)], tmp_path / "cache").gpus
         assert name in gpus
     assert "wolpertinger" not in gpus
 
@@ -94,16 +94,16 @@ def test_a_text_that_has_changed_is_read(tmp_path: Path, overlay: Callable[..., 
 def test_without_a_cache_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert assets.knowledge().drivers
+    assert loader.knowledge().drivers
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_kept_does_not_grow_for_ever(
     tmp_path: Path, overlay: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assets, "_KEPT", 3)
+    monkeypatch.setattr(loader, "_KEPT", 3)
     for number in range(5):
-        assert assets.knowledge([overlay(f"gpu{number}")], tmp_path).gpus
+        assert loader.knowledge([overlay(f"gpu{number}")], tmp_path).gpus
         newest = max(kept(tmp_path), key=lambda file: file.stat().st_mtime_ns)
         assert f"gpu{number}".encode() in newest.read_bytes()
     assert len(kept(tmp_path)) == 3
@@ -145,47 +145,47 @@ def _folder_in_its_place(file: Path) -> None:
 def test_what_was_kept_and_is_spoilt_is_as_good_as_none(
     tmp_path: Path, spoil: Callable[[Path], object], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    right = assets.knowledge((), tmp_path).drivers
+    right = loader.knowledge((), tmp_path).drivers
     (file,) = kept(tmp_path)
     spoil(file)
     for _ in range(2):
-        assert assets.knowledge((), tmp_path).drivers == right
+        assert loader.knowledge((), tmp_path).drivers == right
     assert capfd.readouterr() == ("", "")
     assert kept(tmp_path) == [file], "nothing half written is left"
 
 
 def test_what_was_spoilt_is_kept_anew(tmp_path: Path, no_yaml: Callable[[], None]) -> None:
-    right = assets.knowledge((), tmp_path).drivers
+    right = loader.knowledge((), tmp_path).drivers
     _cut(kept(tmp_path)[0])
-    assert assets.knowledge((), tmp_path).drivers == right
+    assert loader.knowledge((), tmp_path).drivers == right
     no_yaml()
-    assert assets.knowledge((), tmp_path).drivers == right
+    assert loader.knowledge((), tmp_path).drivers == right
 
 
 def test_where_nothing_can_be_kept_the_text_is_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     for cache in (tmp_path / "file", tmp_path / "file" / "deeper", Path("/proc/nowhere")):
-        assert assets.knowledge((), cache).drivers == assets.knowledge().drivers
+        assert loader.knowledge((), cache).drivers == loader.knowledge().drivers
     assert capfd.readouterr() == ("", "")
 
 
 def test_nobody_makes_a_folder_in_another_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    assert assets.knowledge((), tmp_path / "cache").drivers
+    assert loader.knowledge((), tmp_path / "cache").drivers
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("inside", [".", "knowledge"])
 def test_what_another_user_could_have_kept_is_neither_believed_nor_written(tmp_path: Path, inside: str) -> None:
     cache = tmp_path / "cache"
-    right = assets.knowledge((), cache).drivers
+    right = loader.knowledge((), cache).drivers
     (file,) = kept(cache)
     data = json.dumps({"rows": []}).encode()
     file.write_bytes(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
-    assert assets.knowledge((), cache).drivers != right, "what only this user can write is believed"
+    assert loader.knowledge((), cache).drivers != right, "what only this user can write is believed"
     (cache / inside).chmod(0o777)
     forged = file.read_bytes()
-    assert assets.knowledge((), cache).drivers == right
+    assert loader.knowledge((), cache).drivers == right
     assert file.read_bytes() == forged
 
 
@@ -206,7 +206,7 @@ def test_a_wrong_row_has_its_place_however_often_it_was_read(
     folder, found = overlay("a", more), []
     for cache in (None, tmp_path / "cache", tmp_path / "cache"):
         with pytest.raises(ProfileError) as caught:
-            _ = assets.knowledge([folder], cache).gpus
+            _ = loader.knowledge([folder], cache).gpus
         found.append(caught.value.problems)
     (problem,) = found[0]
     line = (folder / "gpus.yaml").read_text("utf-8").count("\n")
@@ -221,18 +221,18 @@ def test_a_table_without_rows_is_refused_however_often_it_was_read(tmp_path: Pat
     (folder / "drivers.yaml").write_text(text)
     for _ in range(2):
         with pytest.raises(ProfileError) as caught:
-            _ = assets.knowledge([folder], tmp_path / "cache").drivers
+            _ = loader.knowledge([folder], tmp_path / "cache").drivers
         (problem,) = caught.value.problems
         assert (problem.code, problem.where) == ("knowledge-table", f"{folder / 'drivers.yaml'}:1:1")
 
 
 def test_what_is_no_yaml_is_not_kept(tmp_path: Path, overlay: Callable[..., Path]) -> None:
     folder = overlay("a", "  - {gpu: b\n")
-    assert assets.knowledge((), tmp_path / "cache").gpus
+    assert loader.knowledge((), tmp_path / "cache").gpus
     shipped = kept(tmp_path / "cache")
     for _ in range(2):
         with pytest.raises(ProfileError) as caught:
-            _ = assets.knowledge([folder], tmp_path / "cache").gpus
+            _ = loader.knowledge([folder], tmp_path / "cache").gpus
         assert caught.value.problems[0].code == "yaml-syntax"
     assert kept(tmp_path / "cache") == shipped, "the shipped tables, and no other"
 
@@ -268,8 +268,8 @@ def test_what_python_leaves_beside_a_script_is_no_template(tmp_path: Path, monke
     left.parent.mkdir(parents=True)
     script.write_text("print()\n")
     left.write_bytes(b"\xa7\r\r\n")
-    monkeypatch.setattr(assets, "_shipped", lambda _: tmp_path)
-    assert assets.templates() == {"verify/run.py": "print()\n"}
+    monkeypatch.setattr(loader, "_shipped", lambda _: tmp_path)
+    assert loader.templates() == {"verify/run.py": "print()\n"}
 
 
 def test_threads_that_keep_the_same_table_do_not_write_into_one_file(
@@ -285,6 +285,6 @@ def test_threads_that_keep_the_same_table_do_not_write_into_one_file(
 
     monkeypatch.setattr(Path, "write_bytes", together)
     with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(assets._keep, file, b"{}") for _ in range(2)]:
+        for done in [pool.submit(loader._keep, file, b"{}") for _ in range(2)]:
             done.result()
     assert kept(tmp_path) == [file]

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from tfdock.do import assets
 from tfdock.do.offline import Supply
 from tfdock.do.offline.bundle import Bundle, Writer, opened
 from tfdock.errors import TfdockError
 from tfdock.inspect import bundle
 from tfdock.inspect.bundle import BLOCK, Build, BundleError, Image, Index, Runtime, Texts, Wheels
+from tfdock.knowledge import loader
 
 ZERO = "0" * 64
 CACHED = b"a downloaded archive"
@@ -477,7 +477,7 @@ def test_images_named_by_the_first_of_two_equal_keys_are_not_loaded(path: Path) 
 
 def said_by(folder: Path, text: str) -> list[str]:
     (folder / "setup.py").write_text(text)
-    script, target = assets.templates()["run/requirements.py"], folder / "found.json"
+    script, target = loader.templates()["run/requirements.py"], folder / "found.json"
     subprocess.run([sys.executable, "-c", script, folder, target], check=True)
     found: list[str] = json.loads(target.read_bytes())
     return found

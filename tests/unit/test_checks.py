@@ -22,17 +22,17 @@ from tfdock.decide.checks import (
     unsound,
 )
 from tfdock.decide.resolve import Resolution
-from tfdock.do import assets
 from tfdock.inspect.defects import FIXES, WheelError
 from tfdock.inspect.facts import Containers, GpuCode, Images, Kind, Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.wheel import RecordProblem, WheelFacts, WheelMetadata
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
 
 from .desk import Desk
 
-KNOWLEDGE = assets.knowledge()
-DESK = Desk(knowledge=KNOWLEDGE, templates=assets.templates())
+KNOWLEDGE = loader.knowledge()
+DESK = Desk(knowledge=KNOWLEDGE, templates=loader.templates())
 NAMES = (
     "file-integrity", "name", "version", "python", "gpu-code", "cuda", "cudnn", "rocm", "cpu-baseline", "manylinux",
     "size", "build-paths",

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 import tfdock
-from tfdock.do import assets
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.read.knowledge import Code
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import Code
 
 from .desk import FILE, Desk
 
@@ -22,7 +22,7 @@ ROOT = Path(tfdock.__file__).parent
 MODULES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")}
 CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 WORDS = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
-CODES = assets.knowledge().codes
+CODES = loader.knowledge().codes
 # A code made from a name, and what the name may be.
 COMPOSED = {"{self.phase}-failed": ("fetch-failed", "compile-failed")}
 

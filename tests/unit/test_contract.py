@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tfdock.decide.contract import applies
-from tfdock.read.knowledge import Release, in_range
+from tfdock.knowledge.contract import applies
+from tfdock.knowledge.tables import Release, in_range
 
 from .contracts import CHANNELS, RELEASES, Build, builds, each_build, given, written
 from .desk import Desk

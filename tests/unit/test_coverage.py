@@ -9,7 +9,7 @@ import pytest
 from tfdock.decide.coverage import WORDS, Coverage, coverage, coverage_rows
 from tfdock.decide.devices import find_gpu
 from tfdock.decide.serving import Evidence, evidence_of_release, serve
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge.tables import KnowledgeBase
 
 from .desk import MADE_UP_TABLES, Desk
 

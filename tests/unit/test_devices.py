@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tfdock.decide.devices import find_gpu, matching
-from tfdock.do.assets import knowledge as shipped
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge.loader import knowledge as shipped
+from tfdock.knowledge.tables import KnowledgeBase
 
 
 @pytest.fixture(scope="module")

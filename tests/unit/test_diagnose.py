@@ -23,7 +23,6 @@ from typer.testing import CliRunner, Result
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide.diagnosis import Diagnosis, diagnosis
 from tfdock.decide.ways import said
-from tfdock.do import assets
 from tfdock.do.diagnosing import context_of, of_run
 from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.steps import Steps
@@ -32,12 +31,13 @@ from tfdock.host.supervise import Stop
 from tfdock.inspect import diagnose
 from tfdock.inspect.diagnose import Diagnostician
 from tfdock.inspect.log_lines import BLOCK, NEAR, Block, Log, NotText, bare, unpacked
+from tfdock.knowledge import loader
 from tfdock.profile.profile import read as read_profile
 from tfdock.talk import ci_log
 from tfdock.talk.app import app, preparer_for, settings_for
 from tfdock.talk.diagnosis import lines
 
-KNOWLEDGE = assets.knowledge()
+KNOWLEDGE = loader.knowledge()
 ROWS = list(KNOWLEDGE.failures.values())
 ARCH = "nvcc fatal   : Unsupported gpu architecture 'compute_35'"
 KILLED = "gcc: internal compiler error: Killed (program cc1plus)"

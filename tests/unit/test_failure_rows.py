@@ -14,14 +14,14 @@ import yaml
 
 import tfdock
 from tfdock.decide.diagnosis import Diagnosis, diagnosis
-from tfdock.do import assets
 from tfdock.errors import ProfileError
 from tfdock.inspect.diagnose import Diagnostician
 from tfdock.inspect.log_lines import NEAR
+from tfdock.knowledge import loader as assets
+from tfdock.knowledge.failure_rows import Failure, Pattern
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import MAX_BYTES
-from tfdock.read.failures import Failure, Pattern
-from tfdock.read.knowledge import KnowledgeBase
 
 FILES = sorted((Path(tfdock.__file__).parent / "knowledge" / "failures").glob("*.yaml"))
 KNOWLEDGE = assets.knowledge()

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import assets
 from tfdock.host import hardware
+from tfdock.knowledge import loader
 from tfdock.talk.app import app
 
 from .desk import Desk
@@ -25,7 +25,7 @@ BUILD_INFO = (
 
 @pytest.fixture(autouse=True)
 def read_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assets, "knowledge", lambda _=(), __=None: desk.knowledge)
+    monkeypatch.setattr(loader, "knowledge", lambda _=(), __=None: desk.knowledge)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tfdock.decide.sizing import GIB, Resources
 from tfdock.do.failures import Failures
 from tfdock.errors import EngineLost, OutOfMemory
 from tfdock.inspect.killed import COMPILER, HEAP, LINKER, SERVER, killed
-from tfdock.read.knowledge import Cost
+from tfdock.knowledge.tables import Cost
 
 COST = Cost(memory_per_job_mib=2560, memory_per_link_mib=3072, disk_gib=60)
 GCC = "gcc: fatal error: Killed signal terminated program cc1plus"

@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide import known
 from tfdock.decide import resolve as resolving
-from tfdock.do import assets
 from tfdock.errors import Incompatible
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.talk.app import app
 from tfdock.types import Version
 
@@ -27,10 +27,10 @@ from .desk import Desk
 def read_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shipped tables, read once for all tests; folders are read as they are named."""
     shipped = desk.knowledge
-    monkeypatch.setattr(assets, "knowledge", lambda folders=(), _cache=None: read(folders) if folders else shipped)
+    monkeypatch.setattr(loader, "knowledge", lambda folders=(), _cache=None: read(folders) if folders else shipped)
 
 
-read = assets.knowledge
+read = loader.knowledge
 
 
 def run(*words: str, columns: int = 80, **variables: str) -> Result:

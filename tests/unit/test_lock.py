@@ -22,11 +22,11 @@ from tfdock.decide.lock import Difference, Lock, Pin
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.question import LocalSource
 from tfdock.decide.resolve import Resolution
-from tfdock.do import assets
 from tfdock.do import lock as locking
 from tfdock.do.lock import check_names, lock_path
 from tfdock.errors import BuildFailed, DiskFull, Problem, ProfileError
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
 
 from .desk import Desk
 
@@ -344,7 +344,7 @@ def test_code_for_the_machine_that_builds_is_refused_in_a_lock(made_up: Desk, ba
 
 # --- what an image writes down --------------------------------------------------------------------------------------
 
-SCRIPT = assets.templates()["scripts/pins.py"]
+SCRIPT = loader.templates()["scripts/pins.py"]
 
 
 def distribution(folder: Path, module: bytes, *, name: str = "Some_Thing", extra: str = "") -> Path:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tfdock.decide.diagnosis import Diagnosis, diagnosis
-from tfdock.do import assets
 from tfdock.inspect.diagnose import Diagnostician
+from tfdock.knowledge import loader
 
 FOLDER = Path(__file__).parent / "logs"
-KNOWLEDGE = assets.knowledge()
+KNOWLEDGE = loader.knowledge()
 ROWS = list(KNOWLEDGE.failures.values())
 
 

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock.decide.matrix import MOST_CELLS, Combination, cover, expand, idle
-from tfdock.do import assets
 from tfdock.errors import Problem, ProfileError
+from tfdock.knowledge import loader
 from tfdock.profile import profile as profiles
 from tfdock.read import matrix as matrices
 from tfdock.read.matrix import Matrix
@@ -343,12 +343,12 @@ def complaints(text: str) -> list[str]:
 
 def test_the_schema_is_valid_and_the_one_beside_the_shipped_matrix_is_the_programs_own() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
-    text = (assets.profiles() / "matrix.schema.json").read_text("utf-8")
+    text = (loader.profiles() / "matrix.schema.json").read_text("utf-8")
     assert json.loads(text) == SCHEMA, "run: tfdock schema --matrix > profiles/matrix.schema.json"
 
 
 def test_the_shipped_matrix_names_the_schema_and_satisfies_it() -> None:
-    text = (assets.profiles() / assets.MATRIX).read_text("utf-8")
+    text = (loader.profiles() / loader.MATRIX).read_text("utf-8")
     assert re.match(r"# yaml-language-server: \$schema=matrix\.schema\.json\n", text)
     assert complaints(text) == []
 
@@ -389,8 +389,8 @@ def test_what_is_shown_to_be_written_is_taken(record: Any) -> None:
 
 
 def test_the_shipped_matrix_is_read_with_its_base() -> None:
-    folder = assets.profiles()
-    text = (folder / assets.MATRIX).read_text("utf-8")
+    folder = loader.profiles()
+    text = (folder / loader.MATRIX).read_text("utf-8")
     base = matrices.base_of(text, "x")
     assert base is not None
     assert (folder / Path(base.raw)).is_file()

@@ -20,13 +20,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import assets
 from tfdock.do.matrix import Cells, cells
 from tfdock.do.prepare import Preparer
 from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host import hardware
 from tfdock.host.settings import load
+from tfdock.knowledge import loader
 from tfdock.profile.profile import Profile
 from tfdock.talk import ci_log, matrix_formats
 from tfdock.talk.app import app
@@ -58,9 +58,9 @@ THIRD = "tf2.18.0-py3.12-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 @pytest.fixture(autouse=True)
 def read_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "local_machine", lambda: MACHINE)
-    original = assets.knowledge
+    original = loader.knowledge
     monkeypatch.setattr(
-        assets, "knowledge", lambda folders=(), cache=None: original(folders, cache) if folders else desk.knowledge
+        loader, "knowledge", lambda folders=(), cache=None: original(folders, cache) if folders else desk.knowledge
     )
 
 
@@ -644,8 +644,8 @@ def extra() -> Iterator[list[str]]:
 
 
 def test_the_shipped_matrix_is_told_in_every_format_as_it_was_read_last(refresh_golden: bool) -> None:
-    found = cells(assets.profiles() / assets.MATRIX, Preparer(load({}, {}), MACHINE))
-    here = f"{assets.profiles()}/"
+    found = cells(loader.profiles() / loader.MATRIX, Preparer(load({}, {}), MACHINE))
+    here = f"{loader.profiles()}/"
     jobs, shards = matrix_formats.jobs_of(found, None), matrix_formats.jobs_of(found, 3)
     files = {
         "matrix.json": json.dumps(matrix_formats.document(found, jobs), indent=2, ensure_ascii=False) + "\n",
@@ -668,7 +668,7 @@ def test_the_shipped_matrix_is_told_in_every_format_as_it_was_read_last(refresh_
 
 def test_the_shipped_matrix_is_true() -> None:
     """Every cell can be built, but for those that the README says cannot; and none is untested."""
-    found = cells(assets.profiles() / assets.MATRIX, Preparer(load({}, {}), MACHINE))
+    found = cells(loader.profiles() / loader.MATRIX, Preparer(load({}, {}), MACHINE))
     assert found.warnings == ()
     assert len(found.wanted) == 13
     assert {cell.code for cell in found.cells} == {None, "matrix-excluded", "capability-syntax"}

@@ -25,7 +25,7 @@ from tfdock.decide import pipeline
 from tfdock.decide.pinned import unpinned
 from tfdock.decide.pipeline import SERVICES, Service, gitlab_jobs, shell_word
 from tfdock.decide.shards import GITHUB_JOBS, Job, Load
-from tfdock.do import assets
+from tfdock.knowledge import loader
 from tfdock.read import matrix as matrices
 from tfdock.talk.app import app
 
@@ -74,8 +74,8 @@ def rendered(
         path=path,
         command=f"tfdock ci render {service} {shell_word(path)}",
         cells=cells,
-        templates=assets.pipeline_templates(),
-        actions=assets.knowledge().ci_actions,
+        templates=loader.pipeline_templates(),
+        actions=loader.knowledge().ci_actions,
     )
 
 
@@ -109,7 +109,7 @@ def test_the_example_is_what_its_matrix_asks_for(service: str, refresh_golden: b
 
 
 def test_every_action_stands_with_its_commit_and_its_source() -> None:
-    rows = assets.knowledge().ci_actions
+    rows = loader.knowledge().ci_actions
     used = {name for text in rendered("github").values() for name in re.findall(r"uses: ([^@\s]+)@", text)}
     assert used == set(rows)
     for text in rendered("github").values():
@@ -491,7 +491,7 @@ def test_gitlab_s_jobs_have_names_that_it_takes_however_many_wheels_each_builds(
 @pytest.fixture
 def repository(tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the example's matrix, which is the working folder."""
-    monkeypatch.setattr(assets, "knowledge", lambda *_: desk.knowledge)
+    monkeypatch.setattr(loader, "knowledge", lambda *_: desk.knowledge)
     monkeypatch.chdir(tmp_path)
     shutil.copytree(EXAMPLE / "profiles", tmp_path / "profiles")
     return tmp_path

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide.contract import bazel_options
 from tfdock.decide.plan import (
     as_json,
     described_toolchain,
@@ -21,6 +20,7 @@ from tfdock.decide.plan import (
 from tfdock.decide.render import BuildContext
 from tfdock.decide.resolve import Resolution
 from tfdock.errors import Incompatible
+from tfdock.knowledge.contract import bazel_options
 from tfdock.profile.profile import Verify
 from tfdock.profile.units import parse_bytes, parse_seconds
 from tfdock.types import ImageRef, Machine, Source

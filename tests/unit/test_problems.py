@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tfdock.decide.sizing import Resources
-from tfdock.do import assets
 from tfdock.do.failures import Failures, file_error
 from tfdock.errors import ExitCode, Incompatible, TfdockError
-from tfdock.read.knowledge import Cost, KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import Cost, KnowledgeBase
 from tfdock.talk import cli
 from tfdock.talk.app import app
 
@@ -72,7 +72,7 @@ def test_a_knowledge_folder_with_something_else_in_it_is_refused(tmp_path: Path)
     (tmp_path / "todo.yaml").write_text("- much\n")
     for folder in (tmp_path, tmp_path / "todo.yaml", tmp_path / "nowhere"):
         with pytest.raises(TfdockError) as caught:
-            assets.knowledge([folder])
+            loader.knowledge([folder])
         assert caught.value.problems[0].code == "knowledge-folder"
 
 

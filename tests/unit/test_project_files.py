@@ -417,10 +417,10 @@ def test_a_chain_without_end_is_left_after_some_profiles(project: Path) -> None:
 
 
 def test_shipped_profiles_extend_each_other(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tfdock.do import assets
+    from tfdock.knowledge import loader
 
     monkeypatch.chdir(project)
-    for file in assets.profile_files():
+    for file in loader.profile_files():
         Preparer(Settings(), MACHINE).read(file.stem)
 
 

@@ -17,8 +17,8 @@ from wheelhouses import made
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock import __version__
-from tfdock.do import assets
 from tfdock.host import hardware
+from tfdock.knowledge import loader
 from tfdock.talk.app import app
 
 from .desk import MACHINE, Desk
@@ -44,7 +44,7 @@ LARGE = 50_000
 BUILT = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 
 COMMANDS = {
-    **{f"plan-{file.stem}": ["plan", file.stem] for file in assets.profile_files() if file.stem != "demo"},
+    **{f"plan-{file.stem}": ["plan", file.stem] for file in loader.profile_files() if file.stem != "demo"},
     "plan-refused": ["plan", "refused.yaml"],
     "check": ["check", "rtx3080", "cpu-native", "rocm"],
     "check-unreadable": ["check", "impossible.yaml"],
@@ -78,9 +78,9 @@ COMMANDS = {
 def fixed_world(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One machine, without an engine; a folder with profiles, a log and two builds in its wheelhouse."""
     monkeypatch.setattr(hardware, "local_machine", lambda: MACHINE)
-    original = assets.knowledge
+    original = loader.knowledge
     monkeypatch.setattr(
-        assets, "knowledge", lambda folders=(), cache=None: original(folders, cache) if folders else desk.knowledge
+        loader, "knowledge", lambda folders=(), cache=None: original(folders, cache) if folders else desk.knowledge
     )
     monkeypatch.chdir(tmp_path)
     texts = {"impossible": IMPOSSIBLE, "refused": REFUSED, "plain": PLAIN, "matrix": MATRIX}

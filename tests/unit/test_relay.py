@@ -19,11 +19,12 @@ import h2.connection
 import h2.events
 import pytest
 
-from tfdock.do import assets, remote
+from tfdock.do import remote
 from tfdock.do.remote import relay, relay_grpc
 from tfdock.do.remote.relay_grpc import PREFACE
 from tfdock.errors import TfdockError
 from tfdock.host.settings import Settings
+from tfdock.knowledge import loader
 from tfdock.profile.endpoint import parse
 from tfdock.types import Remote
 
@@ -531,7 +532,7 @@ def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path, monkeypatc
 def test_the_forwarder_outlives_a_time_without_free_files(tmp_path: Path) -> None:
     """Whoever is in the container may take them all; what is asked later is answered."""
     script = tmp_path / "forward.py"
-    script.write_text(assets.templates()["run/forward.py"])
+    script.write_text(loader.templates()["run/forward.py"])
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     ask = f"""

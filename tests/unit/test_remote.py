@@ -22,11 +22,12 @@ import h2.events
 import pytest
 
 from tfdock.decide import remote as decided
-from tfdock.do import assets, remote
+from tfdock.do import remote
 from tfdock.do.remote import relay
 from tfdock.do.remote.relay_grpc import capabilities
 from tfdock.errors import ProfileError, TfdockError
 from tfdock.host.settings import Settings, load
+from tfdock.knowledge import loader
 from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.types import Endpoint, Remote
@@ -623,7 +624,7 @@ def test_an_engine_on_another_machine_is_refused() -> None:
 
 def test_the_forwarder_hands_connections_on_and_ends_as_its_command_does(tmp_path: Path) -> None:
     script = tmp_path / "forward.py"
-    script.write_text(assets.templates()["run/forward.py"])
+    script.write_text(loader.templates()["run/forward.py"])
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with http_cache(Cache()) as cache, relay.running({"cache": relay.Line(parse(cache.url))}, tmp_path):

@@ -19,29 +19,29 @@ from jinja2 import TemplateError, UndefinedError
 from tfdock.decide.plan import BuildPlan, as_json
 from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext, render
-from tfdock.do import assets
 from tfdock.errors import ProfileError
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
-from tfdock.read.knowledge import KnowledgeBase
 
 from . import golden
 from .desk import MADE_UP_TABLES, Desk
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "golden"
-PROFILES = [file.stem for file in assets.profile_files()]
+PROFILES = [file.stem for file in loader.profile_files()]
 HEAD = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\n'
 
 
 @pytest.fixture(scope="module")
 def shipped() -> Desk:
     """What `make demo` has: the shipped knowledge and the miniature's over it."""
-    return Desk(knowledge=assets.knowledge([TESTS / "miniature/knowledge"]), templates=assets.templates())
+    return Desk(knowledge=loader.knowledge([TESTS / "miniature/knowledge"]), templates=loader.templates())
 
 
 def planned(desk: Desk, name: str) -> BuildPlan:
     """The plan of a shipped profile; a local source counts as one fixed tree, whatever becomes of it."""
-    texts = {file.name: file.read_text("utf-8") for file in assets.profile_files()}
+    texts = {file.name: file.read_text("utf-8") for file in loader.profile_files()}
     text = texts[f"{name}.yaml"]
     profile, _ = profiles.read(text, name, texts)
     local = LocalSource(tree="0" * 64 if profile.source.path else None)

@@ -15,8 +15,8 @@ from tfdock.decide.question import LocalSource
 from tfdock.decide.resolve import resolve
 from tfdock.decide.ways import changed
 from tfdock.errors import Problem
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
-from tfdock.read.knowledge import KnowledgeBase
 
 from .desk import FILE, MADE_UP_TABLES, Desk
 

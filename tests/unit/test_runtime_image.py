@@ -23,7 +23,6 @@ from typing import Any
 import pytest
 
 from tfdock.decide.runtime_image import STAGES, RuntimeImage, libraries, render_runtime, settings, site_packages
-from tfdock.do import assets
 from tfdock.do.engine import ContainerSpec, ImageBuild, ImageInfo
 from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
 from tfdock.do.images.runtime import Made, Wish, make
@@ -44,13 +43,14 @@ from tfdock.inspect import archive, simple_index, wheel_image
 from tfdock.inspect.facts import Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.oci import Descriptor
+from tfdock.knowledge import loader
 from tfdock.types import ImageRef
 
 from . import golden
 from .small_wheels import NAME, inspection_of, wheel_of
 
-KNOWLEDGE = assets.knowledge()
-TEMPLATES = assets.templates()
+KNOWLEDGE = loader.knowledge()
+TEMPLATES = loader.templates()
 GOLDEN = Path(__file__).parents[1] / "golden-runtime"
 BASE = "python:3.11-slim-bookworm"
 BUILD_ID = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"

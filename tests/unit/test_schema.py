@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
-from tfdock.do import assets
 from tfdock.errors import ProfileError
+from tfdock.knowledge import loader
 from tfdock.profile import profile as profiles
 
 jsonschema: Any = importlib.import_module("jsonschema")  # has no types
 
-FOLDER = assets.profiles()
-SHIPPED = assets.profile_files()
+FOLDER = loader.profiles()
+SHIPPED = loader.profile_files()
 SCHEMA = profiles.json_schema()
 HEAD = 'schema: 1\ntensorflow: "2.18.0"\n'
 

@@ -22,13 +22,13 @@ from tfdock.decide.serving import (
     own_libraries,
     serve,
 )
-from tfdock.do import assets
 from tfdock.errors import ProfileError
 from tfdock.host import hardware as machine
 from tfdock.inspect.facts import Containers, GpuCode, Images, Library, merged
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.wheel import WheelFacts, WheelMetadata
-from tfdock.read.knowledge import Gpu, KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import Gpu, KnowledgeBase
 from tfdock.talk import gpus
 from tfdock.talk.console import Style
 from tfdock.talk.gpus import answer, gpu_json, reasons
@@ -36,7 +36,7 @@ from tfdock.types import Host, LocalGpu
 
 from .desk import Desk
 
-KNOWLEDGE = assets.knowledge()
+KNOWLEDGE = loader.knowledge()
 CC, FRAMEWORK = "tensorflow/libtensorflow_cc.so.2", "tensorflow/libtensorflow_framework.so.2"
 INTERNAL = "tensorflow/python/_pywrap_tensorflow_internal.so"
 LINUX = "manylinux_2_17_x86_64.manylinux2014_x86_64"

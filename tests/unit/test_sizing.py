@@ -21,7 +21,7 @@ from tfdock.decide.sizing import (
     least_memory,
     usable,
 )
-from tfdock.read.knowledge import Cost
+from tfdock.knowledge.tables import Cost
 from tfdock.types import Machine
 
 from .desk import Desk

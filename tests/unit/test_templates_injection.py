@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.question import LocalSource
 from tfdock.decide.render import render
-from tfdock.do import assets
 from tfdock.errors import Incompatible, ProfileError
+from tfdock.knowledge import loader
 from tfdock.profile.profile import Profile
 from tfdock.profile.profile import read as read_profile
 
@@ -126,7 +126,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
     folder = tmp_path_factory.mktemp("knowledge")
     for table, text in OVERLAY.items():
         (folder / f"{table}.yaml").write_text(text, "utf-8")
-    return Desk(knowledge=assets.knowledge([folder]), templates=assets.templates())
+    return Desk(knowledge=loader.knowledge([folder]), templates=loader.templates())
 
 
 def strings(annotation: Any) -> bool:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do import assets, workspace
+from tfdock.do import workspace
 from tfdock.errors import ProfileError
 from tfdock.host import settings
 from tfdock.host.files import read_text, write_text
+from tfdock.knowledge import loader
 
 LATIN = "# Müller\n".encode("latin-1")
 
@@ -58,7 +59,7 @@ def test_what_is_a_pipe_or_a_device_stays_one_and_takes_what_is_written(tmp_path
 def test_knowledge_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "gpus.yaml").write_bytes(LATIN)
     with pytest.raises(ProfileError) as caught:
-        _ = assets.knowledge([tmp_path]).gpus
+        _ = loader.knowledge([tmp_path]).gpus
     assert told(caught.value)[:2] == ("file-unreadable", str(tmp_path / "gpus.yaml"))
 
 
@@ -67,7 +68,7 @@ def test_a_knowledge_folder_that_one_may_not_look_into_is_named(
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may look into everything
     with pytest.raises(ProfileError) as caught:
-        assets.knowledge([tmp_path])
+        loader.knowledge([tmp_path])
     assert told(caught.value)[:2] == ("knowledge-folder", str(tmp_path))
 
 

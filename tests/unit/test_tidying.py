@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do import assets, journal, tidying
+from tfdock.do import journal, tidying
 from tfdock.do.cache import CacheFolder, check_writable
 from tfdock.do.engine import ContainerSpec, ImageInfo
 from tfdock.do.engine.fake import FakeEngine
@@ -24,6 +24,7 @@ from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import BuildFailed, EngineLost, Problem, ProfileError
 from tfdock.host.beneath import remove_folder
 from tfdock.host.settings import Settings
+from tfdock.knowledge import loader
 from tfdock.types import BuildId
 
 USER = 1234
@@ -388,7 +389,7 @@ def test_state_cache_and_staging_are_private(settings: Settings, tmp_path: Path)
         open_one = tmp_path / "open"
         open_one.mkdir(mode=0o755)
         CacheFolder.opened(open_one)
-        assets.knowledge(cache=tmp_path / "first").releases  # noqa: B018 - reads a table, and keeps it
+        loader.knowledge(cache=tmp_path / "first").releases  # noqa: B018 - reads a table, and keeps it
     finally:
         os.umask(before)
     runs = settings.state_dir / "runs"

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from tfdock.decide.contract import Contract
-from tfdock.read.knowledge import Release, in_range
+from tfdock.knowledge.contract import Contract
+from tfdock.knowledge.tables import Release, in_range
 from tfdock.types import Version
 
 from .contracts import KNOWLEDGE, RELEASES, Build, Written, each_build, written

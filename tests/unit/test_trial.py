@@ -28,18 +28,18 @@ from tfdock.decide.trial import (
     told_by_wheel,
     trial,
 )
-from tfdock.do import assets
 from tfdock.do.engine import ImageInfo
 from tfdock.do.verify.lab import dependencies
 from tfdock.do.verify.trial import MarkedLines
 from tfdock.host.settings import Settings
 from tfdock.inspect.facts import Containers, GpuCode, Images, Library
 from tfdock.inspect.inspection import Inspection
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
 
 from .small_wheels import inspection_of
 
-KNOWLEDGE = assets.knowledge()
+KNOWLEDGE = loader.knowledge()
 NO_GPU = "the engine gives containers none"
 CUDA_INFO = {"cuda_version": "12.5.1", "cudnn_version": "9", "is_cuda_build": True, "is_rocm_build": False}
 CPU_INFO = {"is_cuda_build": False, "is_rocm_build": False}
@@ -96,7 +96,7 @@ def test_every_release_has_a_script_for_every_check_on_a_gpu_of_its_accelerator(
 
 
 def test_scripts_of_the_rows_are_there_and_no_script_is_without_a_row() -> None:
-    shipped = {name.removeprefix("verify/") for name in assets.templates() if name.startswith("verify/")}
+    shipped = {name.removeprefix("verify/") for name in loader.templates() if name.startswith("verify/")}
     named = {row.script for row in KNOWLEDGE.probes if row.script}
     assert shipped - named == {"run.py", "probe.py"}
     assert named <= shipped
@@ -134,7 +134,7 @@ def test_xla_is_left_out_where_the_profile_leaves_it_out() -> None:
 
 def test_a_row_may_say_that_a_release_has_no_such_thing() -> None:
     row = "rows:\n- {check: xla, releases: '2.18', absent: it has none, source: x}\n"
-    texts = {name: list(assets.knowledge()._texts[name]) for name in assets.TABLES}
+    texts = {name: list(loader.knowledge()._texts[name]) for name in loader.TABLES}
     texts["probes"].append(("mine.yaml", row))
     found = trial(KnowledgeBase(texts), wheel(), xla=None, without_gpu=NO_GPU)
     assert found.skipped["xla"] == "it has none"

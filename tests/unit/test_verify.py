@@ -15,7 +15,6 @@ from packaging.requirements import InvalidRequirement
 
 from tfdock import events
 from tfdock.decide.trial import GPU, RUN
-from tfdock.do import assets
 from tfdock.do.engine import ContainerSpec, ImageInfo
 from tfdock.do.engine.fake import FakeEngine, FakeRun
 from tfdock.do.verify import Verification, verified
@@ -28,11 +27,12 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.inspect.facts import Library
 from tfdock.inspect.inspection import Inspection
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
 
 from .small_wheels import NAME, wheel_of
 
-KNOWLEDGE = assets.knowledge()
+KNOWLEDGE = loader.knowledge()
 IMAGE = "python:3.11-slim-bookworm"
 
 
@@ -69,7 +69,7 @@ def found(bench: Bench, wheel: Path, inspection: Inspection | None = None, **cha
     """The verification of a wheel that requires nothing, by the shipped knowledge but for some tables."""
     texts: dict[str, list[tuple[str, str]]] = {
         file.stem: [(file.name, file.read_text())]
-        for file in (Path(assets.__file__).parents[1] / "knowledge").glob("*.yaml")
+        for file in (Path(loader.__file__).parents[1] / "knowledge").glob("*.yaml")
     }
     texts |= {table: [(f"{table}.yaml", str(text))] for table, text in changes.items()}
     inspection = inspection or inspected(wheel)

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import assets, workspace
+from tfdock.do import workspace
+from tfdock.knowledge import loader
 from tfdock.talk.app import app
 
 from .desk import Desk
@@ -20,7 +21,7 @@ from .small_wheels import NAME, wheel_of
 
 @pytest.fixture(autouse=True)
 def read_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assets, "knowledge", lambda _=(), __=None: desk.knowledge)
+    monkeypatch.setattr(loader, "knowledge", lambda _=(), __=None: desk.knowledge)
 
 
 def run(wheel: bytes, folder: Path, *words: str | Path) -> Result:

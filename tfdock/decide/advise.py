@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.decide.contract import applies
 from tfdock.decide.devices import (
     bare_gpu,
     embedded_targets,
@@ -21,21 +20,15 @@ from tfdock.decide.devices import (
     unknown_gpu,
 )
 from tfdock.decide.evidence import OFFICIAL_MACHINE, companions, evidence_of_release
-from tfdock.decide.fits import is_used, own_target
 from tfdock.decide.known import apart, release_named, taken_versions
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.decide.rules import judge
 from tfdock.decide.serving import Service, serve
 from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.knowledge.contract import applies
+from tfdock.knowledge.fits import is_used, own_target
+from tfdock.knowledge.tables import Accelerator, Estimate, Gpu, KnowledgeBase, Release, Support
 from tfdock.profile import profile as profiles
-from tfdock.read.knowledge import (
-    Accelerator,
-    Estimate,
-    Gpu,
-    KnowledgeBase,
-    Release,
-    Support,
-)
 from tfdock.types import Capability, Version
 
 _FILE = "advice.yaml"

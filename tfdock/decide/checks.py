@@ -16,7 +16,7 @@ from tfdock.inspect.facts import Library, target_order
 from tfdock.inspect.identity import canonical_name, local_part, normal_version, runs_on_python, same_version
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.verdict import code_of
-from tfdock.read.knowledge import Accelerator, KnowledgeBase
+from tfdock.knowledge.tables import Accelerator, KnowledgeBase
 from tfdock.types import Version
 
 Status = Literal["passed", "failed", "skipped"]

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdock.decide.devices import title
-from tfdock.decide.fits import exact_target
 from tfdock.decide.serving import Evidence, serve
 from tfdock.inspect.verdict import Runs
-from tfdock.read.knowledge import Architecture, Gpu, KnowledgeBase
+from tfdock.knowledge.fits import exact_target
+from tfdock.knowledge.tables import Architecture, Gpu, KnowledgeBase
 
 WORDS: Mapping[Runs, str] = {
     "native": "natively",

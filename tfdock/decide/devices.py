@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfdock.errors import Problem
-from tfdock.read.knowledge import Architecture, Gpu, KnowledgeBase
+from tfdock.knowledge.tables import Architecture, Gpu, KnowledgeBase
 from tfdock.types import Capability, LocalGpu
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from tfdock.decide import mending, misfits
 from tfdock.errors import Way
 from tfdock.inspect.diagnose import Seen, Sighting, Suspect
-from tfdock.read.failures import Failure
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge.failure_rows import Failure
+from tfdock.knowledge.tables import KnowledgeBase
 
 if TYPE_CHECKING:
     from tfdock.decide.mending import Context

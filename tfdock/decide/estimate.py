@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfdock.decide.contract import applies
 from tfdock.decide.plan import BuildPlan
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge.contract import applies
+from tfdock.knowledge.tables import KnowledgeBase
 
 PHASES = ("image", "fetch", "compile", "seal", "verify")
 _SAME_MEMORY = 0.8

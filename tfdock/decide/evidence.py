@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tfdock.decide.contract import applies
 from tfdock.inspect.facts import Containers, GpuCode, Images, Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.requirements import Wanted, wanted
 from tfdock.inspect.verdict import code_of
-from tfdock.read.knowledge import (
+from tfdock.knowledge.contract import applies
+from tfdock.knowledge.tables import (
     Accelerator,
     Companion,
     GeneratedKernels,

@@ -13,7 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfdock.decide.devices import architecture_of, dotted, is_embedded, target_number
-from tfdock.decide.fits import (
+from tfdock.decide.rules import judge
+from tfdock.errors import Problem, ProfileError
+from tfdock.inspect.verdict import Runs
+from tfdock.knowledge.fits import (
     can_be_told,
     exact_target,
     has_code_for,
@@ -24,10 +27,7 @@ from tfdock.decide.fits import (
     serves,
     toolkit_floor,
 )
-from tfdock.decide.rules import judge
-from tfdock.errors import Problem, ProfileError
-from tfdock.inspect.verdict import Runs
-from tfdock.read.knowledge import Accelerator, KnowledgeBase, Release, Support, Toolkit
+from tfdock.knowledge.tables import Accelerator, KnowledgeBase, Release, Support, Toolkit
 from tfdock.types import Version
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from tfdock.decide.devices import embedded_targets, machine_of
 from tfdock.decide.drivers import Drivers
 from tfdock.decide.evidence import Evidence
-from tfdock.decide.fits import has_code_for, is_used, libraries, reaches
 from tfdock.inspect import verdict
 from tfdock.inspect.facts import Containers, GpuCode, merged
 from tfdock.inspect.requirements import Wanted
 from tfdock.inspect.verdict import Part, Together, Verdict
-from tfdock.read.knowledge import Accelerator, Companion, Gpu, KnowledgeBase, Library, RuntimeCompiler, Toolkit
+from tfdock.knowledge.fits import has_code_for, is_used, libraries, reaches
+from tfdock.knowledge.tables import Accelerator, Companion, Gpu, KnowledgeBase, Library, RuntimeCompiler, Toolkit
 from tfdock.types import Capability, Host, Version
 
 

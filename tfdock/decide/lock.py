@@ -15,8 +15,8 @@ from tfdock.decide.plan import BuildPlan
 from tfdock.decide.resolve import Resolution
 from tfdock.decide.tools import NATIVE
 from tfdock.errors import BuildFailed, Problem, ProfileError
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import yaml_nodes
-from tfdock.read.knowledge import KnowledgeBase
 from tfdock.types import Choice, ImageRef
 
 SCHEMA = 1

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tfdock.decide.devices import find_gpu
-from tfdock.decide.fits import exact_target
 from tfdock.decide.resolve import Resolution
 from tfdock.decide.sizing import GIB, MIB, Resources, more_memory
 from tfdock.decide.ways import Change, changed, said
 from tfdock.errors import Way
+from tfdock.knowledge.fits import exact_target
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
-from tfdock.read.knowledge import KnowledgeBase
 from tfdock.types import TARGET_FIELDS, Version
 
 if TYPE_CHECKING:
-    from tfdock.read.failures import Failure
+    from tfdock.knowledge.failure_rows import Failure
 
 _MOST = 3
 """How many changes are offered."""

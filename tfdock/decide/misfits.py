@@ -10,8 +10,8 @@ from tfdock.types import Version
 
 if TYPE_CHECKING:
     from tfdock.decide.mending import Context
-    from tfdock.read.failures import Failure, Relation
-    from tfdock.read.knowledge import Toolkit
+    from tfdock.knowledge.failure_rows import Failure, Relation
+    from tfdock.knowledge.tables import Toolkit
 
 
 def misfit(row: Failure, values: Mapping[str, str], context: Context) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfdock.decide.notes import Notes
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
-from tfdock.read.knowledge import KnowledgeBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

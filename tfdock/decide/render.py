@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from tfdock.decide.resolve import Resolution
 from tfdock.errors import Problem, ProfileError
-from tfdock.read.knowledge import PACKAGE, REQUIREMENT
+from tfdock.knowledge.tables import PACKAGE, REQUIREMENT
 
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment

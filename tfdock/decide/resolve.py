@@ -10,9 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfdock.decide.accelerate import Devices, accelerator_of, asked_components, component_fields, devices_of
-from tfdock.decide.archives import archives_of
-from tfdock.decide.contract import Contract, MissingFact, filled, version_facts
-from tfdock.decide.fits import same_minor, serves, written
 from tfdock.decide.naming import Names
 from tfdock.decide.notes import Notes, Refused
 from tfdock.decide.question import LocalSource, Question
@@ -28,9 +25,12 @@ from tfdock.decide.tools import (
 )
 from tfdock.decide.ways import ways_out
 from tfdock.errors import Incompatible, Problem, Way, one_of
+from tfdock.knowledge.component_archives import archives_of
+from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
+from tfdock.knowledge.fits import same_minor, serves, written
+from tfdock.knowledge.tables import Accelerator, Archive, Image, Interpreter, KnowledgeBase, Release
 from tfdock.profile.profile import Debug, HostCompiler, Profile, Verify
 from tfdock.profile.yaml_nodes import Node
-from tfdock.read.knowledge import Accelerator, Archive, Image, Interpreter, KnowledgeBase, Release
 from tfdock.types import BuildId, Choice, ImageRef, Source, Version
 
 

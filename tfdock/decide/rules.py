@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdock.decide.devices import dotted, embedded_targets, sorted_targets, target_number
-from tfdock.decide.fits import (
+from tfdock.decide.notes import Finding, prevented, sentences
+from tfdock.inspect import verdict
+from tfdock.knowledge.fits import (
     can_be_told,
     has_code_for,
     is_listed,
@@ -21,9 +23,7 @@ from tfdock.decide.fits import (
     reaches,
     same_minor,
 )
-from tfdock.decide.notes import Finding, prevented, sentences
-from tfdock.inspect import verdict
-from tfdock.read.knowledge import Accelerator, Gpu, KnowledgeBase, Library, Release, Support, Toolkit
+from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase, Library, Release, Support, Toolkit
 from tfdock.types import Capability, Version
 
 

@@ -11,7 +11,7 @@ from tfdock.decide.serving import built_with
 from tfdock.decide.trial import accelerator_of, opened_libraries, release_of
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.requirements import wanted
-from tfdock.read.knowledge import KnowledgeBase, RuntimeLibrary, RuntimeToolkit, in_range
+from tfdock.knowledge.tables import KnowledgeBase, RuntimeLibrary, RuntimeToolkit, in_range
 from tfdock.types import ImageRef
 
 FOLDER = "/opt/tensorflow"

@@ -22,7 +22,7 @@ from tfdock.decide.limits import Limits, judge
 from tfdock.inspect.facts import Containers, Library
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.verdict import Part, Runs, Together, parts_of, together
-from tfdock.read.knowledge import Accelerator, Gpu, KnowledgeBase
+from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase
 from tfdock.types import Host
 
 __all__ = [

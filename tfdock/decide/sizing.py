@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from tfdock.errors import Incompatible, Problem, Way, one_of
+from tfdock.knowledge.tables import Cost
 from tfdock.profile.profile import Resources as Asked
 from tfdock.profile.units import parse_bytes, parse_seconds
-from tfdock.read.knowledge import Cost
 from tfdock.types import Machine
 
 MIB = 1 << 20

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfdock.decide.accelerate import Devices
-from tfdock.decide.contract import applies, holds
-from tfdock.decide.fits import same_minor
 from tfdock.decide.notes import prevented, sentences
 from tfdock.decide.question import Question
-from tfdock.read.knowledge import Config, KnowledgeBase, PackagedCompiler, Release
+from tfdock.knowledge.contract import applies, holds
+from tfdock.knowledge.fits import same_minor
+from tfdock.knowledge.tables import Config, KnowledgeBase, PackagedCompiler, Release
 from tfdock.types import Version
 
 NATIVE = re.compile(r"-m(arch|cpu|tune)=native")

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdock.decide.checks import Check, Status
-from tfdock.decide.contract import applies
-from tfdock.decide.fits import toolkit_floor
 from tfdock.decide.serving import built_with, own_libraries
 from tfdock.inspect.facts import merged
 from tfdock.inspect.identity import normal_version
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.verdict import runs
-from tfdock.read.knowledge import Accelerator, KnowledgeBase, Probe, RuntimeLibrary, in_range
+from tfdock.knowledge.contract import applies
+from tfdock.knowledge.fits import toolkit_floor
+from tfdock.knowledge.tables import Accelerator, KnowledgeBase, Probe, RuntimeLibrary, in_range
 from tfdock.types import Capability, ImageRef, Version
 
 RUN = (

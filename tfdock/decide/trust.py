@@ -18,8 +18,8 @@ from tfdock.types import NOWHERE, ImageRef, Remote
 
 if TYPE_CHECKING:
     from tfdock.decide.resolve import Resolution
+    from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.profile.profile import Profile
-    from tfdock.read.knowledge import KnowledgeBase
 
 RELEASE = "release"
 """The domain of unchanged releases."""

@@ -16,10 +16,10 @@ from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any
 
 from tfdock.decide.devices import bare_gpu, embedded_targets, find_gpu, is_target, matching, sorted_targets
-from tfdock.decide.fits import exact_target
 from tfdock.errors import Problem, Way
+from tfdock.knowledge.fits import exact_target
+from tfdock.knowledge.tables import Accelerator, KnowledgeBase, Release, Support
 from tfdock.profile.profile import HostCompiler, Profile
-from tfdock.read.knowledge import Accelerator, KnowledgeBase, Release, Support
 from tfdock.types import TARGET_FIELDS, Capability, Version
 
 if TYPE_CHECKING:

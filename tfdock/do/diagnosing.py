@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tfdock.decide.diagnosis import Diagnosis
     from tfdock.decide.mending import Context
     from tfdock.do.prepare import Preparer
-    from tfdock.read.knowledge import KnowledgeBase
+    from tfdock.knowledge.tables import KnowledgeBase
 
 Progress = Callable[[int], None]
 Told = Callable[[str], None]

@@ -24,7 +24,7 @@ from tfdock.errors import (
 )
 from tfdock.host.hardware import engine_data, engine_machine, gives_gpus, local_host, local_machine, place
 from tfdock.host.settings import Settings
-from tfdock.read.knowledge import Accelerator, KnowledgeBase
+from tfdock.knowledge.tables import Accelerator, KnowledgeBase
 from tfdock.types import Host, Place
 
 if TYPE_CHECKING:
@@ -162,9 +162,9 @@ def _asked(engine: Engine) -> tuple[EngineInfo | None, Check]:
 
 def _families(settings: Settings, knowledge: KnowledgeBase | None) -> Iterable[Accelerator]:
     # Here and not above: `check` asks this module for folders only.
-    from tfdock.do import assets
+    from tfdock.knowledge import loader
 
-    return (knowledge or assets.knowledge(settings.knowledge, settings.cache_dir)).accelerators.values()
+    return (knowledge or loader.knowledge(settings.knowledge, settings.cache_dir)).accelerators.values()
 
 
 def _devices(

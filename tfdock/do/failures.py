@@ -22,7 +22,7 @@ from tfdock.errors import (
 from tfdock.host.hardware import free_disk
 from tfdock.inspect import bazel
 from tfdock.inspect.killed import HEAP, Killed, killed
-from tfdock.read.knowledge import Cost
+from tfdock.knowledge.tables import Cost
 
 # Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68

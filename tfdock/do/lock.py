@@ -18,13 +18,14 @@ from tfdock.decide import lock as locks
 from tfdock.decide.lock import Difference, Lock, LockFile, Pin
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.resolve import Resolution
-from tfdock.do import assets, registry
+from tfdock.do import registry
 from tfdock.do.failures import file_error
 from tfdock.do.prepare import Prepared, Preparer, find_profile, placed
 from tfdock.do.workspace import write_atomically
 from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError, one_of
 from tfdock.host.project_files import MOST_LOCK, Project
 from tfdock.host.settings import Settings
+from tfdock.knowledge import loader
 from tfdock.profile import endpoint
 from tfdock.profile import profile as profiles
 
@@ -51,7 +52,7 @@ def lock_path(name: str) -> Path:
     `my.yaml` has `my.lock`, everything else its whole name and `.lock`.
     """
     path = find_profile(name)
-    shipped = path.parent == assets.profiles() and not Path(name).is_file()
+    shipped = path.parent == loader.profiles() and not Path(name).is_file()
     if shipped:
         return Path(f"{name}.lock")
     return path.with_suffix(".lock") if path.suffix == ".yaml" else path.with_name(f"{path.name}.lock")

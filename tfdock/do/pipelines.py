@@ -10,10 +10,11 @@ from pathlib import Path
 from tfdock.decide import pipeline
 from tfdock.decide.matrix import expand
 from tfdock.decide.pipeline import Service, State
-from tfdock.do import assets, matrix
+from tfdock.do import matrix
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.beneath import Beneath, NotPlain
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.read.matrix import Matrix
 
 _MOST = 1 << 20
@@ -82,7 +83,7 @@ def rendered(
         path=path,
         command=" ".join(map(pipeline.shell_word, words)),
         cells=cells,
-        templates=assets.pipeline_templates(),
+        templates=loader.pipeline_templates(),
         actions=knowledge.ci_actions,
     )
     return Pipeline(

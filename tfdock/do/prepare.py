@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdock.decide import remote
-from tfdock.decide.contract import bazel_options
 from tfdock.decide.devices import local_words
 from tfdock.decide.plan import BuildPlan, make_plan
 from tfdock.decide.question import LocalSource
 from tfdock.decide.render import render
 from tfdock.decide.resolve import Resolution, resolve
 from tfdock.decide.sizing import Resources, size
-from tfdock.do import assets
 from tfdock.do.source import read_local
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host.hardware import local_gpus
 from tfdock.host.project_files import Project, located
 from tfdock.host.settings import Settings
+from tfdock.knowledge import loader
+from tfdock.knowledge.contract import bazel_options
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node, shown
-from tfdock.read.knowledge import KnowledgeBase
 from tfdock.types import Machine
 
 if TYPE_CHECKING:
@@ -98,11 +98,11 @@ class Preparer:
         self._remote = settings.remote
         self._allow_untested = allow_untested
         self.trusted = trusted
-        self.knowledge: KnowledgeBase = assets.knowledge(settings.knowledge, settings.cache_dir)
+        self.knowledge: KnowledgeBase = loader.knowledge(settings.knowledge, settings.cache_dir)
 
     @cached_property
     def _templates(self) -> dict[str, str]:
-        return assets.templates()
+        return loader.templates()
 
     def prepare(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> Prepared:
         """Plan the profile in a file, or the shipped profile of that name; raises ProfileError or Incompatible.
@@ -264,11 +264,11 @@ def find_profile(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    if path.suffix not in (".yaml", ".yml") and path.name == name and f"{name}.yaml" != assets.MATRIX:
-        for folder in (Path("profiles"), assets.profiles()):
+    if path.suffix not in (".yaml", ".yml") and path.name == name and f"{name}.yaml" != loader.MATRIX:
+        for folder in (Path("profiles"), loader.profiles()):
             if (folder / f"{name}.yaml").is_file():
                 return folder / f"{name}.yaml"
-    shipped = [file.stem for file in assets.profile_files()]
+    shipped = [file.stem for file in loader.profile_files()]
     stems = dict.fromkeys((name, name.removesuffix(path.suffix)))
     beside = [file for stem in stems for end in (".yaml", ".yml") if Path(file := f"{stem}{end}").is_file()]
     near = beside or difflib.get_close_matches(path.stem.lower(), shipped, n=1)

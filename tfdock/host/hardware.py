@@ -22,7 +22,7 @@ from tfdock.types import Host, LocalGpu, Machine, Place
 
 if TYPE_CHECKING:
     from tfdock.do.engine import EngineInfo
-    from tfdock.read.knowledge import Accelerator
+    from tfdock.knowledge.tables import Accelerator
 
 _ANSWER_SECONDS = 20.0
 """nvidia-smi takes seconds where no persistence daemon keeps the driver loaded, and for ever when a GPU has died."""

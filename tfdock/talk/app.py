@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tfdock.do.engine import Engine
     from tfdock.do.prepare import Preparer
     from tfdock.host.settings import Settings
-    from tfdock.read.knowledge import KnowledgeBase
+    from tfdock.knowledge.tables import KnowledgeBase
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -190,9 +190,9 @@ def preparer_for(settings: Settings, *, allow_untested: bool = False, trusted: b
 
 
 def knowledge_for(settings: Settings) -> KnowledgeBase:
-    from tfdock.do import assets
+    from tfdock.knowledge import loader
 
-    return assets.knowledge(settings.knowledge, settings.cache_dir)
+    return loader.knowledge(settings.knowledge, settings.cache_dir)
 
 
 def local_engine() -> Engine:

@@ -11,7 +11,7 @@ from tfdock.talk.console import clean
 
 if TYPE_CHECKING:
     from tfdock.decide.serving import LibraryService, Service
-    from tfdock.read.knowledge import Estimate, Gpu, KnowledgeBase
+    from tfdock.knowledge.tables import Estimate, Gpu, KnowledgeBase
     from tfdock.talk.console import Style
     from tfdock.types import Host
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tfdock.host.settings import Settings
     from tfdock.inspect.inspection import Inspection
     from tfdock.inspect.wheel import WheelFacts
-    from tfdock.read.knowledge import KnowledgeBase
+    from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.talk.gpus import Asked
 
 

@@ -34,7 +34,7 @@ from tfdock.types import Machine
 if TYPE_CHECKING:
     from tfdock.do.offline import Given
     from tfdock.do.papers import Papers
-    from tfdock.read.knowledge import KnowledgeBase
+    from tfdock.knowledge.tables import KnowledgeBase
 
 _T = TypeVar("_T")
 
@@ -107,9 +107,9 @@ class Builder:
     @cached_property
     def knowledge(self) -> KnowledgeBase:
         """What is known of releases, compilers and costs."""
-        from tfdock.do import assets
+        from tfdock.knowledge import loader
 
-        return assets.knowledge(self.settings.knowledge, self.settings.cache_dir)
+        return loader.knowledge(self.settings.knowledge, self.settings.cache_dir)
 
     # --- the whole --------------------------------------------------------------------------------------------
 

@@ -27,7 +27,6 @@ from tfdock.decide.runtime_image import (
     site_packages,
 )
 from tfdock.decide.trial import accelerator_of, is_known_runtime, limits_of, linked_to_accelerator
-from tfdock.do import assets
 from tfdock.do.engine import Cancel, ImageBuild, ImageInfo
 from tfdock.do.images.use import Use
 from tfdock.do.registry.oci import Repository
@@ -46,7 +45,8 @@ from tfdock.inspect.identity import constraints, runs_on_python
 from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.wheel_image_read import says_wheels
 from tfdock.inspect.wheel_labels import STANDARD, labels
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Digest, ImageRef
 
 _PYTHON = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}")
@@ -362,14 +362,14 @@ class _Making(Lab):
 def _work(image: RuntimeImage, base: ImageInfo, contents: _Contents) -> _Work:
     """The context, with a label of what all of it comes to."""
     beside = {f"{stage}/{path.name}": path for stage, paths in contents.files.items() for path in paths}
-    plain = render_runtime(image, assets.templates())
+    plain = render_runtime(image, loader.templates())
     total = hashlib.sha256(base.id.encode())
     for path, data in plain.files.items():
         total.update(f"\n{path} {hashlib.sha256(data).hexdigest()}".encode())
     for name, file in sorted(beside.items()):
         total.update(f"\n{name} {file.stat().st_size}".encode())
     labels = {**image.labels, CONTENTS_LABEL: total.hexdigest()}
-    context = render_runtime(replace(image, labels=labels), assets.templates())
+    context = render_runtime(replace(image, labels=labels), loader.templates())
     return _Work(context=context, beside=beside, labels=labels, key=total.hexdigest())
 
 

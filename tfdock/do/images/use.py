@@ -10,14 +10,14 @@ from typing import Any
 
 from tfdock import events
 from tfdock.decide.trial import trial
-from tfdock.do import assets
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.do.verify.bench import Bench
 from tfdock.do.verify.lab import HERE, Lab, ended, handed
 from tfdock.do.verify.trial import MarkedLines
 from tfdock.errors import Problem, VerificationFailed
 from tfdock.inspect.inspection import Inspection
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
 
 _TRIED = ("import", "op")
 """Checks of a wheel that are made in its image too."""
@@ -65,8 +65,8 @@ class Use(Lab):
     def _scripts(self, request: Mapping[str, object]) -> Path:
         """The folder with the scripts and what they are told, for any user to read."""
         folder = self._folder("try")
-        texts = {name: text for name, text in assets.templates().items() if name.startswith("verify/")}
-        texts |= {"try.py": assets.templates()["runtime/try.py"], "request.json": json.dumps(request)}
+        texts = {name: text for name, text in loader.templates().items() if name.startswith("verify/")}
+        texts |= {"try.py": loader.templates()["runtime/try.py"], "request.json": json.dumps(request)}
         for name, text in texts.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from tfdock.decide import lock as locks
 from tfdock.decide.lock import LockFile
 from tfdock.decide.plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
 from tfdock.decide.trial import is_known_runtime, limits_for, limits_of
-from tfdock.do import assets, journal, papers
+from tfdock.do import journal, papers
 from tfdock.do.engine import ContainerSpec
 from tfdock.do.failures import file_error
 from tfdock.do.lock import gathered, prepare_locked
@@ -34,6 +34,7 @@ from tfdock.do.verify.lab import fetched_dependencies, requirements
 from tfdock.do.wheels import inspected
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.inspect import bundle
+from tfdock.knowledge import loader
 from tfdock.types import Expected
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ class Bundler:
 
     def _said_by_source(self, run: Run) -> list[str] | None:
         python = run.plan.resolution.paths.get("python", "python3")
-        script = assets.templates()["run/requirements.py"]
+        script = loader.templates()["run/requirements.py"]
         command = (python, "-c", script, _PIP_PACKAGE, f"{STAGING}/{_REQUIREMENTS.pattern}")
         if not self._runs(run, run.beside("setup", command, _REQUIREMENTS), "what setup.py requires"):
             return None

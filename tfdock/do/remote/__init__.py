@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from tfdock import events
-from tfdock.do import assets
 from tfdock.do.failures import make_folder
 from tfdock.do.remote import relay
 from tfdock.errors import EngineError, NetworkError, Problem, TfdockError
 from tfdock.host.settings import Settings
+from tfdock.knowledge import loader
 from tfdock.types import Endpoint, Remote
 
 VARIABLE = "TFDOCK_REMOTE_HEADER"
@@ -301,7 +301,7 @@ def linked(remote: Remote, settings: Settings, folder: Path, listen: events.List
         yield link
         return
     make_folder(folder)
-    (folder / "forward.py").write_text(assets.templates()["run/forward.py"])
+    (folder / "forward.py").write_text(loader.templates()["run/forward.py"])
     with relay.running(link.lines, folder):
         yield link
     link.tell()

@@ -33,7 +33,7 @@ from tfdock.inspect.defects import WheelError
 from tfdock.inspect.facts import GpuCode, merged
 from tfdock.inspect.identity import runs_on_python
 from tfdock.inspect.inspection import Inspection
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import ImageRef
 
 

@@ -26,7 +26,6 @@ from tfdock.decide.trial import (
     results_of,
     trial,
 )
-from tfdock.do import assets
 from tfdock.do.engine import EngineInfo, ImageInfo
 from tfdock.do.verify.bench import Bench, Impossible, Wanted, impossible, unfit
 from tfdock.do.verify.lab import (
@@ -48,7 +47,8 @@ from tfdock.errors import (
 )
 from tfdock.host.hardware import gives_gpus
 from tfdock.inspect.inspection import Inspection
-from tfdock.read.knowledge import Accelerator, KnowledgeBase
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import Accelerator, KnowledgeBase
 from tfdock.types import ImageRef, Mount
 
 _LONGEST = 1 << 16
@@ -199,7 +199,7 @@ class Trying(Lab):
     def _request(self, tried: Trial, mark: str) -> Path:
         """The folder with the scripts and what they are told."""
         folder = self._folder("request")
-        for name, text in assets.templates().items():
+        for name, text in loader.templates().items():
             if name.startswith("verify/"):
                 path = folder / name.removeprefix("verify/")
                 path.parent.mkdir(exist_ok=True)

@@ -18,7 +18,7 @@ from tfdock.decide.serving import XLA_TRACE, evidence_of
 from tfdock.do.wheels import inspected
 from tfdock.do.workspace import Wheelhouse, write_atomically
 from tfdock.errors import WheelRefused
-from tfdock.read.knowledge import KnowledgeBase
+from tfdock.knowledge.tables import KnowledgeBase
 
 SCHEMA = "tfdock.coverage/1"
 

@@ -26,7 +26,7 @@ from tfdock.talk.app import (
 if TYPE_CHECKING:
     from tfdock.decide.diagnosis import Diagnosis
     from tfdock.decide.mending import Context
-    from tfdock.read.knowledge import KnowledgeBase
+    from tfdock.knowledge.tables import KnowledgeBase
 
 _STANDARD_INPUT = "-"
 

@@ -18,7 +18,7 @@ from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, prin
 
 if TYPE_CHECKING:
     from tfdock.decide.starter import Devices, Starter
-    from tfdock.read.knowledge import KnowledgeBase
+    from tfdock.knowledge.tables import KnowledgeBase
 
 _NO_GPU = "cpu"
 _ROOM = 24

@@ -18,7 +18,7 @@ from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, prin
 if TYPE_CHECKING:
     from tfdock.inspect.facts import GpuCode, Library
     from tfdock.inspect.inspection import Inspection
-    from tfdock.read.knowledge import KnowledgeBase
+    from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.talk.gpus import Asked
 
 Wheel = Annotated[

@@ -16,7 +16,7 @@ from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, prin
 
 if TYPE_CHECKING:
     from tfdock.decide.known import ReleaseFor, TargetFacts
-    from tfdock.read.knowledge import Accelerator, Code, Gpu, KnowledgeBase, Release, Row
+    from tfdock.knowledge.tables import Accelerator, Code, Gpu, KnowledgeBase, Release, Row
 
 
 def _knowledge(folders: object) -> KnowledgeBase:

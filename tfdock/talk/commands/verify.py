@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tfdock.do.verify.bench import Wanted
     from tfdock.host.settings import Settings
     from tfdock.inspect.inspection import Inspection
-    from tfdock.read.knowledge import KnowledgeBase
+    from tfdock.knowledge.tables import KnowledgeBase
 
 _NO_RUN = "it was not asked for (`--no-run`)"
 

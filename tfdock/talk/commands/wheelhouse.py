@@ -197,13 +197,13 @@ def _wheels(count: int) -> str:
 
 
 def _write_page(house: workspace.Wheelhouse, settings: Settings, page: Path) -> None:
-    from tfdock.do import assets
     from tfdock.do.wheelhouse.coverage import covered
     from tfdock.do.wheelhouse.index import WheelIndex
     from tfdock.host.files import write_text
+    from tfdock.knowledge import loader
     from tfdock.talk.coverage_page import coverage_page
 
-    digest = assets.knowledge_digest(settings.knowledge)
+    digest = loader.knowledge_digest(settings.knowledge)
     hashes = WheelIndex(house).hashes()
     wheels = covered(
         house,

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tfdock.decide.archives import archives_of
-from tfdock.decide.contract import applies
-from tfdock.read.knowledge import Accelerator, Companion, Image, KnowledgeBase, Library, Release, Toolkit
+from tfdock.knowledge.component_archives import archives_of
+from tfdock.knowledge.contract import applies
+from tfdock.knowledge.tables import Accelerator, Companion, Image, KnowledgeBase, Library, Release, Toolkit
 from tfdock.types import Capability, Version
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.files import read_text
 from tfdock.host.owners import other_writers
-from tfdock.read.knowledge import KnowledgeBase, plain
+from tfdock.knowledge.tables import KnowledgeBase, plain
 
 MATRIX = "matrix.yaml"
 """What a matrix is called among profiles."""

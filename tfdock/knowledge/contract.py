@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.read.knowledge import KnowledgeBase, Release, in_range
+from tfdock.knowledge.tables import KnowledgeBase, Release, in_range
 from tfdock.types import Version
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfdock.read.knowledge import Archive, Image, KnowledgeBase
+from tfdock.knowledge.tables import Archive, Image, KnowledgeBase
 from tfdock.types import Version
 
 

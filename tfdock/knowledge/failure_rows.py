@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
 
-from tfdock.read.knowledge import Expression, Row, Template, placeholders
+from tfdock.knowledge.tables import Expression, Row, Template, placeholders
 
 Stage = Literal["configure", "bazel", "fetch", "compile", "link", "wheel", "runtime", "docker"]
 STAGES: tuple[str, ...] = Stage.__args__  # type: ignore[attr-defined]

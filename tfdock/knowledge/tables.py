@@ -25,7 +25,7 @@ from tfdock.profile import yaml_nodes
 from tfdock.types import TARGET_FIELDS, Capability, ImageRef, Version
 
 if TYPE_CHECKING:
-    from tfdock.read.failures import Failure
+    from tfdock.knowledge.failure_rows import Failure
 
 _MEMORY = "memory"
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?\Z")
@@ -1047,7 +1047,7 @@ class KnowledgeBase:
     def failures(self) -> dict[str, Failure]:
         """A failure's id -> row."""
         # Here, not above: it is made of rows, and only who reads a log needs it.
-        from tfdock.read.failures import Failure
+        from tfdock.knowledge.failure_rows import Failure
 
         return self._keyed("failures", Failure)
 
