@@ -20,8 +20,8 @@ import pytest
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
 from tfdock.do.engine.docker import DockerEngine
 from tfdock.host.settings import load
-from tfdock.inspect import wheel as wheels
 from tfdock.types import ImageRef, Mount
+from tfdock.wheel import wheel as wheels
 
 from .conftest import Workshop
 from .harness import (

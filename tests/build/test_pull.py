@@ -31,10 +31,10 @@ from tfdock.do.registry.web import TRIES as FEW
 from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import NetworkError, Problem, TfdockError
 from tfdock.inspect import oci
-from tfdock.inspect.archive import Member, Source, pieces
-from tfdock.inspect.inspection import inspect_wheel
 from tfdock.inspect.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
 from tfdock.types import ImageRef
+from tfdock.wheel.inspection import inspect_wheel
+from tfdock.wheel.zip_archive import Member, Source, pieces
 
 from .harness import Json, Outcome, Tfdock, closed_port, wait_until
 from .registries import Fault, OwnRegistry, Proxy, flipped, sha256
@@ -228,7 +228,7 @@ def test_members_are_unpacked_while_the_wheel_arrives_and_not_again(
         again.append(member.name)
         return pieces(source, member)
 
-    monkeypatch.setattr("tfdock.inspect.wheel.pieces", counted)
+    monkeypatch.setattr("tfdock.wheel.wheel.pieces", counted)
     site.pull(build.build_id)
     assert site.has(build)
     assert again == []

@@ -25,7 +25,7 @@ from tfdock.do.images.choosing import Choosing
 from tfdock.do.images.pushing import Push
 from tfdock.do.wheelhouse.index import WheelIndex
 from tfdock.do.workspace import Wheelhouse
-from tfdock.inspect.wheel import read_wheel
+from tfdock.wheel.wheel import read_wheel
 
 from .crowd import BRANCHES, SECONDS, TAGS, compiling, desk_of
 from .registries import OwnRegistry

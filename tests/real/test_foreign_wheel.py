@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.inspect.facts import GpuCode, Library
-from tfdock.inspect.inspection import Inspection, inspect_wheel
+from tfdock.wheel.facts import GpuCode, Library
+from tfdock.wheel.inspection import Inspection, inspect_wheel
 
 from .test_official_wheels import counted, cuobjdumped, section, told, unpack
 from .workshop import OfficialWheels, Workshop, cuda

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.inspect.facts import GpuCode, Images, merged
-from tfdock.inspect.inspection import inspect_wheel
+from tfdock.wheel.facts import GpuCode, Images, merged
+from tfdock.wheel.inspection import inspect_wheel
 
 from .workshop import Workshop, cuda, library, wheel
 

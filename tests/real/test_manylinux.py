@@ -14,7 +14,7 @@ import pytest
 
 from tfdock.decide.checks import Manylinux
 from tfdock.do.manylinux import audit
-from tfdock.inspect.inspection import inspect_wheel
+from tfdock.wheel.inspection import inspect_wheel
 
 NUMPY = "numpy==1.26.4"
 

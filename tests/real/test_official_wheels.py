@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from tfdock.inspect.facts import GpuCode, Library, merged
-from tfdock.inspect.inspection import Inspection, inspect_wheel
+from tfdock.wheel.facts import GpuCode, Library, merged
+from tfdock.wheel.inspection import Inspection, inspect_wheel
 
 from .workshop import OfficialWheels, cuda
 

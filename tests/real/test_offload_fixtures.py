@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.inspect.facts import GpuCode, Library
+from tfdock.wheel.facts import GpuCode, Library
 
 from .workshop import Workshop, library
 

@@ -22,8 +22,8 @@ import pytest
 from bed import bed
 from filelock import FileLock
 
-from tfdock.inspect.facts import Library
-from tfdock.inspect.library import read_library
+from tfdock.wheel.facts import Library
+from tfdock.wheel.library import read_library
 
 OfficialWheels = Callable[..., Path]
 """The fixture `official_wheels`: (requirement, python="3.11") -> a wheel's file."""

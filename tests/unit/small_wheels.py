@@ -8,9 +8,9 @@ import io
 import zipfile
 from collections.abc import Mapping, Sequence
 
-from tfdock.inspect.facts import Library
-from tfdock.inspect.inspection import Inspection
-from tfdock.inspect.wheel import WheelFacts, WheelMetadata
+from tfdock.wheel.facts import Library
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.wheel import WheelFacts, WheelMetadata
 
 NAME = "tensorflow-2.18.0-cp311-cp311-linux_x86_64.whl"
 INFO = "tensorflow-2.18.0.dist-info"

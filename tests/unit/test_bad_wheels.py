@@ -27,8 +27,8 @@ from typing import Any, cast
 import pytest
 import zstandard
 
-from tfdock.inspect.inspection import inspect_wheel
-from tfdock.inspect.wheel import WheelError
+from tfdock.wheel.inspection import inspect_wheel
+from tfdock.wheel.wheel import WheelError
 
 from . import elf_files as elf
 from .test_wheel import (
@@ -607,8 +607,8 @@ INSPECTOR = f"""
 import json, resource, signal, sys, time
 wall = {MOST_MIB} * 4 << 20
 resource.setrlimit(resource.RLIMIT_AS, (wall, wall))
-from tfdock.inspect.inspection import inspect_wheel
-from tfdock.inspect.wheel import WheelError
+from tfdock.wheel.inspection import inspect_wheel
+from tfdock.wheel.wheel import WheelError
 
 def late(*_):
     raise TimeoutError

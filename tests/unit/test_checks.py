@@ -22,12 +22,12 @@ from tfdock.decide.checks import (
     unsound,
 )
 from tfdock.decide.resolve import Resolution
-from tfdock.inspect.defects import FIXES, WheelError
-from tfdock.inspect.facts import Containers, GpuCode, Images, Kind, Library
-from tfdock.inspect.inspection import Inspection
-from tfdock.inspect.wheel import RecordProblem, WheelFacts, WheelMetadata
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.wheel.defects import FIXES, WheelError
+from tfdock.wheel.facts import Containers, GpuCode, Images, Kind, Library
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.wheel import RecordProblem, WheelFacts, WheelMetadata
 
 from .desk import Desk
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdock.inspect.facts import GpuCode, Library
-from tfdock.inspect.library import read_library
+from tfdock.wheel.facts import GpuCode, Library
+from tfdock.wheel.library import read_library
 
 from . import elf_files as elf
 from .elf_files import Image

@@ -25,7 +25,9 @@ from packaging.version import Version
 from tfdock.decide.naming import MAX_NAME, Names
 from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import WheelRefused
-from tfdock.inspect.identity import (
+from tfdock.types import BuildId, Source
+from tfdock.types import Version as Dotted
+from tfdock.wheel.identity import (
     canonical_name,
     constraints,
     local_part,
@@ -33,9 +35,7 @@ from tfdock.inspect.identity import (
     runs_on_python,
     same_version,
 )
-from tfdock.inspect.wheel import metadata, normalize, read_wheel
-from tfdock.types import BuildId, Source
-from tfdock.types import Version as Dotted
+from tfdock.wheel.wheel import metadata, normalize, read_wheel
 
 from .test_wheel import File, documents, pack, record_file, record_of
 

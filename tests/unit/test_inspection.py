@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from tfdock.inspect.build_info import PATHS, build_info
-from tfdock.inspect.inspection import Inspection, inspect_wheel
+from tfdock.wheel.build_info import PATHS, build_info
+from tfdock.wheel.inspection import Inspection, inspect_wheel
 
 from .small_wheels import NAME, wheel_of
 

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from tfdock.inspect.facts import Library
-from tfdock.inspect.library import read_library
+from tfdock.wheel.facts import Library
+from tfdock.wheel.library import read_library
 
 from . import elf_files as elf
 

@@ -12,8 +12,8 @@ import pytest
 
 from tfdock.decide.checks import Manylinux
 from tfdock.do.manylinux import audit
-from tfdock.inspect.facts import Library
-from tfdock.inspect.inspection import Inspection
+from tfdock.wheel.facts import Library
+from tfdock.wheel.inspection import Inspection
 
 from .test_checks import inspection
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from tfdock.do.images.ahead import Ahead
-from tfdock.inspect import archive
-from tfdock.inspect.archive import Member, Source, members_ahead, open_archive
-from tfdock.inspect.defects import WheelError
-from tfdock.inspect.wheel import WheelFacts, read_wheel
+from tfdock.wheel import zip_archive
+from tfdock.wheel.defects import WheelError
+from tfdock.wheel.wheel import WheelFacts, read_wheel
+from tfdock.wheel.zip_archive import Member, Source, members_ahead, open_archive
 
 from .small_wheels import NAME, wheel_of
 
@@ -58,7 +58,7 @@ def read_behind(file: io.FileIO, data: bytes, size: int = 5000) -> tuple[WheelFa
 def test_a_wheel_is_known_by_what_was_read_while_it_arrived(
     file: io.FileIO, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ahead, afterwards = (unpacked(monkeypatch, by) for by in ("tfdock.do.images.ahead", "tfdock.inspect.wheel"))
+    ahead, afterwards = (unpacked(monkeypatch, by) for by in ("tfdock.do.images.ahead", "tfdock.wheel.wheel"))
     facts, known = read_behind(file, WHEEL, size)
     assert (len(ahead), len(afterwards)) == (len(FILES) + 3, 0)
     assert facts == read_wheel(io.BytesIO(WHEEL), NAME)
@@ -72,7 +72,7 @@ def unpacked(monkeypatch: pytest.MonkeyPatch, module: str) -> list[Member]:
 
     def pieces(source: Source, member: Member) -> Iterator[bytes]:
         found.append(member)
-        return archive.pieces(source, member)
+        return zip_archive.pieces(source, member)
 
     monkeypatch.setattr(f"{module}.pieces", pieces)
     return found
@@ -194,11 +194,11 @@ def test_whatever_arrives_is_judged_as_if_nobody_had_read_ahead(file: io.FileIO,
 def test_more_than_an_archive_may_hold_is_not_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source(io.BytesIO(WHEEL))
     everything = len(list(members_ahead(source)))
-    monkeypatch.setattr(archive, "MAX_MEMBERS", 5)
+    monkeypatch.setattr(zip_archive, "MAX_MEMBERS", 5)
     assert len(list(members_ahead(source))) == 5 < everything
-    monkeypatch.setattr(archive, "MAX_MEMBERS", 100)
-    monkeypatch.setattr(archive, "RATIO_FREE_BYTES", 1 << 16)
-    monkeypatch.setattr(archive, "MAX_RATIO", 1)
+    monkeypatch.setattr(zip_archive, "MAX_MEMBERS", 100)
+    monkeypatch.setattr(zip_archive, "RATIO_FREE_BYTES", 1 << 16)
+    monkeypatch.setattr(zip_archive, "MAX_RATIO", 1)
     left = list(members_ahead(source))
     assert sum(member.size for member in left) <= len(WHEEL)
     assert len(left) < everything

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfdock.inspect.requirements import Wanted, wanted
+from tfdock.wheel.requirements import Wanted, wanted
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from tfdock.do.engine import ContainerSpec, ImageBuild, ImageInfo
 from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
 from tfdock.do.images.runtime import Made, Wish, make
 from tfdock.do.verify.bench import Bench, bench_for
-from tfdock.do.wheels import inspected
 from tfdock.errors import (
     BuildFailed,
     NetworkError,
@@ -39,12 +38,14 @@ from tfdock.errors import (
 )
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
-from tfdock.inspect import archive, simple_index, wheel_image
-from tfdock.inspect.facts import Library
-from tfdock.inspect.inspection import Inspection
+from tfdock.inspect import simple_index, wheel_image
 from tfdock.inspect.oci import Descriptor
 from tfdock.knowledge import loader
 from tfdock.types import ImageRef
+from tfdock.wheel import zip_archive
+from tfdock.wheel.facts import Library
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.wheel_file import inspected
 
 from . import golden
 from .small_wheels import NAME, inspection_of, wheel_of
@@ -535,7 +536,7 @@ def test_a_library_with_a_directory_larger_than_any_is_not_installed(
     bench: Bench, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python's own reader holds all of it in memory: some gigabytes."""
-    monkeypatch.setattr(archive, "MAX_MEMBERS", 20)
+    monkeypatch.setattr(zip_archive, "MAX_MEMBERS", 20)
     honest = containers()
 
     def hostile(spec: ContainerSpec) -> FakeRun:

@@ -24,15 +24,15 @@ from tfdock.decide.serving import (
 )
 from tfdock.errors import ProfileError
 from tfdock.host import hardware as machine
-from tfdock.inspect.facts import Containers, GpuCode, Images, Library, merged
-from tfdock.inspect.inspection import Inspection
-from tfdock.inspect.wheel import WheelFacts, WheelMetadata
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Gpu, KnowledgeBase
 from tfdock.talk import gpus
 from tfdock.talk.console import Style
 from tfdock.talk.gpus import answer, gpu_json, reasons
 from tfdock.types import Host, LocalGpu
+from tfdock.wheel.facts import Containers, GpuCode, Images, Library, merged
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.wheel import WheelFacts, WheelMetadata
 
 from .desk import Desk
 

@@ -32,10 +32,10 @@ from tfdock.do.engine import ImageInfo
 from tfdock.do.verify.lab import dependencies
 from tfdock.do.verify.trial import MarkedLines
 from tfdock.host.settings import Settings
-from tfdock.inspect.facts import Containers, GpuCode, Images, Library
-from tfdock.inspect.inspection import Inspection
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.wheel.facts import Containers, GpuCode, Images, Library
+from tfdock.wheel.inspection import Inspection
 
 from .small_wheels import inspection_of
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.inspect.facts import Containers, GpuCode, Library
 from tfdock.inspect.verdict import (
     Part,
     Runs,
@@ -21,6 +20,7 @@ from tfdock.inspect.verdict import (
     together,
 )
 from tfdock.types import Capability
+from tfdock.wheel.facts import Containers, GpuCode, Library
 
 EMBEDDED = ("5.3", "6.2", "7.2", "8.7", "10.1", "11.0")
 OFFICIAL_2_18 = ("sm_60", "sm_70", "sm_80", "sm_89", "compute_90")

@@ -21,14 +21,14 @@ from tfdock.do.verify import Verification, verified
 from tfdock.do.verify.bench import Bench, Wanted, bench_for
 from tfdock.do.verify.lab import own_python, requirements
 from tfdock.do.verify.trial import MarkedLines, access_to
-from tfdock.do.wheels import inspected
 from tfdock.errors import DiskFull, EngineError, EngineHung, EngineLost, Problem, TfdockError
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
-from tfdock.inspect.facts import Library
-from tfdock.inspect.inspection import Inspection
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.wheel.facts import Library
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.wheel_file import inspected
 
 from .small_wheels import NAME, wheel_of
 

@@ -26,8 +26,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdock.inspect.archive import Writer
-from tfdock.inspect.wheel import (
+from tfdock.wheel.wheel import (
     FIXES,
     WheelError,
     WheelFacts,
@@ -38,6 +37,7 @@ from tfdock.inspect.wheel import (
     read_wheel,
     requires_dist,
 )
+from tfdock.wheel.zip_archive import Writer
 
 FILENAME = "demo_pkg-1.0-cp311-cp311-linux_x86_64.whl"
 INFO = "demo_pkg-1.0.dist-info"
@@ -485,7 +485,7 @@ def test_a_file_name_that_is_not_a_wheels_is_refused(filename: str) -> None:
 
 
 def test_a_wheel_that_unpacks_beyond_the_limit_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdock.inspect.archive.MAX_UNPACKED_BYTES", 10_000)
+    monkeypatch.setattr("tfdock.wheel.zip_archive.MAX_UNPACKED_BYTES", 10_000)
     with pytest.raises(WheelError) as raised:
         read(make_wheel())
     assert raised.value.code == "wheel-too-large"

@@ -11,13 +11,13 @@ from tfdock.decide.plan import DISK_CACHE, OUTPUT, REPOSITORY_CACHE, SOURCE, STA
 from tfdock.decide.resolve import Resolution
 from tfdock.decide.serving import built_with, own_libraries
 from tfdock.decide.tools import NATIVE
-from tfdock.inspect.defects import WheelError
-from tfdock.inspect.facts import Library, target_order
-from tfdock.inspect.identity import canonical_name, local_part, normal_version, runs_on_python, same_version
-from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.verdict import code_of
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase
 from tfdock.types import Version
+from tfdock.wheel.defects import WheelError
+from tfdock.wheel.facts import Library, target_order
+from tfdock.wheel.identity import canonical_name, local_part, normal_version, runs_on_python, same_version
+from tfdock.wheel.inspection import Inspection
 
 Status = Literal["passed", "failed", "skipped"]
 

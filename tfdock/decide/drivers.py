@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from tfdock.decide.devices import architecture_of, is_embedded
 from tfdock.decide.evidence import Evidence
-from tfdock.inspect.facts import GpuCode, isa_order
 from tfdock.inspect.verdict import Verdict
 from tfdock.knowledge.fits import own_driver, toolkit_floor, toolkit_of_ptx
 from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase
 from tfdock.types import Host, Version
+from tfdock.wheel.facts import GpuCode, isa_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

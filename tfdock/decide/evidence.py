@@ -9,9 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tfdock.inspect.facts import Containers, GpuCode, Images, Library
-from tfdock.inspect.inspection import Inspection
-from tfdock.inspect.requirements import Wanted, wanted
 from tfdock.inspect.verdict import code_of
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.tables import (
@@ -25,6 +22,9 @@ from tfdock.knowledge.tables import (
     in_range,
 )
 from tfdock.types import Capability, Version
+from tfdock.wheel.facts import Containers, GpuCode, Images, Library
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.requirements import Wanted, wanted
 
 OFFICIAL_MACHINE = "x86_64"
 """The kind of machine that official wheels with GPU code are for."""

@@ -11,12 +11,12 @@ from tfdock.decide.devices import embedded_targets, machine_of
 from tfdock.decide.drivers import Drivers
 from tfdock.decide.evidence import Evidence
 from tfdock.inspect import verdict
-from tfdock.inspect.facts import Containers, GpuCode, merged
-from tfdock.inspect.requirements import Wanted
 from tfdock.inspect.verdict import Part, Together, Verdict
 from tfdock.knowledge.fits import has_code_for, is_used, libraries, reaches
 from tfdock.knowledge.tables import Accelerator, Companion, Gpu, KnowledgeBase, Library, RuntimeCompiler, Toolkit
 from tfdock.types import Capability, Host, Version
+from tfdock.wheel.facts import Containers, GpuCode, merged
+from tfdock.wheel.requirements import Wanted
 
 
 def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, held: Containers) -> Verdict | None:

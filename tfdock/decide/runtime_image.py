@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from tfdock.decide.render import BuildContext, from_template
 from tfdock.decide.serving import built_with
 from tfdock.decide.trial import accelerator_of, opened_libraries, release_of
-from tfdock.inspect.inspection import Inspection
-from tfdock.inspect.requirements import wanted
 from tfdock.knowledge.tables import KnowledgeBase, RuntimeLibrary, RuntimeToolkit, in_range
 from tfdock.types import ImageRef
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.requirements import wanted
 
 FOLDER = "/opt/tensorflow"
 """Where everything is installed."""

@@ -19,11 +19,11 @@ from tfdock.decide.evidence import (
     own_libraries,
 )
 from tfdock.decide.limits import Limits, judge
-from tfdock.inspect.facts import Containers, Library
-from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.verdict import Part, Runs, Together, parts_of, together
 from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase
 from tfdock.types import Host
+from tfdock.wheel.facts import Containers, Library
+from tfdock.wheel.inspection import Inspection
 
 __all__ = [
     "XLA_TRACE",

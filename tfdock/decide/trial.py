@@ -8,14 +8,14 @@ from typing import Any
 
 from tfdock.decide.checks import Check, Status
 from tfdock.decide.serving import built_with, own_libraries
-from tfdock.inspect.facts import merged
-from tfdock.inspect.identity import normal_version
-from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.verdict import runs
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.fits import toolkit_floor
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase, Probe, RuntimeLibrary, in_range
 from tfdock.types import Capability, ImageRef, Version
+from tfdock.wheel.facts import merged
+from tfdock.wheel.identity import normal_version
+from tfdock.wheel.inspection import Inspection
 
 RUN = (
     "install", "dependencies", "import", "build-info", "op", "gradient", "xla", "libraries", "gpu-devices",

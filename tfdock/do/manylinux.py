@@ -21,8 +21,8 @@ from auditwheel.libc import Libc  # type: ignore[import-untyped]
 from auditwheel.policy import WheelPolicies  # type: ignore[import-untyped]
 
 from tfdock.decide.checks import Manylinux
-from tfdock.inspect.facts import Library
-from tfdock.inspect.inspection import Inspection
+from tfdock.wheel.facts import Library
+from tfdock.wheel.inspection import Inspection
 
 _LOADER = re.compile(r"ld-linux|ld64\.so\.[12]\Z")
 """The dynamic loader, which every system has."""

@@ -30,13 +30,13 @@ from tfdock.do.prepare import (
 from tfdock.do.source import read_local
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host.project_files import Project
-from tfdock.inspect.identity import canonical_name
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile, TensorFlow
 from tfdock.profile.yaml_nodes import Node
 from tfdock.read import matrix as matrices
 from tfdock.read.matrix import Matrix
 from tfdock.types import BuildId
+from tfdock.wheel.identity import canonical_name
 
 Status = Literal["missing", "here", "registry", "impossible", "excluded"]
 

@@ -10,7 +10,7 @@ from tfdock.decide.plan import EPOCH, BuildPlan
 from tfdock.do.results import RunFolders
 from tfdock.do.workspace import WheelFile, file_sha256
 from tfdock.errors import BuildFailed, Problem, WheelRefused
-from tfdock.inspect import wheel as wheels
+from tfdock.wheel import wheel as wheels
 
 
 def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, WheelFile]:

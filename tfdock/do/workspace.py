@@ -218,7 +218,7 @@ class Wheelhouse:
         """
         # Here, not above: what is up to date is told without the modules that know wheels.
         from tfdock.do.wheelhouse.index import WheelIndex
-        from tfdock.inspect.identity import constraints
+        from tfdock.wheel.identity import constraints
 
         for path in sealed:
             _sync(path)

@@ -15,8 +15,8 @@ from typing import BinaryIO
 from packaging.utils import canonicalize_name, is_normalized_name
 
 from tfdock.inspect import oci
-from tfdock.inspect.defects import fail
-from tfdock.inspect.wheel import core_metadata
+from tfdock.wheel.defects import fail
+from tfdock.wheel.wheel import core_metadata
 
 API_VERSION = "1.0"
 """Of the simple API (PEP 629): what every client knows. Later versions added to its JSON form only."""

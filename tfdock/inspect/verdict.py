@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from tfdock.inspect.facts import Containers, Library
 from tfdock.types import Capability
+from tfdock.wheel.facts import Containers, Library
 
 Runs = Literal["native", "native-same-major", "ptx-jit", "no"]
 """Best first."""

@@ -25,13 +25,13 @@ from typing import Any, ClassVar
 from packaging.utils import parse_wheel_filename
 
 from tfdock.inspect import simple_index
-from tfdock.inspect.archive import EARLIEST_EPOCH as EPOCH
-from tfdock.inspect.identity import constraints
 from tfdock.inspect.oci import INDEX, MANIFEST, Descriptor, Manifest, canonical, digest
 from tfdock.inspect.plain_tar import BLOCK
 from tfdock.inspect.simple_index import METADATA_SUFFIX, Listed
 from tfdock.inspect.wheel_labels import CREATED, labels
 from tfdock.types import Digest, Version
+from tfdock.wheel.identity import constraints
+from tfdock.wheel.zip_archive import EARLIEST_EPOCH as EPOCH
 
 ARTIFACT_TYPE = "application/vnd.tfdock.wheels.v1"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdock.decide.coverage import WORDS
-from tfdock.inspect.identity import runs_on_python
 from tfdock.inspect.simple_index import quoted
 from tfdock.talk import console
 from tfdock.talk.picture import WAYS, Served, Way
 from tfdock.talk.report import environment, limits_of, style
 from tfdock.types import Version
+from tfdock.wheel.identity import runs_on_python
 
 GENERATOR = '<meta name="generator" content="tfdock wheelhouse index">'
 """Stands in every page: what has it may be replaced by the next one."""

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from tfdock.do.images.pulling import Pulled
     from tfdock.do.images.stored import StoredImage
     from tfdock.host.settings import Settings
-    from tfdock.inspect.inspection import Inspection
-    from tfdock.inspect.wheel import WheelFacts
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.talk.gpus import Asked
+    from tfdock.wheel.inspection import Inspection
+    from tfdock.wheel.wheel import WheelFacts
 
 
 class LocalGpus:
@@ -38,7 +38,7 @@ class LocalGpus:
 
     def _read(self, file: BinaryIO, name: str) -> WheelFacts:
         from tfdock.decide.serving import XLA_TRACE
-        from tfdock.inspect.inspection import inspect_wheel
+        from tfdock.wheel.inspection import inspect_wheel
 
         found = self._found[name] = inspect_wheel(file, name, traces=[XLA_TRACE.encode()])
         return found.wheel

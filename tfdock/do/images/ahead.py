@@ -14,8 +14,8 @@ from io import FileIO
 from threading import Condition, Lock, Thread
 from types import TracebackType
 
-from tfdock.inspect.archive import Member, Source, members_ahead, pieces
-from tfdock.inspect.defects import WheelError, fail
+from tfdock.wheel.defects import WheelError, fail
+from tfdock.wheel.zip_archive import Member, Source, members_ahead, pieces
 
 _Place = tuple[int, int, int, int, int]
 

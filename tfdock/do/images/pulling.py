@@ -25,12 +25,12 @@ from tfdock.do.images.stored import StoredImage, malformed
 from tfdock.do.workspace import PULLED, WheelFile, Wheelhouse, file_sha256
 from tfdock.errors import DiskFull, NetworkError, Problem, VerificationFailed
 from tfdock.host.hardware import free_disk
-from tfdock.inspect.defects import WheelError
 from tfdock.inspect.oci import Malformed
-from tfdock.inspect.wheel import WheelFacts, read_wheel
 from tfdock.inspect.wheel_image import frame
 from tfdock.inspect.wheel_image_read import FoundBuild, FoundWheel, wheel_bytes
 from tfdock.types import BuildId
+from tfdock.wheel.defects import WheelError
+from tfdock.wheel.wheel import WheelFacts, read_wheel
 
 _BLOCK = 1 << 20
 _ROOM = 64 << 20

@@ -33,21 +33,21 @@ from tfdock.do.registry.oci import Repository
 from tfdock.do.source import context_archive
 from tfdock.do.verify.bench import Bench, Impossible, impossible
 from tfdock.do.verify.lab import Lab, requirements
-from tfdock.do.wheels import inspected
 from tfdock.do.workspace import file_sha256
 from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused
 from tfdock.host.locks import held
 from tfdock.inspect import wheel_image
-from tfdock.inspect.archive import open_archive
 from tfdock.inspect.build_record import WHEEL
-from tfdock.inspect.defects import WheelError
-from tfdock.inspect.identity import constraints, runs_on_python
-from tfdock.inspect.inspection import Inspection
 from tfdock.inspect.wheel_image_read import says_wheels
 from tfdock.inspect.wheel_labels import STANDARD, labels
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Digest, ImageRef
+from tfdock.wheel.defects import WheelError
+from tfdock.wheel.identity import constraints, runs_on_python
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.wheel_file import inspected
+from tfdock.wheel.zip_archive import open_archive
 
 _PYTHON = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}")
 """What may be called so in a script and in a path, whoever wrote the record."""

@@ -15,9 +15,9 @@ from tfdock.do.verify.bench import Bench
 from tfdock.do.verify.lab import HERE, Lab, ended, handed
 from tfdock.do.verify.trial import MarkedLines
 from tfdock.errors import Problem, VerificationFailed
-from tfdock.inspect.inspection import Inspection
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.wheel.inspection import Inspection
 
 _TRIED = ("import", "op")
 """Checks of a wheel that are made in its image too."""

@@ -31,11 +31,11 @@ from tfdock.do.room import Room
 from tfdock.do.steps import Steps
 from tfdock.do.verify.bench import Bench
 from tfdock.do.verify.lab import fetched_dependencies, requirements
-from tfdock.do.wheels import inspected
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.inspect import bundle
 from tfdock.knowledge import loader
 from tfdock.types import Expected
+from tfdock.wheel.wheel_file import inspected
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder

@@ -22,19 +22,19 @@ from tfdock.decide.trial import (
 )
 from tfdock.do.verify.bench import Bench, Impossible, Wanted
 from tfdock.do.verify.trial import Trying
-from tfdock.do.wheels import inspected
 from tfdock.errors import (
     Problem,
     TfdockError,
     VerificationFailed,
     WheelRefused,
 )
-from tfdock.inspect.defects import WheelError
-from tfdock.inspect.facts import GpuCode, merged
-from tfdock.inspect.identity import runs_on_python
-from tfdock.inspect.inspection import Inspection
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import ImageRef
+from tfdock.wheel.defects import WheelError
+from tfdock.wheel.facts import GpuCode, merged
+from tfdock.wheel.identity import runs_on_python
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.wheel_file import inspected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,10 +46,10 @@ from tfdock.errors import (
     NetworkError,
 )
 from tfdock.host.hardware import gives_gpus
-from tfdock.inspect.inspection import Inspection
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase
 from tfdock.types import ImageRef, Mount
+from tfdock.wheel.inspection import Inspection
 
 _LONGEST = 1 << 16
 """Characters of a line with a result."""

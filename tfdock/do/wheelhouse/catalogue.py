@@ -15,10 +15,10 @@ from tfdock.decide.holdings import Told, told_by_build_info, told_by_record
 from tfdock.do.wheelhouse.index import Signature, WheelIndex, signature
 from tfdock.do.workspace import Wheelhouse, file_sha256, record_of
 from tfdock.errors import Problem
-from tfdock.inspect.archive import open_archive
-from tfdock.inspect.defects import WheelError
-from tfdock.inspect.inspection import build_info_of
 from tfdock.types import BuildId
+from tfdock.wheel.defects import WheelError
+from tfdock.wheel.inspection import build_info_of
+from tfdock.wheel.zip_archive import open_archive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

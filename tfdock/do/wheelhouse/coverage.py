@@ -15,10 +15,10 @@ from typing import Any
 from tfdock import __version__
 from tfdock.decide.coverage import coverage
 from tfdock.decide.serving import XLA_TRACE, evidence_of
-from tfdock.do.wheels import inspected
 from tfdock.do.workspace import Wheelhouse, write_atomically
 from tfdock.errors import WheelRefused
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.wheel.wheel_file import inspected
 
 SCHEMA = "tfdock.coverage/1"
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from tfdock.do.failures import FULL
 from tfdock.do.workspace import Wheelhouse, write_atomically
 from tfdock.errors import Problem, ProfileError
-from tfdock.inspect.archive import open_archive
 from tfdock.inspect.build_record import WHEEL
-from tfdock.inspect.defects import FIXES, WheelError
 from tfdock.inspect.simple_index import METADATA_SUFFIX, Listed, is_ours, listed, project_page, root_page
-from tfdock.inspect.wheel import facts_of
+from tfdock.wheel.defects import FIXES, WheelError
+from tfdock.wheel.wheel import facts_of
+from tfdock.wheel.zip_archive import open_archive
 
 SCHEMA = "tfdock.index/1"
 Progress = Callable[[str], object]

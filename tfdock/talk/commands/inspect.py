@@ -16,10 +16,10 @@ from tfdock.talk import console
 from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 
 if TYPE_CHECKING:
-    from tfdock.inspect.facts import GpuCode, Library
-    from tfdock.inspect.inspection import Inspection
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.talk.gpus import Asked
+    from tfdock.wheel.facts import GpuCode, Library
+    from tfdock.wheel.inspection import Inspection
 
 Wheel = Annotated[
     Path,
@@ -52,8 +52,8 @@ def inspect_(
 ) -> None:
     """List what is in a wheel: its GPU code by architecture, what its libraries need, whether its files are whole."""
     from tfdock.decide.serving import XLA_TRACE
-    from tfdock.do.wheels import inspected
     from tfdock.talk.gpus import asked
+    from tfdock.wheel.wheel_file import inspected
 
     base = knowledge_for(settings_for(knowledge=knowledge))
     gpus = asked(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
@@ -95,8 +95,8 @@ def _shown(texts: Iterable[str]) -> str:
 
 def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> dict[str, Any]:
     from tfdock.decide.serving import evidence_of, library_verdicts, own_libraries, serve
-    from tfdock.inspect.facts import merged
     from tfdock.talk.gpus import gpu_json
+    from tfdock.wheel.facts import merged
 
     wheel = found.wheel
     own = own_libraries(base, found.libraries)
@@ -207,7 +207,7 @@ def _answers(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> I
 def _lines(base: KnowledgeBase, found: Inspection, *, every: bool) -> Iterator[tuple[str, str]]:
     from tfdock.decide.coverage import coverage, coverage_rows
     from tfdock.decide.serving import evidence_of, own_libraries
-    from tfdock.inspect.facts import merged
+    from tfdock.wheel.facts import merged
 
     style = console.Style(sys.stdout)
     wheel = found.wheel

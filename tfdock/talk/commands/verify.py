@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from tfdock.do.verify import Verification
     from tfdock.do.verify.bench import Wanted
     from tfdock.host.settings import Settings
-    from tfdock.inspect.inspection import Inspection
     from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.wheel.inspection import Inspection
 
 _NO_RUN = "it was not asked for (`--no-run`)"
 
@@ -102,7 +102,7 @@ def verify(
     from tfdock.do.diagnosing import of_run
     from tfdock.do.verify import unsound
     from tfdock.do.verify.bench import Wanted
-    from tfdock.do.wheels import inspected
+    from tfdock.wheel.wheel_file import inspected
 
     if html:
         _may_be_written(html)  # told before anybody waits

@@ -283,7 +283,7 @@ def serve(
 
 def _example(files: Iterable[str]) -> str:
     """`tensorflow==2.18.0+cuda12.5.sm86`: some wheel of the index, as pip wants it."""
-    from tfdock.inspect.identity import constraints
+    from tfdock.wheel.identity import constraints
 
     pins = constraints("", sorted(files)).splitlines()[1:]
     return next(iter(pins), "")

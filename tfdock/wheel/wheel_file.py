@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError, WheelRefused
-from tfdock.inspect.defects import WheelError
-from tfdock.inspect.inspection import Inspection, inspect_wheel
+from tfdock.wheel.defects import WheelError
+from tfdock.wheel.inspection import Inspection, inspect_wheel
 
 
 def inspected(

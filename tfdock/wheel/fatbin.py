@@ -22,9 +22,9 @@ import stringzilla
 import zstandard
 
 from tfdock.host.block_stream import Program, Take
-from tfdock.inspect import elf
-from tfdock.inspect.facts import Kind, Packing
 from tfdock.types import Capability
+from tfdock.wheel import elf
+from tfdock.wheel.facts import Kind, Packing
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 """With the version and the length that every known header has: a longer needle is seldom found by chance."""

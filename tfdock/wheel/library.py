@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 import stringzilla
 
 from tfdock.host.block_stream import Find, Program, Reader, Seek, T, Take
-from tfdock.inspect import elf, fatbin, offload
-from tfdock.inspect.facts import Containers, GpuCode, Images, Library, merged, target_order
+from tfdock.wheel import elf, fatbin, offload
+from tfdock.wheel.facts import Containers, GpuCode, Images, Library, merged, target_order
 
 _LOADABLE = {".nv_fatbin": "cuda", ".hip_fatbin": "hip"}
 _RELOCATABLE = {"__nv_relfatbin": "cuda"}

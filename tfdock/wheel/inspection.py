@@ -10,12 +10,12 @@ from typing import BinaryIO
 import stringzilla
 
 from tfdock.host.two_threads import Lock
-from tfdock.inspect import build_info, elf
-from tfdock.inspect.archive import Archive, Member, open_archive, pieces
-from tfdock.inspect.defects import fail
-from tfdock.inspect.facts import Library
-from tfdock.inspect.library import LibraryScan
-from tfdock.inspect.wheel import WheelFacts, WheelMetadata, facts_of, metadata_of
+from tfdock.wheel import build_info, elf
+from tfdock.wheel.defects import fail
+from tfdock.wheel.facts import Library
+from tfdock.wheel.library import LibraryScan
+from tfdock.wheel.wheel import WheelFacts, WheelMetadata, facts_of, metadata_of
+from tfdock.wheel.zip_archive import Archive, Member, open_archive, pieces
 
 _MOST_FACTS = 300_000  # containers and targets in them, a library counting as a hundred: TensorFlow's have 30,000
 

@@ -30,7 +30,8 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from tfdock.host.two_threads import Job, run_both
-from tfdock.inspect.archive import (
+from tfdock.wheel.defects import FIXES, WheelError, fail
+from tfdock.wheel.zip_archive import (
     EARLIEST_EPOCH,
     Archive,
     Member,
@@ -42,7 +43,6 @@ from tfdock.inspect.archive import (
     open_archive,
     pieces,
 )
-from tfdock.inspect.defects import FIXES, WheelError, fail
 
 __all__ = [
     "FIXES",

@@ -18,7 +18,7 @@ import stringzilla
 import zstandard
 
 from tfdock.host.block_stream import Program, Take
-from tfdock.inspect.facts import Packing
+from tfdock.wheel.facts import Packing
 
 MAGIC, COMPRESSED_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB"
 ALIGNMENT = 4096
