@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide.devices import title
-from tfdock.inspect.verdict import runs, runs_gfx
+from tfdock.gpu.devices import title
+from tfdock.gpu.verdict import runs, runs_gfx
 from tfdock.knowledge import loader
 from tfdock.talk.report import verify_page
 from tfdock.types import Capability

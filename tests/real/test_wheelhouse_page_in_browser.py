@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide.coverage import coverage
-from tfdock.decide.devices import find_gpu
-from tfdock.decide.serving import Evidence, evidence_of_release, serve
+from tfdock.gpu.compatibility import Evidence, evidence_of_release, serve
+from tfdock.gpu.coverage import coverage
+from tfdock.gpu.devices import find_gpu
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.talk.coverage_page import coverage_page

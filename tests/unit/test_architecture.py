@@ -186,7 +186,7 @@ def test_pure_code_imports_pure_code(module: str) -> None:
 
 # --- what deciding may not know -------------------------------------------------------------------------------------
 
-DECIDERS = ("gpu/*", "resolve/*", "plan/*", "verify/checks.py", "verify/trial_plan.py", "ci/*", "matrix/*",
+DECIDERS = ("gpu/[!v]*", "resolve/*", "plan/*", "verify/checks.py", "verify/trial_plan.py", "ci/*", "matrix/*",
     "images/image_tags.py", "images/runtime/runtime_contents.py", "bazel/cache/cache_pruning.py",
     "bazel/cache_misses.py", "knowledge/contract.py", "knowledge/fits.py", "knowledge/component_archives.py",
     "wheelhouse/retention.py", "diagnose/diagnosis.py", "diagnose/profile_mismatch.py")  # fmt: skip

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tfdock.decide.coverage import WORDS, Coverage, coverage, coverage_rows
-from tfdock.decide.devices import find_gpu
-from tfdock.decide.serving import Evidence, evidence_of_release, serve
+from tfdock.gpu.compatibility import Evidence, evidence_of_release, serve
+from tfdock.gpu.coverage import WORDS, Coverage, coverage, coverage_rows
+from tfdock.gpu.devices import find_gpu
 from tfdock.knowledge.tables import KnowledgeBase
 
 from .desk import MADE_UP_TABLES, Desk

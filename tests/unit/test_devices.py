@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfdock.decide.devices import find_gpu, matching
+from tfdock.gpu.devices import find_gpu, matching
 from tfdock.knowledge.loader import knowledge as shipped
 from tfdock.knowledge.tables import KnowledgeBase
 

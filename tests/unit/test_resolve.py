@@ -10,11 +10,11 @@ import pytest
 from packaging.version import Version as PackagingVersion
 
 import tfdock
-from tfdock.decide.devices import find_gpu, sorted_targets
 from tfdock.decide.question import LocalSource
 from tfdock.decide.resolve import resolve
 from tfdock.decide.ways import changed
 from tfdock.errors import Problem
+from tfdock.gpu.devices import find_gpu, sorted_targets
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdock.decide.advise import gpus_named
-from tfdock.decide.serving import (
+from tfdock.errors import ProfileError
+from tfdock.gpu.compatibility import (
     XLA_TRACE,
     LibraryService,
     Service,
@@ -22,7 +23,6 @@ from tfdock.decide.serving import (
     own_libraries,
     serve,
 )
-from tfdock.errors import ProfileError
 from tfdock.host import hardware as machine
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Gpu, KnowledgeBase

@@ -8,17 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.inspect.verdict import (
-    Part,
-    Runs,
-    Verdict,
-    code_of,
-    parts_of,
-    runs,
-    runs_container,
-    runs_gfx,
-    together,
-)
+from tfdock.gpu.verdict import Part, Runs, Verdict, code_of, parts_of, runs, runs_container, runs_gfx, together
 from tfdock.types import Capability
 from tfdock.wheel.facts import Containers, GpuCode, Library
 

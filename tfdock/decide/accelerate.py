@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.decide.devices import bare_gpu, find_gpu, is_embedded, machine_of, sorted_targets, unknown_gpu
 from tfdock.decide.notes import Finding
 from tfdock.decide.question import Question
 from tfdock.decide.rules import (
@@ -17,6 +16,7 @@ from tfdock.decide.rules import (
     Wanted,
     release_uses_the_target,
 )
+from tfdock.gpu.devices import bare_gpu, find_gpu, is_embedded, machine_of, sorted_targets, unknown_gpu
 from tfdock.knowledge.fits import own_target
 from tfdock.knowledge.tables import Accelerator, Gpu, Release, Support
 from tfdock.profile.profile import HostCompiler

@@ -10,7 +10,12 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.decide.devices import (
+from tfdock.decide.known import apart, release_named, taken_versions
+from tfdock.decide.resolve import Resolution, resolve
+from tfdock.decide.rules import judge
+from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.gpu.compatibility import Service, serve
+from tfdock.gpu.devices import (
     bare_gpu,
     embedded_targets,
     find_gpu,
@@ -19,12 +24,7 @@ from tfdock.decide.devices import (
     sorted_targets,
     unknown_gpu,
 )
-from tfdock.decide.evidence import OFFICIAL_MACHINE, companions, evidence_of_release
-from tfdock.decide.known import apart, release_named, taken_versions
-from tfdock.decide.resolve import Resolution, resolve
-from tfdock.decide.rules import judge
-from tfdock.decide.serving import Service, serve
-from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.gpu.evidence import OFFICIAL_MACHINE, companions, evidence_of_release
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.fits import is_used, own_target
 from tfdock.knowledge.tables import Accelerator, Estimate, Gpu, KnowledgeBase, Release, Support

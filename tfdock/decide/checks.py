@@ -9,9 +9,9 @@ from typing import Literal
 
 from tfdock.decide.plan import DISK_CACHE, OUTPUT, REPOSITORY_CACHE, SOURCE, STAGING
 from tfdock.decide.resolve import Resolution
-from tfdock.decide.serving import built_with, own_libraries
 from tfdock.decide.tools import NATIVE
-from tfdock.inspect.verdict import code_of
+from tfdock.gpu.compatibility import built_with, own_libraries
+from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase
 from tfdock.types import Version
 from tfdock.wheel.defects import WheelError

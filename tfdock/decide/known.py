@@ -12,10 +12,10 @@ from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tfdock.decide.devices import architecture_of, dotted, is_embedded, target_number
 from tfdock.decide.rules import judge
 from tfdock.errors import Problem, ProfileError
-from tfdock.inspect.verdict import Runs
+from tfdock.gpu.devices import architecture_of, dotted, is_embedded, target_number
+from tfdock.gpu.verdict import Runs
 from tfdock.knowledge.fits import (
     can_be_told,
     exact_target,

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.decide.devices import dotted, embedded_targets, sorted_targets, target_number
 from tfdock.decide.notes import Finding, prevented, sentences
-from tfdock.inspect import verdict
+from tfdock.gpu import verdict
+from tfdock.gpu.devices import dotted, embedded_targets, sorted_targets, target_number
 from tfdock.knowledge.fits import (
     can_be_told,
     has_code_for,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdock.decide.render import BuildContext, from_template
-from tfdock.decide.serving import built_with
 from tfdock.decide.trial import accelerator_of, opened_libraries, release_of
+from tfdock.gpu.compatibility import built_with
 from tfdock.knowledge.tables import KnowledgeBase, RuntimeLibrary, RuntimeToolkit, in_range
 from tfdock.types import ImageRef
 from tfdock.wheel.inspection import Inspection

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdock.decide.checks import Check, Status
-from tfdock.decide.serving import built_with, own_libraries
-from tfdock.inspect.verdict import runs
+from tfdock.gpu.compatibility import built_with, own_libraries
+from tfdock.gpu.verdict import runs
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.fits import toolkit_floor
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase, Probe, RuntimeLibrary, in_range

@@ -15,8 +15,8 @@ from dataclasses import replace
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any
 
-from tfdock.decide.devices import bare_gpu, embedded_targets, find_gpu, is_target, matching, sorted_targets
 from tfdock.errors import Problem, Way
+from tfdock.gpu.devices import bare_gpu, embedded_targets, find_gpu, is_target, matching, sorted_targets
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase, Release, Support
 from tfdock.profile.profile import HostCompiler, Profile

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdock.decide import remote
-from tfdock.decide.devices import local_words
 from tfdock.decide.plan import BuildPlan, make_plan
 from tfdock.decide.question import LocalSource
 from tfdock.decide.render import render
@@ -19,6 +18,7 @@ from tfdock.decide.resolve import Resolution, resolve
 from tfdock.decide.sizing import Resources, size
 from tfdock.do.source import read_local
 from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.gpu.devices import local_words
 from tfdock.host.hardware import local_gpus
 from tfdock.host.project_files import Project, located
 from tfdock.host.settings import Settings

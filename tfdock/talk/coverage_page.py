@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfdock.decide.coverage import WORDS
+from tfdock.gpu.coverage import WORDS
 from tfdock.inspect.simple_index import quoted
 from tfdock.talk import console
 from tfdock.talk.picture import WAYS, Served, Way

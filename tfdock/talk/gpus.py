@@ -10,7 +10,7 @@ from tfdock.errors import Problem, ProfileError
 from tfdock.talk.console import clean
 
 if TYPE_CHECKING:
-    from tfdock.decide.serving import LibraryService, Service
+    from tfdock.gpu.compatibility import LibraryService, Service
     from tfdock.knowledge.tables import Estimate, Gpu, KnowledgeBase
     from tfdock.talk.console import Style
     from tfdock.types import Host
@@ -50,7 +50,7 @@ def asked(base: KnowledgeBase, words: Sequence[str]) -> tuple[Asked, ...]:
 
 def _local(base: KnowledgeBase) -> tuple[str, ...]:
     """This machine's GPUs, as its drivers tell."""
-    from tfdock.decide.devices import local_words
+    from tfdock.gpu.devices import local_words
     from tfdock.host.hardware import local_gpus
 
     found = local_words(base, local_gpus())
@@ -92,7 +92,7 @@ def answer(
     jit: Estimate | None = None,
 ) -> str:
     """`RTX 5080 (12.0) with TensorFlow 2.19.1: the official wheel runs …`. `jit` is how long a first start takes."""
-    from tfdock.decide.devices import title
+    from tfdock.gpu.devices import title
 
     time = f", for {jit.value:g} {jit.unit}" if jit else ""
     words = {

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from tfdock.decide.coverage import WORDS
-from tfdock.inspect.verdict import Runs, Verdict, runs, runs_gfx
+from tfdock.gpu.coverage import WORDS
+from tfdock.gpu.verdict import Runs, Verdict, runs, runs_gfx
 from tfdock.talk import console
 from tfdock.types import Capability
 

@@ -37,7 +37,7 @@ class LocalGpus:
         return self._read if self._here else None
 
     def _read(self, file: BinaryIO, name: str) -> WheelFacts:
-        from tfdock.decide.serving import XLA_TRACE
+        from tfdock.gpu.compatibility import XLA_TRACE
         from tfdock.wheel.inspection import inspect_wheel
 
         found = self._found[name] = inspect_wheel(file, name, traces=[XLA_TRACE.encode()])
@@ -92,7 +92,7 @@ def _served(wheel: Path, gpus: LocalGpus) -> Iterator[dict[str, Any]]:
     found = gpus.answers(wheel)
     if not found:
         return
-    from tfdock.decide.serving import evidence_of, serve
+    from tfdock.gpu.compatibility import evidence_of, serve
     from tfdock.talk.gpus import answer, gpu_json, reasons
 
     base, inspection, asked = found

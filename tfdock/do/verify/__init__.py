@@ -16,7 +16,6 @@ from tfdock.decide import checks as statics
 from tfdock.decide.checks import Check, passed
 from tfdock.decide.plan import BuildPlan
 from tfdock.decide.resolve import Resolution
-from tfdock.decide.serving import own_libraries
 from tfdock.decide.trial import (
     none_of_it,
 )
@@ -28,6 +27,7 @@ from tfdock.errors import (
     VerificationFailed,
     WheelRefused,
 )
+from tfdock.gpu.compatibility import own_libraries
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import ImageRef
 from tfdock.wheel.defects import WheelError

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tfdock import __version__
-from tfdock.decide.coverage import coverage
-from tfdock.decide.serving import XLA_TRACE, evidence_of
 from tfdock.do.workspace import Wheelhouse, write_atomically
 from tfdock.errors import WheelRefused
+from tfdock.gpu.compatibility import XLA_TRACE, evidence_of
+from tfdock.gpu.coverage import coverage
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.wheel.wheel_file import inspected
 
@@ -33,7 +33,7 @@ def covered(
     """What is known of each wheel, given by file and sha256; those that are no TensorFlow are left out.
 
     Keys: file, sha256, size, tensorflow (version), name, version, python_tag, abi_tag, platform_tag, accelerator (or
-    None), and coverage, rows of `decide/coverage`. `judged_by` names the knowledge: another one is asked anew.
+    None), and coverage, rows of `gpu/coverage`. `judged_by` names the knowledge: another one is asked anew.
     `progress` hears the name of a wheel before it is read.
     """
     folder = house.root / ".tfdock" / "coverage"

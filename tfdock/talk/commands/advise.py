@@ -18,7 +18,7 @@ from tfdock.talk.gpus import ASIDE, answer, asked, gpu_json, reasons
 
 if TYPE_CHECKING:
     from tfdock.decide.advise import Advice, SizePlan, Wheel
-    from tfdock.decide.serving import Service
+    from tfdock.gpu.compatibility import Service
     from tfdock.knowledge.tables import Estimate, KnowledgeBase
 
 _MARK = "# Written by `tfdock advise`"

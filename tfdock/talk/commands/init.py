@@ -115,8 +115,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, asking: bool) -> Devices:
-    from tfdock.decide.devices import local_words
     from tfdock.decide.starter import check_together, devices_of
+    from tfdock.gpu.devices import local_words
     from tfdock.host.hardware import local_gpus
 
     words = [word.strip() for one in asked or () for word in one.split(",") if word.strip()]

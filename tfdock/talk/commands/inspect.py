@@ -51,7 +51,7 @@ def inspect_(
     as_json: AsJson = False,
 ) -> None:
     """List what is in a wheel: its GPU code by architecture, what its libraries need, whether its files are whole."""
-    from tfdock.decide.serving import XLA_TRACE
+    from tfdock.gpu.compatibility import XLA_TRACE
     from tfdock.talk.gpus import asked
     from tfdock.wheel.wheel_file import inspected
 
@@ -94,7 +94,7 @@ def _shown(texts: Iterable[str]) -> str:
 
 
 def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> dict[str, Any]:
-    from tfdock.decide.serving import evidence_of, library_verdicts, own_libraries, serve
+    from tfdock.gpu.compatibility import evidence_of, library_verdicts, own_libraries, serve
     from tfdock.talk.gpus import gpu_json
     from tfdock.wheel.facts import merged
 
@@ -188,7 +188,7 @@ def library_json(library: Library) -> dict[str, Any]:
 
 def _answers(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> Iterator[tuple[str, str]]:
     """For each GPU: how it runs the wheel, why, and what is narrower; libraries that differ from that."""
-    from tfdock.decide.serving import evidence_of, library_verdicts, serve
+    from tfdock.gpu.compatibility import evidence_of, library_verdicts, serve
     from tfdock.talk.gpus import answer, reasons
 
     style = console.Style(sys.stdout)
@@ -205,8 +205,8 @@ def _answers(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> I
 
 
 def _lines(base: KnowledgeBase, found: Inspection, *, every: bool) -> Iterator[tuple[str, str]]:
-    from tfdock.decide.coverage import coverage, coverage_rows
-    from tfdock.decide.serving import evidence_of, own_libraries
+    from tfdock.gpu.compatibility import evidence_of, own_libraries
+    from tfdock.gpu.coverage import coverage, coverage_rows
     from tfdock.wheel.facts import merged
 
     style = console.Style(sys.stdout)

@@ -44,8 +44,8 @@ def gpus(
     as_json: AsJson = False,
 ) -> None:
     """List the GPUs that are known, or say who compiles for one and which releases take it."""
-    from tfdock.decide.devices import named, search, unknown_gpu
     from tfdock.decide.known import target_facts
+    from tfdock.gpu.devices import named, search, unknown_gpu
 
     base = _knowledge(knowledge)
     exact = named(base, words or [])
@@ -90,7 +90,7 @@ def _gpu_list(base: KnowledgeBase, found: Sequence[Gpu], facts: dict[tuple[str, 
 
 def _named(base: KnowledgeBase, gpu: Gpu) -> str:
     """The name as it is written on the box, where that is not ours."""
-    from tfdock.decide.devices import title
+    from tfdock.gpu.devices import title
 
     name = title(base, gpu)
     return "" if name == gpu.gpu else name

@@ -232,8 +232,8 @@ def _document(
 
 
 def _facts(base: KnowledgeBase, inspection: Inspection) -> dict[str, Any]:
-    from tfdock.decide.coverage import coverage
-    from tfdock.decide.serving import evidence_of, own_libraries
+    from tfdock.gpu.compatibility import evidence_of, own_libraries
+    from tfdock.gpu.coverage import coverage
     from tfdock.talk.commands.inspect import library_json
 
     wheel = inspection.wheel

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tfdock.decide.devices import architecture_of, is_embedded
-from tfdock.decide.evidence import Evidence
-from tfdock.inspect.verdict import Verdict
+from tfdock.gpu.devices import architecture_of, is_embedded
+from tfdock.gpu.evidence import Evidence
+from tfdock.gpu.verdict import Verdict
 from tfdock.knowledge.fits import own_driver, toolkit_floor, toolkit_of_ptx
 from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase
 from tfdock.types import Host, Version

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tfdock.decide.devices import embedded_targets, machine_of
-from tfdock.decide.drivers import Drivers
-from tfdock.decide.evidence import Evidence
-from tfdock.inspect import verdict
-from tfdock.inspect.verdict import Part, Together, Verdict
+from tfdock.gpu import verdict
+from tfdock.gpu.devices import embedded_targets, machine_of
+from tfdock.gpu.drivers import Drivers
+from tfdock.gpu.evidence import Evidence
+from tfdock.gpu.verdict import Part, Together, Verdict
 from tfdock.knowledge.fits import has_code_for, is_used, libraries, reaches
 from tfdock.knowledge.tables import Accelerator, Companion, Gpu, KnowledgeBase, Library, RuntimeCompiler, Toolkit
 from tfdock.types import Capability, Host, Version

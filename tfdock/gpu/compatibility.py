@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tfdock.decide.evidence import (
+from tfdock.gpu.evidence import (
     XLA_TRACE,
     Evidence,
     built_with,
@@ -18,8 +18,8 @@ from tfdock.decide.evidence import (
     is_own,
     own_libraries,
 )
-from tfdock.decide.limits import Limits, judge
-from tfdock.inspect.verdict import Part, Runs, Together, parts_of, together
+from tfdock.gpu.limits import Limits, judge
+from tfdock.gpu.verdict import Part, Runs, Together, parts_of, together
 from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase
 from tfdock.types import Host
 from tfdock.wheel.facts import Containers, Library

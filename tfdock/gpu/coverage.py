@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.decide.devices import title
-from tfdock.decide.serving import Evidence, serve
-from tfdock.inspect.verdict import Runs
+from tfdock.gpu.compatibility import Evidence, serve
+from tfdock.gpu.devices import title
+from tfdock.gpu.verdict import Runs
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.tables import Architecture, Gpu, KnowledgeBase
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tfdock.inspect.verdict import code_of
+from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.tables import (
     Accelerator,
