@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pytest
 
 from tfdock.decide.plan import BuildPlan, make_plan
-from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext, render
-from tfdock.decide.resolve import Resolution, resolve
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
+from tfdock.resolve.question import LocalSource
+from tfdock.resolve.resolution import Resolution, resolve
 from tfdock.types import Machine
 
 GIB = 1 << 30

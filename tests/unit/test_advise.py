@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tfdock.talk.cli
-from tfdock.decide.advise import Advice, advise, cover, gpus_named
-from tfdock.decide.rules import judge
 from tfdock.errors import ProfileError
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Gpu, KnowledgeBase
+from tfdock.resolve.advice import Advice, advise, cover, gpus_named
+from tfdock.resolve.rules import judge
 from tfdock.talk.app import app
 
 from .desk import Desk

@@ -21,9 +21,9 @@ from tfdock.decide.checks import (
     static_names,
     unsound,
 )
-from tfdock.decide.resolve import Resolution
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.resolve.resolution import Resolution
 from tfdock.wheel.defects import FIXES, WheelError
 from tfdock.wheel.facts import Containers, GpuCode, Images, Kind, Library
 from tfdock.wheel.inspection import Inspection

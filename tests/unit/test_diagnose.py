@@ -22,7 +22,6 @@ from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide.diagnosis import Diagnosis, diagnosis
-from tfdock.decide.ways import said
 from tfdock.do.diagnosing import context_of, of_run
 from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.steps import Steps
@@ -33,6 +32,7 @@ from tfdock.inspect.diagnose import Diagnostician
 from tfdock.inspect.log_lines import BLOCK, NEAR, Block, Log, NotText, bare, unpacked
 from tfdock.knowledge import loader
 from tfdock.profile.profile import read as read_profile
+from tfdock.resolve.suggestions import said
 from tfdock.talk import ci_log
 from tfdock.talk.app import app, preparer_for, settings_for
 from tfdock.talk.diagnosis import lines

@@ -22,9 +22,9 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from tfdock.decide.naming import MAX_NAME, Names
 from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import WheelRefused
+from tfdock.resolve.naming import MAX_NAME, Names
 from tfdock.types import BuildId, Source
 from tfdock.types import Version as Dotted
 from tfdock.wheel.identity import (

@@ -17,11 +17,11 @@ import yaml
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.decide.known import target_facts
-from tfdock.decide.starter import Starter, devices_of, starter
 from tfdock.do import workspace
 from tfdock.errors import Incompatible, ProfileError
 from tfdock.host import hardware
+from tfdock.resolve.gpu_support import target_facts
+from tfdock.resolve.starter import Starter, devices_of, starter
 from tfdock.talk.app import app
 from tfdock.types import LocalGpu, Version
 

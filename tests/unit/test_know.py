@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.decide import known
-from tfdock.decide import resolve as resolving
 from tfdock.errors import Incompatible
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.resolve import gpu_support
+from tfdock.resolve import resolution as resolving
 from tfdock.talk.app import app
 from tfdock.types import Version
 
@@ -74,7 +74,7 @@ def test_the_releases_of_a_gpu_are_those_that_resolve(desk: Desk, monkeypatch: p
     base = desk.knowledge
     for name, target in {(gpu.accelerator, gpu.target) for gpu in base.gpus.values() if not gpu.machine}:
         accelerator = base.accelerators[name]
-        facts = known.target_facts(base, accelerator, target)
+        facts = gpu_support.target_facts(base, accelerator, target)
         listed = {one.release: one.xla for one in facts.releases}
         for release in base.releases.values():
             dotted = release.capability_format == "dotted"
@@ -154,9 +154,9 @@ def test_a_name_that_is_not_known_gets_the_nearest_ones() -> None:
     assert "`rtx3080`" in result.stderr
 
 
-def facts_of(desk: Desk, gpu: str) -> known.TargetFacts:
+def facts_of(desk: Desk, gpu: str) -> gpu_support.TargetFacts:
     row = desk.knowledge.gpus[gpu]
-    return known.target_facts(desk.knowledge, desk.knowledge.accelerators[row.accelerator], row.target)
+    return gpu_support.target_facts(desk.knowledge, desk.knowledge.accelerators[row.accelerator], row.target)
 
 
 def test_a_made_up_gpu_is_served_by_the_rows_that_name_its_target(made_up: Desk) -> None:
@@ -212,7 +212,7 @@ def test_a_release_without_a_library_for_the_gpu_does_not_take_it(made_up: Desk)
     ],
 )
 def test_versions_that_stand_side_by_side_are_a_span(versions: list[str], expected: list[tuple[str, str]]) -> None:
-    assert known.spans(versions, ["2.8", "2.9", "2.10", "2.11"]) == expected
+    assert gpu_support.spans(versions, ["2.8", "2.9", "2.10", "2.11"]) == expected
 
 
 # --- releases -----------------------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 import tfdock
-from tfdock.decide.tools import packaged
 from tfdock.errors import ProfileError
 from tfdock.knowledge.fits import libraries
 from tfdock.knowledge.tables import Flag, Gpu, Image, KnowledgeBase, Library, Release, Toolkit, Variable, in_range
 from tfdock.profile.yaml_nodes import MAX_BYTES
+from tfdock.resolve.tools import packaged
 from tfdock.types import Capability, ImageRef, Version
 
 FOLDER = Path(tfdock.__file__).parent / "knowledge"

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from tfdock.decide import lock as locks
 from tfdock.decide.lock import Difference, Lock, Pin
 from tfdock.decide.plan import BuildPlan
-from tfdock.decide.question import LocalSource
-from tfdock.decide.resolve import Resolution
 from tfdock.do import lock as locking
 from tfdock.do.lock import check_names, lock_path
 from tfdock.errors import BuildFailed, DiskFull, Problem, ProfileError
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.resolve.question import LocalSource
+from tfdock.resolve.resolution import Resolution
 
 from .desk import Desk
 

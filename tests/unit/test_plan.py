@@ -18,11 +18,11 @@ from tfdock.decide.plan import (
     with_resources,
 )
 from tfdock.decide.render import BuildContext
-from tfdock.decide.resolve import Resolution
 from tfdock.errors import Incompatible
 from tfdock.knowledge.contract import bazel_options
 from tfdock.profile.profile import Verify
 from tfdock.profile.units import parse_bytes, parse_seconds
+from tfdock.resolve.resolution import Resolution
 from tfdock.types import ImageRef, Machine, Source
 
 from .desk import GIB, Desk

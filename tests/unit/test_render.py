@@ -17,12 +17,12 @@ import pytest
 from jinja2 import TemplateError, UndefinedError
 
 from tfdock.decide.plan import BuildPlan, as_json
-from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext, render
 from tfdock.errors import ProfileError
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
+from tfdock.resolve.question import LocalSource
 
 from . import golden
 from .desk import MADE_UP_TABLES, Desk

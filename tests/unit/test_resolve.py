@@ -10,13 +10,13 @@ import pytest
 from packaging.version import Version as PackagingVersion
 
 import tfdock
-from tfdock.decide.question import LocalSource
-from tfdock.decide.resolve import resolve
-from tfdock.decide.ways import changed
 from tfdock.errors import Problem
 from tfdock.gpu.devices import find_gpu, sorted_targets
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
+from tfdock.resolve.question import LocalSource
+from tfdock.resolve.resolution import resolve
+from tfdock.resolve.suggestions import changed
 
 from .desk import FILE, MADE_UP_TABLES, Desk
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdock.decide.advise import gpus_named
 from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import (
     XLA_TRACE,
@@ -26,6 +25,7 @@ from tfdock.gpu.compatibility import (
 from tfdock.host import hardware as machine
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Gpu, KnowledgeBase
+from tfdock.resolve.advice import gpus_named
 from tfdock.talk import gpus
 from tfdock.talk.console import Style
 from tfdock.talk.gpus import answer, gpu_json, reasons

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tfdock.decide.plan import BuildPlan
-from tfdock.decide.question import LocalSource
 from tfdock.decide.render import render
 from tfdock.errors import Incompatible, ProfileError
 from tfdock.knowledge import loader
 from tfdock.profile.profile import Profile
 from tfdock.profile.profile import read as read_profile
+from tfdock.resolve.question import LocalSource
 
 from .desk import Desk
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tfdock.decide.plan import DISK_CACHE, OUTPUT, REPOSITORY_CACHE, SOURCE, STAGING
-from tfdock.decide.resolve import Resolution
-from tfdock.decide.tools import NATIVE
 from tfdock.gpu.compatibility import built_with, own_libraries
 from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase
+from tfdock.resolve.resolution import Resolution
+from tfdock.resolve.tools import NATIVE
 from tfdock.types import Version
 from tfdock.wheel.defects import WheelError
 from tfdock.wheel.facts import Library, target_order

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tfdock.decide.plan import BuildPlan
-from tfdock.decide.resolve import Resolution
-from tfdock.decide.tools import NATIVE
 from tfdock.errors import BuildFailed, Problem, ProfileError
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import yaml_nodes
+from tfdock.resolve.resolution import Resolution
+from tfdock.resolve.tools import NATIVE
 from tfdock.types import Choice, ImageRef
 
 SCHEMA = 1

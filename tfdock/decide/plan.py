@@ -9,9 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from tfdock.decide import remote as remotes
-from tfdock.decide.naming import source_identity
 from tfdock.decide.render import BuildContext
-from tfdock.decide.resolve import Resolution
 from tfdock.decide.sizing import MIB, Resources, size
 from tfdock.decide.trust import IN_RELEASE, RELEASE, Domain, trust_domain
 from tfdock.decide.trust import as_json as trust_json
@@ -19,6 +17,8 @@ from tfdock.knowledge.contract import bazel_options
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
 from tfdock.profile.profile import Resources as Asked
+from tfdock.resolve.naming import source_identity
+from tfdock.resolve.resolution import Resolution
 from tfdock.types import NOWHERE, BuildId, Expected, Machine, Mount, Remote
 
 FINGERPRINT_SCHEMA = 1

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tfdock.decide.tools import NATIVE_SHARED, OF_OTHER_CPUS
 from tfdock.errors import Incompatible, Problem, one_of
 from tfdock.profile.endpoint import parse
 from tfdock.profile.profile import Cache
+from tfdock.resolve.tools import NATIVE_SHARED, OF_OTHER_CPUS
 from tfdock.types import Endpoint, Remote
 
 FOLDER = "/tf/remote"

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tfdock.decide.resolve import Resolution
 from tfdock.errors import Problem, ProfileError
 from tfdock.knowledge.tables import PACKAGE, REQUIREMENT
+from tfdock.resolve.resolution import Resolution
 
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -17,9 +17,9 @@ from tfdock.profile.endpoint import parse
 from tfdock.types import NOWHERE, ImageRef, Remote
 
 if TYPE_CHECKING:
-    from tfdock.decide.resolve import Resolution
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.profile.profile import Profile
+    from tfdock.resolve.resolution import Resolution
 
 RELEASE = "release"
 """The domain of unchanged releases."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tfdock import events
-from tfdock.decide.naming import source_identity
 from tfdock.do import journal
 from tfdock.do.failures import make_folder
 from tfdock.do.matrix import Cell, Cells
@@ -23,6 +22,7 @@ from tfdock.do.workspace import Wheelhouse, record_of
 from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
 from tfdock.host.beneath import remove_folder
 from tfdock.inspect import bazel
+from tfdock.resolve.naming import source_identity
 
 if TYPE_CHECKING:
     from tfdock.decide.plan import BuildPlan

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from tfdock.decide import lock as locks
 from tfdock.decide.lock import Difference, Lock, LockFile, Pin
 from tfdock.decide.plan import BuildPlan
-from tfdock.decide.resolve import Resolution
 from tfdock.do import registry
 from tfdock.do.failures import file_error
 from tfdock.do.prepare import Prepared, Preparer, find_profile, placed
@@ -28,6 +27,7 @@ from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.profile import endpoint
 from tfdock.profile import profile as profiles
+from tfdock.resolve.resolution import Resolution
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder

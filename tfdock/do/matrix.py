@@ -13,9 +13,7 @@ from typing import Any, Literal
 
 from tfdock.decide.estimate import expectation
 from tfdock.decide.matrix import Combination, cover, expand, idle, misspelt
-from tfdock.decide.question import LocalSource
 from tfdock.decide.render import toolchain_inputs
-from tfdock.decide.resolve import Resolution
 from tfdock.decide.trust import RELEASE
 from tfdock.do.prepare import (
     Prepared,
@@ -35,6 +33,8 @@ from tfdock.profile.profile import Profile, TensorFlow
 from tfdock.profile.yaml_nodes import Node
 from tfdock.read import matrix as matrices
 from tfdock.read.matrix import Matrix
+from tfdock.resolve.question import LocalSource
+from tfdock.resolve.resolution import Resolution
 from tfdock.types import BuildId
 from tfdock.wheel.identity import canonical_name
 

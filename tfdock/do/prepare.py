@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 from tfdock.decide import remote
 from tfdock.decide.plan import BuildPlan, make_plan
-from tfdock.decide.question import LocalSource
 from tfdock.decide.render import render
-from tfdock.decide.resolve import Resolution, resolve
 from tfdock.decide.sizing import Resources, size
 from tfdock.do.source import read_local
 from tfdock.errors import Incompatible, Problem, ProfileError
@@ -29,6 +27,8 @@ from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node, shown
+from tfdock.resolve.question import LocalSource
+from tfdock.resolve.resolution import Resolution, resolve
 from tfdock.types import Machine
 
 if TYPE_CHECKING:

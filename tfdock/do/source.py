@@ -12,13 +12,13 @@ from itertools import groupby
 from pathlib import Path
 
 from tfdock.decide.plan import EPOCH
-from tfdock.decide.question import LocalSource
 from tfdock.decide.render import BuildContext
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.beneath import Beneath, kind_of
 from tfdock.host.project_files import Project, located
 from tfdock.profile.profile import TensorFlow
 from tfdock.profile.yaml_nodes import shown
+from tfdock.resolve.question import LocalSource
 
 _CHUNK = 1 << 20
 _MOST = 1 << 30

@@ -34,7 +34,7 @@ def asked(base: KnowledgeBase, words: Sequence[str]) -> tuple[Asked, ...]:
 
     Raises ProfileError for what is not known, with the nearest names, and where `local` finds none.
     """
-    from tfdock.decide.advise import gpus_named
+    from tfdock.resolve.advice import gpus_named
 
     names = [name.strip() for word in words for name in word.split(",") if name.strip()]
     if "local" not in names:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.decide import pruning
-from tfdock.decide.tools import NATIVE
 from tfdock.do.cache import CacheFolder, DiskCache, Entry, folder_size, folders, opened, size_of
 from tfdock.do.cache.use import clear_work, forget, uses
 from tfdock.host.beneath import is_hollow, open_up, remove_folder
 from tfdock.inspect import action_cache
 from tfdock.inspect.action_cache import EMPTY, ActionResult, Malformed
+from tfdock.resolve.tools import NATIVE
 
 _DEEP = 2
 """Folders within each other in a disk cache: `ac/00`."""

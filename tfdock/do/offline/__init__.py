@@ -15,7 +15,6 @@ from tfdock import __version__
 from tfdock.decide import lock as locks
 from tfdock.decide.lock import LockFile
 from tfdock.decide.plan import in_domain
-from tfdock.decide.question import LocalSource
 from tfdock.decide.trust import of_bundle
 from tfdock.do.cache import opened as opened_part
 from tfdock.do.engine import Cancel, Engine
@@ -30,6 +29,7 @@ from tfdock.host.beneath import remove_folder
 from tfdock.host.hardware import engine_data, free_disk
 from tfdock.host.settings import Settings
 from tfdock.inspect.bundle import Build, Image
+from tfdock.resolve.question import LocalSource
 
 _GIB = 1 << 30
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock import events
-from tfdock.decide.resolve import Resolution
 from tfdock.do import journal
 from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import Engine, EngineInfo
@@ -24,6 +23,7 @@ from tfdock.errors import (
 from tfdock.host.hardware import engine_data
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
+from tfdock.resolve.resolution import Resolution
 from tfdock.types import BuildId
 
 MIB, GIB = 1 << 20, 1 << 30

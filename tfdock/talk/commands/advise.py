@@ -17,9 +17,9 @@ from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, prin
 from tfdock.talk.gpus import ASIDE, answer, asked, gpu_json, reasons
 
 if TYPE_CHECKING:
-    from tfdock.decide.advise import Advice, SizePlan, Wheel
     from tfdock.gpu.compatibility import Service
     from tfdock.knowledge.tables import Estimate, KnowledgeBase
+    from tfdock.resolve.advice import Advice, SizePlan, Wheel
 
 _MARK = "# Written by `tfdock advise`"
 
@@ -51,7 +51,7 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Say how an official wheel runs on a GPU, and which profile would do better."""
-    from tfdock.decide.advise import advise as advice_for
+    from tfdock.resolve.advice import advise as advice_for
 
     base = knowledge_for(settings_for(knowledge=knowledge))
     gpus = [one.gpu for one in asked(base, [*(gpu or []), *(more or [])])]
@@ -222,7 +222,7 @@ def _pip(wheel: Wheel, python: str | None) -> str:
 
 def _pythons(versions: Sequence[str]) -> str:
     """`Python 2.7, 3.5 to 3.7`."""
-    from tfdock.decide.known import python_spans
+    from tfdock.resolve.gpu_support import python_spans
 
     runs = python_spans(versions)
     return f"Python {', '.join(first if first == last else f'{first} to {last}' for first, last in runs)}"

@@ -17,8 +17,8 @@ from tfdock.talk import console
 from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 
 if TYPE_CHECKING:
-    from tfdock.decide.starter import Devices, Starter
     from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.resolve.starter import Devices, Starter
 
 _NO_GPU = "cpu"
 _ROOM = 24
@@ -115,9 +115,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, asking: bool) -> Devices:
-    from tfdock.decide.starter import check_together, devices_of
     from tfdock.gpu.devices import local_words
     from tfdock.host.hardware import local_gpus
+    from tfdock.resolve.starter import check_together, devices_of
 
     words = [word.strip() for one in asked or () for word in one.split(",") if word.strip()]
     if asked and not words:
@@ -160,7 +160,7 @@ def _starter(
     base: KnowledgeBase, devices: Devices, tensorflow: str | None, python: str | None, *, asking: bool
 ) -> Starter:
     """The profile; somebody at a terminal may choose anew what does not fit."""
-    from tfdock.decide.starter import starter
+    from tfdock.resolve.starter import starter
 
     machine = platform.machine()
     if not asking:
@@ -181,7 +181,7 @@ def _starter(
 
 def _asked_release(base: KnowledgeBase, devices: Devices, python: str | None, machine: str) -> tuple[str, Starter]:
     """The release that somebody chose, and the profile for it with a Python of its own."""
-    from tfdock.decide.starter import starter
+    from tfdock.resolve.starter import starter
 
     # With the Python that was given: where no release has it, there is nothing to ask for.
     newest = str(starter(base, devices, python=python, machine=machine).resolution.version)

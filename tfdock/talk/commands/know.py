@@ -15,8 +15,8 @@ from tfdock.talk import console
 from tfdock.talk.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 
 if TYPE_CHECKING:
-    from tfdock.decide.known import ReleaseFor, TargetFacts
     from tfdock.knowledge.tables import Accelerator, Code, Gpu, KnowledgeBase, Release, Row
+    from tfdock.resolve.gpu_support import ReleaseFor, TargetFacts
 
 
 def _knowledge(folders: object) -> KnowledgeBase:
@@ -44,8 +44,8 @@ def gpus(
     as_json: AsJson = False,
 ) -> None:
     """List the GPUs that are known, or say who compiles for one and which releases take it."""
-    from tfdock.decide.known import target_facts
     from tfdock.gpu.devices import named, search, unknown_gpu
+    from tfdock.resolve.gpu_support import target_facts
 
     base = _knowledge(knowledge)
     exact = named(base, words or [])
@@ -74,7 +74,7 @@ def _gpu_json(gpu: Gpu, facts: dict[tuple[str, str], TargetFacts]) -> dict[str, 
 def _gpu_list(base: KnowledgeBase, found: Sequence[Gpu], facts: dict[tuple[str, str], TargetFacts]) -> Iterator[str]:
     """The GPUs below what they have in common: their target, who compiles for it, which releases take it, and which
     driver they need."""
-    from tfdock.decide.known import release_words, toolkit_words
+    from tfdock.resolve.gpu_support import release_words, toolkit_words
 
     style = console.Style(sys.stdout)
     for index, (key, one) in enumerate(facts.items()):
@@ -97,7 +97,7 @@ def _named(base: KnowledgeBase, gpu: Gpu) -> str:
 
 
 def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[str]:
-    from tfdock.decide.known import release_words, toolkit_words
+    from tfdock.resolve.gpu_support import release_words, toolkit_words
 
     style = console.Style(sys.stdout)
     accelerator = base.accelerators[gpu.accelerator]
@@ -191,7 +191,7 @@ def releases(
     as_json: AsJson = False,
 ) -> None:
     """List the TensorFlow releases that are known, or all that is known of one."""
-    from tfdock.decide.known import release_named
+    from tfdock.resolve.gpu_support import release_named
     from tfdock.types import Version
 
     base = _knowledge(knowledge)
@@ -227,7 +227,7 @@ def _release_list(base: KnowledgeBase, rows: Sequence[Release]) -> Iterator[str]
 
 def _pythons(versions: Sequence[str]) -> str:
     """`2.7 3.3-3.6`."""
-    from tfdock.decide.known import python_spans
+    from tfdock.resolve.gpu_support import python_spans
 
     return " ".join(first if first == last else f"{first}-{last}" for first, last in python_spans(versions))
 
@@ -303,8 +303,8 @@ def _code_json(row: Code) -> dict[str, Any]:
 
 def _provoked(base: KnowledgeBase, row: Code) -> tuple[Problem, ...]:
     """What the row's own profile is refused with: shown as it is today, not as it was when the row was written."""
-    from tfdock.decide.resolve import resolve
     from tfdock.profile import profile as profiles
+    from tfdock.resolve.resolution import resolve
 
     if row.profile is None:
         return ()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfdock.decide.accelerate import Devices
-from tfdock.decide.notes import prevented, sentences
-from tfdock.decide.question import Question
 from tfdock.knowledge.contract import applies, holds
 from tfdock.knowledge.fits import same_minor
 from tfdock.knowledge.tables import Config, KnowledgeBase, PackagedCompiler, Release
+from tfdock.resolve.accelerator import Devices
+from tfdock.resolve.notes import prevented, sentences
+from tfdock.resolve.question import Question
 from tfdock.types import Version
 
 NATIVE = re.compile(r"-m(arch|cpu|tune)=native")

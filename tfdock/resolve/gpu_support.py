@@ -12,7 +12,6 @@ from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tfdock.decide.rules import judge
 from tfdock.errors import Problem, ProfileError
 from tfdock.gpu.devices import architecture_of, dotted, is_embedded, target_number
 from tfdock.gpu.verdict import Runs
@@ -28,6 +27,7 @@ from tfdock.knowledge.fits import (
     toolkit_floor,
 )
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase, Release, Support, Toolkit
+from tfdock.resolve.rules import judge
 from tfdock.types import Version
 
 

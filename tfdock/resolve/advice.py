@@ -10,9 +10,6 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.decide.known import apart, release_named, taken_versions
-from tfdock.decide.resolve import Resolution, resolve
-from tfdock.decide.rules import judge
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.gpu.compatibility import Service, serve
 from tfdock.gpu.devices import (
@@ -29,6 +26,9 @@ from tfdock.knowledge.contract import applies
 from tfdock.knowledge.fits import is_used, own_target
 from tfdock.knowledge.tables import Accelerator, Estimate, Gpu, KnowledgeBase, Release, Support
 from tfdock.profile import profile as profiles
+from tfdock.resolve.gpu_support import apart, release_named, taken_versions
+from tfdock.resolve.resolution import Resolution, resolve
+from tfdock.resolve.rules import judge
 from tfdock.types import Capability, Version
 
 _FILE = "advice.yaml"

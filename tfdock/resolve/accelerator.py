@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.decide.notes import Finding
-from tfdock.decide.question import Question
-from tfdock.decide.rules import (
+from tfdock.gpu.devices import bare_gpu, find_gpu, is_embedded, machine_of, sorted_targets, unknown_gpu
+from tfdock.knowledge.fits import own_target
+from tfdock.knowledge.tables import Accelerator, Gpu, Release, Support
+from tfdock.profile.profile import HostCompiler
+from tfdock.resolve.notes import Finding
+from tfdock.resolve.question import Question
+from tfdock.resolve.rules import (
     DEVICE_RULES,
     LIBRARY_RULES,
     RULES,
@@ -16,10 +20,6 @@ from tfdock.decide.rules import (
     Wanted,
     release_uses_the_target,
 )
-from tfdock.gpu.devices import bare_gpu, find_gpu, is_embedded, machine_of, sorted_targets, unknown_gpu
-from tfdock.knowledge.fits import own_target
-from tfdock.knowledge.tables import Accelerator, Gpu, Release, Support
-from tfdock.profile.profile import HostCompiler
 from tfdock.types import TARGET_FIELDS, Version
 
 

@@ -9,11 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.decide.accelerate import Devices, accelerator_of, asked_components, component_fields, devices_of
-from tfdock.decide.naming import Names
-from tfdock.decide.notes import Notes, Refused
-from tfdock.decide.question import LocalSource, Question
-from tfdock.decide.tools import (
+from tfdock.errors import Incompatible, Problem, Way, one_of
+from tfdock.knowledge.component_archives import archives_of
+from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
+from tfdock.knowledge.fits import same_minor, serves, written
+from tfdock.knowledge.tables import Accelerator, Archive, Image, Interpreter, KnowledgeBase, Release
+from tfdock.profile.profile import Debug, HostCompiler, Profile, Verify
+from tfdock.profile.yaml_nodes import Node
+from tfdock.resolve.accelerator import Devices, accelerator_of, asked_components, component_fields, devices_of
+from tfdock.resolve.naming import Names
+from tfdock.resolve.notes import Notes, Refused
+from tfdock.resolve.question import LocalSource, Question
+from tfdock.resolve.suggestions import ways_out
+from tfdock.resolve.tools import (
     asked_configs,
     bazel_of,
     check_configs,
@@ -23,14 +31,6 @@ from tfdock.decide.tools import (
     host_compiler_of,
     packaged,
 )
-from tfdock.decide.ways import ways_out
-from tfdock.errors import Incompatible, Problem, Way, one_of
-from tfdock.knowledge.component_archives import archives_of
-from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
-from tfdock.knowledge.fits import same_minor, serves, written
-from tfdock.knowledge.tables import Accelerator, Archive, Image, Interpreter, KnowledgeBase, Release
-from tfdock.profile.profile import Debug, HostCompiler, Profile, Verify
-from tfdock.profile.yaml_nodes import Node
 from tfdock.types import BuildId, Choice, ImageRef, Source, Version
 
 

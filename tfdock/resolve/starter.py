@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.decide.known import apart, release_named, target_facts
-from tfdock.decide.resolve import Resolution, resolve
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.gpu.devices import dotted, find_gpu, is_target, sorted_targets, spelled, unknown_gpu
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase
 from tfdock.profile import profile as profiles
+from tfdock.resolve.gpu_support import apart, release_named, target_facts
+from tfdock.resolve.resolution import Resolution, resolve
 from tfdock.types import Version
 
 

@@ -23,7 +23,7 @@ from tfdock.profile.profile import HostCompiler, Profile
 from tfdock.types import TARGET_FIELDS, Capability, Version
 
 if TYPE_CHECKING:
-    from tfdock.decide.resolve import Resolution
+    from tfdock.resolve.resolution import Resolution
 
 MOST = 3
 """How many ways are offered, one for each set of fields, and one more that allows the untested."""

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.decide.notes import Finding, prevented, sentences
 from tfdock.gpu import verdict
 from tfdock.gpu.devices import dotted, embedded_targets, sorted_targets, target_number
 from tfdock.knowledge.fits import (
@@ -24,6 +23,7 @@ from tfdock.knowledge.fits import (
     same_minor,
 )
 from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase, Library, Release, Support, Toolkit
+from tfdock.resolve.notes import Finding, prevented, sentences
 from tfdock.types import Capability, Version
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tfdock.decide.notes import Notes
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
+from tfdock.resolve.notes import Notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
