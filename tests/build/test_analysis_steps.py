@@ -14,10 +14,10 @@ from tfdock.do.analyse import Analysis, analysed
 from tfdock.do.build import Builder
 from tfdock.do.engine import ContainerSpec, ImageBuild
 from tfdock.do.engine.fake import FakeRun
-from tfdock.do.prepare import Preparer
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import EngineError, EngineUnavailable, NetworkError, Problem, TfdockError
 from tfdock.host.supervise import Limit
+from tfdock.plan.prepare import Preparer
 from tfdock.types import Machine
 
 from .harness import Tfdock

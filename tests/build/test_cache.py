@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide.plan import toolchain_key
 from tfdock.do.build import compiling
 from tfdock.do.cache import TAG, CacheFolder, DiskCache
 from tfdock.do.cache import use as cache_use
@@ -27,6 +26,7 @@ from tfdock.errors import BuildFailed, Interrupted, Locked, ProfileError
 from tfdock.events import Notice
 from tfdock.host.settings import load
 from tfdock.inspect.action_cache import action_result
+from tfdock.plan.build_plan import toolchain_key
 from tfdock.types import ImageRef
 
 from .conftest import Workshop

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.decide.plan import toolchain_key
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
 from tfdock.do.engine.docker import DockerEngine
+from tfdock.plan.build_plan import toolchain_key
 
 from .conftest import Workshop
 from .harness import Json, Outcome, Tfdock, after_first_line, copy_tree, write_profile

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from tfdock import events
-from tfdock.decide.schedule import Share
-from tfdock.decide.sizing import usable
 from tfdock.do.engine import ContainerSpec
 from tfdock.do.engine.fake import FakeRun
 from tfdock.do.room import Room
 from tfdock.do.several import Ledger, side_by_side
 from tfdock.errors import BuildFailed, DiskFull, OutOfMemory, TimeLimit
 from tfdock.host.supervise import Limit
+from tfdock.plan.resources import usable
+from tfdock.plan.schedule import Share
 from tfdock.types import Machine
 
 from .harness import Tfdock, write_profile

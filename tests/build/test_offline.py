@@ -19,11 +19,11 @@ from tfdock.do.offline import prepare
 from tfdock.do.offline.bundle import opened
 from tfdock.do.offline.fetch import Bundler, warm
 from tfdock.do.offline.packing import Made
-from tfdock.do.prepare import Preparer
 from tfdock.do.steps import Steps
 from tfdock.errors import Incompatible, Interrupted, ProfileError, TfdockError, VerificationFailed
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
+from tfdock.plan.prepare import Preparer
 from tfdock.types import Machine
 
 from .conftest import Workshop

@@ -19,12 +19,10 @@ from typing import Any
 import pytest
 
 from tfdock import events
-from tfdock.decide.plan import BuildPlan
 from tfdock.do import journal
 from tfdock.do.build import Builder, BuildResult
 from tfdock.do.engine import IMAGE_LABEL, TOOLCHAIN_LABEL, ContainerSpec, EngineInfo, ImageBuild, ImageInfo
 from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
-from tfdock.do.prepare import Preparer
 from tfdock.do.results import from_archive
 from tfdock.errors import (
     BuildFailed,
@@ -45,6 +43,8 @@ from tfdock.errors import (
 )
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.prepare import Preparer
 from tfdock.types import Expected, Machine
 
 from .harness import KNOWLEDGE, write_profile

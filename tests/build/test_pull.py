@@ -20,8 +20,6 @@ from typing import Any, cast
 import pytest
 from wheelhouses import Made, made
 
-from tfdock.decide.plan import BuildPlan
-from tfdock.decide.trust import IN_RELEASE
 from tfdock.do.images import pulling
 from tfdock.do.images.finding import Finding, here
 from tfdock.do.images.pulling import Pulled, Pulling, Read
@@ -32,6 +30,8 @@ from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import NetworkError, Problem, TfdockError
 from tfdock.inspect import oci
 from tfdock.inspect.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.trust_domain import IN_RELEASE
 from tfdock.types import ImageRef
 from tfdock.wheel.inspection import inspect_wheel
 from tfdock.wheel.zip_archive import Member, Source, pieces

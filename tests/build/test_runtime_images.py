@@ -15,11 +15,9 @@ from pathlib import Path
 import docker
 import pytest
 
-from tfdock.decide.render import BuildContext, from_template
 from tfdock.do.engine import Cancel, ImageBuild
 from tfdock.do.engine.docker import DockerEngine
 from tfdock.do.images.runtime import Made, Wish, make
-from tfdock.do.source import context_archive
 from tfdock.do.verify.bench import bench_for
 from tfdock.errors import BuildFailed, NetworkError
 from tfdock.host.settings import load
@@ -28,6 +26,8 @@ from tfdock.inspect import simple_index, wheel_image
 from tfdock.inspect.oci import Descriptor
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import RuntimeLibrary
+from tfdock.plan.local_source import context_archive
+from tfdock.plan.render import BuildContext, from_template
 from tfdock.types import ImageRef
 
 from .conftest import Finished, Workshop

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from tfdock.decide.plan import BuildPlan, make_plan
-from tfdock.decide.render import BuildContext, render
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.build_plan import BuildPlan, make_plan
+from tfdock.plan.render import BuildContext, render
 from tfdock.profile import profile as profiles
 from tfdock.resolve.question import LocalSource
 from tfdock.resolve.resolution import Resolution, resolve

@@ -190,7 +190,9 @@ DECIDERS = ("gpu/[!v]*", "resolve/*", "plan/*", "verify/checks.py", "verify/tria
     "images/image_tags.py", "images/runtime/runtime_contents.py", "bazel/cache/cache_pruning.py",
     "bazel/cache_misses.py", "knowledge/contract.py", "knowledge/fits.py", "knowledge/component_archives.py",
     "wheelhouse/retention.py", "diagnose/diagnosis.py", "diagnose/profile_mismatch.py")  # fmt: skip
-DECIDING = sorted(module for module in MODULES if any(PurePosixPath(module).match(one) for one in DECIDERS))
+DECIDING = sorted(
+    module for module in filter(is_pure, MODULES) if any(PurePosixPath(module).match(one) for one in DECIDERS)
+)
 VENDORS = re.compile(r"cuda|cudnn|nvidia|rocm|amd|radeon|geforce|hip", re.IGNORECASE)
 VERSION = re.compile(r"\d+\.\d+")
 
@@ -259,7 +261,7 @@ OPENERS = (
     "do/results.py",
     "do/cache/",
     "host/project_files.py",
-    "do/source.py",
+    "plan/local_source.py",
     "do/pipelines.py",
     "do/matrix_history.py",
 )

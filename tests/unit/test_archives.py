@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide.render import BuildContext, render
 from tfdock.knowledge.component_archives import archives_of
 from tfdock.knowledge.tables import Archive, Image, Interpreter, KnowledgeBase
+from tfdock.plan.render import BuildContext, render
 from tfdock.resolve.resolution import Resolution
 
 from .desk import Desk

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.decide.render import BuildContext
-from tfdock.do.source import context_archive, tree_hash
+from tfdock.plan.local_source import context_archive, tree_hash
+from tfdock.plan.render import BuildContext
 
 FILES = {"Dockerfile": b"FROM x\n", "tfdock/phase.sh": b"#!/bin/bash\n", "tfdock/" + "deep/" * 30 + "x": b"y" * 513}
 

@@ -13,8 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.decide.plan import BuildPlan
-from tfdock.decide.preflight import Check
 from tfdock.do import doctor, journal
 from tfdock.do.cache import CacheFolder
 from tfdock.do.engine import RUN_LABEL, ContainerSpec, ImageInfo
@@ -31,6 +29,8 @@ from tfdock.errors import (
     TfdockError,
 )
 from tfdock.host.settings import Settings
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.preflight import Check
 from tfdock.talk.app import app
 from tfdock.talk.commands import doctor as command
 from tfdock.types import BuildId, Host, LocalGpu, Machine, Place

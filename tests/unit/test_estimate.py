@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.decide.estimate import Expectation, expectation, remaining, weight
+from tfdock.plan.estimate import Expectation, expectation, remaining, weight
 from tfdock.types import Machine
 
 from .desk import Desk

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tfdock.do import prepare
-from tfdock.do.prepare import Preparer
 from tfdock.errors import Problem, TfdockError
 from tfdock.host.settings import Settings
+from tfdock.plan import prepare
+from tfdock.plan.prepare import Preparer
 
 from .desk import MACHINE
 

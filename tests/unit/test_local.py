@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli
-from tfdock.do import prepare
 from tfdock.gpu.devices import local_words
 from tfdock.host import hardware
+from tfdock.plan import prepare
 from tfdock.talk.app import app
 from tfdock.types import Host, LocalGpu
 

@@ -17,14 +17,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.decide import lock as locks
-from tfdock.decide.lock import Difference, Lock, Pin
-from tfdock.decide.plan import BuildPlan
 from tfdock.do import lock as locking
 from tfdock.do.lock import check_names, lock_path
 from tfdock.errors import BuildFailed, DiskFull, Problem, ProfileError
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan import lock_file as locks
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.lock_file import Difference, Lock, Pin
 from tfdock.resolve.question import LocalSource
 from tfdock.resolve.resolution import Resolution
 

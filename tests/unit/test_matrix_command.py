@@ -21,12 +21,12 @@ from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.do.matrix import Cells, cells
-from tfdock.do.prepare import Preparer
 from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host import hardware
 from tfdock.host.settings import load
 from tfdock.knowledge import loader
+from tfdock.plan.prepare import Preparer
 from tfdock.profile.profile import Profile
 from tfdock.talk import ci_log, matrix_formats
 from tfdock.talk.app import app

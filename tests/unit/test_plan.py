@@ -9,17 +9,10 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide.plan import (
-    as_json,
-    described_toolchain,
-    explained,
-    fingerprint,
-    toolchain_key,
-    with_resources,
-)
-from tfdock.decide.render import BuildContext
 from tfdock.errors import Incompatible
 from tfdock.knowledge.contract import bazel_options
+from tfdock.plan.build_plan import as_json, described_toolchain, explained, fingerprint, toolchain_key, with_resources
+from tfdock.plan.render import BuildContext
 from tfdock.profile.profile import Verify
 from tfdock.profile.units import parse_bytes, parse_seconds
 from tfdock.resolve.resolution import Resolution

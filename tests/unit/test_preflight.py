@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide import preflight
-from tfdock.decide.plan import BuildPlan
-from tfdock.decide.preflight import FAILED, OK, SKIPPED, WARNING, Check
 from tfdock.errors import ExitCode
 from tfdock.knowledge.fits import toolkit_floor
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan import preflight
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, Check
 from tfdock.types import Host, LocalGpu, Machine, Place, Version
 
 from .desk import GIB, MADE_UP_TABLES, Desk

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tfdock.decide.sizing import Resources
 from tfdock.do.failures import Failures, file_error
 from tfdock.errors import ExitCode, Incompatible, TfdockError
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Cost, KnowledgeBase
+from tfdock.plan.resources import Resources
 from tfdock.talk import cli
 from tfdock.talk.app import app
 
@@ -61,7 +61,7 @@ def test_whatever_cannot_be_read_on_the_way_is_named(tmp_path: Path, monkeypatch
     def unreadable(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "some/file")
 
-    monkeypatch.setattr("tfdock.do.prepare.read_local", unreadable)
+    monkeypatch.setattr("tfdock.plan.prepare.read_local", unreadable)
     path = tmp_path / "x.yaml"
     path.write_text(CPU)
     said = check(path)

@@ -14,15 +14,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.decide.render import BuildContext
 from tfdock.do import lock, matrix
 from tfdock.do.lock import lock_text
 from tfdock.do.papers import written
-from tfdock.do.prepare import Preparer
-from tfdock.do.source import context_archive, tree_hash
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host.project_files import MOST_PATCH, Project
 from tfdock.host.settings import Settings
+from tfdock.plan.local_source import context_archive, tree_hash
+from tfdock.plan.prepare import Preparer
+from tfdock.plan.render import BuildContext
 from tfdock.talk.app import app
 from tfdock.types import Machine
 

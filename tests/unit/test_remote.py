@@ -21,13 +21,13 @@ import h2.connection
 import h2.events
 import pytest
 
-from tfdock.decide import remote as decided
 from tfdock.do import remote
 from tfdock.do.remote import relay
 from tfdock.do.remote.relay_grpc import capabilities
 from tfdock.errors import ProfileError, TfdockError
 from tfdock.host.settings import Settings, load
 from tfdock.knowledge import loader
+from tfdock.plan import remote_flags as decided
 from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.types import Endpoint, Remote

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from jinja2 import TemplateError, UndefinedError
 
-from tfdock.decide.plan import BuildPlan, as_json
-from tfdock.decide.render import BuildContext, render
 from tfdock.errors import ProfileError
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.build_plan import BuildPlan, as_json
+from tfdock.plan.render import BuildContext, render
 from tfdock.profile import profile as profiles
 from tfdock.resolve.question import LocalSource
 

@@ -25,9 +25,9 @@ from tfdock.do import personal
 from tfdock.do.build.publishing import without_places
 from tfdock.do.journal import RunEntry, running
 from tfdock.do.papers import Papers, written
-from tfdock.do.prepare import Prepared, Preparer
 from tfdock.errors import BuildFailed, Problem
 from tfdock.host.settings import Settings
+from tfdock.plan.prepare import Prepared, Preparer
 from tfdock.talk.app import app
 from tfdock.types import Machine
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.decide.plan import BuildPlan
-from tfdock.decide.sizing import usable
 from tfdock.do.several import Ledger, side_by_side
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.resources import usable
 from tfdock.types import BuildId, Machine
 
 from .desk import GIB, Desk

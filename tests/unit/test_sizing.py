@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.decide.schedule import Share, at_once, next_share, within
-from tfdock.decide.sizing import (
+from tfdock.knowledge.tables import Cost
+from tfdock.plan.resources import (
     GIB,
     LEAST_HEAP,
     MIB,
@@ -21,7 +21,7 @@ from tfdock.decide.sizing import (
     least_memory,
     usable,
 )
-from tfdock.knowledge.tables import Cost
+from tfdock.plan.schedule import Share, at_once, next_share, within
 from tfdock.types import Machine
 
 from .desk import Desk

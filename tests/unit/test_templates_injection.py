@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from tfdock.decide.plan import BuildPlan
-from tfdock.decide.render import render
 from tfdock.errors import Incompatible, ProfileError
 from tfdock.knowledge import loader
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.render import render
 from tfdock.profile.profile import Profile
 from tfdock.profile.profile import read as read_profile
 from tfdock.resolve.question import LocalSource

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.decide.plan import BuildPlan, as_json, in_domain, make_plan
-from tfdock.decide.trust import NAME, Domain, of_bundle, split_key, trust_domain
+from tfdock.plan.build_plan import BuildPlan, as_json, in_domain, make_plan
+from tfdock.plan.trust_domain import NAME, Domain, of_bundle, split_key, trust_domain
 from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.resolve.question import LocalSource

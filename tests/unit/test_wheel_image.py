@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tfdock.decide.image_push import shipment
-from tfdock.decide.plan import EPOCH
 from tfdock.errors import ProfileError, WheelRefused
 from tfdock.inspect import oci, wheel_layout
 from tfdock.inspect.build_record import verified
@@ -33,6 +32,7 @@ from tfdock.inspect.wheel_image import (
     frame,
     moving_tag,
 )
+from tfdock.plan.build_plan import EPOCH
 
 CUDA = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 METADATA = b"Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.18.0+cuda12.5.sm86\nLicense: Apache 2.0\n"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tfdock.decide.plan import DISK_CACHE, OUTPUT, REPOSITORY_CACHE, SOURCE, STAGING
 from tfdock.gpu.compatibility import built_with, own_libraries
 from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase
+from tfdock.plan.build_plan import DISK_CACHE, OUTPUT, REPOSITORY_CACHE, SOURCE, STAGING
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.tools import NATIVE
 from tfdock.types import Version

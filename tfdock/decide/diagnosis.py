@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tfdock.decide import mending, misfits
+from tfdock.decide import misfits
 from tfdock.errors import Way
 from tfdock.inspect.diagnose import Seen, Sighting, Suspect
 from tfdock.knowledge.failure_rows import Failure
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan import profile_fixes
 
 if TYPE_CHECKING:
-    from tfdock.decide.mending import Context
+    from tfdock.plan.profile_fixes import Context
 
 _NEAR = 30
 """Lines within which a row that says more stands for one that says less of the same failure."""
@@ -66,7 +67,7 @@ class Diagnosis:
 def diagnosis(seen: Seen, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
     """What a log shows, in words."""
     rows = knowledge.failures
-    sightings = _in_earnest(seen.sightings, rows, mending.accelerator(context) if context else "")
+    sightings = _in_earnest(seen.sightings, rows, profile_fixes.accelerator(context) if context else "")
     failed = [one for one in sightings if rows[one.rule].is_failure]
     ranked = sorted(_telling(failed, rows), key=lambda one: (one.survivable, rows[one.rule].cascade, one.line))
     noise = [one for one in sightings if rows[one.rule].harmless]
@@ -115,7 +116,7 @@ def _finding(
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
     misfit = misfits.misfit(row, sighting.values, context) if context else ""
     profile = None if misfit else context
-    changes = mending.changes(row, {**row.values, **sighting.values}, profile) if profile else ()
+    changes = profile_fixes.changes(row, {**row.values, **sighting.values}, profile) if profile else ()
     return Finding(
         id=row.id,
         stage=row.stage,
@@ -123,11 +124,11 @@ def _finding(
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
         cause=row.cause.format(**values),
-        fix=(mending.fix(row, profile) if profile else "") or row.fix.format(**values),
+        fix=(profile_fixes.fix(row, profile) if profile else "") or row.fix.format(**values),
         source=knowledge.cited("failures", row),
         count=sighting.count,
         values=dict(sighting.values),
-        asked=mending.asked(row, context) if context else "",
+        asked=profile_fixes.asked(row, context) if context else "",
         misfit=misfit,
         changes=changes,
     )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tfdock.decide.trust import RELEASE, recorded
 from tfdock.errors import Problem, ProfileError, WheelRefused
 from tfdock.inspect.wheel_image import (
     MOST_PAPERS,
@@ -18,6 +17,7 @@ from tfdock.inspect.wheel_image import (
     moving_tag,
     release_of,
 )
+from tfdock.plan.trust_domain import RELEASE, recorded
 from tfdock.types import Version
 
 Content = WheelImage | ImageIndex

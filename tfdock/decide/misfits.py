@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tfdock.decide import mending
+from tfdock.plan import profile_fixes
 from tfdock.types import Version
 
 if TYPE_CHECKING:
-    from tfdock.decide.mending import Context
     from tfdock.knowledge.failure_rows import Failure, Relation
     from tfdock.knowledge.tables import Toolkit
+    from tfdock.plan.profile_fixes import Context
 
 
 def misfit(row: Failure, values: Mapping[str, str], context: Context) -> str:
@@ -39,28 +39,28 @@ def _broken(relation: Relation, name: str, text: str, subject: str, context: Con
 
 
 def _other_targets(text: str, context: Context) -> str:
-    asked, number = mending.targets(context), mending.number(text)
-    if not asked or not number or any(mending.number(target) == number for target in asked):
+    asked, number = profile_fixes.targets(context), profile_fixes.number(text)
+    if not asked or not number or any(profile_fixes.number(target) == number for target in asked):
         return ""
     return f"your profile asks {', '.join(asked)}, and the log is about {text}: something else lists it"
 
 
 def _other_version(text: str, subject: str, context: Context) -> str:
-    asked, said = Version(mending.version(subject, context)), Version(text)
+    asked, said = Version(profile_fixes.version(subject, context)), Version(text)
     if not asked.parts or not said.parts or asked.matches(said) or said.matches(asked):
         return ""
-    title = mending.title(subject, context)
+    title = profile_fixes.title(subject, context)
     return f"your profile asks {title} {asked}, and the log is about {title} {said}: something else set it"
 
 
 def _known(text: str, subject: str, context: Context) -> str:
     row = _toolkit(subject, context)
-    if row is None or mending.number(text) not in row.targets:
+    if row is None or profile_fixes.number(text) not in row.targets:
         return ""
-    title = mending.title(subject, context)
+    title = profile_fixes.title(subject, context)
     return (
-        f"{title} {mending.version(subject, context)} of your profile knows {text}: the compiler of another {title} "
-        "ran (look at `PATH`)"
+        f"{title} {profile_fixes.version(subject, context)} of your profile knows {text}: the compiler of another "
+        f"{title} ran (look at `PATH`)"
     )
 
 
@@ -69,12 +69,12 @@ def _other_limit(name: str, text: str, subject: str, context: Context) -> str:
     newest = row.host_compilers_max.get(name) if row else None
     if newest is None or not said or newest == said[0]:
         return ""
-    title = mending.title(subject, context)
+    title = profile_fixes.title(subject, context)
     return (
-        f"{title} {mending.version(subject, context)} of your profile takes {name} {newest}, and that of the log "
-        f"{name} {text} at most: it is another {title} (look at `PATH`)"
+        f"{title} {profile_fixes.version(subject, context)} of your profile takes {name} {newest}, and that of the "
+        f"log {name} {text} at most: it is another {title} (look at `PATH`)"
     )
 
 
 def _toolkit(name: str, context: Context) -> Toolkit | None:
-    return context.knowledge.toolkits.get((name, str(Version(mending.version(name, context)).minor)))
+    return context.knowledge.toolkits.get((name, str(Version(profile_fixes.version(name, context)).minor)))

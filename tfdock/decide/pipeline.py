@@ -18,10 +18,10 @@ from math import ceil
 from typing import Any, Literal
 
 from tfdock.decide.pinned import unpinned
-from tfdock.decide.render import from_template
 from tfdock.decide.shards import GITHUB_JOBS, Job
 from tfdock.errors import Problem
 from tfdock.knowledge.tables import CiAction
+from tfdock.plan.render import from_template
 from tfdock.profile.units import parse_seconds
 from tfdock.read.matrix import Ci, Matrix
 from tfdock.types import ImageRef

@@ -25,9 +25,9 @@ from tfdock.inspect import bazel
 from tfdock.resolve.naming import source_identity
 
 if TYPE_CHECKING:
-    from tfdock.decide.plan import BuildPlan
     from tfdock.do.build import Builder
     from tfdock.do.build.run import Run
+    from tfdock.plan.build_plan import BuildPlan
 
 Outcome = Literal["ok", "drifted", "failed", "interrupted"]
 

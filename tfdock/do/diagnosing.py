@@ -11,9 +11,9 @@ from tfdock.inspect.log_lines import PIECE, NotText, unpacked
 
 if TYPE_CHECKING:
     from tfdock.decide.diagnosis import Diagnosis
-    from tfdock.decide.mending import Context
-    from tfdock.do.prepare import Preparer
     from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.plan.prepare import Preparer
+    from tfdock.plan.profile_fixes import Context
 
 Progress = Callable[[int], None]
 Told = Callable[[str], None]

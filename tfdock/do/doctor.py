@@ -6,9 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tfdock.decide import preflight
-from tfdock.decide.plan import BuildPlan
-from tfdock.decide.preflight import FAILED, OK, SKIPPED, WARNING, Check
 from tfdock.errors import (
     BuildFailed,
     DiskFull,
@@ -25,6 +22,9 @@ from tfdock.errors import (
 from tfdock.host.hardware import engine_data, engine_machine, gives_gpus, local_host, local_machine, place
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase
+from tfdock.plan import preflight
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, Check
 from tfdock.types import Host, Place
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tfdock.decide.sizing import GIB, Resources, more_memory
 from tfdock.errors import (
     BuildFailed,
     DiskFull,
@@ -23,6 +22,7 @@ from tfdock.host.hardware import free_disk
 from tfdock.inspect import bazel
 from tfdock.inspect.killed import HEAP, Killed, killed
 from tfdock.knowledge.tables import Cost
+from tfdock.plan.resources import GIB, Resources, more_memory
 
 # Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68

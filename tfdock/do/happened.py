@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from tfdock.decide import changes
-from tfdock.decide.plan import TOLD
 from tfdock.do.steps import announced
 from tfdock.do.workspace import Wheelhouse, kept_files
 from tfdock.inspect import bazel_spawns
 from tfdock.inspect.bazel_events import Build, Figures, read_events, read_output
 from tfdock.inspect.bazel_profile import Profile, read_profile
 from tfdock.inspect.bazel_spawns import Spawns
+from tfdock.plan.build_plan import TOLD
 from tfdock.types import BuildId
 
 _SLOWEST = 10

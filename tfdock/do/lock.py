@@ -14,17 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfdock.decide import lock as locks
-from tfdock.decide.lock import Difference, Lock, LockFile, Pin
-from tfdock.decide.plan import BuildPlan
 from tfdock.do import registry
 from tfdock.do.failures import file_error
-from tfdock.do.prepare import Prepared, Preparer, find_profile, placed
 from tfdock.do.workspace import write_atomically
 from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError, one_of
 from tfdock.host.project_files import MOST_LOCK, Project
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
+from tfdock.plan import lock_file as locks
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.lock_file import Difference, Lock, LockFile, Pin
+from tfdock.plan.prepare import Prepared, Preparer, find_profile, placed
 from tfdock.profile import endpoint
 from tfdock.profile import profile as profiles
 from tfdock.resolve.resolution import Resolution

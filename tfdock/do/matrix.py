@@ -11,11 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from tfdock.decide.estimate import expectation
 from tfdock.decide.matrix import Combination, cover, expand, idle, misspelt
-from tfdock.decide.render import toolchain_inputs
-from tfdock.decide.trust import RELEASE
-from tfdock.do.prepare import (
+from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.host.project_files import Project
+from tfdock.plan.estimate import expectation
+from tfdock.plan.local_source import read_local
+from tfdock.plan.prepare import (
     Prepared,
     Preparer,
     Resolved,
@@ -25,9 +26,8 @@ from tfdock.do.prepare import (
     read_profile_text,
     unreadable,
 )
-from tfdock.do.source import read_local
-from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.host.project_files import Project
+from tfdock.plan.render import toolchain_inputs
+from tfdock.plan.trust_domain import RELEASE
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile, TensorFlow
 from tfdock.profile.yaml_nodes import Node

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from tfdock.do import matrix
-from tfdock.do.prepare import Preparer
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.beneath import Beneath
 from tfdock.host.settings import Settings
+from tfdock.plan.prepare import Preparer
 from tfdock.profile import yaml_nodes
 from tfdock.types import Machine
 

@@ -23,7 +23,7 @@ from tfdock.errors import TfdockError
 from tfdock.inspect.build_record import BUILD_ID, DEEPEST, is_shallow
 
 if TYPE_CHECKING:
-    from tfdock.do.prepare import Prepared
+    from tfdock.plan.prepare import Prepared
 
 SCHEMA = "tfdock.run/1"
 SUFFIX = ".run.json"

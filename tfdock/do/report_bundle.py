@@ -31,9 +31,9 @@ from tfdock.inspect.redaction import Redactor
 
 if TYPE_CHECKING:
     from tfdock.decide.diagnosis import Diagnosis
-    from tfdock.do.prepare import Preparer
     from tfdock.do.reported import Subject
     from tfdock.host.settings import Settings
+    from tfdock.plan.prepare import Preparer
 
 FOLDER = "tfdock-report"
 SCHEMA = "tfdock.report-bundle/1"

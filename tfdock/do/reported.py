@@ -17,7 +17,7 @@ from tfdock.host.project_files import MOST_TEXT, Project
 from tfdock.inspect import build_record
 
 if TYPE_CHECKING:
-    from tfdock.do.prepare import Prepared, Preparer
+    from tfdock.plan.prepare import Prepared, Preparer
 
 _RECORD = "record.json"
 _MOST_RUNS = 200
@@ -214,7 +214,7 @@ class _Planned:
 
 def _planned(name: str, preparer: Preparer) -> _Planned:
     from tfdock.do.build.publishing import without_places
-    from tfdock.do.prepare import find_profile
+    from tfdock.plan.prepare import find_profile
 
     file = str(find_profile(name))
     try:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfdock.decide.sizing import least_free
 from tfdock.do.cache import folder_size
 from tfdock.errors import DiskFull, Problem
 from tfdock.host.hardware import nearest
+from tfdock.plan.resources import least_free
 
 _GIB = 1 << 30
 _TOLD = 4

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tfdock.decide.plan import BuildPlan
-from tfdock.decide.schedule import Share, next_share, within
-from tfdock.decide.sizing import Resources
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.resources import Resources
+from tfdock.plan.schedule import Share, next_share, within
 from tfdock.types import BuildId, Machine
 
 _T = TypeVar("_T")

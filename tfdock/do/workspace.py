@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 
-from tfdock.decide.trust import recorded, replaces, stands_for
 from tfdock.errors import Locked, Problem, WheelRefused
 from tfdock.inspect.build_record import MOST
+from tfdock.plan.trust_domain import recorded, replaces, stands_for
 from tfdock.types import BuildId
 
 if TYPE_CHECKING:
-    from tfdock.decide.plan import BuildPlan
+    from tfdock.plan.build_plan import BuildPlan
 
 PULLED = "pulled.json"
 """Beside the record of a build that came from a registry: from which, as which image."""

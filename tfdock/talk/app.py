@@ -18,9 +18,9 @@ from tfdock.talk import console
 # Everything else is imported where it is used: `tfdock --help` must not wait for an engine's SDK.
 if TYPE_CHECKING:
     from tfdock.do.engine import Engine
-    from tfdock.do.prepare import Preparer
     from tfdock.host.settings import Settings
     from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.plan.prepare import Preparer
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -183,8 +183,8 @@ def settings_for(**flags: Any) -> Settings:
 
 
 def preparer_for(settings: Settings, *, allow_untested: bool = False, trusted: bool = False) -> Preparer:
-    from tfdock.do.prepare import Preparer
     from tfdock.host.hardware import local_machine
+    from tfdock.plan.prepare import Preparer
 
     return Preparer(settings, local_machine(), allow_untested=allow_untested, trusted=trusted)
 

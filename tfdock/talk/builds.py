@@ -17,8 +17,8 @@ from tfdock.talk.app import preparer_for
 if TYPE_CHECKING:
     from tfdock.decide.diagnosis import Diagnosis
     from tfdock.do.build import Builder, BuildResult
-    from tfdock.do.prepare import Prepared
     from tfdock.events import Listener
+    from tfdock.plan.prepare import Prepared
     from tfdock.talk.progress import Progress
 
 Result = dict[str, Any]
@@ -90,8 +90,8 @@ class Building:
         return results
 
     def _side_by_side(self, prepared: Sequence[Prepared]) -> list[Result]:
-        from tfdock.decide.schedule import at_once
         from tfdock.do.several import Ledger, side_by_side
+        from tfdock.plan.schedule import at_once
 
         plans = [one.plan for one in prepared]
         machine = plans[0].machine
@@ -135,8 +135,8 @@ def _build_one(builder: Builder, prepared: Prepared, *, force: bool) -> Result:
 
 def _diagnosis(builder: Builder, prepared: Prepared) -> Diagnosis | None:
     """What the log of a build that failed shows; None where it has none."""
-    from tfdock.decide.mending import Context
     from tfdock.do.diagnosing import context_of, of_run
+    from tfdock.plan.profile_fixes import Context
 
     if builder.log is None:
         return None

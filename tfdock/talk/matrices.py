@@ -17,9 +17,9 @@ from tfdock.talk import ci_log, console, matrix_report
 
 if TYPE_CHECKING:
     from tfdock.do.matrix import Cell, Cells
-    from tfdock.do.prepare import Prepared, Preparer
     from tfdock.do.workspace import Wheelhouse
     from tfdock.host.settings import Settings
+    from tfdock.plan.prepare import Prepared, Preparer
     from tfdock.talk.builds import Building, Result
     from tfdock.types import ImageRef
 

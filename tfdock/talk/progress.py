@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tfdock import events
-from tfdock.decide.estimate import remaining
+from tfdock.plan.estimate import remaining
 from tfdock.talk.console import Style, clean, colour_wanted, duration, redraws, say, wrapped
 
 if TYPE_CHECKING:

@@ -11,10 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from tfdock import events
-from tfdock.decide.estimate import expectation
-from tfdock.decide.lock import LockFile, Pin
-from tfdock.decide.plan import BuildPlan, with_resources
-from tfdock.decide.sizing import Resources, size
 from tfdock.do import journal
 from tfdock.do.build import compiling, image, publishing
 from tfdock.do.build.run import Run
@@ -29,6 +25,10 @@ from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
 from tfdock.host.hardware import engine_data
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Limit, Stop
+from tfdock.plan.build_plan import BuildPlan, with_resources
+from tfdock.plan.estimate import expectation
+from tfdock.plan.lock_file import LockFile, Pin
+from tfdock.plan.resources import Resources, size
 from tfdock.types import Machine
 
 if TYPE_CHECKING:

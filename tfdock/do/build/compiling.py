@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfdock.decide.plan import EXTERNAL, BuildPlan, unpacking, with_resources
-from tfdock.decide.sizing import after_memory
 from tfdock.do.build import image
 from tfdock.do.build.run import Run
 from tfdock.do.cache import check_writable
@@ -15,6 +13,8 @@ from tfdock.do.failures import make_folder
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem
 from tfdock.host.beneath import open_up, remove_folder
 from tfdock.host.locks import held
+from tfdock.plan.build_plan import EXTERNAL, BuildPlan, unpacking, with_resources
+from tfdock.plan.resources import after_memory
 
 _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
 """Codes of failures that another source ref may not have."""

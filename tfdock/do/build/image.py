@@ -9,9 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tfdock.decide import lock as locks
-from tfdock.decide.plan import described_toolchain, toolchain_key
-from tfdock.decide.trust import as_json as trust_json
 from tfdock.do import journal
 from tfdock.do.build import overlay
 from tfdock.do.build.run import Run
@@ -25,9 +22,12 @@ from tfdock.do.engine import (
     ImageBuild,
     ImageInfo,
 )
-from tfdock.do.source import context_archive
 from tfdock.errors import BuildFailed, Incompatible, Interrupted, Problem
 from tfdock.host.locks import held
+from tfdock.plan import lock_file as locks
+from tfdock.plan.build_plan import described_toolchain, toolchain_key
+from tfdock.plan.local_source import context_archive
+from tfdock.plan.trust_domain import as_json as trust_json
 
 if TYPE_CHECKING:
     from tfdock.do.offline import Given

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tfdock import events
-from tfdock.decide.lock import LockFile
-from tfdock.decide.plan import BuildPlan
 from tfdock.do.images import finding
 from tfdock.do.images.pulling import Pulled, Pulling
 from tfdock.do.images.stored import StoredImage
 from tfdock.errors import NetworkError, Problem, TimeLimit, VerificationFailed, one_of
 from tfdock.host.supervise import until_stopped
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.lock_file import LockFile
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder

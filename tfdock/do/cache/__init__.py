@@ -27,7 +27,6 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from tfdock.decide.trust import RELEASE, split_key
 from tfdock.do.failures import make_folder
 from tfdock.do.workspace import make_private, write_atomically
 from tfdock.errors import BuildFailed, Problem, ProfileError
@@ -35,6 +34,7 @@ from tfdock.host.beneath import Beneath, Found, is_hollow
 from tfdock.host.locks import held
 from tfdock.host.owners import other_writers
 from tfdock.inspect.action_cache import LARGEST, Malformed
+from tfdock.plan.trust_domain import RELEASE, split_key
 
 TAG = "CACHEDIR.TAG"
 _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55"

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.decide import cache_push
-from tfdock.decide.trust import RELEASE, in_domains
 from tfdock.do.cache import CacheFolder
 from tfdock.do.cache.layers import StoredCache
 from tfdock.do.cache.sending import Inventory, Pushed, Say, Sending, inventory
@@ -27,6 +26,7 @@ from tfdock.host.beneath import remove_folder
 from tfdock.host.locks import held
 from tfdock.host.supervise import Stop
 from tfdock.inspect.cache_layers import Layers, Shelf
+from tfdock.plan.trust_domain import RELEASE, in_domains
 from tfdock.types import Digest
 
 _TRIES = 8

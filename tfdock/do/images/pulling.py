@@ -18,7 +18,6 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.decide.trust import recorded
 from tfdock.do.failures import file_error, gib, make_folder
 from tfdock.do.images.ahead import Ahead
 from tfdock.do.images.stored import StoredImage, malformed
@@ -28,6 +27,7 @@ from tfdock.host.hardware import free_disk
 from tfdock.inspect.oci import Malformed
 from tfdock.inspect.wheel_image import frame
 from tfdock.inspect.wheel_image_read import FoundBuild, FoundWheel, wheel_bytes
+from tfdock.plan.trust_domain import recorded
 from tfdock.types import BuildId
 from tfdock.wheel.defects import WheelError
 from tfdock.wheel.wheel import WheelFacts, read_wheel

@@ -14,7 +14,6 @@ from typing import Any
 from packaging.requirements import InvalidRequirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from tfdock.decide.render import BuildContext
 from tfdock.decide.runtime_image import (
     CONTENTS_LABEL,
     STAGE_LABEL,
@@ -30,7 +29,6 @@ from tfdock.decide.trial import accelerator_of, is_known_runtime, limits_of, lin
 from tfdock.do.engine import Cancel, ImageBuild, ImageInfo
 from tfdock.do.images.use import Use
 from tfdock.do.registry.oci import Repository
-from tfdock.do.source import context_archive
 from tfdock.do.verify.bench import Bench, Impossible, impossible
 from tfdock.do.verify.lab import Lab, requirements
 from tfdock.do.workspace import file_sha256
@@ -42,6 +40,8 @@ from tfdock.inspect.wheel_image_read import says_wheels
 from tfdock.inspect.wheel_labels import STANDARD, labels
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.local_source import context_archive
+from tfdock.plan.render import BuildContext
 from tfdock.types import Digest, ImageRef
 from tfdock.wheel.defects import WheelError
 from tfdock.wheel.identity import constraints, runs_on_python

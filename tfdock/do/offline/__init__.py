@@ -12,16 +12,11 @@ from functools import partial
 from pathlib import Path
 
 from tfdock import __version__
-from tfdock.decide import lock as locks
-from tfdock.decide.lock import LockFile
-from tfdock.decide.plan import in_domain
-from tfdock.decide.trust import of_bundle
 from tfdock.do.cache import opened as opened_part
 from tfdock.do.engine import Cancel, Engine
 from tfdock.do.engine.archives import image_names
 from tfdock.do.failures import make_folder
 from tfdock.do.offline.bundle import Bundle, opened
-from tfdock.do.prepare import Prepared, Preparer, Written
 from tfdock.do.steps import Steps
 from tfdock.do.verify.lab import dependencies
 from tfdock.errors import DiskFull, EngineError, Incompatible, Problem, ProfileError, VerificationFailed
@@ -29,6 +24,11 @@ from tfdock.host.beneath import remove_folder
 from tfdock.host.hardware import engine_data, free_disk
 from tfdock.host.settings import Settings
 from tfdock.inspect.bundle import Build, Image
+from tfdock.plan import lock_file as locks
+from tfdock.plan.build_plan import in_domain
+from tfdock.plan.lock_file import LockFile
+from tfdock.plan.prepare import Prepared, Preparer, Written
+from tfdock.plan.trust_domain import of_bundle
 from tfdock.resolve.question import LocalSource
 
 _GIB = 1 << 30

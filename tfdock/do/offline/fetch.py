@@ -16,16 +16,12 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
-from tfdock.decide import lock as locks
-from tfdock.decide.lock import LockFile
-from tfdock.decide.plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
 from tfdock.decide.trial import is_known_runtime, limits_for, limits_of
 from tfdock.do import journal, papers
 from tfdock.do.engine import ContainerSpec
 from tfdock.do.failures import file_error
 from tfdock.do.lock import gathered, prepare_locked
 from tfdock.do.offline.packing import NAME, REPOSITORY, Made, Pack, Packed, Work
-from tfdock.do.prepare import Prepared, Preparer, Written
 from tfdock.do.results import RunFolders
 from tfdock.do.room import Room
 from tfdock.do.steps import Steps
@@ -34,6 +30,10 @@ from tfdock.do.verify.lab import fetched_dependencies, requirements
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.inspect import bundle
 from tfdock.knowledge import loader
+from tfdock.plan import lock_file as locks
+from tfdock.plan.build_plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
+from tfdock.plan.lock_file import LockFile
+from tfdock.plan.prepare import Prepared, Preparer, Written
 from tfdock.types import Expected
 from tfdock.wheel.wheel_file import inspected
 

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock import __version__, events
-from tfdock.decide.plan import DOWNLOADS
 from tfdock.do.build.run import came_back
 from tfdock.do.engine import Cancel, ImageInfo, Output
 from tfdock.do.offline.bundle import Writer, file_chunks
-from tfdock.do.prepare import Prepared, Written
 from tfdock.do.results import from_folder
 from tfdock.do.steps import Steps
 from tfdock.do.workspace import file_sha256
@@ -22,6 +20,8 @@ from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockErro
 from tfdock.host.hardware import free_disk
 from tfdock.inspect import bundle
 from tfdock.inspect.bundle import Build, Image, Index, Runtime, Texts, Wheels
+from tfdock.plan.build_plan import DOWNLOADS
+from tfdock.plan.prepare import Prepared, Written
 from tfdock.types import BuildId
 
 REPOSITORY = "repository"

@@ -13,11 +13,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tfdock.decide.lock import COMMIT
 from tfdock.do.registry import web
 from tfdock.do.registry.oci import Repository
 from tfdock.do.registry.web import TROUBLE, Strange
 from tfdock.errors import NetworkError, Problem
+from tfdock.plan.lock_file import COMMIT
 from tfdock.types import ImageRef
 
 _WHOLE = 120.0

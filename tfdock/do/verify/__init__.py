@@ -14,7 +14,6 @@ from typing import Any
 
 from tfdock.decide import checks as statics
 from tfdock.decide.checks import Check, passed
-from tfdock.decide.plan import BuildPlan
 from tfdock.decide.trial import (
     none_of_it,
 )
@@ -28,6 +27,7 @@ from tfdock.errors import (
 )
 from tfdock.gpu.compatibility import own_libraries
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.build_plan import BuildPlan
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import ImageRef
 from tfdock.wheel.defects import WheelError

@@ -44,10 +44,10 @@ from tfdock.talk.matrices import Choice, build_matrix, check_matrix_options, tol
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
-    from tfdock.do.prepare import Prepared, Preparer
     from tfdock.events import Listener
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Limit, Stop
+    from tfdock.plan.prepare import Prepared, Preparer
     from tfdock.talk.progress import Progress
 
 
@@ -218,7 +218,7 @@ def _bundled(
 def _explained(prepared: Prepared, preparer: Preparer, *, explain: bool) -> Prepared:
     if not explain:
         return prepared
-    from tfdock.decide.plan import explained
+    from tfdock.plan.build_plan import explained
 
     return replace(prepared, plan=explained(prepared.plan, preparer.knowledge))
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdock.decide.trust import RELEASE, in_domains, split_key
 from tfdock.errors import Problem, ProfileError
+from tfdock.plan.trust_domain import RELEASE, in_domains, split_key
 from tfdock.talk import console
 from tfdock.talk.app import (
     AllowEndpoint,

@@ -29,10 +29,10 @@ from tfdock.talk.app import (
 )
 
 if TYPE_CHECKING:
-    from tfdock.decide.estimate import Expectation
-    from tfdock.decide.plan import BuildPlan
-    from tfdock.decide.preflight import Check
-    from tfdock.do.prepare import Prepared, Preparer
+    from tfdock.plan.build_plan import BuildPlan
+    from tfdock.plan.estimate import Expectation
+    from tfdock.plan.preflight import Check
+    from tfdock.plan.prepare import Prepared, Preparer
     from tfdock.types import Place
 
 
@@ -102,9 +102,9 @@ class _Checked:
 
 
 def _checked(preparer: Preparer, places: Sequence[Place], name: str) -> _Checked:
-    from tfdock.decide.preflight import machine_findings
-    from tfdock.do.prepare import placed
     from tfdock.host.hardware import local_host
+    from tfdock.plan.preflight import machine_findings
+    from tfdock.plan.prepare import placed
 
     try:
         wanted = preparer.resolve(name)
@@ -164,9 +164,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Print exactly what `build` would run. Needs no engine and no network."""
-    from tfdock.decide.estimate import expectation
-    from tfdock.decide.plan import as_json as plan_json
     from tfdock.do.workspace import Wheelhouse
+    from tfdock.plan.build_plan import as_json as plan_json
+    from tfdock.plan.estimate import expectation
 
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     preparer = preparer_for(settings, allow_untested=allow_untested)
@@ -251,7 +251,7 @@ def render(
     as_json: AsJson = False,
 ) -> None:
     """Write the build context: the Dockerfile and the files it copies."""
-    from tfdock.do.context_folder import write
+    from tfdock.plan.context_folder import write
 
     prepared = preparer_for(
         settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint),

@@ -25,8 +25,8 @@ from tfdock.talk.app import (
 
 if TYPE_CHECKING:
     from tfdock.decide.diagnosis import Diagnosis
-    from tfdock.decide.mending import Context
     from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.plan.profile_fixes import Context
 
 _STANDARD_INPUT = "-"
 

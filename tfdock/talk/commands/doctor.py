@@ -28,9 +28,9 @@ from tfdock.talk.app import (
 )
 
 if TYPE_CHECKING:
-    from tfdock.decide.plan import BuildPlan
-    from tfdock.decide.preflight import Check
     from tfdock.host.settings import Settings
+    from tfdock.plan.build_plan import BuildPlan
+    from tfdock.plan.preflight import Check
 
 _INDENT = " " * 9
 """As wide as a status and what follows it."""
@@ -89,7 +89,7 @@ def _planned(
     settings: Settings, names: list[str], *, allow_untested: bool
 ) -> tuple[list[tuple[str, BuildPlan]], list[Check], list[Problem]]:
     """The profiles' plans; a failed check for each problem of those that have none, and the problems themselves."""
-    from tfdock.decide.preflight import FAILED, Check
+    from tfdock.plan.preflight import FAILED, Check
 
     plans, refused = [], []
     problems: list[Problem] = []

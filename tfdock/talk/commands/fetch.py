@@ -31,7 +31,7 @@ from tfdock.talk.commands.build import builder_for, shown_progress, stoppable
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
     from tfdock.do.offline.packing import Made
-    from tfdock.do.prepare import Preparer
+    from tfdock.plan.prepare import Preparer
 
 
 @app.command(epilog="Example: `tfdock fetch rtx3080 -o rtx3080.tar`; elsewhere `tfdock build --from rtx3080.tar`.")

@@ -32,10 +32,10 @@ from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
     from tfdock.decide.image_push import Shipment
-    from tfdock.decide.plan import BuildPlan
     from tfdock.do.images.choosing import Choosing
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Stop
+    from tfdock.plan.build_plan import BuildPlan
 
 group = typer.Typer(
     name="image",

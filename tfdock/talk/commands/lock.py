@@ -31,7 +31,7 @@ from tfdock.talk.commands.build import builder_for, shown_progress, stoppable
 if TYPE_CHECKING:
     from tfdock.do.build import Builder
     from tfdock.do.lock import Made
-    from tfdock.do.prepare import Preparer
+    from tfdock.plan.prepare import Preparer
 
 
 @app.command(epilog="Example: `tfdock lock my.yaml`, commit my.lock, then `tfdock build --locked my.yaml`.")

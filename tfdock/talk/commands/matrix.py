@@ -34,8 +34,8 @@ from tfdock.talk.matrices import looked_for, planned, tell_registry, unanswered
 
 if TYPE_CHECKING:
     from tfdock.do.matrix import Cells
-    from tfdock.do.prepare import Preparer
     from tfdock.host.settings import Settings
+    from tfdock.plan.prepare import Preparer
 
 MATRIX = Path("profiles/matrix.yaml")
 """The matrix where none is named."""

@@ -37,12 +37,12 @@ from tfdock.talk.pulled import LocalGpus, tell_pulled
 from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
-    from tfdock.decide.plan import BuildPlan
     from tfdock.do.images.pulling import Pulled
     from tfdock.do.images.stored import StoredImage
     from tfdock.do.matrix import Cell, Cells
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Stop
+    from tfdock.plan.build_plan import BuildPlan
 
 _SILENT = 5.0
 """Seconds without an answer after which it is said."""

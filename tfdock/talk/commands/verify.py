@@ -34,11 +34,11 @@ from tfdock.talk.diagnosis import findings_json, show
 
 if TYPE_CHECKING:
     from tfdock.decide.checks import Check
-    from tfdock.do.prepare import Resolved
     from tfdock.do.verify import Verification
     from tfdock.do.verify.bench import Wanted
     from tfdock.host.settings import Settings
     from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.plan.prepare import Resolved
     from tfdock.wheel.inspection import Inspection
 
 _NO_RUN = "it was not asked for (`--no-run`)"

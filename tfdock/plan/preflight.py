@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tfdock.decide.sizing import GIB, LEAST_HEAP, MIB, Resources, least_memory
 from tfdock.errors import ExitCode, Problem
 from tfdock.gpu import verdict
 from tfdock.gpu.devices import architecture_of, is_embedded
 from tfdock.knowledge.fits import own_driver, toolkit_floor, toolkit_of_ptx
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.resources import GIB, LEAST_HEAP, MIB, Resources, least_memory
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.rules import judge
 from tfdock.types import Capability, Host, LocalGpu, Machine, Place, Version

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tfdock.decide.render import BuildContext
-from tfdock.do.source import tree_files
 from tfdock.errors import Problem, ProfileError
+from tfdock.plan.local_source import tree_files
+from tfdock.plan.render import BuildContext
 
 _MARK = ".tfdock-context"
 """Lists what `render` wrote into the folder, so that another one replaces that and nothing else."""

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tfdock.decide.plan import BuildPlan
 from tfdock.errors import BuildFailed, Problem, ProfileError
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.build_plan import BuildPlan
 from tfdock.profile import yaml_nodes
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.tools import NATIVE

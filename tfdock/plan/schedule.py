@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdock.decide.plan import BuildPlan
-from tfdock.decide.sizing import Resources, least_memory, share, usable
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.resources import Resources, least_memory, share, usable
 from tfdock.types import Machine
 
 _CORES_A_BUILD = 4

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from tfdock.decide import remote as remotes
-from tfdock.decide.render import BuildContext
-from tfdock.decide.sizing import MIB, Resources, size
-from tfdock.decide.trust import IN_RELEASE, RELEASE, Domain, trust_domain
-from tfdock.decide.trust import as_json as trust_json
 from tfdock.knowledge.contract import bazel_options
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan import remote_flags as remotes
+from tfdock.plan.render import BuildContext
+from tfdock.plan.resources import MIB, Resources, size
+from tfdock.plan.trust_domain import IN_RELEASE, RELEASE, Domain, trust_domain
+from tfdock.plan.trust_domain import as_json as trust_json
 from tfdock.profile.profile import Profile
 from tfdock.profile.profile import Resources as Asked
 from tfdock.resolve.naming import source_identity

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 
-from tfdock.decide.plan import EPOCH
-from tfdock.decide.render import BuildContext
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.beneath import Beneath, kind_of
 from tfdock.host.project_files import Project, located
+from tfdock.plan.build_plan import EPOCH
+from tfdock.plan.render import BuildContext
 from tfdock.profile.profile import TensorFlow
 from tfdock.profile.yaml_nodes import shown
 from tfdock.resolve.question import LocalSource

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tfdock.decide.sizing import GIB, MIB, Resources, more_memory
 from tfdock.errors import Way
 from tfdock.gpu.devices import find_gpu
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.resources import GIB, MIB, Resources, more_memory
 from tfdock.profile.profile import Profile
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.suggestions import Change, changed, said

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfdock.decide.plan import BuildPlan
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.build_plan import BuildPlan
 
 PHASES = ("image", "fetch", "compile", "seal", "verify")
 _SAME_MEMORY = 0.8

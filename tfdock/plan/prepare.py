@@ -10,11 +10,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfdock.decide import remote
-from tfdock.decide.plan import BuildPlan, make_plan
-from tfdock.decide.render import render
-from tfdock.decide.sizing import Resources, size
-from tfdock.do.source import read_local
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.gpu.devices import local_words
 from tfdock.host.hardware import local_gpus
@@ -23,6 +18,11 @@ from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.knowledge.contract import bazel_options
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan import remote_flags
+from tfdock.plan.build_plan import BuildPlan, make_plan
+from tfdock.plan.local_source import read_local
+from tfdock.plan.render import render
+from tfdock.plan.resources import Resources, size
 from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.profile.profile import Profile
@@ -32,9 +32,9 @@ from tfdock.resolve.resolution import Resolution, resolve
 from tfdock.types import Machine
 
 if TYPE_CHECKING:
-    from tfdock.decide.lock import LockFile
-    from tfdock.decide.mending import Context
     from tfdock.do.offline import Given
+    from tfdock.plan.lock_file import LockFile
+    from tfdock.plan.profile_fixes import Context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class Preparer:
 
     def context(self, name: str) -> Context:
         """A profile beside a log of its build, be it refused as it stands or not; raises ProfileError or OSError."""
-        from tfdock.decide.mending import Context
+        from tfdock.plan.profile_fixes import Context
 
         written = self.read(name)
         profile, document = profiles.read(written.text, written.file, written.extended)
@@ -195,7 +195,7 @@ class Preparer:
         asked = {"remote": profile.cache.remote, "executor": profile.cache.executor}
         found = {name: address for name, address in asked.items() if address and not self._allows(parse(address))}
         if found:
-            problems = (remote.not_allowed(name, address) for name, address in found.items())
+            problems = (remote_flags.not_allowed(name, address) for name, address in found.items())
             raise ProfileError(*(placed(problem, document, file) for problem in problems))
 
     @cached_property
@@ -234,7 +234,9 @@ class Preparer:
             resources = size(profile.resources, resolution.release.cost, self.machine)
             options = partial(bazel_options, self.knowledge, resolution.bazel)
             native = profile.optimize == "native"
-            remote.check(remote.asked(profile.cache, self._remote), resolution.bazel, options, native=native)
+            remote_flags.check(
+                remote_flags.asked(profile.cache, self._remote), resolution.bazel, options, native=native
+            )
         except Incompatible as error:
             raise Incompatible(*(placed(problem, document, file) for problem in error.problems)) from error
         return Resolved(

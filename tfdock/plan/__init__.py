@@ -1,0 +1,7 @@
+"""Plans: a resolution becomes a `BuildPlan`: Dockerfile, commands, resources, schedule, estimate, lock file.
+
+In: a profile's file, a `Resolution`, a `Machine`. Out: what `tfdock plan` prints and `tfdock build` runs. `prepare`
+is the way from a file to a plan; `preflight` holds a plan against this machine.
+
+Pure but for `prepare`, `local_source` and `context_folder`. Imports: `resolve` and what is above it.
+"""
