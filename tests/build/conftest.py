@@ -220,4 +220,4 @@ def before(registry: OwnRegistry) -> Iterator[Proxy]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, nobody waits long after a broken connection."""
-    monkeypatch.setattr("tfdock.do.registry.web.random.uniform", lambda *_: 0.005)
+    monkeypatch.setattr("tfdock.oci.http.random.uniform", lambda *_: 0.005)

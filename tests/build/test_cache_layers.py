@@ -17,14 +17,15 @@ from tfdock.do import registry as pins
 from tfdock.do.cache import CacheFolder
 from tfdock.do.cache.exchange import Exchange
 from tfdock.do.cache.layers import StoredCache
-from tfdock.do.registry.oci import Repository
-from tfdock.do.registry.upload import CHUNK, TRIES
 from tfdock.errors import Problem, TfdockError
 from tfdock.host.supervise import Stop
-from tfdock.inspect import oci, packs
+from tfdock.inspect import packs
 from tfdock.inspect.cache_layers import CONFIG_TYPE, Layers, Pack, Shelf
-from tfdock.inspect.oci import Descriptor, Manifest
 from tfdock.inspect.packs import CONTENTS_TYPE, PACK_TYPE, Contents, Entry, in_order
+from tfdock.oci import manifest as oci
+from tfdock.oci.manifest import Descriptor, Manifest
+from tfdock.oci.repository import Repository
+from tfdock.oci.upload import CHUNK, TRIES
 from tfdock.types import ImageRef
 
 from .conftest import EditedTree, Workshop

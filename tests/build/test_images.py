@@ -31,14 +31,14 @@ from tfdock.do.images import packing
 from tfdock.do.images.choosing import Choosing
 from tfdock.do.images.layers import WheelLayer
 from tfdock.do.images.pushing import Push, Pushed
-from tfdock.do.registry.oci import Repository
-from tfdock.do.registry.upload import CHUNK, TRIES
-from tfdock.do.registry.web import TRIES as FEW
 from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.host.settings import load
-from tfdock.inspect import oci
 from tfdock.inspect.wheel_image import ARTIFACT_TYPE, LAYER_TYPE, ImageWheel
+from tfdock.oci import manifest as oci
+from tfdock.oci.http import TRIES as FEW
+from tfdock.oci.repository import Repository
+from tfdock.oci.upload import CHUNK, TRIES
 from tfdock.types import ImageRef
 
 from .conftest import USER, Finished

@@ -28,9 +28,9 @@ import yaml
 from tfdock.do import registry
 from tfdock.do.engine import RUN_LABEL, ContainerSpec
 from tfdock.do.engine.docker import DockerEngine
-from tfdock.do.registry import web
 from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.host.settings import load
+from tfdock.oci import http as web
 from tfdock.types import ImageRef
 
 from .conftest import Workshop

@@ -24,12 +24,12 @@ from tfdock.do.images import pulling
 from tfdock.do.images.finding import Finding, here
 from tfdock.do.images.pulling import Pulled, Pulling, Read
 from tfdock.do.images.stored import stored
-from tfdock.do.registry.upload import TRIES
-from tfdock.do.registry.web import TRIES as FEW
 from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import NetworkError, Problem, TfdockError
-from tfdock.inspect import oci
 from tfdock.inspect.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
+from tfdock.oci import manifest as oci
+from tfdock.oci.http import TRIES as FEW
+from tfdock.oci.upload import TRIES
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.trust_domain import IN_RELEASE
 from tfdock.types import ImageRef

@@ -23,9 +23,9 @@ from tfdock.errors import BuildFailed, NetworkError
 from tfdock.host.settings import load
 from tfdock.host.supervise import Stop
 from tfdock.inspect import simple_index, wheel_image
-from tfdock.inspect.oci import Descriptor
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import RuntimeLibrary
+from tfdock.oci.manifest import Descriptor
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext, from_template
 from tfdock.types import ImageRef

@@ -11,7 +11,6 @@ from tfdock.decide import cache_push
 from tfdock.decide.cache_push import MOST_PACKS, MOST_TOOLCHAINS, SMALL, STALE, Action, Plan, changed, complete, plan
 from tfdock.inspect.action_cache import EMPTY
 from tfdock.inspect.cache_layers import Layers, Pack, Shelf
-from tfdock.inspect.oci import Descriptor, Malformed, Manifest
 from tfdock.inspect.packs import (
     CONTENTS_TYPE,
     MOST_CONTENTS,
@@ -22,6 +21,7 @@ from tfdock.inspect.packs import (
     Entry,
     in_order,
 )
+from tfdock.oci.manifest import Descriptor, Malformed, Manifest
 from tfdock.types import Digest
 
 KEY = "0123456789abcdef"

@@ -321,7 +321,7 @@ def test_a_build_of_another_trust_domain_counts_as_missing(folder: Path) -> None
 def test_a_registry_that_does_not_answer_is_a_warning_but_not_where_it_decides(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfdock.do.registry.web.random.uniform", lambda *_: 0.005)  # nobody waits to try again
+    monkeypatch.setattr("tfdock.oci.http.random.uniform", lambda *_: 0.005)  # nobody waits to try again
     nobody = "127.0.0.1:1/wheels"
     result = run(folder, TFDOCK_REGISTRIES=nobody)
     assert result.stderr.count("[registry-unreachable]") == 1

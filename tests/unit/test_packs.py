@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock.inspect import packs
-from tfdock.inspect.oci import Malformed, canonical
 from tfdock.inspect.packs import Changed, Contents, Entry, in_order, packed, unpacked
+from tfdock.oci.manifest import Malformed, canonical
 
 KEY = "0123456789abcdef"
 

@@ -18,13 +18,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tfdock.do.registry import credentials
-from tfdock.do.registry.credentials import Login, login_for
-from tfdock.do.registry.oci import Repository
-from tfdock.do.registry.upload import TRIES
 from tfdock.errors import NetworkError, TfdockError, VerificationFailed
-from tfdock.inspect import oci
-from tfdock.inspect.oci import Descriptor
+from tfdock.oci import credentials, manifest
+from tfdock.oci.credentials import Login, login_for
+from tfdock.oci.manifest import Descriptor
+from tfdock.oci.repository import Repository
+from tfdock.oci.upload import TRIES
 
 LOGIN = Login(user="me", password="canary-password")
 DATA = bytes(range(256)) * 64
@@ -91,7 +90,7 @@ def scripted(script: Script) -> Iterator[Scripted]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdock.do.registry.web.random.uniform", lambda *_: 0.001)
+    monkeypatch.setattr("tfdock.oci.http.random.uniform", lambda *_: 0.001)
 
 
 def refused(do: Callable[[], Any]) -> tuple[str, str]:
@@ -223,7 +222,7 @@ def test_a_helper_that_is_not_there_is_told_and_one_that_knows_nothing_is_no_log
 
 
 def test_a_manifest_with_other_bytes_than_the_registry_itself_says_is_refused() -> None:
-    answer = (200, {"Content-Type": oci.MANIFEST, "Docker-Content-Digest": oci.digest(b"{}")}, b"[]")
+    answer = (200, {"Content-Type": manifest.MANIFEST, "Docker-Content-Digest": manifest.digest(b"{}")}, b"[]")
     with scripted(lambda _: answer) as registry, pytest.raises(VerificationFailed) as caught:
         registry.repository().manifest("main")
     assert caught.value.problems[0].code == "registry-damaged-content"
@@ -231,11 +230,11 @@ def test_a_manifest_with_other_bytes_than_the_registry_itself_says_is_refused() 
 
 
 def test_a_manifest_that_takes_for_ever_is_left_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdock.do.registry.oci._WHOLE", 0.2)
+    monkeypatch.setattr("tfdock.oci.repository._WHOLE", 0.2)
 
     def slow(asked: Asked) -> Answer:
         time.sleep(3)
-        return 200, {"Content-Type": oci.MANIFEST}, asked.body
+        return 200, {"Content-Type": manifest.MANIFEST}, asked.body
 
     began = time.monotonic()
     with scripted(slow) as registry:
@@ -248,7 +247,7 @@ def test_a_manifest_that_takes_for_ever_is_left_when_its_time_is_up(monkeypatch:
 def test_a_registry_says_in_its_own_words_why_it_refuses() -> None:
     said = {"errors": [{"code": "MANIFEST_BLOB_UNKNOWN", "message": "blob \x1b[31munknown", "detail": "x" * 999}]}
     with scripted(lambda _: (400, {}, json.dumps(said).encode())) as registry:
-        code, told = refused(lambda: registry.repository().put_manifest("main", oci.MANIFEST, b"{}"))
+        code, told = refused(lambda: registry.repository().put_manifest("main", manifest.MANIFEST, b"{}"))
     assert code == "registry-refused"
     assert "MANIFEST_BLOB_UNKNOWN" in told
     assert len(told) < 1000
@@ -294,7 +293,7 @@ def test_a_registry_that_takes_no_such_repository_is_not_said_to_lack_the_blob()
 @pytest.mark.parametrize(("wait", "asked"), [(1, 2), (3600, 1), (-9, 2)])
 def test_patience_may_be_asked_for_until_a_date(wait: int, asked: int) -> None:
     until = email.utils.formatdate(time.time() + wait, usegmt=True)
-    answers = iter([(429, {"Retry-After": until}, b""), (200, {"Content-Type": oci.MANIFEST}, b"{}")])
+    answers = iter([(429, {"Retry-After": until}, b""), (200, {"Content-Type": manifest.MANIFEST}, b"{}")])
     with scripted(lambda _: next(answers)) as registry, contextlib.suppress(NetworkError):
         registry.repository().manifest("main")
     assert len(registry.asked) == asked
@@ -341,7 +340,7 @@ class Uploads:
 def test_an_upload_that_the_registry_has_forgotten_begins_anew(
     monkeypatch: pytest.MonkeyPatch, method: str, status: int
 ) -> None:
-    monkeypatch.setattr("tfdock.do.registry.upload.CHUNK", len(DATA) // 3)
+    monkeypatch.setattr("tfdock.oci.upload.CHUNK", len(DATA) // 3)
     uploads = Uploads(method, status, 1)
     with scripted(uploads) as registry:
         assert registry.repository().upload(BLOB, io.BytesIO(DATA))

@@ -39,8 +39,8 @@ from tfdock.errors import (
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.inspect import simple_index, wheel_image
-from tfdock.inspect.oci import Descriptor
 from tfdock.knowledge import loader
+from tfdock.oci.manifest import Descriptor
 from tfdock.types import ImageRef
 from tfdock.wheel import zip_archive
 from tfdock.wheel.facts import Library

@@ -14,9 +14,8 @@ import pytest
 
 from tfdock.decide.image_push import shipment
 from tfdock.errors import ProfileError, WheelRefused
-from tfdock.inspect import oci, wheel_layout
+from tfdock.inspect import wheel_layout
 from tfdock.inspect.build_record import verified
-from tfdock.inspect.oci import Descriptor, Manifest
 from tfdock.inspect.simple_index import Listed
 from tfdock.inspect.wheel_image import (
     ARTIFACT_TYPE,
@@ -32,6 +31,8 @@ from tfdock.inspect.wheel_image import (
     frame,
     moving_tag,
 )
+from tfdock.oci import manifest as oci
+from tfdock.oci.manifest import Descriptor, Manifest
 from tfdock.plan.build_plan import EPOCH
 
 CUDA = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from tfdock.inspect.oci import Malformed, canonical, parsed
+from tfdock.oci.manifest import Malformed, canonical, parsed
 
 SCHEMA = "tfdock.record/1"
 MOST = 8 << 20

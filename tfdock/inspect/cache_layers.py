@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfdock.inspect import packs
-from tfdock.inspect.oci import Descriptor, Malformed, Manifest, canonical, parsed
+from tfdock.oci.manifest import Descriptor, Malformed, Manifest, canonical, parsed
 
 SCHEMA = "tfdock.cache/1"
 ARTIFACT_TYPE = "application/vnd.tfdock.cache.v1"

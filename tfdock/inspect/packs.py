@@ -17,7 +17,7 @@ import zstandard
 
 from tfdock.inspect import action_cache
 from tfdock.inspect.action_cache import EMPTY
-from tfdock.inspect.oci import Malformed, canonical, parsed
+from tfdock.oci.manifest import Malformed, canonical, parsed
 
 CONTENTS_SCHEMA = "tfdock.cache.contents/1"
 CONTENTS_TYPE = "application/vnd.tfdock.cache.contents.v1+json+zstd"

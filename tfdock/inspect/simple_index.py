@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from packaging.utils import canonicalize_name, is_normalized_name
 
-from tfdock.inspect import oci
+from tfdock.oci import manifest
 from tfdock.wheel.defects import fail
 from tfdock.wheel.wheel import core_metadata
 
@@ -57,7 +57,7 @@ def listed(file: BinaryIO, filename: str, sha256: str) -> tuple[Listed, bytes]:
         file=filename,
         sha256=sha256,
         requires_python=about.requires_python,
-        metadata_sha256=oci.digest(data).removeprefix("sha256:"),
+        metadata_sha256=manifest.digest(data).removeprefix("sha256:"),
     )
     return row, data
 

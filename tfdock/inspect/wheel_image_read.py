@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdock.inspect.build_record import BUILD_ID, WHEEL, read_record
-from tfdock.inspect.oci import INDEX, MANIFEST, Descriptor, Malformed, Manifest, parsed
-from tfdock.inspect.plain_tar import BLOCK, header, members
 from tfdock.inspect.wheel_image import (
     ARTIFACT_TYPE,
     CONFIG_TYPE,
@@ -29,6 +27,8 @@ from tfdock.inspect.wheel_image import (
     frame,
 )
 from tfdock.inspect.wheel_labels import OWN
+from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, Malformed, Manifest, parsed
+from tfdock.oci.plain_tar import BLOCK, header, members
 
 MOST_CONFIG = 1 << 20
 """Bytes of a configuration."""

@@ -15,7 +15,7 @@ from packaging.metadata import parse_email
 from packaging.utils import parse_wheel_filename
 
 from tfdock.inspect.build_record import verified
-from tfdock.inspect.oci import canonical
+from tfdock.oci.manifest import canonical
 from tfdock.wheel.zip_archive import EARLIEST_EPOCH
 
 if TYPE_CHECKING:

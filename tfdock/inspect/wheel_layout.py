@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tfdock.inspect.oci import INDEX, Descriptor, canonical
 from tfdock.inspect.wheel_image import ImageIndex, WheelImage, header
+from tfdock.oci.manifest import INDEX, Descriptor, canonical
 
 FOLDER = "blobs/sha256"
 REPOSITORY = "tfdock/wheels"

@@ -20,12 +20,12 @@ from tfdock.do.cache.layers import StoredCache
 from tfdock.do.cache.sending import Inventory, Pushed, Say, Sending, inventory
 from tfdock.do.cache.taking import Pulled, Taking
 from tfdock.do.failures import file_error
-from tfdock.do.registry import web
 from tfdock.errors import Locked, NetworkError, Problem
 from tfdock.host.beneath import remove_folder
 from tfdock.host.locks import held
 from tfdock.host.supervise import Stop
 from tfdock.inspect.cache_layers import Layers, Shelf
+from tfdock.oci import http
 from tfdock.plan.trust_domain import RELEASE, in_domains
 from tfdock.types import Digest
 
@@ -63,7 +63,7 @@ class Exchange:
                 if digest:
                     return work.results(), digest
                 self.say("somebody else has pushed at the same moment: both are put together")
-                web.rest(random.uniform(0.1, 0.5) * (number + 1), self.stop.check)
+                http.rest(random.uniform(0.1, 0.5) * (number + 1), self.stop.check)
         raise NetworkError(
             Problem(
                 code="cache-push-raced",

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from tfdock.do.registry.oci import Repository
 from tfdock.errors import Problem, ProfileError, VerificationFailed
-from tfdock.inspect import oci, packs
+from tfdock.inspect import packs
 from tfdock.inspect.cache_layers import CONFIG_TYPE, MOST_CONFIG, Layers, Pack, is_cache
-from tfdock.inspect.oci import Descriptor, Malformed, Manifest
 from tfdock.inspect.packs import CONTENTS_TYPE, PACK_TYPE, Contents, Entry
+from tfdock.oci import manifest as oci
+from tfdock.oci.manifest import Descriptor, Malformed, Manifest
+from tfdock.oci.repository import Repository
 from tfdock.types import Digest, ImageRef
 
 _MOST_ENTRIES = 2_000_000

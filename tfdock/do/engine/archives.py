@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from tfdock.errors import EngineError, Problem
-from tfdock.inspect.oci import Malformed
-from tfdock.inspect.plain_tar import BLOCK, Header, header
+from tfdock.oci.manifest import Malformed
+from tfdock.oci.plain_tar import BLOCK, Header, header
 
 
 class Body(io.RawIOBase):

@@ -16,8 +16,8 @@ from tfdock.do.images.layers import WheelLayer
 from tfdock.do.workspace import Wheelhouse, changed_wheel
 from tfdock.errors import Problem, ProfileError, WheelRefused, one_of
 from tfdock.inspect.build_record import BUILD_ID, read_record, verified
-from tfdock.inspect.oci import Descriptor, Malformed
 from tfdock.inspect.wheel_image import ImageBuild, ImageWheel, moving_tag
+from tfdock.oci.manifest import Descriptor, Malformed
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.trust_domain import RELEASE, recorded
 from tfdock.types import BuildId

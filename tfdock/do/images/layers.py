@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tfdock.inspect import simple_index
-from tfdock.inspect.oci import Descriptor
 from tfdock.inspect.wheel_image import LAYER_TYPE, ImageWheel, frame
+from tfdock.oci.manifest import Descriptor
 from tfdock.types import Digest
 
 _BLOCK = 1 << 20

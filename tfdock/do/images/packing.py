@@ -12,9 +12,9 @@ from typing import BinaryIO
 from tfdock.decide.image_push import Shipment
 from tfdock.errors import Problem, ProfileError
 from tfdock.inspect import wheel_layout
-from tfdock.inspect.oci import Descriptor
-from tfdock.inspect.plain_tar import BLOCK
 from tfdock.inspect.wheel_image import END, FINGERPRINT_TAG, header
+from tfdock.oci.manifest import Descriptor
+from tfdock.oci.plain_tar import BLOCK
 
 _PIECE = 1 << 20
 

@@ -24,9 +24,9 @@ from tfdock.do.images.stored import StoredImage, malformed
 from tfdock.do.workspace import PULLED, WheelFile, Wheelhouse, file_sha256
 from tfdock.errors import DiskFull, NetworkError, Problem, VerificationFailed
 from tfdock.host.hardware import free_disk
-from tfdock.inspect.oci import Malformed
 from tfdock.inspect.wheel_image import frame
 from tfdock.inspect.wheel_image_read import FoundBuild, FoundWheel, wheel_bytes
+from tfdock.oci.manifest import Malformed
 from tfdock.plan.trust_domain import recorded
 from tfdock.types import BuildId
 from tfdock.wheel.defects import WheelError

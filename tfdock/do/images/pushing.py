@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, TypeVar
 
 from tfdock.decide.image_push import Content, Shipment
-from tfdock.do.registry.oci import Found, Repository
 from tfdock.errors import Problem, ProfileError
-from tfdock.inspect.oci import Descriptor
 from tfdock.inspect.wheel_image import ImageWheel
 from tfdock.inspect.wheel_image_read import says_wheels
+from tfdock.oci.manifest import Descriptor
+from tfdock.oci.repository import Found, Repository
 from tfdock.types import Digest
 
 _SAID = 10.0

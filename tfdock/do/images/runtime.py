@@ -28,7 +28,6 @@ from tfdock.decide.runtime_image import (
 from tfdock.decide.trial import accelerator_of, is_known_runtime, limits_of, linked_to_accelerator
 from tfdock.do.engine import Cancel, ImageBuild, ImageInfo
 from tfdock.do.images.use import Use
-from tfdock.do.registry.oci import Repository
 from tfdock.do.verify.bench import Bench, Impossible, impossible
 from tfdock.do.verify.lab import Lab, requirements
 from tfdock.do.workspace import file_sha256
@@ -40,6 +39,7 @@ from tfdock.inspect.wheel_image_read import says_wheels
 from tfdock.inspect.wheel_labels import STANDARD, labels
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.oci.repository import Repository
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext
 from tfdock.types import Digest, ImageRef

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from tfdock.do.registry.oci import Found, Repository
 from tfdock.errors import Incompatible, NetworkError, Problem, ProfileError, VerificationFailed
-from tfdock.inspect import oci, wheel_image_read
-from tfdock.inspect.oci import Descriptor, Malformed, Manifest
+from tfdock.inspect import wheel_image_read
 from tfdock.inspect.wheel_image import MOST_PAPERS
 from tfdock.inspect.wheel_image_read import FoundBuild, Labelled
+from tfdock.oci import manifest as oci
+from tfdock.oci.manifest import Descriptor, Malformed, Manifest
+from tfdock.oci.repository import Found, Repository
 from tfdock.types import Digest, ImageRef
 
 _INDEXES = (oci.INDEX, oci.DOCKER_LIST)

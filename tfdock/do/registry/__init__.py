@@ -13,16 +13,16 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tfdock.do.registry import web
-from tfdock.do.registry.oci import Repository
-from tfdock.do.registry.web import TROUBLE, Strange
 from tfdock.errors import NetworkError, Problem
+from tfdock.oci import http
+from tfdock.oci.http import TROUBLE, Strange
+from tfdock.oci.repository import Repository
 from tfdock.plan.lock_file import COMMIT
 from tfdock.types import ImageRef
 
 _WHOLE = 120.0
 """Seconds for a whole question: a server that sends a byte now and then is never silent."""
-_MOST = web.MOST
+_MOST = http.MOST
 """Bytes of a list of refs; TensorFlow's own repository advertises some 10 MB of them."""
 _GIT_PORT = 9418
 _LENGTH = re.compile(rb"0000|(?!000[0-3])[0-9a-fA-F]{4}")
@@ -32,7 +32,7 @@ _LENGTH = re.compile(rb"0000|(?!000[0-3])[0-9a-fA-F]{4}")
 # --- registries -----------------------------------------------------------------------------------------------------
 
 
-def digest(image: ImageRef, check: Callable[[], None] = web.nobody) -> str:
+def digest(image: ImageRef, check: Callable[[], None] = http.nobody) -> str:
     """The manifest digest (`sha256:…`) that a tag stands for now; a list of platforms counts as one manifest.
 
     Plain HTTP is spoken with registries on this machine only. `check` is called now and then and raises to give up.
@@ -40,20 +40,20 @@ def digest(image: ImageRef, check: Callable[[], None] = web.nobody) -> str:
     """
     repository = Repository(image.registry, image.repository)
     with repository.told(f"`{image}`"):  # that there was no whole answer in time
-        return web.asked(lambda: repository.digest(image.tag or "latest"), check, _WHOLE)
+        return http.asked(lambda: repository.digest(image.tag or "latest"), check, _WHOLE)
 
 
 # --- git ------------------------------------------------------------------------------------------------------------
 
 
-def commit(location: str, ref: str, check: Callable[[], None] = web.nobody) -> str | None:
+def commit(location: str, ref: str, check: Callable[[], None] = http.nobody) -> str | None:
     """The commit that a tag or branch stands for now, as `git ls-remote` would say; None where there is no such ref.
 
     `check` is called now and then and raises to give up. Raises NetworkError (`source-unreachable`), for addresses
     that only git itself can reach as well (ssh).
     """
     try:
-        refs = web.asked(lambda: dict(_refs(location)), check, _WHOLE)
+        refs = http.asked(lambda: dict(_refs(location)), check, _WHOLE)
         # As source.sh looks: for a tag first. `^{}` is what an annotated tag points to.
         wanted = (f"refs/tags/{ref}", f"refs/heads/{ref}", ref)
         names = (name for full in wanted for name in (f"{full}^{{}}", full))
@@ -64,7 +64,7 @@ def commit(location: str, ref: str, check: Callable[[], None] = web.nobody) -> s
         raise NetworkError(
             Problem(
                 code="source-unreachable",
-                message=f"{location} cannot be asked for {ref}: {web.reason(error)}",
+                message=f"{location} cannot be asked for {ref}: {http.reason(error)}",
                 fix="check the network and proxies, or name the commit itself: `ref: <40 hexadecimal digits>`",
             )
         ) from error
@@ -78,11 +78,11 @@ def _refs(location: str) -> Iterator[tuple[str, str]]:
         # Without the user's name: a name alone opens nothing, and is no part of an address to urllib.
         host = address.netloc.rpartition("@")[2]
         url = f"{address.scheme}://{host}{address.path.rstrip('/')}/info/refs?service=git-upload-pack"
-        with web.send(urllib.request.Request(url, headers={"User-Agent": "git/2 (tfdock)"})) as response:
+        with http.send(urllib.request.Request(url, headers={"User-Agent": "git/2 (tfdock)"})) as response:
             yield from _advertised(response)
     elif address.scheme == "git":
         place = (address.hostname or "", address.port or _GIT_PORT)
-        with socket.create_connection(place, web.TIMEOUT) as connection, connection.makefile("rb") as stream:
+        with socket.create_connection(place, http.TIMEOUT) as connection, connection.makefile("rb") as stream:
             request = f"git-upload-pack {address.path}\0host={address.netloc}\0".encode()
             connection.sendall(b"%04x" % (len(request) + 4) + request)
             yield from _advertised(stream)

@@ -131,8 +131,8 @@ def push(
 ) -> None:
     """Send images of finished wheels to a registry: what is there is not sent again. Needs `docker login`."""
     from tfdock.do.images.pushing import Push
-    from tfdock.do.registry.oci import Repository
     from tfdock.host.supervise import until_stopped
+    from tfdock.oci.repository import Repository
 
     settings = settings_for(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint

@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfdock.do.registry import web
 from tfdock.errors import NetworkError, Problem
+from tfdock.oci import http
 
 _PATIENCE = 120.0
 """Seconds that a credential helper has: it may ask somebody for a passphrase."""
@@ -33,9 +33,9 @@ class Login:
 def login_for(registry: str) -> Login | None:
     """The login for a registry (`docker.io`, `host:port`), if there is one; raises NetworkError."""
     try:
-        found = web.asked(lambda: _kept(registry), web.nobody, _PATIENCE)
+        found = http.asked(lambda: _kept(registry), http.nobody, _PATIENCE)
     except Exception as error:  # the SDK takes configurations and helpers as they are: it fails in any way
-        late = isinstance(error, web.Strange)
+        late = isinstance(error, http.Strange)
         raise NetworkError(
             Problem(
                 code="credentials-unreadable",

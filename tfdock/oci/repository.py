@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from tfdock.do.registry import web
-from tfdock.do.registry.session import HUB, Session
-from tfdock.do.registry.upload import TRIES, Upload
-from tfdock.do.registry.web import TROUBLE, Broken, Strange
 from tfdock.errors import DamagedContent, Problem
-from tfdock.inspect import oci
-from tfdock.inspect.oci import Descriptor
+from tfdock.oci import http
+from tfdock.oci import manifest as oci
+from tfdock.oci.http import TROUBLE, Broken, Strange
+from tfdock.oci.manifest import Descriptor
+from tfdock.oci.registry_session import HUB, Session
+from tfdock.oci.upload import TRIES, Upload
 from tfdock.types import Digest
 
 _READ = 1 << 18
@@ -82,13 +82,13 @@ class Repository(Session):
             with self.once("GET", url, {"Accept": ", ".join(oci.MANIFESTS)}) as response:
                 if not _is_manifest(response):
                     raise Strange("it answers with no image manifest")
-                data, said = web.whole(response, oci.MOST), response.headers.get(_DIGEST, "")
+                data, said = http.whole(response, oci.MOST), response.headers.get(_DIGEST, "")
                 found = Found(media_type=response.headers.get_content_type(), data=data, digest=oci.digest(data))
             if oci.is_digest(said) and said != found.digest:
                 raise self._damaged(said, f"its bytes have {found.digest}")
             return found
 
-        return self.again(lambda: web.asked(take, self.check, _WHOLE))
+        return self.again(lambda: http.asked(take, self.check, _WHOLE))
 
     def put_manifest(self, reference: str, media_type: str, data: bytes) -> Digest:
         """Make a tag stand for a manifest whose blobs are there; its digest."""
@@ -126,10 +126,10 @@ class Repository(Session):
                         yield piece
                 except TROUBLE as error:
                     fruitless = 1 if got - before >= _PROGRESS else fruitless + 1
-                    pause = web.pause(error, fruitless, breaks=True)
+                    pause = http.pause(error, fruitless, breaks=True)
                     if pause is None or fruitless >= TRIES:
                         raise
-                    web.rest(pause, self.check)
+                    http.rest(pause, self.check)
         if f"sha256:{sha256.hexdigest()}" != blob.digest:
             raise self._damaged(blob.digest, f"its bytes have sha256:{sha256.hexdigest()}")
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from tfdock.do.registry import web
-from tfdock.do.registry.credentials import Login, login_for, token_request
-from tfdock.do.registry.web import TROUBLE, Strange
 from tfdock.errors import NetworkError, Problem
 from tfdock.host.settings import plain_http
+from tfdock.oci import http
+from tfdock.oci.credentials import Login, login_for, token_request
+from tfdock.oci.http import TROUBLE, Strange
 
 HUB = "docker.io"
 _MOST_TOKEN = 1 << 20
@@ -37,7 +37,7 @@ class Session:
     registry: str
     name: str
     login: Callable[[str], Login | None] = login_for
-    check: Callable[[], None] = web.nobody
+    check: Callable[[], None] = http.nobody
     plain: Callable[[str], bool] = plain_http
     _authorization: str | None = field(default=None, repr=False)
 
@@ -51,7 +51,7 @@ class Session:
 
     @cached_property
     def _scheme(self) -> str:
-        return "http" if self.plain(self.registry) else web.scheme(self.registry)
+        return "http" if self.plain(self.registry) else http.scheme(self.registry)
 
     @contextmanager
     def told(self, what: str, *, writing: bool = False) -> Iterator[None]:
@@ -66,7 +66,7 @@ class Session:
             raise NetworkError(
                 Problem(
                     code="registry-unreachable",
-                    message=f"the registry {self.registry} {verb} {what}: {web.reason(error)}",
+                    message=f"the registry {self.registry} {verb} {what}: {http.reason(error)}",
                     fix=f"check the network and proxies{mirror}; "
                     "a registry on another machine must speak HTTPS, or stand in the setting `plain_http`",
                 )
@@ -88,7 +88,7 @@ class Session:
         message = f"{where} answers {error.code} {error.reason} for {what}"
         fix = "try again later" if error.code >= 500 else "ask who runs the registry why it does not take that"
         code, message, fix = meanings.get(error.code, (code, message, fix))
-        said = web.error_codes(error)
+        said = http.error_codes(error)
         return NetworkError(Problem(code=code, message=message, why=f"it says {said}" if said else "", fix=fix))
 
     def holds(self, digest: str) -> bool:
@@ -107,8 +107,8 @@ class Session:
         """A request that may be made twice: again where the connection breaks."""
         return self.again(lambda: self.once(method, url, headers, data))
 
-    def again(self, do: Callable[[], _T], tries: int = web.TRIES) -> _T:
-        return web.again(do, tries=tries, breaks=True, check=self.check)
+    def again(self, do: Callable[[], _T], tries: int = http.TRIES) -> _T:
+        return http.again(do, tries=tries, breaks=True, check=self.check)
 
     def once(
         self,
@@ -116,12 +116,12 @@ class Session:
         url: str,
         headers: dict[str, str] | None = None,
         data: bytes | None = None,
-        silence: float = web.TIMEOUT,
+        silence: float = http.TIMEOUT,
     ) -> Any:
         """One request, and the same once more as whom the registry wants to know."""
         shown = self._authorization
         try:
-            return web.send_once(self._request(method, url, headers, data), silence)
+            return http.send_once(self._request(method, url, headers, data), silence)
         except urllib.error.HTTPError as error:
             # Whom the registry sends us to, as to a store of blobs, gets no login, whatever he asks for.
             if error.code != 401 or not self._is_own(error.url):
@@ -130,7 +130,7 @@ class Session:
             if self._authorization in (None, shown):
                 raise
         try:
-            return web.send_once(self._request(method, url, headers, data), silence)
+            return http.send_once(self._request(method, url, headers, data), silence)
         except urllib.error.HTTPError as error:
             if error.code == 401 and login is None and method in ("GET", "HEAD"):
                 error.code = 404  # so Docker Hub speaks of what it has not
@@ -161,18 +161,18 @@ class Session:
     def _token(self, asked: dict[str, str], login: Login | None) -> str | None:
         """The token that stands for a login, or that Docker Hub and others give to anybody who wants to read."""
         realm = asked.get("realm", "")
-        if not web.may_lead_to(self.url, realm):
+        if not http.may_lead_to(self.url, realm):
             return None
         scope = asked.get("scope", f"repository:{self.name}:pull")
         request = token_request(realm, {"scope": scope, "service": asked.get("service", "")}, login)
         place = urllib.parse.urlsplit(realm).netloc
         try:
-            with web.send(request) as response:
-                answer: Any = json.loads(web.whole(response, _MOST_TOKEN))
+            with http.send(request) as response:
+                answer: Any = json.loads(http.whole(response, _MOST_TOKEN))
         except urllib.error.HTTPError as error:
             if error.code == 429 or (error.code in (401, 403) and login):
                 raise
-            raise Strange(f"it sends us to {place} for a token, which answers {web.reason(error)}") from error
+            raise Strange(f"it sends us to {place} for a token, which answers {http.reason(error)}") from error
         except (ValueError, RecursionError) as error:
             raise Strange(f"it sends us to {place} for a token, which gives none") from error
         token = answer.get("token") or answer.get("access_token") if isinstance(answer, dict) else None

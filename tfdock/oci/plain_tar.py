@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tfdock.inspect.oci import Malformed
+from tfdock.oci.manifest import Malformed
 
 BLOCK = 512
 """Bytes that the parts of a tar are multiples of."""

@@ -8,10 +8,10 @@ import urllib.parse
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from tfdock.do.registry import web
-from tfdock.do.registry.session import Session
-from tfdock.do.registry.web import Broken, Strange
-from tfdock.inspect.oci import Descriptor
+from tfdock.oci import http
+from tfdock.oci.http import Broken, Strange
+from tfdock.oci.manifest import Descriptor
+from tfdock.oci.registry_session import Session
 
 TRIES = 5
 """For one chunk."""
@@ -81,7 +81,7 @@ class Upload:
         query = [*urllib.parse.parse_qsl(parts.query, keep_blank_values=True), ("digest", self.blob.digest)]
         url = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
         # It may want to read all that it has got once more.
-        self.session.once("PUT", url, data=b"", silence=web.TIMEOUT + self.blob.size / _SLOWEST).close()
+        self.session.once("PUT", url, data=b"", silence=http.TIMEOUT + self.blob.size / _SLOWEST).close()
         self.done = True
 
     def _forget(self) -> None:
@@ -117,6 +117,6 @@ class Upload:
     def _moved(self, headers: Any) -> None:
         before = self.place or self.session.url
         place = urllib.parse.urljoin(before, headers.get("Location", before))
-        if not web.may_lead_to(before, place):
+        if not http.may_lead_to(before, place):
             raise Strange("it sends us to where it may not send us")
         self.place = place
