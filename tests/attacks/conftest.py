@@ -15,7 +15,7 @@ import docker
 import pytest
 from build.harness import Outcome, Tfdock, write_profile
 
-from tfdock.do.engine import RUN_LABEL
+from tfdock.engine.protocol import RUN_LABEL
 
 from .attacks import orders
 from .rig import FIELDS, Range, Victims, with_probe

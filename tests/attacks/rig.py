@@ -25,7 +25,7 @@ from typing import Any
 
 from build.harness import MINIATURE, REPOSITORY, Json, Outcome, Tfdock, copy_tree, write_profile
 
-from tfdock.do.engine import IMAGE_LABEL
+from tfdock.engine.protocol import IMAGE_LABEL
 from tfdock.host.settings import load
 from tfdock.types import ImageRef
 

@@ -15,8 +15,8 @@ from typing import Any
 import docker
 import pytest
 
-from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
+from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
 
 from .harness import MINIATURE, Tfdock, copy_tree, wait_until, write_profile
 from .registries import OwnRegistry, Proxy, own_registry, proxy

@@ -20,12 +20,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the tests'
 
 from build.test_orchestration import SOURCE, Desk, leaving, wheel
 from tfdock.decide.holdings import Rules
-from tfdock.do.engine.fake import FakeRun
 from tfdock.do.images.pulling import Pulling
 from tfdock.do.images.stored import stored
 from tfdock.do.wheelhouse import pruning
 from tfdock.do.wheelhouse.index import WheelIndex
 from tfdock.do.workspace import Wheelhouse
+from tfdock.engine.fake_engine import FakeRun
 from tfdock.errors import Locked
 from tfdock.host.settings import Settings
 from tfdock.types import ImageRef

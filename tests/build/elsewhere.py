@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
 
 from .harness import closed_port, wait_until
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from bed import BED, bed
 
-from tfdock.do.engine import RUN_LABEL, ContainerSpec
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
+from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.types import Mount
 
 from .harness import closed_port, connects, wait_until

@@ -12,9 +12,9 @@ import pytest
 from tfdock.do import matrix
 from tfdock.do.analyse import Analysis, analysed
 from tfdock.do.build import Builder
-from tfdock.do.engine import ContainerSpec, ImageBuild
-from tfdock.do.engine.fake import FakeRun
 from tfdock.do.workspace import Wheelhouse
+from tfdock.engine.fake_engine import FakeRun
+from tfdock.engine.protocol import ContainerSpec, ImageBuild
 from tfdock.errors import EngineError, EngineUnavailable, NetworkError, Problem, TfdockError
 from tfdock.host.supervise import Limit
 from tfdock.plan.prepare import Preparer

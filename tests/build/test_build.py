@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.engine import RUN_LABEL, ContainerSpec
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
+from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.host.settings import load
 from tfdock.types import ImageRef, Mount
 from tfdock.wheel import wheel as wheels

@@ -20,8 +20,8 @@ import pytest
 from tfdock.do.build import compiling
 from tfdock.do.cache import TAG, CacheFolder, DiskCache
 from tfdock.do.cache import use as cache_use
-from tfdock.do.engine import ContainerSpec
-from tfdock.do.engine.fake import FakeRun
+from tfdock.engine.fake_engine import FakeRun
+from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Interrupted, Locked, ProfileError
 from tfdock.events import Notice
 from tfdock.host.settings import load

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.do.engine import RUN_LABEL
+from tfdock.engine.protocol import RUN_LABEL
 
 from .conftest import AsUser, EditedTree, Workshop
 from .harness import (

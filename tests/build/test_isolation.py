@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.engine import RUN_LABEL, ContainerSpec
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
+from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.plan.build_plan import toolchain_key
 
 from .conftest import Workshop

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.engine import ContainerSpec
-from tfdock.do.engine.fake import FakeRun
+from tfdock.engine.fake_engine import FakeRun
+from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed
 
 from .test_orchestration import Desk, leaving, mounts, wheel

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tfdock import events
-from tfdock.do.engine import ContainerSpec
-from tfdock.do.engine.fake import FakeRun
 from tfdock.do.room import Room
 from tfdock.do.several import Ledger, side_by_side
+from tfdock.engine.fake_engine import FakeRun
+from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, DiskFull, OutOfMemory, TimeLimit
 from tfdock.host.supervise import Limit
 from tfdock.plan.resources import usable

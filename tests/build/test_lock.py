@@ -26,8 +26,8 @@ import pytest
 import yaml
 
 from tfdock.do import registry
-from tfdock.do.engine import RUN_LABEL, ContainerSpec
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
+from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.host.settings import load
 from tfdock.oci import http as web

@@ -13,13 +13,13 @@ import pytest
 
 from tfdock import events
 from tfdock.do.build import Builder, BuildResult
-from tfdock.do.engine import ContainerSpec, ImageInfo
-from tfdock.do.engine.fake import FakeRun
 from tfdock.do.offline import prepare
 from tfdock.do.offline.bundle import opened
 from tfdock.do.offline.fetch import Bundler, warm
 from tfdock.do.offline.packing import Made
 from tfdock.do.steps import Steps
+from tfdock.engine.fake_engine import FakeRun
+from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import Incompatible, Interrupted, ProfileError, TfdockError, VerificationFailed
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop

@@ -21,9 +21,9 @@ import pytest
 from tfdock import events
 from tfdock.do import journal
 from tfdock.do.build import Builder, BuildResult
-from tfdock.do.engine import IMAGE_LABEL, TOOLCHAIN_LABEL, ContainerSpec, EngineInfo, ImageBuild, ImageInfo
-from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
 from tfdock.do.results import from_archive
+from tfdock.engine.fake_engine import FakeBuild, FakeEngine, FakeRun
+from tfdock.engine.protocol import IMAGE_LABEL, TOOLCHAIN_LABEL, ContainerSpec, EngineInfo, ImageBuild, ImageInfo
 from tfdock.errors import (
     BuildFailed,
     DiskFull,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.engine.fake import FakeRun
 from tfdock.do.papers import document_of, failed_runs
+from tfdock.engine.fake_engine import FakeRun
 from tfdock.errors import BuildFailed, TfdockError
 
 from .conftest import EditedTree

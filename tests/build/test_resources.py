@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.engine import RUN_LABEL, ContainerSpec
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
+from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.types import Mount
 
 from .conftest import EditedTree, Workshop

@@ -15,10 +15,10 @@ from pathlib import Path
 import docker
 import pytest
 
-from tfdock.do.engine import Cancel, ImageBuild
-from tfdock.do.engine.docker import DockerEngine
 from tfdock.do.images.runtime import Made, Wish, make
 from tfdock.do.verify.bench import bench_for
+from tfdock.engine.docker_engine import DockerEngine
+from tfdock.engine.protocol import Cancel, ImageBuild
 from tfdock.errors import BuildFailed, NetworkError
 from tfdock.host.settings import load
 from tfdock.host.supervise import Stop

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.decide.trial import GPU, RUN
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
 from tfdock.errors import NetworkError
 from tfdock.host.settings import load
 from tfdock.types import ImageRef

@@ -21,7 +21,9 @@ import docker
 import pytest
 from bed import missing
 
-from tfdock.do.engine import (
+from tfdock.engine.docker_engine import DockerEngine
+from tfdock.engine.fake_engine import FakeBuild, FakeEngine, FakeRun
+from tfdock.engine.protocol import (
     IMAGE_LABEL,
     RUN_LABEL,
     Cancel,
@@ -31,8 +33,6 @@ from tfdock.do.engine import (
     ImageBuild,
     ImageInfo,
 )
-from tfdock.do.engine.docker import DockerEngine
-from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
 from tfdock.errors import TfdockError
 from tfdock.types import Mount
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from bed import bed
 
-from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
+from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
 
 from .bench import RUN, Bench, PrivateEngine, fake_bench, import_busybox, private_engine
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL, Cancel, ContainerSpec
-from tfdock.do.engine.fake import FakeBuild, FakeRun
+from tfdock.engine.fake_engine import FakeBuild, FakeRun
+from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Cancel, ContainerSpec
 from tfdock.errors import BuildFailed, EngineError, Interrupted, OutOfMemory, Problem, TfdockError
 from tfdock.types import Mount
 

@@ -24,8 +24,8 @@ import docker
 import pytest
 from bed import missing
 
-from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL, Cancel, Engine
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
+from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Cancel, Engine
 from tfdock.errors import (
     BuildFailed,
     DiskFull,
@@ -230,7 +230,7 @@ def test_forbidden_socket_leads_to_the_docker_group(short_folder: Path) -> None:
     path.chmod(0o600)
     script = f"""
 import os
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
 os.setgid(65534), os.setuid(65534)
 DockerEngine("unix://{path}").info()
 """

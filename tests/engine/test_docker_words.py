@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tfdock.do.engine import archives, streams
-from tfdock.do.engine import docker as docker_engine
-from tfdock.do.engine import words as engine_words
-from tfdock.do.engine.address import Address
-from tfdock.do.engine.progress import Progress
+from tfdock.engine import docker_engine, engine_archives, streams
+from tfdock.engine import engine_errors as engine_words
+from tfdock.engine.address import Address
+from tfdock.engine.image_progress import Progress
 from tfdock.errors import DiskFull, EngineError, NetworkError, TfdockError
 
 from .bench import tar
@@ -117,9 +116,9 @@ def test_step_text_printed_by_a_command_is_not_the_image() -> None:
 
 def test_first_member_of_an_archive_is_read_and_never_unpacked() -> None:
     archive = tar({"wheel": b"content"})
-    assert archives.only_file(iter([archive[:700], archive[700:]]), "/wheel") == b"content"
+    assert engine_archives.only_file(iter([archive[:700], archive[700:]]), "/wheel") == b"content"
     with pytest.raises(EngineError, match="not a regular file"):
-        archives.only_file(iter([tar({}, {"wheel": "/etc/shadow"})]), "/wheel")
+        engine_archives.only_file(iter([tar({}, {"wheel": "/etc/shadow"})]), "/wheel")
 
 
 def test_an_address_is_told_without_its_password() -> None:

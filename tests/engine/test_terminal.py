@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
 
 from .bench import Bench, wait_until
 
 SHELL = """
 import fcntl, sys, termios
-from tfdock.do.engine.docker import DockerEngine
+from tfdock.engine.docker_engine import DockerEngine
 if sys.stdin.isatty():
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 print("attaching", flush=True)

@@ -32,7 +32,7 @@ from build.harness import (
 )
 from engine.bench import PrivateEngine, private_engine
 
-from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL
+from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
 
 MARKS = [
     pytest.mark.engine,

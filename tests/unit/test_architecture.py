@@ -266,7 +266,7 @@ OPENERS = (
     "do/matrix_history.py",
 )
 # What looks at the sources of mounts: it creates containers, or is an engine.
-CARRIERS = {"do/engine/carrier.py", "do/engine/containers.py", "do/engine/fake.py", "do/results.py"}
+CARRIERS = {"do/engine/carrier.py", "engine/containers.py", "engine/fake_engine.py", "do/results.py"}
 # What creates containers: `build/image.py` creates one without mounts.
 CREATORS = {"do/engine/carrier.py", "do/build/image.py"}
 # What names the folders above those of containers.

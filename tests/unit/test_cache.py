@@ -29,9 +29,9 @@ from tfdock.do.cache.downloads import removed_downloads
 from tfdock.do.cache.layers import StoredCache
 from tfdock.do.cache.sending import inventory
 from tfdock.do.cache.taking import Taking
-from tfdock.do.engine import IMAGE_LABEL, ImageInfo
-from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.journal import RunEntry
+from tfdock.engine.fake_engine import FakeEngine
+from tfdock.engine.protocol import IMAGE_LABEL, ImageInfo
 from tfdock.errors import EngineError, Locked, Problem, ProfileError
 from tfdock.host import locks, owners
 from tfdock.host.locks import held

@@ -23,8 +23,8 @@ from typer.testing import CliRunner, Result
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide.diagnosis import Diagnosis, diagnosis
 from tfdock.do.diagnosing import context_of, of_run
-from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.steps import Steps
+from tfdock.engine.fake_engine import FakeEngine
 from tfdock.errors import NetworkError, Problem
 from tfdock.host.supervise import Stop
 from tfdock.inspect import diagnose

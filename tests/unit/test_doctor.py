@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.do import doctor, journal
 from tfdock.do.cache import CacheFolder
-from tfdock.do.engine import RUN_LABEL, ContainerSpec, ImageInfo
-from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.journal import RunEntry
 from tfdock.do.workspace import Wheelhouse
+from tfdock.engine.fake_engine import FakeEngine
+from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.errors import (
     DiskFull,
     EngineUnavailable,

@@ -18,10 +18,10 @@ from typing import NamedTuple
 import pytest
 
 from tfdock.do import results
-from tfdock.do.engine import ContainerSpec, ImageInfo
 from tfdock.do.engine.carrier import Carrier
-from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.results import from_archive, from_folder
+from tfdock.engine.fake_engine import FakeEngine
+from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import EngineError, TfdockError
 from tfdock.types import Expected, Mount
 

@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 from tfdock.decide.runtime_image import STAGES, RuntimeImage, libraries, render_runtime, settings, site_packages
-from tfdock.do.engine import ContainerSpec, ImageBuild, ImageInfo
-from tfdock.do.engine.fake import FakeBuild, FakeEngine, FakeRun
 from tfdock.do.images.runtime import Made, Wish, make
 from tfdock.do.verify.bench import Bench, bench_for
+from tfdock.engine.fake_engine import FakeBuild, FakeEngine, FakeRun
+from tfdock.engine.protocol import ContainerSpec, ImageBuild, ImageInfo
 from tfdock.errors import (
     BuildFailed,
     NetworkError,

@@ -16,11 +16,11 @@ import pytest
 
 from tfdock.do import journal, tidying
 from tfdock.do.cache import CacheFolder, check_writable
-from tfdock.do.engine import ContainerSpec, ImageInfo
-from tfdock.do.engine.fake import FakeEngine
 from tfdock.do.steps import ready
 from tfdock.do.wheelhouse.leftovers import half_written
 from tfdock.do.workspace import Wheelhouse
+from tfdock.engine.fake_engine import FakeEngine
+from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import BuildFailed, EngineLost, Problem, ProfileError
 from tfdock.host.beneath import remove_folder
 from tfdock.host.settings import Settings

@@ -28,9 +28,9 @@ from tfdock.decide.trial import (
     told_by_wheel,
     trial,
 )
-from tfdock.do.engine import ImageInfo
 from tfdock.do.verify.lab import dependencies
 from tfdock.do.verify.trial import MarkedLines
+from tfdock.engine.protocol import ImageInfo
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase

@@ -15,12 +15,12 @@ from packaging.requirements import InvalidRequirement
 
 from tfdock import events
 from tfdock.decide.trial import GPU, RUN
-from tfdock.do.engine import ContainerSpec, ImageInfo
-from tfdock.do.engine.fake import FakeEngine, FakeRun
 from tfdock.do.verify import Verification, verified
 from tfdock.do.verify.bench import Bench, Wanted, bench_for
 from tfdock.do.verify.lab import own_python, requirements
 from tfdock.do.verify.trial import MarkedLines, access_to
+from tfdock.engine.fake_engine import FakeEngine, FakeRun
+from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import DiskFull, EngineError, EngineHung, EngineLost, Problem, TfdockError
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop

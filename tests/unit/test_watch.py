@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tfdock.do.engine import Output
+from tfdock.engine.protocol import Output
 from tfdock.host import supervise
 
 MOMENT = 30.0

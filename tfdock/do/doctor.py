@@ -28,7 +28,7 @@ from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, Check
 from tfdock.types import Host, Place
 
 if TYPE_CHECKING:
-    from tfdock.do.engine import Engine, EngineInfo
+    from tfdock.engine.protocol import Engine, EngineInfo
 
 # How a build's disk divides: images and layers; output base, disk cache and downloads; staging and wheels. From
 # builds of TensorFlow 2 with CUDA that left some 40 GB in the second.

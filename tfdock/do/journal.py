@@ -24,8 +24,8 @@ from pathlib import Path
 import filelock
 
 from tfdock.do.cache import CacheFolder
-from tfdock.do.engine import IMAGE_LABEL, RUN_LABEL, Engine
 from tfdock.do.workspace import Wheelhouse, make_private, write_atomically
+from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Engine
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.beneath import remove_folder
 from tfdock.host.settings import Settings

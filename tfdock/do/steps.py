@@ -12,9 +12,9 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from tfdock import events
 from tfdock.do import journal
-from tfdock.do.engine import ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo, Output
 from tfdock.do.engine.carrier import Carrier
 from tfdock.do.room import Room
+from tfdock.engine.protocol import ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo, Output
 from tfdock.errors import EngineLost, Problem, TfdockError, TimeLimit
 from tfdock.host.logins import Without
 from tfdock.host.settings import Settings

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from tfdock.types import Host, LocalGpu, Machine, Place
 
 if TYPE_CHECKING:
-    from tfdock.do.engine import EngineInfo
+    from tfdock.engine.protocol import EngineInfo
     from tfdock.knowledge.tables import Accelerator
 
 _ANSWER_SECONDS = 20.0

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tfdock.do.engine import Engine, Output
+from tfdock.engine.protocol import Engine, Output
 from tfdock.errors import EngineHung, Interrupted, Problem
 
 TICK_SECONDS = 0.5

@@ -17,7 +17,7 @@ from tfdock.talk import console
 
 # Everything else is imported where it is used: `tfdock --help` must not wait for an engine's SDK.
 if TYPE_CHECKING:
-    from tfdock.do.engine import Engine
+    from tfdock.engine.protocol import Engine
     from tfdock.host.settings import Settings
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.plan.prepare import Preparer
@@ -196,6 +196,6 @@ def knowledge_for(settings: Settings) -> KnowledgeBase:
 
 
 def local_engine() -> Engine:
-    from tfdock.do.engine.docker import DockerEngine
+    from tfdock.engine.docker_engine import DockerEngine
 
     return DockerEngine()

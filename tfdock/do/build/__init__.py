@@ -15,12 +15,12 @@ from tfdock.do import journal
 from tfdock.do.build import compiling, image, publishing
 from tfdock.do.build.run import Run
 from tfdock.do.cache import CacheFolder
-from tfdock.do.engine import Engine, EngineInfo
 from tfdock.do.failures import file_error, gib, make_folder
 from tfdock.do.results import RunFolders
 from tfdock.do.room import Room
 from tfdock.do.steps import Steps, ready
 from tfdock.do.workspace import Wheelhouse, make_private
+from tfdock.engine.protocol import Engine, EngineInfo
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
 from tfdock.host.hardware import engine_data
 from tfdock.host.settings import Settings

@@ -13,7 +13,7 @@ from tfdock.do import journal
 from tfdock.do.build import overlay
 from tfdock.do.build.run import Run
 from tfdock.do.cache import check_writable
-from tfdock.do.engine import (
+from tfdock.engine.protocol import (
     BASE_LABEL,
     RUN_LABEL,
     TOOLCHAIN_LABEL,

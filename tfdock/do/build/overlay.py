@@ -24,7 +24,7 @@ from tfdock.errors import EngineError, Locked
 from tfdock.host.locks import held
 
 if TYPE_CHECKING:
-    from tfdock.do.engine import Engine
+    from tfdock.engine.protocol import Engine
 
 LABEL = "io.tfdock.overlay"
 """Label of these volumes; its value is the name of the disk cache."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfdock import events
-from tfdock.do.engine import RUN_LABEL, ContainerSpec, Engine
 from tfdock.do.failures import Failures
 from tfdock.do.results import RunFolders, make_sources
 from tfdock.do.steps import Steps
+from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Interrupted, NetworkError, Problem, TfdockError
 from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACHE, SOURCE, STAGING, BuildPlan, Phase
 from tfdock.plan.estimate import Expectation

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from tfdock.do import results
-from tfdock.do.engine import RUN_LABEL, ContainerSpec, Engine
+from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Problem
 from tfdock.plan.build_plan import EPOCH
 from tfdock.types import Mount

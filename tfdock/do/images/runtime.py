@@ -26,11 +26,11 @@ from tfdock.decide.runtime_image import (
     site_packages,
 )
 from tfdock.decide.trial import accelerator_of, is_known_runtime, limits_of, linked_to_accelerator
-from tfdock.do.engine import Cancel, ImageBuild, ImageInfo
 from tfdock.do.images.use import Use
 from tfdock.do.verify.bench import Bench, Impossible, impossible
 from tfdock.do.verify.lab import Lab, requirements
 from tfdock.do.workspace import file_sha256
+from tfdock.engine.protocol import Cancel, ImageBuild, ImageInfo
 from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused
 from tfdock.host.locks import held
 from tfdock.inspect import wheel_image

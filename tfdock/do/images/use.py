@@ -10,10 +10,10 @@ from typing import Any
 
 from tfdock import events
 from tfdock.decide.trial import trial
-from tfdock.do.engine import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.do.verify.bench import Bench
 from tfdock.do.verify.lab import HERE, Lab, ended, handed
 from tfdock.do.verify.trial import MarkedLines
+from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.errors import Problem, VerificationFailed
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from tfdock import __version__
 from tfdock.do.cache import opened as opened_part
-from tfdock.do.engine import Cancel, Engine
-from tfdock.do.engine.archives import image_names
 from tfdock.do.failures import make_folder
 from tfdock.do.offline.bundle import Bundle, opened
 from tfdock.do.steps import Steps
 from tfdock.do.verify.lab import dependencies
+from tfdock.engine.engine_archives import image_names
+from tfdock.engine.protocol import Cancel, Engine
 from tfdock.errors import DiskFull, EngineError, Incompatible, Problem, ProfileError, VerificationFailed
 from tfdock.host.beneath import remove_folder
 from tfdock.host.hardware import engine_data, free_disk

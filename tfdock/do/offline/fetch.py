@@ -18,7 +18,6 @@ from packaging.requirements import InvalidRequirement
 from tfdock import events
 from tfdock.decide.trial import is_known_runtime, limits_for, limits_of
 from tfdock.do import journal, papers
-from tfdock.do.engine import ContainerSpec
 from tfdock.do.failures import file_error
 from tfdock.do.lock import gathered, prepare_locked
 from tfdock.do.offline.packing import NAME, REPOSITORY, Made, Pack, Packed, Work
@@ -27,6 +26,7 @@ from tfdock.do.room import Room
 from tfdock.do.steps import Steps
 from tfdock.do.verify.bench import Bench
 from tfdock.do.verify.lab import fetched_dependencies, requirements
+from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.inspect import bundle
 from tfdock.knowledge import loader

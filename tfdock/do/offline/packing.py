@@ -11,11 +11,11 @@ from typing import BinaryIO
 
 from tfdock import __version__, events
 from tfdock.do.build.run import came_back
-from tfdock.do.engine import Cancel, ImageInfo, Output
 from tfdock.do.offline.bundle import Writer, file_chunks
 from tfdock.do.results import from_folder
 from tfdock.do.steps import Steps
 from tfdock.do.workspace import file_sha256
+from tfdock.engine.protocol import Cancel, ImageInfo, Output
 from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockError
 from tfdock.host.hardware import free_disk
 from tfdock.inspect import bundle

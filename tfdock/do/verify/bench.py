@@ -10,11 +10,11 @@ from pathlib import Path
 from tfdock import events
 from tfdock.do import journal
 from tfdock.do.cache import CacheFolder
-from tfdock.do.engine import Engine, EngineInfo
 from tfdock.do.failures import file_error, make_folder
 from tfdock.do.results import RunFolders
 from tfdock.do.room import Room
 from tfdock.do.steps import Steps, ready
+from tfdock.engine.protocol import Engine, EngineInfo
 from tfdock.errors import (
     Problem,
     ProfileError,

@@ -11,11 +11,11 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from tfdock.do.engine import RUN_LABEL, ContainerSpec, ContainerState, ImageInfo
 from tfdock.do.failures import make_folder
 from tfdock.do.results import ContainerFolder
 from tfdock.do.steps import Tap
 from tfdock.do.verify.bench import Bench, Impossible, impossible, unfit
+from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ContainerState, ImageInfo
 from tfdock.errors import (
     DiskFull,
     EngineLost,

@@ -26,7 +26,6 @@ from tfdock.decide.trial import (
     results_of,
     trial,
 )
-from tfdock.do.engine import EngineInfo, ImageInfo
 from tfdock.do.verify.bench import Bench, Impossible, Wanted, impossible, unfit
 from tfdock.do.verify.lab import (
     HERE,
@@ -38,6 +37,7 @@ from tfdock.do.verify.lab import (
     own_python,
     requirements,
 )
+from tfdock.engine.protocol import EngineInfo, ImageInfo
 from tfdock.errors import (
     EngineError,
     EngineHung,

@@ -20,7 +20,7 @@ from tfdock.talk.commands.build import stoppable
 if TYPE_CHECKING:
     from tfdock.do.cache import CacheFolder, DiskCache
     from tfdock.do.cache.care import Listing, Output, Pruned, Verified
-    from tfdock.do.engine import Engine, ImageInfo
+    from tfdock.engine.protocol import Engine, ImageInfo
     from tfdock.host.settings import Settings
 
 group = typer.Typer(
@@ -44,7 +44,7 @@ Toolchain = Annotated[
 @group.callback()
 def _of_this_machine() -> None:
     """Say what these commands do not reach: an engine elsewhere keeps its caches itself."""
-    from tfdock.do.engine.address import elsewhere
+    from tfdock.engine.address import elsewhere
 
     where = elsewhere()
     if where:
@@ -302,7 +302,7 @@ def prune(
 
 def _images_pruned(engine: Engine, *, dry_run: bool) -> list[ImageInfo]:
     """Remove our nameless images; one that a container uses stays."""
-    from tfdock.do.engine import IMAGE_LABEL
+    from tfdock.engine.protocol import IMAGE_LABEL
 
     gone = []
     for image in engine.dangling(IMAGE_LABEL):

@@ -11,7 +11,7 @@ from typing import Any
 
 import requests
 
-from tfdock.do.engine import Cancel
+from tfdock.engine.protocol import Cancel
 from tfdock.errors import Interrupted, Problem
 
 

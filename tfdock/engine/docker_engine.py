@@ -35,8 +35,13 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from tfdock.do import terminal
-from tfdock.do.engine import (
+from tfdock.engine import terminal
+from tfdock.engine.address import Address, cannot_connect, causes, find_address
+from tfdock.engine.containers import container_state, host_config_of, image_info, open_files_allowed, timestamp
+from tfdock.engine.engine_archives import only_file, unreadable
+from tfdock.engine.engine_errors import archive_refusal, push_refusal, refusal, registry_refusal
+from tfdock.engine.image_progress import Progress, build_refusal, step_failed, step_killed
+from tfdock.engine.protocol import (
     IMAGE_LABEL,
     RUN_LABEL,
     Cancel,
@@ -47,11 +52,7 @@ from tfdock.do.engine import (
     ImageInfo,
     Output,
 )
-from tfdock.do.engine.address import Address, cannot_connect, causes, find_address
-from tfdock.do.engine.archives import only_file, unreadable
-from tfdock.do.engine.containers import container_state, host_config_of, image_info, open_files_allowed, timestamp
-from tfdock.do.engine.progress import Progress, build_refusal, step_failed, step_killed
-from tfdock.do.engine.streams import (
+from tfdock.engine.streams import (
     Upload,
     Watch,
     body_chunks,
@@ -62,7 +63,6 @@ from tfdock.do.engine.streams import (
     wait_forever,
     without,
 )
-from tfdock.do.engine.words import archive_refusal, push_refusal, refusal, registry_refusal
 from tfdock.errors import (
     EngineError,
     EngineHung,

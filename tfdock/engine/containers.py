@@ -13,8 +13,8 @@ from typing import Any
 from docker.types import DeviceRequest, LogConfig, Ulimit
 from docker.types import Mount as DockerMount
 
-from tfdock.do.engine import ContainerSpec, ContainerState, ImageInfo
-from tfdock.do.engine.address import Address
+from tfdock.engine.address import Address
+from tfdock.engine.protocol import ContainerSpec, ContainerState, ImageInfo
 from tfdock.types import Mount
 
 _OPEN_FILES = 65536

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfdock.do.engine.words import registry_refusal, speaks_of_full_disk, step_refusal
+from tfdock.engine.engine_errors import registry_refusal, speaks_of_full_disk, step_refusal
 from tfdock.errors import BuildFailed, OutOfMemory, Problem, TfdockError
 
 _STEP = re.compile(r"Step \d+/\d+ : (.*)", re.DOTALL)

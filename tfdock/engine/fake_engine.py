@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tfdock.do.engine import (
+from tfdock.engine.protocol import (
     RUN_LABEL,
     Cancel,
     ContainerSpec,

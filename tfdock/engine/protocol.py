@@ -1,0 +1,244 @@
+"""The narrow engine protocol: all that a build asks of a container engine, in our own records.
+
+Two implementations exist: `tfdock.engine.docker_engine` on the Docker SDK, and `tfdock.engine.fake_engine` in memory.
+Both pass the same contract tests. Every method raises only `TfdockError`s: `EngineUnavailable`, `EngineLost`,
+`NetworkError` (registry), `BuildFailed`, `DiskFull`, or plain `EngineError`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tfdock.types import Digest, Mount
+
+RUN_LABEL = "io.tfdock.run"
+"""Label of every container of a run; its value is the run id."""
+
+IMAGE_LABEL = "io.tfdock.image"
+"""Label that our Dockerfiles set right after FROM, so that the classic builder's step containers carry it too."""
+
+
+BASE_LABEL = "io.tfdock.base"
+"""Label of our images: what the engine called the base they were made from."""
+
+TOOLCHAIN_LABEL = "io.tfdock.toolchain"
+"""Label of our images: the sum of what their toolchain stage wrote down, before any source was in them."""
+
+
+class Cancel:
+    """A request to stop, set once from a signal handler or another thread, with hooks that act on it."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._hooks: list[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Ask to stop: run the hooks. Setting it twice does nothing more."""
+        if not self._event.is_set():
+            self._event.set()
+            for hook in list(self._hooks):
+                hook()
+
+    def on_set(self, hook: Callable[[], None]) -> Callable[[], None]:
+        """Call `hook` when set (at once if it is); returns a function that removes the hook."""
+        self._hooks.append(hook)
+        if self._event.is_set():
+            hook()
+        return lambda: self._hooks.remove(hook) if hook in self._hooks else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What the engine says of itself. `memory` in bytes; `data_root` is a path on the engine's machine."""
+
+    name: str
+    version: str
+    api_version: str
+    cpus: int
+    memory: int
+    data_root: str
+    runtimes: tuple[str, ...] = ()
+    id: str = ""
+    """Its own, which no other engine has."""
+    address: str = ""
+    """Where it is, and who said so; for people."""
+    local: bool = True
+    """False when the engine runs on another machine, so that its paths are not ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageInfo:
+    """An image the engine has. `id` is good within this engine only; `digests` are `name@sha256:…` of registries."""
+
+    id: str
+    tags: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """A container to create. `memory` in bytes, `cpus` in cores, `user` as `uid:gid`; None means no limit."""
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    workdir: str | None = None
+    network: str | None = None
+    memory: int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    tmpfs: Mapping[str, str] = field(default_factory=dict)
+    hardened: bool = True
+    """Drop all capabilities and forbid new privileges."""
+    read_only: bool = False
+    """The image's own files cannot be changed: only mounts and `tmpfs` can be written to."""
+    gpus: bool = False
+    """All GPUs of the engine's GPU runtime, with their driver. Starting raises where it has none."""
+    devices: tuple[str, ...] = ()
+    """Device files, or folders of them, of the engine's machine, under the same paths."""
+    groups: tuple[int, ...] = ()
+    """Further groups of the user, by number: those that may open the devices."""
+    terminal: bool = False
+    """Allocate a terminal and keep standard input open (for `tfdock shell` only: it mangles logs)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerState:
+    """What became of a container. `exit_code` is None while it runs."""
+
+    id: str
+    name: str
+    running: bool
+    exit_code: int | None = None
+    oom_killed: bool = False
+    error: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageBuild:
+    """A classic build: `context` is a whole tar archive with its Dockerfile at `dockerfile`.
+
+    `target` is the last stage to build; None builds all.
+    """
+
+    context: Callable[[], Iterator[bytes]]
+    dockerfile: str = "Dockerfile"
+    target: str | None = None
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    network: str | None = None
+    memory: int | None = None
+
+
+Output = Callable[[bytes], None]
+
+
+class Engine(Protocol):
+    """A container engine."""
+
+    def info(self) -> EngineInfo:
+        """Ask the engine who it is; raises EngineUnavailable with what to do about it."""
+
+    def ping(self, timeout: float = 5.0) -> bool:
+        """True if the engine answers within `timeout` seconds; never raises."""
+
+    def image(self, reference: str) -> ImageInfo | None:
+        """The local image of that name, id or digest, or None."""
+
+    def pull(self, reference: str, output: Output | None = None) -> ImageInfo:
+        """Fetch an image from its registry; raises NetworkError (`image-not-found`, `registry-…`)."""
+
+    def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
+        """Build an image, hand its output on as it comes, return the image's id.
+
+        A failing step raises BuildFailed (`image-step-failed`), a full disk DiskFull. Intermediate containers
+        are removed on every way out. When `cancel` is set the engine is told to stop and Interrupted is raised.
+        """
+
+    def tag(self, image: str, name: str) -> None:
+        """Give an image a name (`repository:tag`), taking it from whichever had it."""
+
+    def push(self, name: str, output: Output) -> Digest:
+        """Send the image of that name to the registry in it; its manifest's digest there.
+
+        Raises NetworkError (`registry-…`), and EngineError (`image-missing`) where there is no such image.
+        """
+
+    def remove_image(self, reference: str) -> None:
+        """Remove an image's name, and the image if that was the last; silent when it is absent."""
+
+    def dangling(self, label: str) -> list[ImageInfo]:
+        """Images with that label that have no name, and that no other image is made from."""
+
+    def save(self, images: Sequence[str], cancel: Cancel) -> Iterator[bytes]:
+        """An archive of these images, by name, as it comes; layers that they share are in it once.
+
+        The end says nothing about its being whole: whoever keeps it looks at its last bytes.
+        """
+
+    def load(self, archive: Iterable[bytes], cancel: Cancel) -> None:
+        """Take images out of an archive that `save` made, with their names.
+
+        Raises what `archive` raises, and EngineError (`image-archive-refused`); then no image was taken.
+        """
+
+    def create(self, spec: ContainerSpec) -> str:
+        """Create a container and return its id; one of that name left by an earlier try is replaced."""
+
+    def start(self, container: str) -> None:
+        """Start it."""
+
+    def follow(self, container: str, skip: int = 0) -> Iterator[bytes]:
+        """Its output from byte `skip` on, as it comes. The end says nothing about success: ask `state`."""
+
+    def state(self, container: str) -> ContainerState | None:
+        """What the engine knows of it, or None when it is gone."""
+
+    def signal(self, container: str, name: str) -> None:
+        """Send a signal (`INT`, `TERM`, `KILL`) to its first process; silent when it no longer runs."""
+
+    def remove(self, container: str) -> None:
+        """Kill and remove it; silent when it is gone."""
+
+    def containers(self, label: str, value: str | None = None) -> list[ContainerState]:
+        """All containers, running or not, that carry the label (with that value)."""
+
+    def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
+        """A regular file's bytes out of a container (running or only created); None when absent."""
+
+    def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
+        """Unpack a tar archive in a folder of a container that does not run, with the owners that it names."""
+
+    def get(self, container: str, path: str) -> Iterator[bytes]:
+        """A folder of a container, running or not, as a tar archive whose members begin with the folder's name."""
+
+    def create_volume(self, name: str, labels: Mapping[str, str], options: Mapping[str, str] | None = None) -> None:
+        """Make a volume, unless there is one of that name.
+
+        `options` go to the engine's `local` driver, which mounts them when a container starts. Starting raises
+        EngineError (`volume-mount-refused`) where they cannot be mounted.
+        """
+
+    def volumes(self, label: str, value: str | None = None) -> list[str]:
+        """The names of all volumes that carry the label (with that value), sorted."""
+
+    def remove_volume(self, name: str) -> None:
+        """Remove a volume that no container has; silent when it is absent."""
+
+    def memory_killed(self, container: str) -> bool:
+        """Whether an out-of-memory event struck the container of that id, be it still there or not."""
+
+    def attach(self, container: str) -> int:
+        """Start it with this process's terminal attached, return its exit code (`tfdock shell`)."""
