@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
+from tfdock.bazel.cache import cache_usage as cache_use
+from tfdock.bazel.cache.action_cache import action_result
+from tfdock.bazel.cache.cache_folder import TAG, CacheFolder, DiskCache
 from tfdock.do.build import compiling
-from tfdock.do.cache import TAG, CacheFolder, DiskCache
-from tfdock.do.cache import use as cache_use
 from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Interrupted, Locked, ProfileError
 from tfdock.events import Notice
 from tfdock.host.settings import load
-from tfdock.inspect.action_cache import action_result
 from tfdock.plan.build_plan import toolchain_key
 from tfdock.types import ImageRef
 

@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.decide import cache_push
+from tfdock.bazel.cache import packs, push_plan
+from tfdock.bazel.cache.cache_folder import CacheFolder
+from tfdock.bazel.cache.cache_layers import CONFIG_TYPE, Layers, Pack, Shelf
+from tfdock.bazel.cache.exchange import Exchange
+from tfdock.bazel.cache.packs import CONTENTS_TYPE, PACK_TYPE, Contents, Entry, in_order
+from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.do import registry as pins
-from tfdock.do.cache import CacheFolder
-from tfdock.do.cache.exchange import Exchange
-from tfdock.do.cache.layers import StoredCache
 from tfdock.errors import Problem, TfdockError
 from tfdock.host.supervise import Stop
-from tfdock.inspect import packs
-from tfdock.inspect.cache_layers import CONFIG_TYPE, Layers, Pack, Shelf
-from tfdock.inspect.packs import CONTENTS_TYPE, PACK_TYPE, Contents, Entry, in_order
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor, Manifest
 from tfdock.oci.repository import Repository
@@ -288,7 +287,7 @@ def test_a_cache_that_is_still_empty_is_no_error(site: Site, before: Proxy) -> N
 
 
 def test_packs_that_pile_up_become_one(site: Site, before: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_push, "MOST_PACKS", 5)
+    monkeypatch.setattr(push_plan, "MOST_PACKS", 5)
     here = site.machine("here", 1)
     here.push()
     counts = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.inspect import bazel
+from tfdock.bazel import output
 
 from .conftest import Workshop
 from .harness import Json, Outcome, Tfdock, copy_tree, published, replaced, write_profile
@@ -103,7 +103,7 @@ class Machine:
 
 def said(outcome: Outcome) -> Json:
     """Bazel's own last words on its actions, in the log."""
-    counted = bazel.processes(Path(outcome.build["log"]).read_text())
+    counted = output.processes(Path(outcome.build["log"]).read_text())
     hits = sum(count for name, count in counted.items() if "cache hit" in name)
     return {"hits": hits, "executed": sum(counted.values()) - hits - counted.get("internal", 0)}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
 from tfdock.do.build.overlay import LABEL
-from tfdock.do.cache import CacheFolder, DiskCache
 
 from .conftest import Workshop
 from .harness import Json, Tfdock, write_profile

@@ -91,7 +91,7 @@ SOON = {"read", "decide", "inspect", "do", "talk"}
 """What is left of the rings that the packages come out of."""
 MOST_MODULES = 15
 """Modules in one folder, its `__init__` aside."""
-CROWDED = {"cli/commands", "read", "decide", "inspect", "do", "do/cache", "talk", "talk/commands"}
+CROWDED = {"cli/commands", "read", "decide", "inspect", "do", "bazel/cache/cache_folder", "talk", "talk/commands"}
 """Folders that may hold more: one module a group of commands, and what is left of the rings."""
 
 
@@ -271,7 +271,8 @@ CARRIERS = {"do/engine/carrier.py", "engine/containers.py", "engine/fake_engine.
 CREATORS = {"do/engine/carrier.py", "do/build/image.py"}
 # What names the folders above those of containers.
 ABOVE = {
-    "do/cache/__init__.py", "do/results.py", "do/workspace.py", "do/wheelhouse/leftovers.py", "do/verify/bench.py"
+    "bazel/cache/cache_folder.py", "do/results.py", "do/workspace.py", "do/wheelhouse/leftovers.py", 
+    "do/verify/bench.py",
 }  # fmt: skip
 CHILDREN = {"output", "staging"}
 PATHS = {"Path", "PurePath", "open", "joinpath", "with_name", "join", "fspath", "resolve"}

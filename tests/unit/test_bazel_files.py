@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfdock.bazel import execution_log, trace_profile
+from tfdock.bazel.build_events import Figures, Step, read_events, read_output
+from tfdock.bazel.execution_log import as_json, from_json, read_log
+from tfdock.bazel.trace_profile import read_profile
 from tfdock.do import happened
-from tfdock.inspect import bazel_profile, bazel_spawns
-from tfdock.inspect.bazel_events import Figures, Step, read_events, read_output
-from tfdock.inspect.bazel_profile import read_profile
-from tfdock.inspect.bazel_spawns import as_json, from_json, read_log
 
 FILES = Path(__file__).with_name("bazel")
 VERSIONS = ("4.2.3", "0.26.1")
@@ -332,10 +332,10 @@ def b64(said: str) -> str:
 
 
 def test_of_what_a_stranger_wrote_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bazel_profile, "_MOST", 3)
+    monkeypatch.setattr(trace_profile, "_MOST", 3)
     action = {"cat": "action processing", "name": "x", "ts": 1, "dur": 1, "tid": 1}
     assert len(read_profile([json.dumps(action) + ",\n"] * 10).actions) == 3
-    monkeypatch.setattr(bazel_spawns, "_MOST", 3)
+    monkeypatch.setattr(execution_log, "_MOST", 3)
     assert len(read_log([json.dumps({"listedOutputs": ["x"]})] * 10).spawns) == 3
 
 

@@ -6,14 +6,8 @@ import json
 
 import pytest
 
-from tfdock.inspect.bazel import (
-    first_error,
-    is_error,
-    progress,
-    speaks_of_full_disk,
-    speaks_of_network,
-)
-from tfdock.inspect.bazel_events import Figures, read_events
+from tfdock.bazel.build_events import Figures, read_events
+from tfdock.bazel.output import first_error, is_error, progress, speaks_of_full_disk, speaks_of_network
 
 
 @pytest.mark.parametrize(

@@ -20,22 +20,22 @@ import pytest
 from typer.testing import CliRunner
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+from tfdock.bazel.cache import cache_usage as cache_use
+from tfdock.bazel.cache import maintenance as cache_care
+from tfdock.bazel.cache.action_cache import EMPTY, Digest, Malformed, action_result, command_of, tree_files
+from tfdock.bazel.cache.cache_folder import TAG, CacheFolder, DiskCache, Entry, folder_size
+from tfdock.bazel.cache.cache_pull import Taking
+from tfdock.bazel.cache.cache_push import inventory
+from tfdock.bazel.cache.downloads import removed_downloads
+from tfdock.bazel.cache.maintenance import alone, listing, verified
+from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.do import journal
-from tfdock.do.cache import TAG, CacheFolder, DiskCache, Entry, folder_size
-from tfdock.do.cache import care as cache_care
-from tfdock.do.cache import use as cache_use
-from tfdock.do.cache.care import alone, listing, verified
-from tfdock.do.cache.downloads import removed_downloads
-from tfdock.do.cache.layers import StoredCache
-from tfdock.do.cache.sending import inventory
-from tfdock.do.cache.taking import Taking
 from tfdock.do.journal import RunEntry
 from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import IMAGE_LABEL, ImageInfo
 from tfdock.errors import EngineError, Locked, Problem, ProfileError
 from tfdock.host import locks, owners
 from tfdock.host.locks import held
-from tfdock.inspect.action_cache import EMPTY, Digest, Malformed, action_result, command_of, tree_files
 from tfdock.talk.app import app
 from tfdock.talk.commands import cache as command
 from tfdock.types import ImageRef
@@ -890,7 +890,7 @@ def test_what_cannot_be_sent_is_left_out_with_the_actions_that_need_it(
     disk: Disk, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "too large":
-        monkeypatch.setattr("tfdock.do.cache.sending.LARGEST", 1000)
+        monkeypatch.setattr("tfdock.bazel.cache.cache_push.LARGEST", 1000)
     data = os.urandom(1001)
     disk.action(data)
     sound = disk.action(b"sound")

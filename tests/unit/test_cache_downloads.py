@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.cache import downloads
-from tfdock.do.cache.downloads import removed_downloads
-from tfdock.do.cache.use import now
+from tfdock.bazel.cache import downloads
+from tfdock.bazel.cache.cache_usage import now
+from tfdock.bazel.cache.downloads import removed_downloads
 
 GOOD = b"an archive"
 NAME = hashlib.sha256(GOOD).hexdigest()

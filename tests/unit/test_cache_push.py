@@ -7,11 +7,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from tfdock.decide import cache_push
-from tfdock.decide.cache_push import MOST_PACKS, MOST_TOOLCHAINS, SMALL, STALE, Action, Plan, changed, complete, plan
-from tfdock.inspect.action_cache import EMPTY
-from tfdock.inspect.cache_layers import Layers, Pack, Shelf
-from tfdock.inspect.packs import (
+from tfdock.bazel.cache import push_plan
+from tfdock.bazel.cache.action_cache import EMPTY
+from tfdock.bazel.cache.cache_layers import Layers, Pack, Shelf
+from tfdock.bazel.cache.packs import (
     CONTENTS_TYPE,
     MOST_CONTENTS,
     PACK_ENTRIES,
@@ -20,6 +19,17 @@ from tfdock.inspect.packs import (
     Contents,
     Entry,
     in_order,
+)
+from tfdock.bazel.cache.push_plan import (
+    MOST_PACKS,
+    MOST_TOOLCHAINS,
+    SMALL,
+    STALE,
+    Action,
+    Plan,
+    changed,
+    complete,
+    plan,
 )
 from tfdock.oci.manifest import Descriptor, Malformed, Manifest
 from tfdock.types import Digest
@@ -125,7 +135,7 @@ def test_packs_have_a_size_and_an_action_never_stands_before_what_it_needs() -> 
 
 
 def test_packs_have_no_more_entries_than_a_table_may_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_push, "PACK_ENTRIES", 4)
+    monkeypatch.setattr(push_plan, "PACK_ENTRIES", 4)
     desk = Desk()
     bundles = desk.push([desk.action(str(number), 1, 2) for number in range(5)]).bundles
     assert [len(bundle) for bundle in bundles] == [4, 4, 4, 3]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide.changes import Inputs, differences, inputs_of, kept_inputs, last_build, misses, why
-from tfdock.inspect.bazel_spawns import Spawn, Spawns, read_log
+from tfdock.bazel.cache_misses import Inputs, differences, inputs_of, kept_inputs, last_build, misses, why
+from tfdock.bazel.execution_log import Spawn, Spawns, read_log
 
 ID = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 TOOLCHAIN = (

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.do import doctor, journal
-from tfdock.do.cache import CacheFolder
 from tfdock.do.journal import RunEntry
 from tfdock.do.workspace import Wheelhouse
 from tfdock.engine.fake_engine import FakeEngine

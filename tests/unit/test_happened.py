@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from tfdock.bazel.build_events import read_events
 from tfdock.do.happened import Account, Traces, account, kept_document, kept_profile
 from tfdock.do.workspace import WheelFile, Wheelhouse, kept_files
-from tfdock.inspect.bazel_events import read_events
 from tfdock.plan.local_source import listing_hash, tree_hash, tree_listing
 from tfdock.talk import happened
 from tfdock.types import BuildId

@@ -12,8 +12,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.inspect import packs
-from tfdock.inspect.packs import Changed, Contents, Entry, in_order, packed, unpacked
+from tfdock.bazel.cache import packs
+from tfdock.bazel.cache.packs import Changed, Contents, Entry, in_order, packed, unpacked
 from tfdock.oci.manifest import Malformed, canonical
 
 KEY = "0123456789abcdef"

@@ -19,9 +19,8 @@ import h2.connection
 import h2.events
 import pytest
 
-from tfdock.do import remote
-from tfdock.do.remote import relay, relay_grpc
-from tfdock.do.remote.relay_grpc import PREFACE
+from tfdock.bazel.remote import relay, relay_grpc, remote_session
+from tfdock.bazel.remote.relay_grpc import PREFACE
 from tfdock.errors import TfdockError
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
@@ -348,9 +347,9 @@ def test_a_call_that_names_its_path_not_once_is_refused(names: tuple[str, ...], 
 
 
 def test_read_only_holds_for_cache_and_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(remote.VARIABLE, raising=False)
+    monkeypatch.delenv(remote_session.VARIABLE, raising=False)
     both = Remote(cache=parse("grpc://a:1"), executor=parse("grpc://b:1"), upload=False)
-    lines = remote.lines_for(both, Settings())
+    lines = remote_session.lines_for(both, Settings())
     assert [(role, line.upload, line.executes) for role, line in lines.items()] == [
         ("cache", False, False),
         ("executor", False, True),
@@ -412,7 +411,7 @@ def test_nothing_of_a_client_that_speaks_another_protocol_reaches_the_endpoint(t
 
 def problem_of(url: str, machine: Settings | None = None) -> str:
     with pytest.raises(TfdockError) as caught:
-        remote.check(Remote(cache=parse(url)), machine or Settings())
+        remote_session.check(Remote(cache=parse(url)), machine or Settings())
     (problem,) = caught.value.problems
     assert problem.fix
     return f"{problem.code}: {problem.message} {problem.fix}"
@@ -445,7 +444,7 @@ def test_a_name_that_none_can_have_is_an_error_of_ours() -> None:
 
 
 def test_a_server_that_answers_for_ever_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_LONGEST", 0.5)
+    monkeypatch.setattr(remote_session, "_LONGEST", 0.5)
 
     def talk(connection: socket.socket) -> None:
         while True:
@@ -486,7 +485,7 @@ def test_what_a_server_repeats_and_the_path_of_an_address_are_not_told(
 
     with raw_server(echo) as port:
         url = f"grpc://127.0.0.1:{port}"
-        monkeypatch.setenv(remote.VARIABLE, f"X-Key: {SECRET}")
+        monkeypatch.setenv(remote_session.VARIABLE, f"X-Key: {SECRET}")
         found = problem_of(url, Settings(remote_cache=url))
         assert found.startswith("remote-unusable")
         assert SECRET not in found
@@ -515,7 +514,7 @@ def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path, monkeypatc
 
     with raw_server(talk) as port:
         url = f"https://127.0.0.1:{port}"
-        monkeypatch.setenv(remote.VARIABLE, f"X-Key: {SECRET}")
+        monkeypatch.setenv(remote_session.VARIABLE, f"X-Key: {SECRET}")
         found = problem_of(url, Settings(remote_cache=url))
         assert found.startswith("remote-untrusted")
         line = relay.Line(parse(url), (("X-Key", SECRET),))

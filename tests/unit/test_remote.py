@@ -21,9 +21,8 @@ import h2.connection
 import h2.events
 import pytest
 
-from tfdock.do import remote
-from tfdock.do.remote import relay
-from tfdock.do.remote.relay_grpc import capabilities
+from tfdock.bazel.remote import relay, remote_session
+from tfdock.bazel.remote.relay_grpc import capabilities
 from tfdock.errors import ProfileError, TfdockError
 from tfdock.host.settings import Settings, load
 from tfdock.knowledge import loader
@@ -194,7 +193,7 @@ def settings(**values: object) -> Settings:
 
 
 def headers(endpoint: str, machine: Settings) -> tuple[tuple[str, str], ...]:
-    return remote.lines_for(Remote(cache=parse(endpoint)), machine)["cache"].headers
+    return remote_session.lines_for(Remote(cache=parse(endpoint)), machine)["cache"].headers
 
 
 def helper(folder: Path, script: str) -> str:
@@ -205,7 +204,7 @@ def helper(folder: Path, script: str) -> str:
 
 
 def test_the_environments_credentials_go_to_this_machines_endpoints_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(remote.VARIABLE, f"Authorization: Bearer {SECRET}\nX-Key: 1")
+    monkeypatch.setenv(remote_session.VARIABLE, f"Authorization: Bearer {SECRET}\nX-Key: 1")
     own = settings(remote_cache="https://cache.example")
     assert headers("https://cache.example", own) == (("Authorization", f"Bearer {SECRET}"), ("X-Key", "1"))
     assert headers("https://a-strangers.example", own) == ()
@@ -243,7 +242,7 @@ def test_a_helper_that_fails_is_named_and_what_it_said_is_not_repeated(tmp_path:
 
 
 def test_a_variable_that_is_no_header_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(remote.VARIABLE, SECRET)
+    monkeypatch.setenv(remote_session.VARIABLE, SECRET)
     with pytest.raises(TfdockError) as caught:
         headers("https://cache.example", settings(remote_cache="https://cache.example"))
     assert caught.value.problems[0].code == "remote-credentials"
@@ -381,7 +380,7 @@ def test_a_job_that_may_not_write_is_stopped_before_the_endpoint(tmp_path: Path)
 
 def told(lines: dict[str, relay.Line]) -> list[str]:
     heard: list[str] = []
-    link = remote.Link(lines, lambda event: heard.append(getattr(event, "text", "")))
+    link = remote_session.Link(lines, lambda event: heard.append(getattr(event, "text", "")))
     link.feed(b"")
     link.feed(b"")
     return heard
@@ -576,7 +575,7 @@ def test_in_place_of_an_endpoint_that_is_gone_somebody_can_do_all_and_has_nothin
 
 def refused(url: str, machine: Settings | None = None) -> str:
     with pytest.raises(TfdockError) as caught:
-        remote.check(Remote(cache=parse(url)), machine or Settings())
+        remote_session.check(Remote(cache=parse(url)), machine or Settings())
     (problem,) = caught.value.problems
     assert problem.fix
     assert re.search(r"the remote cache \w+://[\w.:]+", problem.message)
@@ -585,7 +584,7 @@ def refused(url: str, machine: Settings | None = None) -> str:
 
 def test_an_http_cache_is_asked_before_the_build() -> None:
     with http_cache(Cache()) as cache:
-        remote.check(Remote(cache=parse(cache.url)), Settings())
+        remote_session.check(Remote(cache=parse(cache.url)), Settings())
         assert cache.asked[0][1].startswith("/pre/fix/ac/")
         for status, code in ((401, "remote-denied"), (403, "remote-denied"), (500, "remote-unusable")):
             cache.refuse["GET"] = status
@@ -602,7 +601,7 @@ def test_a_server_that_speaks_grpc_is_asked_before_the_build() -> None:
             assert refused(url) == code
     for status in ("0", "12"):
         with grpc_server(status, []) as url:
-            remote.check(Remote(cache=parse(url)), Settings())
+            remote_session.check(Remote(cache=parse(url)), Settings())
 
 
 def test_why_a_connection_failed_is_told_in_words() -> None:
@@ -614,7 +613,7 @@ def test_why_a_connection_failed_is_told_in_words() -> None:
 
 
 def test_an_engine_on_another_machine_is_refused() -> None:
-    (problem,) = remote.far(Remote(cache=parse("http://cache.example"))).problems
+    (problem,) = remote_session.far(Remote(cache=parse("http://cache.example"))).problems
     assert problem.code == "remote-engine-far"
     assert "TFDOCK_REMOTE_CACHE" in problem.fix
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.inspect.bazel_profile import Action, Profile, read_profile
+from tfdock.bazel.trace_profile import Action, Profile, read_profile
 from tfdock.talk.app import app
 from tfdock.talk.build_page import build_page
 from tfdock.talk.timeline import timeline

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tfdock.bazel.cache.cache_folder import CacheFolder, check_writable
 from tfdock.do import journal, tidying
-from tfdock.do.cache import CacheFolder, check_writable
 from tfdock.do.steps import ready
 from tfdock.do.wheelhouse.leftovers import half_written
 from tfdock.do.workspace import Wheelhouse

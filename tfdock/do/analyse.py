@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tfdock import events
+from tfdock.bazel import output
 from tfdock.do import journal
 from tfdock.do.failures import make_folder
 from tfdock.do.matrix import Cell, Cells
 from tfdock.do.workspace import Wheelhouse, record_of
 from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
 from tfdock.host.beneath import remove_folder
-from tfdock.inspect import bazel
 from tfdock.resolve.naming import source_identity
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class _Heard:
         """Take an event."""
         if isinstance(event, events.PhaseStarted):
             self.errors.clear()
-        elif isinstance(event, events.Line) and len(self.errors) < _MOST and bazel.is_error(event.text):
+        elif isinstance(event, events.Line) and len(self.errors) < _MOST and output.is_error(event.text):
             self.errors.append(event.text)
         self.listen(event)
 
@@ -157,7 +157,7 @@ class _Analyst:
             with builder.analysed(prepared.plan, prepared.tree, repository=repository, fresh=self.run) as run:
                 found = self._sound(cell, run)
         except TfdockError as error:
-            found = _unsound(cell, error, bazel.first_error(self.heard.errors), builder.log)
+            found = _unsound(cell, error, output.first_error(self.heard.errors), builder.log)
         self._keep_one_log()
         return found
 

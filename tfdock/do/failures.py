@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tfdock.bazel import output
 from tfdock.errors import (
     BuildFailed,
     DiskFull,
@@ -19,7 +20,6 @@ from tfdock.errors import (
     TfdockError,
 )
 from tfdock.host.hardware import free_disk
-from tfdock.inspect import bazel
 from tfdock.inspect.killed import HEAP, Killed, killed
 from tfdock.knowledge.tables import Cost
 from tfdock.plan.resources import GIB, Resources, more_memory
@@ -77,9 +77,9 @@ class Failures:
                 )
             )
         # On a full disk a compiler's own words are lost too: Bazel keeps them in a file until the action ends.
-        if bazel.speaks_of_full_disk(self.tail) or self._is_full:
+        if output.speaks_of_full_disk(self.tail) or self._is_full:
             return self._full_disk()
-        if self.phase == "fetch" and bazel.speaks_of_network(self.tail):
+        if self.phase == "fetch" and output.speaks_of_network(self.tail):
             return NetworkError(
                 Problem(
                     code="download-failed",
@@ -138,9 +138,9 @@ class Failures:
         if error.status == _NO_SOURCE:
             fix = "check the network, or name another source: `tensorflow: {release: …, git: …}` or `path:`"
             return NetworkError(Problem(code="source-unreachable", message=message, fix=fix))
-        if bazel.speaks_of_full_disk(self.tail):
+        if output.speaks_of_full_disk(self.tail):
             return self._full_disk()
-        if bazel.speaks_of_network(self.tail):
+        if output.speaks_of_network(self.tail):
             fix = "check the network and proxies, then run the same command again: finished steps are kept"
             return NetworkError(Problem(code="download-failed", message=message, fix=fix))
         fix = "read the log; `tfdock render PROFILE -o context` writes what was built, to try it by hand"
@@ -162,7 +162,7 @@ class Failures:
     @property
     def _first_error(self) -> str:
         said = [line for line in self.tail if line.strip()]
-        first = bazel.first_error(self.errors) or (said[-1].strip()[:300] if said else "")
+        first = output.first_error(self.errors) or (said[-1].strip()[:300] if said else "")
         return f": {first}" if first else ""
 
 

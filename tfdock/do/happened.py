@@ -14,13 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from tfdock.decide import changes
+from tfdock.bazel import cache_misses, execution_log
+from tfdock.bazel.build_events import Build, Figures, read_events, read_output
+from tfdock.bazel.execution_log import Spawns
+from tfdock.bazel.trace_profile import Profile, read_profile
 from tfdock.do.steps import announced
 from tfdock.do.workspace import Wheelhouse, kept_files
-from tfdock.inspect import bazel_spawns
-from tfdock.inspect.bazel_events import Build, Figures, read_events, read_output
-from tfdock.inspect.bazel_profile import Profile, read_profile
-from tfdock.inspect.bazel_spawns import Spawns
 from tfdock.plan.build_plan import TOLD
 from tfdock.types import BuildId
 
@@ -63,15 +62,15 @@ def account(record: Mapping[str, Any], traces: Traces, wheelhouse: Wheelhouse) -
     build = _build(traces)
     profile = kept_profile(traces.results / TOLD["profile"])
     spawns = _spawns(traces.results / TOLD["execution_log"])
-    inputs = changes.kept_inputs(traces.toolchain, traces.context, traces.files)
+    inputs = cache_misses.kept_inputs(traces.toolchain, traces.context, traces.files)
     files = {"inputs": _packed(inputs)}
     files |= {"profile": _repacked(traces.results / TOLD["profile"])} if profile.actions else {}
-    files |= {"spawns": _packed(bazel_spawns.as_json(spawns))} if spawns else {}
+    files |= {"spawns": _packed(execution_log.as_json(spawns))} if spawns else {}
     kept = {what: f"{traces.run}.{what}.gz" for what in files}
     figures = None
     if build.figures:
         why = _why(record, inputs, spawns, build.figures.executed, traces, wheelhouse)
-        figures = _figures(build, profile) | {"why": changes.as_json(why)}
+        figures = _figures(build, profile) | {"why": cache_misses.as_json(why)}
     return Account(bazel=figures, kept=kept, files={kept[what]: data for what, data in files.items()})
 
 
@@ -139,18 +138,18 @@ def _why(
     executed: int,
     traces: Traces,
     wheelhouse: Wheelhouse,
-) -> changes.Why:
+) -> cache_misses.Why:
     # What was pulled has left nothing in the cache here.
     own = (one for one in wheelhouse.records() if not wheelhouse.pulled_from(one))
-    last = changes.last_build(own, record["build_id"])
+    last = cache_misses.last_build(own, record["build_id"])
     before = None
     theirs: Spawns | None = None
     if last is not None:
         folder = wheelhouse.record_folder(BuildId(str(last["build_id"])), str(last.get("fingerprint")))
-        before = (last, changes.inputs_of(last, kept_document(folder, last, "inputs")))
-        theirs = bazel_spawns.from_json(kept_document(folder, last, "spawns")) if spawns else None
-    return changes.why(
-        changes.inputs_of(record, inputs),
+        before = (last, cache_misses.inputs_of(last, kept_document(folder, last, "inputs")))
+        theirs = execution_log.from_json(kept_document(folder, last, "spawns")) if spawns else None
+    return cache_misses.why(
+        cache_misses.inputs_of(record, inputs),
         before,
         executed=executed,
         cache_was_empty=traces.cache_was_empty,
@@ -182,7 +181,7 @@ def _spawns(path: Path) -> Spawns | None:
         if file is None:
             return None
         with io.TextIOWrapper(file, "utf-8", "replace") as text:
-            return bazel_spawns.read_log(iter(lambda: text.read(_PIECE), ""))
+            return execution_log.read_log(iter(lambda: text.read(_PIECE), ""))
 
 
 def _packed(document: object) -> bytes:

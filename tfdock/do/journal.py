@@ -23,7 +23,7 @@ from pathlib import Path
 
 import filelock
 
-from tfdock.do.cache import CacheFolder
+from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.do.workspace import Wheelhouse, make_private, write_atomically
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Engine
 from tfdock.errors import Problem, ProfileError

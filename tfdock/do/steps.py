@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import BinaryIO, Protocol, TypeVar
 
 from tfdock import events
+from tfdock.bazel import output as bazel
+from tfdock.bazel.build_events import read_output
 from tfdock.do import journal
 from tfdock.do.engine.carrier import Carrier
 from tfdock.do.room import Room
@@ -19,8 +21,6 @@ from tfdock.errors import EngineLost, Problem, TfdockError, TimeLimit
 from tfdock.host.logins import Without
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Lines, Stop, Stopper, watched
-from tfdock.inspect import bazel
-from tfdock.inspect.bazel_events import read_output
 from tfdock.inspect.log_text import LogText, clean
 
 _TAIL = 200

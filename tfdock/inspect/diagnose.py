@@ -15,7 +15,7 @@ from typing import Protocol
 
 import ahocorasick_rs
 
-from tfdock.inspect import bazel
+from tfdock.bazel import output
 from tfdock.inspect.log_lines import NEAR, Block, Log
 
 _PATIENCE, _IMPATIENCE, _BORED = 2000, 100, 50_000
@@ -231,7 +231,7 @@ class Diagnostician:
         self._now = _Epoch(sightings=kept)
 
     def _suspect(self, line: int, text: str) -> None:
-        if not (bazel.is_error(text) or _NO_PROGRAM.search(text)):
+        if not (output.is_error(text) or _NO_PROGRAM.search(text)):
             return
         suspect = Suspect(line, text)
         if len(self._now.suspects) < _SUSPECTS:

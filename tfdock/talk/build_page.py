@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tfdock.inspect.bazel_profile import Profile
+from tfdock.bazel.trace_profile import Profile
 from tfdock.talk import console, happened
 from tfdock.talk.report import environment, style
 from tfdock.talk.timeline import Bar, colours, shares, timeline

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.inspect.bazel_profile import Action, Profile
+from tfdock.bazel.trace_profile import Action, Profile
 from tfdock.talk import console
 
 _LANE = 14

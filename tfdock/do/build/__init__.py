@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from tfdock import events
+from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.do import journal
 from tfdock.do.build import compiling, image, publishing
 from tfdock.do.build.run import Run
-from tfdock.do.cache import CacheFolder
 from tfdock.do.failures import file_error, gib, make_folder
 from tfdock.do.results import RunFolders
 from tfdock.do.room import Room
@@ -402,11 +402,11 @@ class Builder:
         """See that the remote cache and executor can be used, before hours of work."""
         if not plan.remote.endpoints:
             return
-        from tfdock.do import remote
+        from tfdock.bazel.remote import remote_session
 
         if not self.engine_info.local:
-            raise remote.far(plan.remote)
-        remote.check(plan.remote, self.settings)
+            raise remote_session.far(plan.remote)
+        remote_session.check(plan.remote, self.settings)
 
     # --- places -------------------------------------------------------------------------------------------------
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfdock.bazel.cache import cache_usage as cache_use
+from tfdock.bazel.cache.cache_folder import check_writable
+from tfdock.bazel.cache.downloads import EVERYTHING, removed_downloads, unchecked_since
 from tfdock.do.build import image
 from tfdock.do.build.run import Run
-from tfdock.do.cache import check_writable
-from tfdock.do.cache import use as cache_use
-from tfdock.do.cache.downloads import EVERYTHING, removed_downloads, unchecked_since
 from tfdock.do.failures import make_folder
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem
 from tfdock.host.beneath import open_up, remove_folder

@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tfdock.bazel.cache.cache_folder import check_writable
 from tfdock.do import journal
 from tfdock.do.build import overlay
 from tfdock.do.build.run import Run
-from tfdock.do.cache import check_writable
 from tfdock.engine.protocol import (
     BASE_LABEL,
     RUN_LABEL,

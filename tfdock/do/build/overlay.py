@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from tfdock.bazel.cache.cache_folder import DiskCache
+from tfdock.bazel.cache.cache_usage import clear_work, drop_copies, now
 from tfdock.do.build.run import Run
-from tfdock.do.cache import DiskCache
-from tfdock.do.cache.use import clear_work, drop_copies, now
 from tfdock.do.failures import make_folder
 from tfdock.errors import EngineError, Locked
 from tfdock.host.locks import held

@@ -21,10 +21,10 @@ from tfdock.plan.lock_file import LockFile, Pin
 from tfdock.types import Expected, Mount
 
 if TYPE_CHECKING:
+    from tfdock.bazel.cache.cache_folder import DiskCache
+    from tfdock.bazel.remote.remote_session import Link
     from tfdock.do.build import Builder
-    from tfdock.do.cache import DiskCache
     from tfdock.do.offline import Given
-    from tfdock.do.remote import Link
 
 _T = TypeVar("_T")
 
@@ -236,7 +236,7 @@ class Run:
         if phase.network or not self.plan.remote.endpoints:
             yield None
             return
-        from tfdock.do import remote
+        from tfdock.bazel.remote import remote_session as remote
 
         folder = self.folders.own / "remote"
         with remote.linked(self.plan.remote, self.builder.settings, folder, self.builder.listen) as link:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tfdock import __version__
-from tfdock.do.cache import opened as opened_part
+from tfdock.bazel.cache.cache_folder import opened as opened_part
 from tfdock.do.failures import make_folder
 from tfdock.do.offline.bundle import Bundle, opened
 from tfdock.do.steps import Steps

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock import events
+from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.do import journal
-from tfdock.do.cache import CacheFolder
 from tfdock.do.failures import file_error, make_folder
 from tfdock.do.results import RunFolders
 from tfdock.do.room import Room

@@ -11,6 +11,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from tfdock.bazel import output
 from tfdock.do.failures import make_folder
 from tfdock.do.results import ContainerFolder
 from tfdock.do.steps import Tap
@@ -26,7 +27,6 @@ from tfdock.errors import (
 from tfdock.host.hardware import free_disk
 from tfdock.host.logins import logins
 from tfdock.host.settings import Settings
-from tfdock.inspect import bazel
 from tfdock.types import Expected, Mount
 
 HERE = "/tfdock"
@@ -203,7 +203,7 @@ class Lab:
     def _check_room(self) -> None:
         """Raise where it was not the wheel that failed, but the disk."""
         free = free_disk(self._bench.folder)
-        if bazel.speaks_of_full_disk(self._bench.steps.tail) or (free is not None and free < _FULL):
+        if output.speaks_of_full_disk(self._bench.steps.tail) or (free is not None and free < _FULL):
             raise DiskFull(
                 Problem(
                     code="disk-full",

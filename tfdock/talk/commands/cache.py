@@ -18,8 +18,8 @@ from tfdock.talk.app import AsJson, CacheDir, app, command, local_engine, print_
 from tfdock.talk.commands.build import stoppable
 
 if TYPE_CHECKING:
-    from tfdock.do.cache import CacheFolder, DiskCache
-    from tfdock.do.cache.care import Listing, Output, Pruned, Verified
+    from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
+    from tfdock.bazel.cache.maintenance import Listing, Output, Pruned, Verified
     from tfdock.engine.protocol import Engine, ImageInfo
     from tfdock.host.settings import Settings
 
@@ -61,7 +61,7 @@ def _of_this_machine() -> None:
 @command("tfdock.cache-list/1")
 def list_(cache_dir: CacheDir = None, as_json: AsJson = False) -> None:
     """Say what is in the cache: sizes by toolchain and build id, and when they were used last."""
-    from tfdock.do.cache import care as cache_care
+    from tfdock.bazel.cache import maintenance as cache_care
 
     settings = settings_for(cache_dir=cache_dir)
     cache = _existing(settings)
@@ -80,13 +80,13 @@ def list_(cache_dir: CacheDir = None, as_json: AsJson = False) -> None:
 
 
 def _existing(settings: Settings) -> CacheFolder | None:
-    from tfdock.do.cache import CacheFolder
+    from tfdock.bazel.cache.cache_folder import CacheFolder
 
     return CacheFolder.existing(settings.cache_dir)
 
 
 def _toolchain(found: Listing) -> dict[str, Any]:
-    from tfdock.do.cache.use import uses
+    from tfdock.bazel.cache.cache_usage import uses
 
     contents, described = found.contents(), dict(found.disk.description())
     trust = described.pop("trust", None)
@@ -195,8 +195,8 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Hash every entry of Bazel's disk caches again, and name each damaged one (exit status 4)."""
-    from tfdock.do.cache import folder_size
-    from tfdock.do.cache.care import verified
+    from tfdock.bazel.cache.cache_folder import folder_size
+    from tfdock.bazel.cache.maintenance import verified
 
     settings = settings_for(cache_dir=cache_dir)
     cache = _existing(settings)
@@ -278,8 +278,8 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove what nobody needs, then what was used least recently; never what the last build of a profile used."""
-    from tfdock.decide.pruning import read_age, read_size
-    from tfdock.do.cache import care as cache_care
+    from tfdock.bazel.cache import maintenance as cache_care
+    from tfdock.bazel.cache.cache_pruning import read_age, read_size
 
     limit = None if max_size is None else read_size(max_size)
     before = None if older_than is None else time.time() - read_age(older_than)
@@ -380,8 +380,8 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """Remove the whole cache, or one toolchain's: the next build compiles everything again."""
-    from tfdock.do.cache import care as cache_care
-    from tfdock.do.cache import folder_size
+    from tfdock.bazel.cache import maintenance as cache_care
+    from tfdock.bazel.cache.cache_folder import folder_size
 
     cache = _existing(settings_for(cache_dir=cache_dir))
     chosen = _chosen(cache, toolchain)

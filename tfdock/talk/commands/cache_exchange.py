@@ -30,10 +30,10 @@ from tfdock.types import ImageRef
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tfdock.do.cache import CacheFolder, DiskCache
-    from tfdock.do.cache.exchange import Exchange
-    from tfdock.do.cache.sending import Pushed
-    from tfdock.do.cache.taking import Pulled
+    from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
+    from tfdock.bazel.cache.cache_pull import Pulled
+    from tfdock.bazel.cache.cache_push import Pushed
+    from tfdock.bazel.cache.exchange import Exchange
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Stop
     from tfdock.types import Digest
@@ -116,7 +116,7 @@ def pull(
     as_json: AsJson = False,
 ) -> None:
     """Take Bazel's disk cache from a registry: only what is missing here, and only what is what it should be."""
-    from tfdock.do.cache import CacheFolder
+    from tfdock.bazel.cache.cache_folder import CacheFolder
     from tfdock.host.supervise import until_stopped
 
     settings = settings_for(cache_dir=cache_dir)
@@ -161,7 +161,7 @@ def _chosen(
 
     There may be none: a build that was cut before it compiled leaves such a cache.
     """
-    from tfdock.do.cache import CacheFolder
+    from tfdock.bazel.cache.cache_folder import CacheFolder
 
     cache = CacheFolder.existing(settings.cache_dir)
     disks = cache.disks() if cache else []
@@ -193,7 +193,7 @@ def _chosen(
 
 def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str:
     """The key of the toolchain with which a profile was built last."""
-    from tfdock.do.cache.use import uses
+    from tfdock.bazel.cache.cache_usage import uses
 
     build_id = preparer_for(settings).prepare(profile).plan.build_id
     found = [(use.when, disk.key) for disk in disks for use in uses(disk) if use.build_id == build_id]
@@ -211,8 +211,8 @@ def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str
 
 @contextmanager
 def _exchange(cache: CacheFolder, image: ImageRef) -> Iterator[tuple[Exchange, Stop]]:
-    from tfdock.do.cache.exchange import Exchange
-    from tfdock.do.cache.layers import StoredCache
+    from tfdock.bazel.cache.exchange import Exchange
+    from tfdock.bazel.cache.registry_cache import StoredCache
 
     with stoppable("what has arrived is kept") as stop:
         stored = StoredCache(image, stop.check)

@@ -187,9 +187,9 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _page(document: dict[str, Any], folder: Path) -> str:
+    from tfdock.bazel.trace_profile import Profile
     from tfdock.do.happened import kept_profile
     from tfdock.do.workspace import kept_files
-    from tfdock.inspect.bazel_profile import Profile
     from tfdock.talk.build_page import build_page
 
     name = kept_files(document).get("profile")

@@ -342,8 +342,8 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove wheels by rule, and what killed runs left; never a wheel from elsewhere, nor what a run is at."""
+    from tfdock.bazel.cache.cache_pruning import read_age, read_size
     from tfdock.decide.holdings import Rules
-    from tfdock.decide.pruning import read_age, read_size
     from tfdock.do.wheelhouse import pruning
     from tfdock.do.wheelhouse.catalogue import unreadable
 

@@ -15,8 +15,8 @@ from typing import IO, cast
 
 import zstandard
 
-from tfdock.inspect import action_cache
-from tfdock.inspect.action_cache import EMPTY
+from tfdock.bazel.cache import action_cache
+from tfdock.bazel.cache.action_cache import EMPTY
 from tfdock.oci.manifest import Malformed, canonical, parsed
 
 CONTENTS_SCHEMA = "tfdock.cache.contents/1"

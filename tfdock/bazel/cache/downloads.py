@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.do.cache import opened
+from tfdock.bazel.cache.cache_folder import opened
 from tfdock.host.beneath import Beneath, Found, has_holes, open_up
 
 _DIGITS = {"sha1": 40, "sha256": 64, "sha384": 96, "sha512": 128}

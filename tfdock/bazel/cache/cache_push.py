@@ -9,15 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tfdock.decide import cache_push
-from tfdock.decide.cache_push import Action
-from tfdock.do.cache import DiskCache
-from tfdock.do.cache import care as cache_care
-from tfdock.do.cache.layers import Parcel, StoredCache
-from tfdock.inspect import action_cache
-from tfdock.inspect.action_cache import EMPTY
-from tfdock.inspect.cache_layers import Layers, Pack, Shelf
-from tfdock.inspect.packs import LARGEST, Changed, Entry
+from tfdock.bazel.cache import action_cache, push_plan
+from tfdock.bazel.cache import maintenance as cache_care
+from tfdock.bazel.cache.action_cache import EMPTY
+from tfdock.bazel.cache.cache_folder import DiskCache
+from tfdock.bazel.cache.cache_layers import Layers, Pack, Shelf
+from tfdock.bazel.cache.packs import LARGEST, Changed, Entry
+from tfdock.bazel.cache.push_plan import Action
+from tfdock.bazel.cache.registry_cache import Parcel, StoredCache
 
 _READ = 1 << 20
 
@@ -59,7 +58,7 @@ class Inventory:
         if not entry.is_action:
             self.blobs.pop(entry.sha256, None)
         left = [one for one in self.actions if one.entry != entry]
-        self.actions = list(cache_push.complete(left, self.blobs))
+        self.actions = list(push_plan.complete(left, self.blobs))
         self.incomplete += len(left) - len(self.actions) + (1 if entry.is_action else 0)
 
     def read(self, entry: Entry) -> Iterator[bytes]:
@@ -95,7 +94,7 @@ def inventory(disk: DiskCache) -> Inventory:
                     blobs=(*listing.needs(key), EMPTY),
                 )
             )
-    found.actions = list(cache_push.complete(found.actions, found.blobs))
+    found.actions = list(push_plan.complete(found.actions, found.blobs))
     found.incomplete = len(listing.actions) - len(found.actions) - found.native
     return found
 
@@ -136,9 +135,9 @@ class Sending:
             except Changed as changed:
                 inventory.drop(changed.entry)
 
-    def _plan(self, inventory: Inventory, shelf: Shelf) -> cache_push.Plan:
+    def _plan(self, inventory: Inventory, shelf: Shelf) -> push_plan.Plan:
         contents = {pack.contents.digest: self.stored.contents(pack) for pack in shelf.packs}
-        return cache_push.plan(shelf, contents, inventory.actions, inventory.blobs)
+        return push_plan.plan(shelf, contents, inventory.actions, inventory.blobs)
 
     def _send(self, inventory: Inventory, bundles: tuple[tuple[Entry, ...], ...]) -> list[Pack]:
         """Send new packs: each while the next one is made. What was sent counts, even where a later one fails."""

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
 
-from tfdock.do.remote import relay
-from tfdock.do.remote.relay import TROUBLE, Line, Reader, Writer, closed
+from tfdock.bazel.remote import relay
+from tfdock.bazel.remote.relay import TROUBLE, Line, Reader, Writer, closed
 
 _PIECE = 1 << 18
 _IDLE = 4.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from tfdock.inspect import bazel
+from tfdock.bazel import output
 
 _SECONDS = r"(\d{1,9}(?:\.\d{1,9})?)s"
 _CRITICAL = re.compile(rf"^[ \t]+{_SECONDS}\b.*?\baction '(.*)'", re.MULTILINE)
@@ -135,7 +135,7 @@ def _processes(said: Iterable[str]) -> dict[str, int]:
     """The last summary counts."""
     counted: dict[str, int] = {}
     for text in said:
-        counted = bazel.processes(text) or counted
+        counted = output.processes(text) or counted
     return counted
 
 

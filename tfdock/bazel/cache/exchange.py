@@ -14,17 +14,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfdock.decide import cache_push
-from tfdock.do.cache import CacheFolder
-from tfdock.do.cache.layers import StoredCache
-from tfdock.do.cache.sending import Inventory, Pushed, Say, Sending, inventory
-from tfdock.do.cache.taking import Pulled, Taking
+from tfdock.bazel.cache import push_plan
+from tfdock.bazel.cache.cache_folder import CacheFolder
+from tfdock.bazel.cache.cache_layers import Layers, Shelf
+from tfdock.bazel.cache.cache_pull import Pulled, Taking
+from tfdock.bazel.cache.cache_push import Inventory, Pushed, Say, Sending, inventory
+from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.do.failures import file_error
 from tfdock.errors import Locked, NetworkError, Problem
 from tfdock.host.beneath import remove_folder
 from tfdock.host.locks import held
 from tfdock.host.supervise import Stop
-from tfdock.inspect.cache_layers import Layers, Shelf
 from tfdock.oci import http
 from tfdock.plan.trust_domain import RELEASE, in_domains
 from tfdock.types import Digest
@@ -59,7 +59,7 @@ class Exchange:
                 packs = work.prepared(layers)
                 if not packs:
                     return work.results(), before
-                digest = self.stored.publish(cache_push.changed(layers, packs), before)
+                digest = self.stored.publish(push_plan.changed(layers, packs), before)
                 if digest:
                     return work.results(), digest
                 self.say("somebody else has pushed at the same moment: both are put together")

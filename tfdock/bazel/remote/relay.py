@@ -130,7 +130,7 @@ Serve = Callable[[Line, Reader, Writer], Awaitable[None]]
 @contextmanager
 def running(lines: dict[str, Line], folder: Path) -> Iterator[None]:
     """Relay while the context lasts: `<folder>/<name>` is the socket of each line."""
-    from tfdock.do.remote import relay_grpc, relay_http
+    from tfdock.bazel.remote import relay_grpc, relay_http
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="tfdock-relay", daemon=True)

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.do.cache import DiskCache, checked_message
-from tfdock.do.cache.layers import StoredCache
-from tfdock.do.cache.sending import Say, megabytes
+from tfdock.bazel.cache import action_cache
+from tfdock.bazel.cache.action_cache import EMPTY
+from tfdock.bazel.cache.cache_folder import DiskCache, checked_message
+from tfdock.bazel.cache.cache_layers import Pack, Shelf
+from tfdock.bazel.cache.cache_push import Say, megabytes
+from tfdock.bazel.cache.packs import Entry
+from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.do.failures import make_folder
 from tfdock.errors import DiskFull, Problem
 from tfdock.host.beneath import Beneath
 from tfdock.host.hardware import free_disk
-from tfdock.inspect import action_cache
-from tfdock.inspect.action_cache import EMPTY
-from tfdock.inspect.cache_layers import Pack, Shelf
-from tfdock.inspect.packs import Entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfdock.inspect import packs
+from tfdock.bazel.cache import packs
 from tfdock.oci.manifest import Descriptor, Malformed, Manifest, canonical, parsed
 
 SCHEMA = "tfdock.cache/1"

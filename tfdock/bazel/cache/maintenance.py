@@ -9,12 +9,11 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfdock.decide import pruning
-from tfdock.do.cache import CacheFolder, DiskCache, Entry, folder_size, folders, opened, size_of
-from tfdock.do.cache.use import clear_work, forget, uses
+from tfdock.bazel.cache import action_cache, cache_pruning
+from tfdock.bazel.cache.action_cache import EMPTY, ActionResult, Malformed
+from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache, Entry, folder_size, folders, opened, size_of
+from tfdock.bazel.cache.cache_usage import clear_work, forget, uses
 from tfdock.host.beneath import is_hollow, open_up, remove_folder
-from tfdock.inspect import action_cache
-from tfdock.inspect.action_cache import EMPTY, ActionResult, Malformed
 from tfdock.resolve.tools import NATIVE
 
 _DEEP = 2
@@ -82,12 +81,12 @@ class Listing:
         assert self.disk.release is not None
         return self.disk.release.message(self.below[digest].name)
 
-    def contents(self) -> pruning.Contents:
+    def contents(self) -> cache_pruning.Contents:
         """The same, to decide with. What cannot be read needs nothing."""
-        return pruning.Contents(
+        return cache_pruning.Contents(
             toolchain=self.disk.key,
             actions={
-                key: pruning.Action(size=entry.size, used=entry.used / 1e9, blobs=self._kept_with(key))
+                key: cache_pruning.Action(size=entry.size, used=entry.used / 1e9, blobs=self._kept_with(key))
                 for key, entry in self.actions.items()
             },
             blobs={digest: entry.size for digest, entry in self.blobs.items()},
@@ -287,7 +286,7 @@ def _removed(disk: DiskCache, entries: Iterable[Entry]) -> int:
 class Pruned:
     """What pruning took, or would take: bytes by what they were, and bytes that are left."""
 
-    disks: tuple[pruning.Pruned, ...]
+    disks: tuple[cache_pruning.Pruned, ...]
     half_written: int
     outputs: tuple[Output, ...]
     downloads: int
@@ -331,7 +330,7 @@ def prune(
     downloads = sum(one.size for one in old)
     gone = sum(entry.size for entry in half) + sum(output.size for output in left_over) + downloads
     others = folder_size(cache.root) - gone
-    decided = pruning.prune(
+    decided = cache_pruning.prune(
         contents := [one.contents() for one in found],
         others=max(0, others - sum(one.size for one in contents)),
         max_size=max_size,
@@ -382,7 +381,7 @@ def _old_downloads(cache: CacheFolder, before: float) -> Iterator[_Download]:
                         yield _Download(part=part, name=name, size=size_of(folder))
 
 
-def _carry_out(found: Listing, decided: pruning.Pruned) -> None:
+def _carry_out(found: Listing, decided: cache_pruning.Pruned) -> None:
     # Actions first: a blob without its action is waste, an action without its blob is a broken promise.
     _removed(found.disk, (found.actions[key] for key in decided.actions))
     _removed(found.disk, (found.blobs[digest] for digest in decided.blobs))

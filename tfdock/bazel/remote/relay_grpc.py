@@ -17,8 +17,8 @@ import h2.events
 import h2.exceptions
 import hpack
 
-from tfdock.do.remote import relay
-from tfdock.do.remote.relay import Line, Reader, Writer, closed
+from tfdock.bazel.remote import relay
+from tfdock.bazel.remote.relay import Line, Reader, Writer, closed
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _PING, _WINDOW, _CONTINUATION = 0, 1, 6, 8, 9

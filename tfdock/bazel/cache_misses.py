@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tfdock.inspect.bazel_spawns import Spawn, Spawns, short_hash
+from tfdock.bazel.execution_log import Spawn, Spawns, short_hash
 
 INPUTS_SCHEMA = "tfdock.inputs/1"
 _NAMED = 3

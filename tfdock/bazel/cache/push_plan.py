@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tfdock.inspect.action_cache import EMPTY
-from tfdock.inspect.cache_layers import Layers, Pack, Shelf
-from tfdock.inspect.packs import PACK_ENTRIES, PACK_SIZE, Contents, Entry, in_order
+from tfdock.bazel.cache.action_cache import EMPTY
+from tfdock.bazel.cache.cache_layers import Layers, Pack, Shelf
+from tfdock.bazel.cache.packs import PACK_ENTRIES, PACK_SIZE, Contents, Entry, in_order
 from tfdock.types import Digest
 
 STALE = 20

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tfdock.inspect.bazel_events import Step
+from tfdock.bazel.build_events import Step
 
 How = Literal["executed", "cached", "own"]
 """How an action came to its end: a process ran; a cache had it; Bazel did it by itself, such as writing a file."""

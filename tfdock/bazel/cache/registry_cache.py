@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from tfdock.bazel.cache import packs
+from tfdock.bazel.cache.cache_layers import CONFIG_TYPE, MOST_CONFIG, Layers, Pack, is_cache
+from tfdock.bazel.cache.packs import CONTENTS_TYPE, PACK_TYPE, Contents, Entry
 from tfdock.errors import Problem, ProfileError, VerificationFailed
-from tfdock.inspect import packs
-from tfdock.inspect.cache_layers import CONFIG_TYPE, MOST_CONFIG, Layers, Pack, is_cache
-from tfdock.inspect.packs import CONTENTS_TYPE, PACK_TYPE, Contents, Entry
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor, Malformed, Manifest
 from tfdock.oci.repository import Repository

@@ -1,0 +1,7 @@
+"""Bazel: its output, build events, trace profile and execution log, read; its caches kept; its remotes relayed.
+
+In: text and files that Bazel wrote. Out: progress, figures, causes of cache misses. `cache` has the caches on this
+machine and in a registry, `remote` the endpoints past this machine.
+
+Modules of this folder are pure. Imports: `host`, `plan`, `oci`.
+"""

@@ -1,0 +1,307 @@
+"""A remote cache or executor in a build: asked for at its start, reached through the relay, told of in the record."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfdock import events
+from tfdock.bazel.remote import relay
+from tfdock.do.failures import make_folder
+from tfdock.errors import EngineError, NetworkError, Problem, TfdockError
+from tfdock.host.settings import Settings
+from tfdock.knowledge import loader
+from tfdock.types import Endpoint, Remote
+
+VARIABLE = "TFDOCK_REMOTE_HEADER"
+"""Credentials: lines `Name: value`, for the endpoints that this machine's settings name and no others."""
+TIMEOUT = 10.0
+_LONGEST = 30.0
+"""Seconds after which a question that is still being answered counts as not answered."""
+_HELPER_TIMEOUT = 30.0
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
+_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+"""sha256 of no bytes: a name of an action that no cache knows."""
+_DENIED = (401, 403)
+
+Headers = tuple[tuple[str, str], ...]
+
+
+# --- credentials --------------------------------------------------------------------------------------------------
+
+
+def lines_for(remote: Remote, settings: Settings) -> dict[str, relay.Line]:
+    """Role -> the line to its endpoint, with credentials; raises TfdockError where they cannot be had."""
+    return {
+        role: relay.Line(
+            endpoint,
+            _credentials(role, endpoint, settings),
+            upload=remote.upload,
+            executes=role == "executor",
+        )
+        for role, endpoint in remote.endpoints
+    }
+
+
+def _credentials(role: str, endpoint: Endpoint, settings: Settings) -> Headers:
+    """The environment's, but only for an endpoint of this machine's own settings: a profile may be a stranger's, and
+    name a server that collects credentials. A helper program is asked whatever the endpoint: it decides."""
+    found: dict[str, tuple[str, str]] = {}
+    if endpoint in (settings.remote.cache, settings.remote.executor):
+        for line in os.environ.get(VARIABLE, "").splitlines():
+            name, colon, value = line.partition(":")
+            _keep(found, name.strip(), value.strip() if colon else "\n", f"the variable {VARIABLE}")
+    if settings.remote_credential_helper:
+        for name, values in _helped(role, endpoint, settings.remote_credential_helper).items():
+            for value in values if isinstance(values, list) else [values]:
+                _keep(found, name, value, settings.remote_credential_helper)
+    return tuple(found.values())
+
+
+def _keep(found: dict[str, tuple[str, str]], name: object, value: object, where: str) -> None:
+    """Keep a header that can be sent. Neither its name nor its value is told where it cannot: both may be secret."""
+    good = isinstance(name, str) and isinstance(value, str) and _HEADER.fullmatch(name)
+    if not good or not (str(value).isascii() and str(value).isprintable()):
+        raise _problem(
+            "remote-credentials",
+            f"{where} gives something else than headers",
+            f"lines `Name: value` in {VARIABLE}; from a helper, the answer of Bazel's credential helper protocol",
+        )
+    found[str(name).lower()] = (str(name), str(value))
+
+
+def _helped(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, Any]:
+    """What a credential helper answers, by Bazel's protocol: `get`, {"uri"} -> {"headers": {name: [value]}}."""
+    scheme = "https" if endpoint.tls else "http"
+    question = json.dumps({"uri": f"{scheme}://{endpoint.authority}{endpoint.path}"})
+    program = str(Path(helper).expanduser())
+    try:
+        done = subprocess.run(
+            [program, "get"], input=question.encode(), capture_output=True, timeout=_HELPER_TIMEOUT, check=True
+        )
+        headers = json.loads(done.stdout).get("headers", {})
+        if isinstance(headers, dict):
+            return headers
+        how = "answers something else than the protocol says"
+    except subprocess.CalledProcessError as error:
+        how = f"ended with exit status {error.returncode}"
+    except subprocess.TimeoutExpired:
+        how = f"did not end in {_HELPER_TIMEOUT:.0f} s"
+    except OSError as error:
+        how = f"cannot be run: {error.strerror}"
+    except (ValueError, AttributeError):
+        how = "answers something else than the protocol says"
+    # `from None`: the errors hold what the helper printed, which may be secret.
+    raise _problem(
+        "remote-credentials",
+        f"the credential helper {helper} for the remote {role} {how}",
+        f'ask it yourself: `{helper} get`, with {{"uri": …}} on its standard input',
+    ) from None
+
+
+# --- at the start -------------------------------------------------------------------------------------------------
+
+
+def check(remote: Remote, settings: Settings) -> None:
+    """Raise NetworkError where an endpoint cannot be used: before the work, not in the middle of it."""
+    for role, line in lines_for(remote, settings).items():
+        try:
+            _ask_http(line) if line.endpoint.http else _ask_grpc(line, remote.instance)
+        except _Refused as refused:
+            raise _problem(
+                "remote-denied",
+                f"the remote {role} {line.endpoint} does not take the credentials: {refused}"
+                if line.headers
+                else f"the remote {role} {line.endpoint} wants credentials: {refused}",
+                f"give {VARIABLE}='Authorization: …' with {_variable(role)}, or set `remote_credential_helper`",
+            ) from None
+        except _Strange as strange:
+            raise _problem(
+                "remote-unusable",
+                f"the remote {role} {line.endpoint} answers, but not as one: {strange}",
+                "check its address, path and instance name",
+            ) from None
+        except ssl.SSLCertVerificationError as error:
+            raise _problem(
+                "remote-untrusted",
+                f"the remote {role} {line.endpoint} cannot be trusted: {relay.reason(error)}",
+                "give its authority's certificates with SSL_CERT_FILE, or add them to this machine's",
+            ) from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            told = _reason(line, error)
+            raise _problem(
+                "remote-unreachable",
+                f"the remote {role} {line.endpoint} cannot be reached: {told}",
+                f"start it, correct the address, or build without it (leave out {_variable(role)}, or `cache:`)",
+            ) from None
+
+
+def far(remote: Remote) -> TfdockError:
+    """The error for an engine on another machine: there is no socket between its containers and this process."""
+    return EngineError(
+        Problem(
+            code="remote-engine-far",
+            message=f"the engine runs on another machine: from there nothing leads to the {_named(remote)}",
+            fix="run tfdock on the engine's machine, or build without "
+            + " and ".join(_variable(role) for role, _ in remote.endpoints),
+        )
+    )
+
+
+def _named(remote: Remote) -> str:
+    return " and the ".join(f"remote {role}" for role, _ in remote.endpoints)
+
+
+def _variable(role: str) -> str:
+    return f"TFDOCK_REMOTE_{role.upper()}"
+
+
+class _Refused(Exception):
+    """The endpoint wants credentials, or others."""
+
+
+class _Strange(Exception):
+    """The endpoint is not what it should be."""
+
+
+def _reason(line: relay.Line, error: Exception) -> str:
+    if isinstance(error, UnicodeError):  # of IDNA, from whatever looks the name up
+        return "its name cannot be one"
+    if isinstance(error, OSError):
+        return relay.reason(error)
+    return f"what it speaks is not HTTP{'' if line.endpoint.http else '/2'}"
+
+
+@contextmanager
+def _connected(endpoint: Endpoint) -> Iterator[socket.socket]:
+    """A connection, which breaks when `_LONGEST` is over: a server may say little, and never be silent."""
+    with socket.create_connection((endpoint.host.strip("[]"), endpoint.port), TIMEOUT) as plain:
+        same = plain.dup()  # wrapping takes the other one away
+        timer = threading.Timer(_LONGEST, _break, (same,))
+        timer.daemon = True
+        timer.start()
+        try:
+            context = relay.tls(endpoint)
+            host = endpoint.host.strip("[]")
+            with context.wrap_socket(plain, server_hostname=host) if context else plain as connection:
+                yield connection
+        finally:
+            timer.cancel()
+            same.close()
+
+
+def _break(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _ask_http(line: relay.Line) -> None:
+    """Ask an HTTP cache for an action that it does not know."""
+    connection = http.client.HTTPConnection(line.endpoint.host, line.endpoint.port, timeout=TIMEOUT)
+    with _connected(line.endpoint) as connection.sock, closing(connection):
+        headers = {"host": line.endpoint.authority, **dict(line.headers)}
+        connection.request("GET", f"{line.endpoint.path}/ac/{_NOTHING}", headers=headers)
+        answer = connection.getresponse()
+    if answer.status in _DENIED:
+        raise _Refused(f"HTTP status {answer.status}")
+    if answer.status not in (200, 204, 404):
+        raise _Strange(f"HTTP status {answer.status}")
+
+
+def _ask_grpc(line: relay.Line, instance: str) -> None:
+    """Ask an endpoint that speaks gRPC what it can do."""
+    from tfdock.bazel.remote import relay_grpc
+
+    with _connected(line.endpoint) as connection:
+        if isinstance(connection, ssl.SSLSocket) and connection.selected_alpn_protocol() != "h2":
+            raise _Strange("it does not offer HTTP/2")
+        connection.settimeout(TIMEOUT)
+        status, message = relay_grpc.capabilities(
+            line, instance, connection.sendall, lambda: connection.recv(1 << 16)
+        )
+    if status in ("7", "16"):
+        raise _Refused(f"gRPC status {status}")
+    # UNIMPLEMENTED: some caches have nothing but the cache.
+    if status not in ("0", "12"):
+        # What a server says may repeat what it was sent, so that it is not shown where that was a secret.
+        raise _Strange(f"gRPC status {status} {'' if line.headers else message}".strip()[:200])
+
+
+def _problem(code: str, message: str, fix: str) -> TfdockError:
+    return NetworkError(Problem(code=code, message=message, fix=fix))
+
+
+# --- while it compiles --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Link:
+    """What the compile phase has of its endpoints. As the tap of a step it tells, once, when one is lost."""
+
+    lines: dict[str, relay.Line]
+    listen: events.Listener
+    _told: frozenset[str] = frozenset()
+
+    def feed(self, data: bytes) -> None:  # noqa: ARG002 - only that it comes counts
+        """Take some output, as it comes."""
+        self.tell()
+
+    def told(self, line: str) -> str:
+        """What is shown of a line: all of it."""
+        return line
+
+    def tell(self) -> None:
+        """Say what has become of the endpoints, once each."""
+        for role, line in self.lines.items():
+            text = self._lost(role, line)
+            if text and role not in self._told:
+                self._told |= {role}
+                self.listen(events.Notice(text=text))
+
+    def _lost(self, role: str, line: relay.Line) -> str:
+        if line.lost:
+            return f"warning: the remote {role} {line.endpoint} is gone ({line.lost}); the build goes on without it"
+        if line.no_uploads:
+            return f"warning: the remote {role} {line.endpoint} takes no uploads; the build only reads from it"
+        if line.trouble:
+            return f"warning: the remote {role} {line.endpoint} answers {line.trouble}; that is made here instead"
+        return ""
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """For the record: what went over each line; no credentials, no path, no name but the host's."""
+        return {
+            role: {
+                "endpoint": str(line.endpoint),
+                "hits": line.hits,
+                "sent": line.sent,
+                "received": line.received,
+                "lost": line.lost,
+            }
+            for role, line in self.lines.items()
+        }
+
+
+@contextmanager
+def linked(remote: Remote, settings: Settings, folder: Path, listen: events.Listener) -> Iterator[Link]:
+    """Relay to the endpoints while the context lasts, from sockets in a folder that the container only reads."""
+    link = Link(lines_for(remote, settings), listen)
+    if not link.lines:
+        yield link
+        return
+    make_folder(folder)
+    (folder / "forward.py").write_text(loader.templates()["run/forward.py"])
+    with relay.running(link.lines, folder):
+        yield link
+    link.tell()
