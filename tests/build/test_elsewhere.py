@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.engine.carrier import CACHE_LABEL
 from tfdock.engine.protocol import RUN_LABEL
+from tfdock.run.carrier import CACHE_LABEL
 
 from .conftest import Workshop
 from .elsewhere import Gate, make_certificates

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tfdock import events
-from tfdock.do.room import Room
 from tfdock.do.several import Ledger, side_by_side
 from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec
@@ -20,6 +19,7 @@ from tfdock.errors import BuildFailed, DiskFull, OutOfMemory, TimeLimit
 from tfdock.host.supervise import Limit
 from tfdock.plan.resources import usable
 from tfdock.plan.schedule import Share
+from tfdock.run.disk_space import Room
 from tfdock.types import Machine
 
 from .harness import Tfdock, write_profile
@@ -136,7 +136,8 @@ def test_the_commands_own_time_limit_wins_and_says_how_far_the_build_came(tmp_pa
 def test_a_disk_that_is_nearly_full_stops_the_build_before_it_is(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [50 * GIB]
     monkeypatch.setattr(
-        "tfdock.do.room.shutil.disk_usage", lambda path: (100 * GIB, 0, free[0] if "cache" in str(path) else 99 * GIB)
+        "tfdock.run.disk_space.shutil.disk_usage",
+        lambda path: (100 * GIB, 0, free[0] if "cache" in str(path) else 99 * GIB),
     )
 
     def fill(_: ContainerSpec) -> FakeRun:

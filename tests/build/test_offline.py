@@ -17,13 +17,13 @@ from tfdock.do.offline import prepare
 from tfdock.do.offline.bundle import opened
 from tfdock.do.offline.fetch import Bundler, warm
 from tfdock.do.offline.packing import Made
-from tfdock.do.steps import Steps
 from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import Incompatible, Interrupted, ProfileError, TfdockError, VerificationFailed
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.plan.prepare import Preparer
+from tfdock.run.phases import Steps
 from tfdock.types import Machine
 
 from .conftest import Workshop

@@ -19,9 +19,7 @@ from typing import Any
 import pytest
 
 from tfdock import events
-from tfdock.do import journal
 from tfdock.do.build import Builder, BuildResult
-from tfdock.do.results import from_archive
 from tfdock.engine.fake_engine import FakeBuild, FakeEngine, FakeRun
 from tfdock.engine.protocol import IMAGE_LABEL, TOOLCHAIN_LABEL, ContainerSpec, EngineInfo, ImageBuild, ImageInfo
 from tfdock.errors import (
@@ -45,6 +43,8 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.prepare import Preparer
+from tfdock.run import journal
+from tfdock.run.results import from_archive
 from tfdock.types import Expected, Machine
 
 from .harness import KNOWLEDGE, write_profile

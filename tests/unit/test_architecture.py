@@ -258,20 +258,20 @@ def test_the_scan_finds_what_it_is_for() -> None:
 # What opens folders that others can write to: it collects results, or reads Bazel's caches or a repository.
 OPENERS = (
     "host/beneath.py",
-    "do/results.py",
-    "do/cache/",
+    "run/results.py",
+    "bazel/cache/",
     "host/project_files.py",
     "plan/local_source.py",
     "do/pipelines.py",
     "do/matrix_history.py",
 )
 # What looks at the sources of mounts: it creates containers, or is an engine.
-CARRIERS = {"do/engine/carrier.py", "engine/containers.py", "engine/fake_engine.py", "do/results.py"}
+CARRIERS = {"run/carrier.py", "engine/containers.py", "engine/fake_engine.py", "run/results.py"}
 # What creates containers: `build/image.py` creates one without mounts.
-CREATORS = {"do/engine/carrier.py", "do/build/image.py"}
+CREATORS = {"run/carrier.py", "do/build/image.py"}
 # What names the folders above those of containers.
 ABOVE = {
-    "bazel/cache/cache_folder.py", "do/results.py", "do/workspace.py", "do/wheelhouse/leftovers.py", 
+    "bazel/cache/cache_folder.py", "run/results.py", "do/workspace.py", "do/wheelhouse/leftovers.py",
     "do/verify/bench.py",
 }  # fmt: skip
 CHILDREN = {"output", "staging"}
@@ -284,7 +284,7 @@ def called(node: ast.Call) -> str:
 
 
 def second_ways(module: str, tree: ast.AST) -> Iterator[str]:
-    """Every place where a module takes the path of a container's folder, or opens one, past `do/results.py`."""
+    """Every place where a module takes the path of a container's folder, or opens one, past `run/results.py`."""
     above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):

@@ -29,13 +29,13 @@ from tfdock.bazel.cache.cache_push import inventory
 from tfdock.bazel.cache.downloads import removed_downloads
 from tfdock.bazel.cache.maintenance import alone, listing, verified
 from tfdock.bazel.cache.registry_cache import StoredCache
-from tfdock.do import journal
-from tfdock.do.journal import RunEntry
 from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import IMAGE_LABEL, ImageInfo
 from tfdock.errors import EngineError, Locked, Problem, ProfileError
 from tfdock.host import locks, owners
 from tfdock.host.locks import held
+from tfdock.run import journal
+from tfdock.run.journal import RunEntry
 from tfdock.talk.app import app
 from tfdock.talk.commands import cache as command
 from tfdock.types import ImageRef

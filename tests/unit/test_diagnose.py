@@ -23,7 +23,6 @@ from typer.testing import CliRunner, Result
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide.diagnosis import Diagnosis, diagnosis
 from tfdock.do.diagnosing import context_of, of_run
-from tfdock.do.steps import Steps
 from tfdock.engine.fake_engine import FakeEngine
 from tfdock.errors import NetworkError, Problem
 from tfdock.host.supervise import Stop
@@ -33,6 +32,7 @@ from tfdock.inspect.log_lines import BLOCK, NEAR, Block, Log, NotText, bare, unp
 from tfdock.knowledge import loader
 from tfdock.profile.profile import read as read_profile
 from tfdock.resolve.suggestions import said
+from tfdock.run.phases import Steps
 from tfdock.talk import ci_log
 from tfdock.talk.app import app, preparer_for, settings_for
 from tfdock.talk.diagnosis import lines

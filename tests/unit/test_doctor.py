@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.bazel.cache.cache_folder import CacheFolder
-from tfdock.do import doctor, journal
-from tfdock.do.journal import RunEntry
+from tfdock.do import doctor
 from tfdock.do.workspace import Wheelhouse
 from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ImageInfo
@@ -31,6 +30,8 @@ from tfdock.errors import (
 from tfdock.host.settings import Settings
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import Check
+from tfdock.run import journal
+from tfdock.run.journal import RunEntry
 from tfdock.talk.app import app
 from tfdock.talk.commands import doctor as command
 from tfdock.types import BuildId, Host, LocalGpu, Machine, Place

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tfdock.do.failures import Failures
 from tfdock.errors import EngineLost, OutOfMemory
-from tfdock.inspect.killed import COMPILER, HEAP, LINKER, SERVER, killed
 from tfdock.knowledge.tables import Cost
 from tfdock.plan.resources import GIB, Resources
+from tfdock.run.memory_kills import COMPILER, HEAP, LINKER, SERVER, killed
+from tfdock.run.phase_errors import Failures
 
 COST = Cost(memory_per_job_mib=2560, memory_per_link_mib=3072, disk_gib=60)
 GCC = "gcc: fatal error: Killed signal terminated program cc1plus"

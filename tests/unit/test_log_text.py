@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdock.inspect.log_text import LogText
+from tfdock.run.log_text import LogText
 
 
 def written(*pieces: bytes) -> bytes:

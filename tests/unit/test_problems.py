@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tfdock.do.failures import Failures, file_error
 from tfdock.errors import ExitCode, Incompatible, TfdockError
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Cost, KnowledgeBase
 from tfdock.plan.resources import Resources
+from tfdock.run.phase_errors import Failures, file_error
 from tfdock.talk import cli
 from tfdock.talk.app import app
 

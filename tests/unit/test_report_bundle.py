@@ -23,11 +23,11 @@ from typer.testing import CliRunner, Result
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.do import personal
 from tfdock.do.build.publishing import without_places
-from tfdock.do.journal import RunEntry, running
 from tfdock.do.papers import Papers, written
 from tfdock.errors import BuildFailed, Problem
 from tfdock.host.settings import Settings
 from tfdock.plan.prepare import Prepared, Preparer
+from tfdock.run.journal import RunEntry, running
 from tfdock.talk.app import app
 from tfdock.types import Machine
 

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import pytest
 
-from tfdock.do import results
-from tfdock.do.engine.carrier import Carrier
-from tfdock.do.results import from_archive, from_folder
 from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import EngineError, TfdockError
+from tfdock.run import results
+from tfdock.run.carrier import Carrier
+from tfdock.run.results import from_archive, from_folder
 from tfdock.types import Expected, Mount
 
 IMAGE = "registry.example/base:1"

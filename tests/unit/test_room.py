@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do import failures
-from tfdock.do.failures import file_error
-from tfdock.do.room import Room, folder_sizes
+from tfdock.run import phase_errors
+from tfdock.run.disk_space import Room, folder_sizes
+from tfdock.run.phase_errors import file_error
 
 GIB = 1 << 30
 
@@ -62,5 +62,5 @@ def test_a_link_to_nowhere_and_a_folder_that_is_not_there_are_no_error(tmp_path:
 def test_a_full_disk_is_told_where_nobody_can_say_how_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     assert f"the cache ({tmp_path}) has " in file_error(full, {"the cache": tmp_path}).problems[0].message
-    monkeypatch.setattr(failures, "free_disk", lambda _: None)
+    monkeypatch.setattr(phase_errors, "free_disk", lambda _: None)
     assert file_error(full, {"the cache": tmp_path}).problems[0].message == "a disk ran full"

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.bazel.cache.cache_folder import CacheFolder, check_writable
-from tfdock.do import journal, tidying
-from tfdock.do.steps import ready
+from tfdock.do import tidying
 from tfdock.do.wheelhouse.leftovers import half_written
 from tfdock.do.workspace import Wheelhouse
 from tfdock.engine.fake_engine import FakeEngine
@@ -25,6 +24,8 @@ from tfdock.errors import BuildFailed, EngineLost, Problem, ProfileError
 from tfdock.host.beneath import remove_folder
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
+from tfdock.run import journal
+from tfdock.run.phases import ready
 from tfdock.types import BuildId
 
 USER = 1234

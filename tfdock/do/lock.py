@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdock.do import registry
-from tfdock.do.failures import file_error
 from tfdock.do.workspace import write_atomically
 from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError, one_of
 from tfdock.host.project_files import MOST_LOCK, Project
@@ -28,6 +27,7 @@ from tfdock.plan.prepare import Prepared, Preparer, find_profile, placed
 from tfdock.profile import endpoint
 from tfdock.profile import profile as profiles
 from tfdock.resolve.resolution import Resolution
+from tfdock.run.phase_errors import file_error
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder

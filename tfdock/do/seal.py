@@ -6,10 +6,10 @@ from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from tfdock.do.results import RunFolders
 from tfdock.do.workspace import WheelFile, file_sha256
 from tfdock.errors import BuildFailed, Problem, WheelRefused
 from tfdock.plan.build_plan import EPOCH, BuildPlan
+from tfdock.run.results import RunFolders
 from tfdock.wheel import wheel as wheels
 
 

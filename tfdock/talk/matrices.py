@@ -52,7 +52,7 @@ class Choice:
     def begin(self) -> None:
         """See that the report can be written, before hours of work."""
         if self.report is not None:
-            from tfdock.do.failures import make_folder
+            from tfdock.run.phase_errors import make_folder
 
             make_folder(self.report)
 

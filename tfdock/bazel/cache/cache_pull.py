@@ -15,10 +15,10 @@ from tfdock.bazel.cache.cache_layers import Pack, Shelf
 from tfdock.bazel.cache.cache_push import Say, megabytes
 from tfdock.bazel.cache.packs import Entry
 from tfdock.bazel.cache.registry_cache import StoredCache
-from tfdock.do.failures import make_folder
 from tfdock.errors import DiskFull, Problem
 from tfdock.host.beneath import Beneath
 from tfdock.host.hardware import free_disk
+from tfdock.run.phase_errors import make_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

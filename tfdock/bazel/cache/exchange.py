@@ -20,13 +20,13 @@ from tfdock.bazel.cache.cache_layers import Layers, Shelf
 from tfdock.bazel.cache.cache_pull import Pulled, Taking
 from tfdock.bazel.cache.cache_push import Inventory, Pushed, Say, Sending, inventory
 from tfdock.bazel.cache.registry_cache import StoredCache
-from tfdock.do.failures import file_error
 from tfdock.errors import Locked, NetworkError, Problem
 from tfdock.host.beneath import remove_folder
 from tfdock.host.locks import held
 from tfdock.host.supervise import Stop
 from tfdock.oci import http
 from tfdock.plan.trust_domain import RELEASE, in_domains
+from tfdock.run.phase_errors import file_error
 from tfdock.types import Digest
 
 _TRIES = 8

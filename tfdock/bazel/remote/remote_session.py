@@ -18,10 +18,10 @@ from typing import Any
 
 from tfdock import events
 from tfdock.bazel.remote import relay
-from tfdock.do.failures import make_folder
 from tfdock.errors import EngineError, NetworkError, Problem, TfdockError
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
+from tfdock.run.phase_errors import make_folder
 from tfdock.types import Endpoint, Remote
 
 VARIABLE = "TFDOCK_REMOTE_HEADER"

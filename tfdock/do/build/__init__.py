@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from tfdock import events
 from tfdock.bazel.cache.cache_folder import CacheFolder
-from tfdock.do import journal
 from tfdock.do.build import compiling, image, publishing
 from tfdock.do.build.run import Run
-from tfdock.do.failures import file_error, gib, make_folder
-from tfdock.do.results import RunFolders
-from tfdock.do.room import Room
-from tfdock.do.steps import Steps, ready
 from tfdock.do.workspace import Wheelhouse, make_private
 from tfdock.engine.protocol import Engine, EngineInfo
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
@@ -29,6 +24,11 @@ from tfdock.plan.build_plan import BuildPlan, with_resources
 from tfdock.plan.estimate import expectation
 from tfdock.plan.lock_file import LockFile, Pin
 from tfdock.plan.resources import Resources, size
+from tfdock.run import journal
+from tfdock.run.disk_space import Room
+from tfdock.run.phase_errors import file_error, gib, make_folder
+from tfdock.run.phases import Steps, ready
+from tfdock.run.results import RunFolders
 from tfdock.types import Machine
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tfdock.bazel.cache.cache_folder import check_writable
-from tfdock.do import journal
 from tfdock.do.build import overlay
 from tfdock.do.build.run import Run
 from tfdock.engine.protocol import (
@@ -28,6 +27,7 @@ from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import described_toolchain, toolchain_key
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.trust_domain import as_json as trust_json
+from tfdock.run import journal
 
 if TYPE_CHECKING:
     from tfdock.do.offline import Given

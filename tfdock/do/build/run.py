@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfdock import events
-from tfdock.do.failures import Failures
-from tfdock.do.results import RunFolders, make_sources
-from tfdock.do.steps import Steps
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Interrupted, NetworkError, Problem, TfdockError
 from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACHE, SOURCE, STAGING, BuildPlan, Phase
 from tfdock.plan.estimate import Expectation
 from tfdock.plan.lock_file import LockFile, Pin
+from tfdock.run.phase_errors import Failures
+from tfdock.run.phases import Steps
+from tfdock.run.results import RunFolders, make_sources
 from tfdock.types import Expected, Mount
 
 if TYPE_CHECKING:

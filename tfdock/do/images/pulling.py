@@ -18,7 +18,6 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.do.failures import file_error, gib, make_folder
 from tfdock.do.images.ahead import Ahead
 from tfdock.do.images.stored import StoredImage, malformed
 from tfdock.do.workspace import PULLED, WheelFile, Wheelhouse, file_sha256
@@ -28,6 +27,7 @@ from tfdock.inspect.wheel_image import frame
 from tfdock.inspect.wheel_image_read import FoundBuild, FoundWheel, wheel_bytes
 from tfdock.oci.manifest import Malformed
 from tfdock.plan.trust_domain import recorded
+from tfdock.run.phase_errors import file_error, gib, make_folder
 from tfdock.types import BuildId
 from tfdock.wheel.defects import WheelError
 from tfdock.wheel.wheel import WheelFacts, read_wheel

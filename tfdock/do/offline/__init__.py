@@ -13,9 +13,7 @@ from pathlib import Path
 
 from tfdock import __version__
 from tfdock.bazel.cache.cache_folder import opened as opened_part
-from tfdock.do.failures import make_folder
 from tfdock.do.offline.bundle import Bundle, opened
-from tfdock.do.steps import Steps
 from tfdock.do.verify.lab import dependencies
 from tfdock.engine.engine_archives import image_names
 from tfdock.engine.protocol import Cancel, Engine
@@ -30,6 +28,8 @@ from tfdock.plan.lock_file import LockFile
 from tfdock.plan.prepare import Prepared, Preparer, Written
 from tfdock.plan.trust_domain import of_bundle
 from tfdock.resolve.question import LocalSource
+from tfdock.run.phase_errors import make_folder
+from tfdock.run.phases import Steps
 
 _GIB = 1 << 30
 

@@ -17,13 +17,9 @@ from packaging.requirements import InvalidRequirement
 
 from tfdock import events
 from tfdock.decide.trial import is_known_runtime, limits_for, limits_of
-from tfdock.do import journal, papers
-from tfdock.do.failures import file_error
+from tfdock.do import papers
 from tfdock.do.lock import gathered, prepare_locked
 from tfdock.do.offline.packing import NAME, REPOSITORY, Made, Pack, Packed, Work
-from tfdock.do.results import RunFolders
-from tfdock.do.room import Room
-from tfdock.do.steps import Steps
 from tfdock.do.verify.bench import Bench
 from tfdock.do.verify.lab import fetched_dependencies, requirements
 from tfdock.engine.protocol import ContainerSpec
@@ -34,6 +30,11 @@ from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
 from tfdock.plan.lock_file import LockFile
 from tfdock.plan.prepare import Prepared, Preparer, Written
+from tfdock.run import journal
+from tfdock.run.disk_space import Room
+from tfdock.run.phase_errors import file_error
+from tfdock.run.phases import Steps
+from tfdock.run.results import RunFolders
 from tfdock.types import Expected
 from tfdock.wheel.wheel_file import inspected
 

@@ -12,8 +12,6 @@ from typing import BinaryIO
 from tfdock import __version__, events
 from tfdock.do.build.run import came_back
 from tfdock.do.offline.bundle import Writer, file_chunks
-from tfdock.do.results import from_folder
-from tfdock.do.steps import Steps
 from tfdock.do.workspace import file_sha256
 from tfdock.engine.protocol import Cancel, ImageInfo, Output
 from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockError
@@ -22,6 +20,8 @@ from tfdock.inspect import bundle
 from tfdock.inspect.bundle import Build, Image, Index, Runtime, Texts, Wheels
 from tfdock.plan.build_plan import DOWNLOADS
 from tfdock.plan.prepare import Prepared, Written
+from tfdock.run.phases import Steps
+from tfdock.run.results import from_folder
 from tfdock.types import BuildId
 
 REPOSITORY = "repository"

@@ -9,11 +9,6 @@ from pathlib import Path
 
 from tfdock import events
 from tfdock.bazel.cache.cache_folder import CacheFolder
-from tfdock.do import journal
-from tfdock.do.failures import file_error, make_folder
-from tfdock.do.results import RunFolders
-from tfdock.do.room import Room
-from tfdock.do.steps import Steps, ready
 from tfdock.engine.protocol import Engine, EngineInfo
 from tfdock.errors import (
     Problem,
@@ -24,6 +19,11 @@ from tfdock.host.hardware import engine_data
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.resolve.resolution import Resolution
+from tfdock.run import journal
+from tfdock.run.disk_space import Room
+from tfdock.run.phase_errors import file_error, make_folder
+from tfdock.run.phases import Steps, ready
+from tfdock.run.results import RunFolders
 from tfdock.types import BuildId
 
 MIB, GIB = 1 << 20, 1 << 30

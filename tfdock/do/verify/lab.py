@@ -12,9 +12,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from tfdock.bazel import output
-from tfdock.do.failures import make_folder
-from tfdock.do.results import ContainerFolder
-from tfdock.do.steps import Tap
 from tfdock.do.verify.bench import Bench, Impossible, impossible, unfit
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ContainerState, ImageInfo
 from tfdock.errors import (
@@ -27,6 +24,9 @@ from tfdock.errors import (
 from tfdock.host.hardware import free_disk
 from tfdock.host.logins import logins
 from tfdock.host.settings import Settings
+from tfdock.run.phase_errors import make_folder
+from tfdock.run.phases import Tap
+from tfdock.run.results import ContainerFolder
 from tfdock.types import Expected, Mount
 
 HERE = "/tfdock"

@@ -19,11 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfdock.do.failures import FULL
 from tfdock.do.workspace import Wheelhouse, write_atomically
 from tfdock.errors import Problem, ProfileError
 from tfdock.inspect.build_record import WHEEL
 from tfdock.inspect.simple_index import METADATA_SUFFIX, Listed, is_ours, listed, project_page, root_page
+from tfdock.run.phase_errors import FULL
 from tfdock.wheel.defects import FIXES, WheelError
 from tfdock.wheel.wheel import facts_of
 from tfdock.wheel.zip_archive import open_archive

@@ -11,12 +11,12 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdock.do import journal
 from tfdock.do.wheelhouse.catalogue import Held, Recorded, records
 from tfdock.do.workspace import PULLED, Wheelhouse, kept_files
 from tfdock.errors import Locked
 from tfdock.host.beneath import Found, walk
 from tfdock.inspect.simple_index import METADATA_SUFFIX
+from tfdock.run import journal
 from tfdock.types import BuildId
 
 _ABANDONED = 86400.0

@@ -13,8 +13,6 @@ from itertools import count
 from pathlib import Path
 
 from tfdock.decide.holdings import Chosen, Rules, Stock, choose
-from tfdock.do import journal
-from tfdock.do.failures import FULL
 from tfdock.do.wheelhouse.catalogue import Held, Recorded, held
 from tfdock.do.wheelhouse.index import WheelIndex, signature
 from tfdock.do.wheelhouse.leftovers import (
@@ -28,6 +26,8 @@ from tfdock.do.wheelhouse.leftovers import (
 from tfdock.do.workspace import Wheelhouse, file_sha256, make_private
 from tfdock.errors import Locked
 from tfdock.host.beneath import remove_folder
+from tfdock.run import journal
+from tfdock.run.phase_errors import FULL
 from tfdock.types import BuildId
 
 

@@ -114,7 +114,7 @@ def _toolchain(found: Listing) -> dict[str, Any]:
 
 
 def _outputs(settings: Settings, outputs: list[Output]) -> list[dict[str, Any]]:
-    from tfdock.do.journal import living
+    from tfdock.run.journal import living
 
     alive = living(settings.state_dir) if outputs else set()
     return [

@@ -178,10 +178,10 @@ def _chosen(
 ) -> Iterator[tuple[Choosing, Shipment, Stop]]:
     """The builds, their wheels held open, and the images of them."""
     from tfdock.decide.image_push import shipment
-    from tfdock.do.failures import file_error
     from tfdock.do.images.choosing import Choosing
     from tfdock.do.workspace import Wheelhouse as House
     from tfdock.host.supervise import until_stopped
+    from tfdock.run.phase_errors import file_error
 
     house = House(settings.wheelhouse.absolute())
     try:

@@ -102,11 +102,11 @@ def runtime(
 
 
 def _made(settings: Settings, name: str, wish: Callable[[ImageBuild], Wish], *, allow_untested: bool) -> Made:
-    from tfdock.do.failures import file_error
     from tfdock.do.images import runtime as images
     from tfdock.do.images.choosing import Choosing
     from tfdock.do.verify.bench import bench_for
     from tfdock.do.workspace import Wheelhouse as House
+    from tfdock.run.phase_errors import file_error
 
     house = House(settings.wheelhouse.absolute())
     preparer = preparer_for(settings, allow_untested=allow_untested)

@@ -39,8 +39,8 @@ _DAY = 86400
 @contextmanager
 def _opened(settings: Settings) -> Iterator[workspace.Wheelhouse]:
     """The wheelhouse, which must be there; what goes wrong with its files is told as such."""
-    from tfdock.do.failures import file_error
     from tfdock.do.workspace import Wheelhouse
+    from tfdock.run.phase_errors import file_error
 
     root = settings.wheelhouse.absolute()
     if not root.is_dir():

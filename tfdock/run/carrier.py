@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from tfdock.do import results
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Problem
 from tfdock.plan.build_plan import EPOCH
+from tfdock.run import results
 from tfdock.types import Mount
 
 CACHE_LABEL = "io.tfdock.cache"

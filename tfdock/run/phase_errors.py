@@ -20,9 +20,9 @@ from tfdock.errors import (
     TfdockError,
 )
 from tfdock.host.hardware import free_disk
-from tfdock.inspect.killed import HEAP, Killed, killed
 from tfdock.knowledge.tables import Cost
 from tfdock.plan.resources import GIB, Resources, more_memory
+from tfdock.run.memory_kills import HEAP, Killed, killed
 
 # Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68

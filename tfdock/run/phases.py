@@ -13,15 +13,15 @@ from typing import BinaryIO, Protocol, TypeVar
 from tfdock import events
 from tfdock.bazel import output as bazel
 from tfdock.bazel.build_events import read_output
-from tfdock.do import journal
-from tfdock.do.engine.carrier import Carrier
-from tfdock.do.room import Room
 from tfdock.engine.protocol import ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo, Output
 from tfdock.errors import EngineLost, Problem, TfdockError, TimeLimit
 from tfdock.host.logins import Without
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Lines, Stop, Stopper, watched
-from tfdock.inspect.log_text import LogText, clean
+from tfdock.run import journal
+from tfdock.run.carrier import Carrier
+from tfdock.run.disk_space import Room
+from tfdock.run.log_text import LogText, clean
 
 _TAIL = 200
 _ERRORS = 50

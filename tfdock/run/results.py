@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
-from tfdock.do.failures import make_folder
 from tfdock.engine.engine_archives import Body
 from tfdock.errors import BuildFailed, EngineError, Problem
 from tfdock.host.beneath import Beneath, NotPlain, TooMany, has_holes, remove_folder
 from tfdock.plan.resources import least_free
+from tfdock.run.phase_errors import make_folder
 from tfdock.types import Expected, Mount
 
 _PIECE = 1 << 20
