@@ -63,12 +63,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where the tes
 
 from build import harness, registries, wheelhouses
 
-from tfdock.do.workspace import file_sha256
-
 # isort: split (a folder `build` at the top, which this script makes, changes whose package the linter takes it for)
 from tfdock.host import settings
 from tfdock.host.beneath import remove_folder
 from tfdock.types import ImageRef
+from tfdock.wheelhouse.store import file_sha256
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

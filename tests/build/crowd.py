@@ -19,16 +19,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the tests' own packages lie
 
 from build.test_orchestration import SOURCE, Desk, leaving, wheel
-from tfdock.decide.holdings import Rules
 from tfdock.do.images.pulling import Pulling
 from tfdock.do.images.stored import stored
-from tfdock.do.wheelhouse import pruning
-from tfdock.do.wheelhouse.index import WheelIndex
-from tfdock.do.workspace import Wheelhouse
 from tfdock.engine.fake_engine import FakeRun
 from tfdock.errors import Locked
 from tfdock.host.settings import Settings
 from tfdock.types import ImageRef
+from tfdock.wheelhouse import wheelhouse_pruning
+from tfdock.wheelhouse.index import WheelIndex
+from tfdock.wheelhouse.retention import Rules
+from tfdock.wheelhouse.store import Wheelhouse
 
 ROLES = ("built", "built", "built", "pulled", "pulled", "pruned", "pruned", "indexed")
 BRANCHES = ("first", "second", "third", "fourth")
@@ -129,7 +129,9 @@ def pull(place: Place, chance: random.Random) -> bool:
 def prune(place: Place, chance: random.Random) -> bool:
     """One rule or another."""
     rules = [Rules(max_size=0), Rules(before=time.time() - 0.2), Rules(max_size=500_000, keep=1), Rules(keep=1)]
-    pruning.prune(place.house, place.settings.state_dir, chance.choice(rules), failed=chance.random() < 0.5)
+    wheelhouse_pruning.prune(
+        place.house, place.settings.state_dir, chance.choice(rules), failed=chance.random() < 0.5
+    )
     return True
 
 

@@ -12,13 +12,13 @@ import pytest
 from tfdock.do import matrix
 from tfdock.do.analyse import Analysis, analysed
 from tfdock.do.build import Builder
-from tfdock.do.workspace import Wheelhouse
 from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec, ImageBuild
 from tfdock.errors import EngineError, EngineUnavailable, NetworkError, Problem, TfdockError
 from tfdock.host.supervise import Limit
 from tfdock.plan.prepare import Preparer
 from tfdock.types import Machine
+from tfdock.wheelhouse.store import Wheelhouse
 
 from .harness import Tfdock
 from .test_orchestration import COMMIT, DIGEST, SOURCE, Desk

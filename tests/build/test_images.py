@@ -31,7 +31,6 @@ from tfdock.do.images import packing
 from tfdock.do.images.choosing import Choosing
 from tfdock.do.images.layers import WheelLayer
 from tfdock.do.images.pushing import Push, Pushed
-from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.host.settings import load
 from tfdock.inspect.wheel_image import ARTIFACT_TYPE, LAYER_TYPE, ImageWheel
@@ -40,6 +39,7 @@ from tfdock.oci.http import TRIES as FEW
 from tfdock.oci.repository import Repository
 from tfdock.oci.upload import CHUNK, TRIES
 from tfdock.types import ImageRef
+from tfdock.wheelhouse.store import Wheelhouse
 
 from .conftest import USER, Finished
 from .harness import Json, Outcome, Tfdock, wait_until

@@ -24,7 +24,6 @@ from tfdock.do.images import pulling
 from tfdock.do.images.finding import Finding, here
 from tfdock.do.images.pulling import Pulled, Pulling, Read
 from tfdock.do.images.stored import stored
-from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import NetworkError, Problem, TfdockError
 from tfdock.inspect.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
 from tfdock.oci import manifest as oci
@@ -35,6 +34,7 @@ from tfdock.plan.trust_domain import IN_RELEASE
 from tfdock.types import ImageRef
 from tfdock.wheel.inspection import inspect_wheel
 from tfdock.wheel.zip_archive import Member, Source, pieces
+from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
 from .harness import Json, Outcome, Tfdock, closed_port, wait_until
 from .registries import Fault, OwnRegistry, Proxy, flipped, sha256

@@ -22,13 +22,14 @@ from tfdock.engine.protocol import Cancel, ImageBuild
 from tfdock.errors import BuildFailed, NetworkError
 from tfdock.host.settings import load
 from tfdock.host.supervise import Stop
-from tfdock.inspect import simple_index, wheel_image
+from tfdock.inspect import wheel_image
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import RuntimeLibrary
 from tfdock.oci.manifest import Descriptor
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext, from_template
 from tfdock.types import ImageRef
+from tfdock.wheelhouse import simple_index
 
 from .conftest import Finished, Workshop
 from .harness import KNOWLEDGE, Json, Outcome, skip_without_pypi, write_profile

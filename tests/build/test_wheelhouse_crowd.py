@@ -23,9 +23,9 @@ import pytest
 from tfdock.decide.image_push import shipment
 from tfdock.do.images.choosing import Choosing
 from tfdock.do.images.pushing import Push
-from tfdock.do.wheelhouse.index import WheelIndex
-from tfdock.do.workspace import Wheelhouse
 from tfdock.wheel.wheel import read_wheel
+from tfdock.wheelhouse.index import WheelIndex
+from tfdock.wheelhouse.store import Wheelhouse
 
 from .crowd import BRANCHES, SECONDS, TAGS, compiling, desk_of
 from .registries import OwnRegistry

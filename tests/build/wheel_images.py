@@ -19,11 +19,11 @@ from wheelhouses import Made
 from tfdock.decide.image_push import shipment
 from tfdock.do.images.choosing import Choosing
 from tfdock.do.images.pushing import Push
-from tfdock.do.workspace import Wheelhouse
 from tfdock.inspect.wheel_image import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, SUMS, archive, frame
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor
 from tfdock.oci.repository import Repository
+from tfdock.wheelhouse.store import Wheelhouse
 
 
 def repository(where: str) -> Repository:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.types import BuildId
+from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
 _NUMBERS = itertools.count()
 

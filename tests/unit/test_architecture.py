@@ -271,7 +271,7 @@ CARRIERS = {"run/carrier.py", "engine/containers.py", "engine/fake_engine.py", "
 CREATORS = {"run/carrier.py", "do/build/image.py"}
 # What names the folders above those of containers.
 ABOVE = {
-    "bazel/cache/cache_folder.py", "run/results.py", "do/workspace.py", "do/wheelhouse/leftovers.py",
+    "bazel/cache/cache_folder.py", "run/results.py", "wheelhouse/store.py", "wheelhouse/orphans.py",
     "do/verify/bench.py",
 }  # fmt: skip
 CHILDREN = {"output", "staging"}

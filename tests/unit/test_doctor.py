@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.do import doctor
-from tfdock.do.workspace import Wheelhouse
 from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.errors import (
@@ -35,6 +34,7 @@ from tfdock.run.journal import RunEntry
 from tfdock.talk.app import app
 from tfdock.talk.commands import doctor as command
 from tfdock.types import BuildId, Host, LocalGpu, Machine, Place
+from tfdock.wheelhouse.store import Wheelhouse
 
 from .desk import GIB, Desk
 

@@ -15,10 +15,10 @@ import pytest
 
 from tfdock.bazel.build_events import read_events
 from tfdock.do.happened import Account, Traces, account, kept_document, kept_profile
-from tfdock.do.workspace import WheelFile, Wheelhouse, kept_files
 from tfdock.plan.local_source import listing_hash, tree_hash, tree_listing
 from tfdock.talk import happened
 from tfdock.types import BuildId
+from tfdock.wheelhouse.store import WheelFile, Wheelhouse, kept_files
 
 FILES = Path(__file__).with_name("bazel")
 ID = BuildId("tf9.9.0-py3.11-cpu-x86_64")

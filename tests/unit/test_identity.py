@@ -22,7 +22,6 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import WheelRefused
 from tfdock.resolve.naming import MAX_NAME, Names
 from tfdock.types import BuildId, Source
@@ -36,6 +35,7 @@ from tfdock.wheel.identity import (
     same_version,
 )
 from tfdock.wheel.wheel import metadata, normalize, read_wheel
+from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
 from .test_wheel import File, documents, pack, record_file, record_of
 

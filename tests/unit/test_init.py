@@ -17,13 +17,13 @@ import yaml
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import workspace
 from tfdock.errors import Incompatible, ProfileError
 from tfdock.host import hardware
 from tfdock.resolve.gpu_support import target_facts
 from tfdock.resolve.starter import Starter, devices_of, starter
 from tfdock.talk.app import app
 from tfdock.types import LocalGpu, Version
+from tfdock.wheelhouse import store
 
 from .desk import Desk
 
@@ -146,7 +146,7 @@ def test_a_profile_that_cannot_be_written_whole_is_not_there(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(workspace, "_sync", full)
+    monkeypatch.setattr(store, "_sync", full)
     assert "[file-error]" in init("x", "--gpu", "cpu").stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -21,7 +21,6 @@ from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.do.matrix import Cells, cells
-from tfdock.do.workspace import WheelFile, Wheelhouse
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host import hardware
 from tfdock.host.settings import load
@@ -31,6 +30,7 @@ from tfdock.profile.profile import Profile
 from tfdock.talk import ci_log, matrix_formats
 from tfdock.talk.app import app
 from tfdock.types import BuildId
+from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
 from . import houses
 from .desk import MACHINE, Desk

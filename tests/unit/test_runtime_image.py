@@ -38,7 +38,7 @@ from tfdock.errors import (
 )
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
-from tfdock.inspect import simple_index, wheel_image
+from tfdock.inspect import wheel_image
 from tfdock.knowledge import loader
 from tfdock.oci.manifest import Descriptor
 from tfdock.types import ImageRef
@@ -46,6 +46,7 @@ from tfdock.wheel import zip_archive
 from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
+from tfdock.wheelhouse import simple_index
 
 from . import golden
 from .small_wheels import NAME, inspection_of, wheel_of

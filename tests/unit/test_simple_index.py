@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do.wheelhouse.index import WheelIndex
-from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import ProfileError
-from tfdock.inspect.simple_index import API_VERSION, Listed, listed, pages, quoted
 from tfdock.talk.app import app
 from tfdock.wheel.defects import WheelError
+from tfdock.wheelhouse.index import WheelIndex
+from tfdock.wheelhouse.simple_index import API_VERSION, Listed, listed, pages, quoted
+from tfdock.wheelhouse.store import Wheelhouse
 
 from . import houses
 

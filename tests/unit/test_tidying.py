@@ -16,8 +16,6 @@ import pytest
 
 from tfdock.bazel.cache.cache_folder import CacheFolder, check_writable
 from tfdock.do import tidying
-from tfdock.do.wheelhouse.leftovers import half_written
-from tfdock.do.workspace import Wheelhouse
 from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import BuildFailed, EngineLost, Problem, ProfileError
@@ -27,6 +25,8 @@ from tfdock.knowledge import loader
 from tfdock.run import journal
 from tfdock.run.phases import ready
 from tfdock.types import BuildId
+from tfdock.wheelhouse.orphans import half_written
+from tfdock.wheelhouse.store import Wheelhouse
 
 USER = 1234
 RUN = "20261121-104600-3fa9c1"

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import workspace
 from tfdock.knowledge import loader
 from tfdock.talk.app import app
+from tfdock.wheelhouse import store
 
 from .desk import Desk
 from .small_wheels import NAME, wheel_of
@@ -74,7 +74,7 @@ def test_a_page_for_which_there_is_no_room_is_not_there(tmp_path: Path, monkeypa
     def full(*_: object) -> None:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
-    monkeypatch.setattr(workspace, "_sync", full)
+    monkeypatch.setattr(store, "_sync", full)
     wheel = wheel_of({})
     path = tmp_path / NAME
     with path.open("wb") as file:

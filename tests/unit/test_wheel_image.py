@@ -15,8 +15,6 @@ import pytest
 from tfdock.decide.image_push import shipment
 from tfdock.errors import ProfileError, WheelRefused
 from tfdock.inspect import wheel_layout
-from tfdock.inspect.build_record import verified
-from tfdock.inspect.simple_index import Listed
 from tfdock.inspect.wheel_image import (
     ARTIFACT_TYPE,
     LAYER_TYPE,
@@ -34,6 +32,8 @@ from tfdock.inspect.wheel_image import (
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor, Manifest
 from tfdock.plan.build_plan import EPOCH
+from tfdock.wheelhouse.build_record import verified
+from tfdock.wheelhouse.simple_index import Listed
 
 CUDA = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 METADATA = b"Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.18.0+cuda12.5.sm86\nLicense: Apache 2.0\n"

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from tfdock.host import settings
-from tfdock.inspect import build_record, wheel_image_read
-from tfdock.inspect.build_record import read_record
+from tfdock.inspect import wheel_image_read
 from tfdock.inspect.wheel_image import CONFIG_TYPE, LAYER_TYPE, archive, frame
 from tfdock.inspect.wheel_image_read import FoundBuild, FoundWheel, broken_promise, machine_platform, wheel_bytes
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor, Malformed, Manifest
 from tfdock.oci.plain_tar import members
+from tfdock.wheelhouse import build_record
+from tfdock.wheelhouse.build_record import read_record
 
 ID = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 FILE = "tensorflow-2.18.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl"

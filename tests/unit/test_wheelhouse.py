@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.decide.holdings import Rules, Stock, choose, told_by_build_info, told_by_record
-from tfdock.do.wheelhouse import coverage, pruning
-from tfdock.do.wheelhouse.index import WheelIndex
-from tfdock.do.workspace import PULLED, Wheelhouse, write_atomically
 from tfdock.errors import Locked, WheelRefused
 from tfdock.talk.app import app
 from tfdock.types import BuildId
+from tfdock.wheelhouse import coverage_index, wheelhouse_pruning
+from tfdock.wheelhouse.index import WheelIndex
+from tfdock.wheelhouse.retention import Rules, Stock, choose, told_by_build_info, told_by_record
+from tfdock.wheelhouse.store import PULLED, Wheelhouse, write_atomically
 
 from . import houses, small_wheels
 from .test_simple_index import contents, named
@@ -332,7 +332,7 @@ def test_the_page_asks_each_wheel_once_and_is_the_same_every_time(
     page = (house.root / "index.html").read_text()
     assert "TensorFlow 2.18.0" in page
     assert "<script" not in page
-    monkeypatch.setattr(coverage, "inspected", lambda *_, **__: pytest.fail("asked again"))
+    monkeypatch.setattr(coverage_index, "inspected", lambda *_, **__: pytest.fail("asked again"))
     assert run(house, "index", "--html").exit_code == 0
     assert (house.root / "index.html").read_text() == page
 
@@ -431,8 +431,8 @@ def test_whatever_the_rules_what_is_busy_or_kept_stays(rows: list[Any], rules: R
 # --- prune --------------------------------------------------------------------------------------------------------
 
 
-def prune(house: Wheelhouse, rules: Rules | None = None, **words: bool) -> pruning.Pruned:
-    return pruning.prune(house, house.root.parent / "state", rules or Rules(), **words)
+def prune(house: Wheelhouse, rules: Rules | None = None, **words: bool) -> wheelhouse_pruning.Pruned:
+    return wheelhouse_pruning.prune(house, house.root.parent / "state", rules or Rules(), **words)
 
 
 @pytest.fixture
@@ -487,14 +487,14 @@ def test_nothing_of_a_build_id_that_a_run_holds_is_touched(house: Wheelhouse, th
 def test_what_changes_between_choosing_and_removing_stays(
     house: Wheelhouse, three: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = pruning._chosen
+    chosen = wheelhouse_pruning._chosen
 
     def then_built_again(*words: Any) -> Any:
         found = chosen(*words)
         houses.publish(house, "2.18.0+cuda12.5.sm80", name=houses.build_id("sm80"), salt="again", finished=NOW)
         return found
 
-    monkeypatch.setattr(pruning, "_chosen", then_built_again)
+    monkeypatch.setattr(wheelhouse_pruning, "_chosen", then_built_again)
     done = prune(house, Rules(before=NOW - 25 * DAY))
     assert (done.wheels, three["sm80"].exists()) == ((), True)
     assert three["sm80"].name in named(house)
@@ -505,7 +505,7 @@ def test_a_run_that_begins_meanwhile_keeps_its_wheel(
     house: Wheelhouse, three: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[Iterator[None]] = []
-    free = pruning._is_free
+    free = wheelhouse_pruning._is_free
 
     def then_begun(house: Wheelhouse, build_id: Any) -> bool:
         found = free(house, build_id)
@@ -515,7 +515,7 @@ def test_a_run_that_begins_meanwhile_keeps_its_wheel(
             begun.append(lock)  # type: ignore[arg-type]
         return found
 
-    monkeypatch.setattr(pruning, "_is_free", then_begun)
+    monkeypatch.setattr(wheelhouse_pruning, "_is_free", then_begun)
     done = prune(house, Rules(max_size=0))
     assert done.busy == (houses.build_id("sm80"),)
     assert three["sm80"].name in named(house)
@@ -697,7 +697,7 @@ def test_what_fills_the_disk_can_be_removed_while_it_is_full(
 
         return called
 
-    monkeypatch.setattr("tfdock.do.wheelhouse.index.write_atomically", while_there_is_room(write_atomically))
+    monkeypatch.setattr("tfdock.wheelhouse.index.write_atomically", while_there_is_room(write_atomically))
     monkeypatch.setattr(Path, "mkdir", while_there_is_room(made))
     done = prune(house, Rules(before=NOW - 25 * DAY))
     assert ([one.file for one in done.wheels], len(done.leftovers)) == ([three["sm80"].name], 1)

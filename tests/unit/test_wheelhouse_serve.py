@@ -17,8 +17,8 @@ from types import TracebackType
 
 import pytest
 
-from tfdock.do.wheelhouse.index import WheelIndex
-from tfdock.do.workspace import Wheelhouse
+from tfdock.wheelhouse.index import WheelIndex
+from tfdock.wheelhouse.store import Wheelhouse
 
 from . import houses
 from .test_simple_index import install, installed

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from tfdock import events
 from tfdock.bazel import output
 from tfdock.do.matrix import Cell, Cells
-from tfdock.do.workspace import Wheelhouse, record_of
 from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
 from tfdock.host.beneath import remove_folder
 from tfdock.resolve.naming import source_identity
 from tfdock.run import journal
 from tfdock.run.phase_errors import make_folder
+from tfdock.wheelhouse.store import Wheelhouse, record_of
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder

@@ -18,10 +18,10 @@ from tfdock.bazel import cache_misses, execution_log
 from tfdock.bazel.build_events import Build, Figures, read_events, read_output
 from tfdock.bazel.execution_log import Spawns
 from tfdock.bazel.trace_profile import Profile, read_profile
-from tfdock.do.workspace import Wheelhouse, kept_files
 from tfdock.plan.build_plan import TOLD
 from tfdock.run.phases import announced
 from tfdock.types import BuildId
+from tfdock.wheelhouse.store import Wheelhouse, kept_files
 
 _SLOWEST = 10
 _PIECE = 1 << 20

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdock.do import registry
-from tfdock.do.workspace import write_atomically
 from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError, one_of
 from tfdock.host.project_files import MOST_LOCK, Project
 from tfdock.host.settings import Settings
@@ -28,6 +27,7 @@ from tfdock.profile import endpoint
 from tfdock.profile import profile as profiles
 from tfdock.resolve.resolution import Resolution
 from tfdock.run.phase_errors import file_error
+from tfdock.wheelhouse.store import write_atomically
 
 if TYPE_CHECKING:
     from tfdock.do.build import Builder

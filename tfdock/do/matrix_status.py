@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from tfdock.do.images import finding
 from tfdock.do.matrix import Cell, Cells
-from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Interrupted, NetworkError, Problem, TfdockError
 from tfdock.types import ImageRef
+from tfdock.wheelhouse.store import Wheelhouse
 
 _AT_ONCE = 8
 """Questions to registries under way at a time."""

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from tfdock import __version__
 from tfdock.do.happened import plain_file
-from tfdock.do.workspace import Wheelhouse, write_atomically
 from tfdock.errors import TfdockError
-from tfdock.inspect.build_record import BUILD_ID, DEEPEST, is_shallow
 from tfdock.run import journal
+from tfdock.wheelhouse.build_record import BUILD_ID, DEEPEST, is_shallow
+from tfdock.wheelhouse.store import Wheelhouse, write_atomically
 
 if TYPE_CHECKING:
     from tfdock.plan.prepare import Prepared

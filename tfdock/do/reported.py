@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from tfdock.do.happened import plain_file
 from tfdock.do.papers import SUFFIX, document_of, failed_runs, papers_of, written
-from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.host.project_files import MOST_TEXT, Project
-from tfdock.inspect import build_record
+from tfdock.wheelhouse import build_record
+from tfdock.wheelhouse.store import Wheelhouse
 
 if TYPE_CHECKING:
     from tfdock.plan.prepare import Prepared, Preparer

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdock.do.wheelhouse.leftovers import Leftover, half_written, remove_half_written
-from tfdock.do.workspace import Wheelhouse
 from tfdock.engine.protocol import Engine
 from tfdock.errors import TfdockError
 from tfdock.host.settings import Settings
 from tfdock.run import journal
+from tfdock.wheelhouse.orphans import Leftover, half_written, remove_half_written
+from tfdock.wheelhouse.store import Wheelhouse
 
 _AGAIN = "run `tfdock doctor --fix` again when that is mended"
 

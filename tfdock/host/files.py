@@ -27,7 +27,7 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool 
     """The same for what is no text, and may be `private`: for nobody else to read. Where nobody chose the name, what
     has it already is replaced and not followed."""
     # Here, not above: who only reads needs no locks.
-    from tfdock.do.workspace import write_atomically
+    from tfdock.wheelhouse.store import write_atomically
 
     try:
         if follow and path.exists() and not (path.is_file() or path.is_dir()):

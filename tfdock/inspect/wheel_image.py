@@ -24,14 +24,14 @@ from typing import Any, ClassVar
 
 from packaging.utils import parse_wheel_filename
 
-from tfdock.inspect import simple_index
-from tfdock.inspect.simple_index import METADATA_SUFFIX, Listed
 from tfdock.inspect.wheel_labels import CREATED, labels
 from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, Manifest, canonical, digest
 from tfdock.oci.plain_tar import BLOCK
 from tfdock.types import Digest, Version
 from tfdock.wheel.identity import constraints
 from tfdock.wheel.zip_archive import EARLIEST_EPOCH as EPOCH
+from tfdock.wheelhouse import simple_index
+from tfdock.wheelhouse.simple_index import METADATA_SUFFIX, Listed
 
 ARTIFACT_TYPE = "application/vnd.tfdock.wheels.v1"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfdock.inspect.build_record import BUILD_ID, WHEEL, read_record
 from tfdock.inspect.wheel_image import (
     ARTIFACT_TYPE,
     CONFIG_TYPE,
@@ -29,6 +28,7 @@ from tfdock.inspect.wheel_image import (
 from tfdock.inspect.wheel_labels import OWN
 from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, Malformed, Manifest, parsed
 from tfdock.oci.plain_tar import BLOCK, header, members
+from tfdock.wheelhouse.build_record import BUILD_ID, WHEEL, read_record
 
 MOST_CONFIG = 1 << 20
 """Bytes of a configuration."""

@@ -14,9 +14,9 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 from packaging.metadata import parse_email
 from packaging.utils import parse_wheel_filename
 
-from tfdock.inspect.build_record import verified
 from tfdock.oci.manifest import canonical
 from tfdock.wheel.zip_archive import EARLIEST_EPOCH
+from tfdock.wheelhouse.build_record import verified
 
 if TYPE_CHECKING:
     from tfdock.inspect.wheel_image import ImageWheel

@@ -24,11 +24,11 @@ from pathlib import Path
 import filelock
 
 from tfdock.bazel.cache.cache_folder import CacheFolder
-from tfdock.do.workspace import Wheelhouse, make_private, write_atomically
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Engine
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.beneath import remove_folder
 from tfdock.host.settings import Settings
+from tfdock.wheelhouse.store import Wheelhouse, make_private, write_atomically
 
 ANALYSIS = "analysis"
 """The folder of the state where the logs of analyses lie, and what their containers write."""

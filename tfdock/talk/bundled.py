@@ -23,8 +23,8 @@ def write_bundle(
     """Pack a report, write it for nobody else to read yet, and say what is in it; its path is the result."""
     from tfdock.do.report_bundle import bundle
     from tfdock.do.reported import subject_of
-    from tfdock.do.workspace import Wheelhouse
     from tfdock.host.files import write_bytes
+    from tfdock.wheelhouse.store import Wheelhouse
 
     preparer = preparer_for(settings)
     house = Wheelhouse(settings.wheelhouse.absolute())

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdock.gpu.coverage import WORDS
-from tfdock.inspect.simple_index import quoted
 from tfdock.talk import console
 from tfdock.talk.picture import WAYS, Served, Way
 from tfdock.talk.report import environment, limits_of, style
 from tfdock.types import Version
 from tfdock.wheel.identity import runs_on_python
+from tfdock.wheelhouse.simple_index import quoted
 
 GENERATOR = '<meta name="generator" content="tfdock wheelhouse index">'
 """Stands in every page: what has it may be replaced by the next one."""
@@ -50,7 +50,7 @@ class _Wheel:
 
 
 def coverage_page(wheels: Sequence[Mapping[str, Any]]) -> str:
-    """The page for wheels as `do/wheelhouse/coverage` tells of them, the same text every time."""
+    """The page for wheels as `wheelhouse/coverage_index` tells of them, the same text every time."""
     return environment().get_template("wheelhouse.html.j2").render(_values(wheels)).rstrip() + "\n"
 
 

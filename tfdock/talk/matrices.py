@@ -17,11 +17,11 @@ from tfdock.talk import ci_log, console, matrix_report
 
 if TYPE_CHECKING:
     from tfdock.do.matrix import Cell, Cells
-    from tfdock.do.workspace import Wheelhouse
     from tfdock.host.settings import Settings
     from tfdock.plan.prepare import Prepared, Preparer
     from tfdock.talk.builds import Building, Result
     from tfdock.types import ImageRef
+    from tfdock.wheelhouse.store import Wheelhouse
 
 FILES = {"report.json": matrix_report.as_json, "report.html": matrix_report.page, "junit.xml": matrix_report.junit}
 """The files of a report, and what writes each."""
@@ -99,7 +99,7 @@ def check_matrix_options(matrix: Path | None, **options: object) -> None:
 
 
 def _house(settings: Settings) -> Wheelhouse:
-    from tfdock.do.workspace import Wheelhouse
+    from tfdock.wheelhouse.store import Wheelhouse
 
     return Wheelhouse(settings.wheelhouse.absolute())
 

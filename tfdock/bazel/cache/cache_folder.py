@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any
 
 from tfdock.bazel.cache.action_cache import LARGEST, Malformed
-from tfdock.do.workspace import make_private, write_atomically
 from tfdock.errors import BuildFailed, Problem, ProfileError
 from tfdock.host.beneath import Beneath, Found, is_hollow
 from tfdock.host.locks import held
 from tfdock.host.owners import other_writers
 from tfdock.plan.trust_domain import RELEASE, split_key
 from tfdock.run.phase_errors import make_folder
+from tfdock.wheelhouse.store import make_private, write_atomically
 
 TAG = "CACHEDIR.TAG"
 _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55"

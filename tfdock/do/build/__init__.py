@@ -14,7 +14,6 @@ from tfdock import events
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.do.build import compiling, image, publishing
 from tfdock.do.build.run import Run
-from tfdock.do.workspace import Wheelhouse, make_private
 from tfdock.engine.protocol import Engine, EngineInfo
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
 from tfdock.host.hardware import engine_data
@@ -30,6 +29,7 @@ from tfdock.run.phase_errors import file_error, gib, make_folder
 from tfdock.run.phases import Steps, ready
 from tfdock.run.results import RunFolders
 from tfdock.types import Machine
+from tfdock.wheelhouse.store import Wheelhouse, make_private
 
 if TYPE_CHECKING:
     from tfdock.do.offline import Given

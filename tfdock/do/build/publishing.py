@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from tfdock import __version__
 from tfdock.do.build.run import Run
-from tfdock.do.workspace import WheelFile, write_atomically
 from tfdock.host.beneath import remove_folder
-from tfdock.inspect import build_record
 from tfdock.plan.build_plan import BuildPlan, as_json, described_toolchain
 from tfdock.plan.estimate import weight
 from tfdock.plan.local_source import listing_hash, tree_listing
 from tfdock.run.phases import announced
+from tfdock.wheelhouse import build_record
+from tfdock.wheelhouse.store import WheelFile, write_atomically
 
 if TYPE_CHECKING:
     from tfdock.do.happened import Account

@@ -13,9 +13,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, NoReturn
 
 from tfdock.do.images.layers import WheelLayer
-from tfdock.do.workspace import Wheelhouse, changed_wheel
 from tfdock.errors import Problem, ProfileError, WheelRefused, one_of
-from tfdock.inspect.build_record import BUILD_ID, read_record, verified
 from tfdock.inspect.wheel_image import ImageBuild, ImageWheel, moving_tag
 from tfdock.oci.manifest import Descriptor, Malformed
 from tfdock.plan.build_plan import BuildPlan
@@ -23,6 +21,8 @@ from tfdock.plan.trust_domain import RELEASE, recorded
 from tfdock.types import BuildId
 from tfdock.wheel.defects import WheelError
 from tfdock.wheel.wheel_file import refused
+from tfdock.wheelhouse.build_record import BUILD_ID, read_record, verified
+from tfdock.wheelhouse.store import Wheelhouse, changed_wheel
 
 
 @dataclass

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tfdock.inspect import simple_index
 from tfdock.inspect.wheel_image import LAYER_TYPE, ImageWheel, frame
 from tfdock.oci.manifest import Descriptor
 from tfdock.types import Digest
+from tfdock.wheelhouse import simple_index
 
 _BLOCK = 1 << 20
 

@@ -20,7 +20,6 @@ from typing import BinaryIO
 
 from tfdock.do.images.ahead import Ahead
 from tfdock.do.images.stored import StoredImage, malformed
-from tfdock.do.workspace import PULLED, WheelFile, Wheelhouse, file_sha256
 from tfdock.errors import DiskFull, NetworkError, Problem, VerificationFailed
 from tfdock.host.hardware import free_disk
 from tfdock.inspect.wheel_image import frame
@@ -31,6 +30,7 @@ from tfdock.run.phase_errors import file_error, gib, make_folder
 from tfdock.types import BuildId
 from tfdock.wheel.defects import WheelError
 from tfdock.wheel.wheel import WheelFacts, read_wheel
+from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse, file_sha256
 
 _BLOCK = 1 << 20
 _ROOM = 64 << 20

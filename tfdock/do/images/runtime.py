@@ -29,12 +29,10 @@ from tfdock.decide.trial import accelerator_of, is_known_runtime, limits_of, lin
 from tfdock.do.images.use import Use
 from tfdock.do.verify.bench import Bench, Impossible, impossible
 from tfdock.do.verify.lab import Lab, requirements
-from tfdock.do.workspace import file_sha256
 from tfdock.engine.protocol import Cancel, ImageBuild, ImageInfo
 from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused
 from tfdock.host.locks import held
 from tfdock.inspect import wheel_image
-from tfdock.inspect.build_record import WHEEL
 from tfdock.inspect.wheel_image_read import says_wheels
 from tfdock.inspect.wheel_labels import STANDARD, labels
 from tfdock.knowledge import loader
@@ -48,6 +46,8 @@ from tfdock.wheel.identity import constraints, runs_on_python
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
 from tfdock.wheel.zip_archive import open_archive
+from tfdock.wheelhouse.build_record import WHEEL
+from tfdock.wheelhouse.store import file_sha256
 
 _PYTHON = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}")
 """What may be called so in a script and in a path, whoever wrote the record."""

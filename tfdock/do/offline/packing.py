@@ -12,7 +12,6 @@ from typing import BinaryIO
 from tfdock import __version__, events
 from tfdock.do.build.run import came_back
 from tfdock.do.offline.bundle import Writer, file_chunks
-from tfdock.do.workspace import file_sha256
 from tfdock.engine.protocol import Cancel, ImageInfo, Output
 from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockError
 from tfdock.host.hardware import free_disk
@@ -23,6 +22,7 @@ from tfdock.plan.prepare import Prepared, Written
 from tfdock.run.phases import Steps
 from tfdock.run.results import from_folder
 from tfdock.types import BuildId
+from tfdock.wheelhouse.store import file_sha256
 
 REPOSITORY = "repository"
 """The folder of a bundle's downloads, which containers write to."""

@@ -164,9 +164,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Print exactly what `build` would run. Needs no engine and no network."""
-    from tfdock.do.workspace import Wheelhouse
     from tfdock.plan.build_plan import as_json as plan_json
     from tfdock.plan.estimate import expectation
+    from tfdock.wheelhouse.store import Wheelhouse
 
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     preparer = preparer_for(settings, allow_untested=allow_untested)

@@ -179,9 +179,9 @@ def _chosen(
     """The builds, their wheels held open, and the images of them."""
     from tfdock.decide.image_push import shipment
     from tfdock.do.images.choosing import Choosing
-    from tfdock.do.workspace import Wheelhouse as House
     from tfdock.host.supervise import until_stopped
     from tfdock.run.phase_errors import file_error
+    from tfdock.wheelhouse.store import Wheelhouse as House
 
     house = House(settings.wheelhouse.absolute())
     try:

@@ -105,8 +105,8 @@ def _made(settings: Settings, name: str, wish: Callable[[ImageBuild], Wish], *, 
     from tfdock.do.images import runtime as images
     from tfdock.do.images.choosing import Choosing
     from tfdock.do.verify.bench import bench_for
-    from tfdock.do.workspace import Wheelhouse as House
     from tfdock.run.phase_errors import file_error
+    from tfdock.wheelhouse.store import Wheelhouse as House
 
     house = House(settings.wheelhouse.absolute())
     preparer = preparer_for(settings, allow_untested=allow_untested)

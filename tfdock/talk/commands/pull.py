@@ -333,8 +333,8 @@ def _pull_matrix(looking: _Looking, choice: Choice, stop: Stop, *, as_json: bool
 
 def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, Any]]:
     from tfdock.do.images.pulling import Pulling
-    from tfdock.do.workspace import Wheelhouse as House
     from tfdock.host.supervise import until_stopped
+    from tfdock.wheelhouse.store import Wheelhouse as House
 
     gpus = LocalGpus(settings)
     house = House(settings.wheelhouse.absolute())

@@ -116,7 +116,7 @@ def report(
 def _found(name: str, wheelhouse: Path, state: Path) -> Path:
     """The record's file."""
     from tfdock.do.papers import failed_runs
-    from tfdock.do.workspace import Wheelhouse as House
+    from tfdock.wheelhouse.store import Wheelhouse as House
 
     path = Path(name)
     if path.is_file():
@@ -154,7 +154,7 @@ def _failed(name: str, wheelhouse: Path) -> ProfileError:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from tfdock.inspect.build_record import SCHEMA
+    from tfdock.wheelhouse.build_record import SCHEMA
 
     try:
         document = json.loads(path.read_bytes())
@@ -189,8 +189,8 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
 def _page(document: dict[str, Any], folder: Path) -> str:
     from tfdock.bazel.trace_profile import Profile
     from tfdock.do.happened import kept_profile
-    from tfdock.do.workspace import kept_files
     from tfdock.talk.build_page import build_page
+    from tfdock.wheelhouse.store import kept_files
 
     name = kept_files(document).get("profile")
     return build_page(document, kept_profile(folder / name) if name else Profile())

@@ -167,7 +167,7 @@ def _beginning(path: Path) -> bytes:
 def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] | None:
     """The compiler's options, where the record of the wheel's build lies beside it."""
     from tfdock.decide.checks import compiler_options
-    from tfdock.do.workspace import Wheelhouse
+    from tfdock.wheelhouse.store import Wheelhouse
 
     for record in Wheelhouse(wheel.absolute().parent).records():
         if any(one.get("sha256") == sha256 for one in record.get("wheels", ())):

@@ -19,12 +19,12 @@ from tfdock.talk import console
 from tfdock.talk.app import AsJson, Knowledge, Wheelhouse, app, command, knowledge_for, print_json, settings_for
 
 if TYPE_CHECKING:
-    from tfdock.do import workspace
-    from tfdock.do.wheelhouse.catalogue import Held
-    from tfdock.do.wheelhouse.index import Indexed
-    from tfdock.do.wheelhouse.pruning import Pruned
-    from tfdock.do.wheelhouse.serving import Address
     from tfdock.host.settings import Settings
+    from tfdock.wheelhouse import store
+    from tfdock.wheelhouse.catalogue import Held
+    from tfdock.wheelhouse.index import Indexed
+    from tfdock.wheelhouse.server import Address
+    from tfdock.wheelhouse.wheelhouse_pruning import Pruned
 
 group = typer.Typer(
     name="wheelhouse",
@@ -37,10 +37,10 @@ _DAY = 86400
 
 
 @contextmanager
-def _opened(settings: Settings) -> Iterator[workspace.Wheelhouse]:
+def _opened(settings: Settings) -> Iterator[store.Wheelhouse]:
     """The wheelhouse, which must be there; what goes wrong with its files is told as such."""
-    from tfdock.do.workspace import Wheelhouse
     from tfdock.run.phase_errors import file_error
+    from tfdock.wheelhouse.store import Wheelhouse
 
     root = settings.wheelhouse.absolute()
     if not root.is_dir():
@@ -64,7 +64,7 @@ def _opened(settings: Settings) -> Iterator[workspace.Wheelhouse]:
 @command("tfdock.wheelhouse-list/1")
 def list_(wheelhouse: Wheelhouse = None, knowledge: Knowledge = None, as_json: AsJson = False) -> None:
     """Say what wheels there are: for which TensorFlow, Python and GPUs, whether they were verified, where from."""
-    from tfdock.do.wheelhouse.catalogue import held, unreadable
+    from tfdock.wheelhouse.catalogue import held, unreadable
 
     settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
     with _opened(settings) as house:
@@ -166,7 +166,7 @@ def index_(
     as_json: AsJson = False,
 ) -> None:
     """Make the index in `simple/`, from which pip and uv install; then it follows builds, pulls and prunes."""
-    from tfdock.do.wheelhouse.index import WheelIndex
+    from tfdock.wheelhouse.index import WheelIndex
 
     settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
     with _opened(settings) as house:
@@ -196,12 +196,12 @@ def _wheels(count: int) -> str:
     return f"{count} wheel{'s' if count != 1 else ''}"
 
 
-def _write_page(house: workspace.Wheelhouse, settings: Settings, page: Path) -> None:
-    from tfdock.do.wheelhouse.coverage import covered
-    from tfdock.do.wheelhouse.index import WheelIndex
+def _write_page(house: store.Wheelhouse, settings: Settings, page: Path) -> None:
     from tfdock.host.files import write_text
     from tfdock.knowledge import loader
     from tfdock.talk.coverage_page import coverage_page
+    from tfdock.wheelhouse.coverage_index import covered
+    from tfdock.wheelhouse.index import WheelIndex
 
     digest = loader.knowledge_digest(settings.knowledge)
     hashes = WheelIndex(house).hashes()
@@ -251,8 +251,8 @@ def serve(
     a stranger cannot read the wheels through your browser. With another `--host`, every name is answered unless
     `--allow-host` is given.
     """
-    from tfdock.do.wheelhouse import serving
-    from tfdock.do.wheelhouse.index import WheelIndex
+    from tfdock.wheelhouse import server
+    from tfdock.wheelhouse.index import WheelIndex
 
     with _opened(settings_for(wheelhouse=wheelhouse)) as house:
         index = WheelIndex(house)
@@ -277,7 +277,7 @@ def serve(
         _tell_serving(address, wanted)
 
     allowed = frozenset(allow_host or ())
-    serving.serve(house, host, port, ready, lambda line: console.say(console.clean(line)), allowed)
+    server.serve(house, host, port, ready, lambda line: console.say(console.clean(line)), allowed)
     console.say("stopped")
 
 
@@ -343,9 +343,9 @@ def prune(
 ) -> None:
     """Remove wheels by rule, and what killed runs left; never a wheel from elsewhere, nor what a run is at."""
     from tfdock.bazel.cache.cache_pruning import read_age, read_size
-    from tfdock.decide.holdings import Rules
-    from tfdock.do.wheelhouse import pruning
-    from tfdock.do.wheelhouse.catalogue import unreadable
+    from tfdock.wheelhouse import wheelhouse_pruning
+    from tfdock.wheelhouse.catalogue import unreadable
+    from tfdock.wheelhouse.retention import Rules
 
     settings = settings_for(wheelhouse=wheelhouse)
     rules = Rules(
@@ -354,7 +354,7 @@ def prune(
         keep=keep_latest,
     )
     with _opened(settings) as house:
-        pruned = pruning.prune(house, settings.state_dir, rules, failed=failed, dry_run=dry_run)
+        pruned = wheelhouse_pruning.prune(house, settings.state_dir, rules, failed=failed, dry_run=dry_run)
         console.show_problems(unreadable(house))
     if as_json:
         print_json("tfdock.wheelhouse-prune/1", True, {"dry_run": dry_run, **_pruned_json(house.root, pruned)})

@@ -11,13 +11,13 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdock.do.wheelhouse.catalogue import Held, Recorded, records
-from tfdock.do.workspace import PULLED, Wheelhouse, kept_files
 from tfdock.errors import Locked
 from tfdock.host.beneath import Found, walk
-from tfdock.inspect.simple_index import METADATA_SUFFIX
 from tfdock.run import journal
 from tfdock.types import BuildId
+from tfdock.wheelhouse.catalogue import Held, Recorded, records
+from tfdock.wheelhouse.simple_index import METADATA_SUFFIX
+from tfdock.wheelhouse.store import PULLED, Wheelhouse, kept_files
 
 _ABANDONED = 86400.0
 """Seconds after which a staging folder is nobody's, if no run that is known here has it."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tfdock import __version__
-from tfdock.do.workspace import Wheelhouse, write_atomically
 from tfdock.errors import WheelRefused
 from tfdock.gpu.compatibility import XLA_TRACE, evidence_of
 from tfdock.gpu.coverage import coverage
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.wheel.wheel_file import inspected
+from tfdock.wheelhouse.store import Wheelhouse, write_atomically
 
 SCHEMA = "tfdock.coverage/1"
 

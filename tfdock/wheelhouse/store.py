@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from tfdock.errors import Locked, Problem, WheelRefused
-from tfdock.inspect.build_record import MOST
 from tfdock.plan.trust_domain import recorded, replaces, stands_for
 from tfdock.types import BuildId
+from tfdock.wheelhouse.build_record import MOST
 
 if TYPE_CHECKING:
     from tfdock.plan.build_plan import BuildPlan
@@ -217,8 +217,8 @@ class Wheelhouse:
         run killed in between leaves a record whose wheel is missing: not finished, and built again.
         """
         # Here, not above: what is up to date is told without the modules that know wheels.
-        from tfdock.do.wheelhouse.index import WheelIndex
         from tfdock.wheel.identity import constraints
+        from tfdock.wheelhouse.index import WheelIndex
 
         for path in sealed:
             _sync(path)

@@ -20,8 +20,8 @@ from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, StaticFileHandler
 
-from tfdock.do.workspace import Wheelhouse
 from tfdock.errors import Problem, ProfileError
+from tfdock.wheelhouse.store import Wheelhouse
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._+!-]*"
 _PROJECT = r"[a-z0-9]+(?:-[a-z0-9]+)*"

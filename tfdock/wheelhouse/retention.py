@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tfdock.inspect.build_record import Verified, verified
+from tfdock.wheelhouse.build_record import Verified, verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

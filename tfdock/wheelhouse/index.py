@@ -1,6 +1,6 @@
 """The static index of a wheelhouse: `simple/`, from which pip and uv install, and METADATA beside each wheel.
 
-    simple/index.html, simple/<project>/index.html      what `inspect/simple_index` makes
+    simple/index.html, simple/<project>/index.html      what `wheelhouse/simple_index` makes
     <wheel>.metadata                                    where those pages say it is
     .tfdock/index.json                                  what is known of each file, so that none is read twice
 
@@ -19,14 +19,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfdock.do.workspace import Wheelhouse, write_atomically
 from tfdock.errors import Problem, ProfileError
-from tfdock.inspect.build_record import WHEEL
-from tfdock.inspect.simple_index import METADATA_SUFFIX, Listed, is_ours, listed, project_page, root_page
 from tfdock.run.phase_errors import FULL
 from tfdock.wheel.defects import FIXES, WheelError
 from tfdock.wheel.wheel import facts_of
 from tfdock.wheel.zip_archive import open_archive
+from tfdock.wheelhouse.build_record import WHEEL
+from tfdock.wheelhouse.simple_index import METADATA_SUFFIX, Listed, is_ours, listed, project_page, root_page
+from tfdock.wheelhouse.store import Wheelhouse, write_atomically
 
 SCHEMA = "tfdock.index/1"
 Progress = Callable[[str], object]

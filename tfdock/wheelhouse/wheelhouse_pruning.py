@@ -1,4 +1,4 @@
-"""Tidying up a wheelhouse: what may go by the rules of `decide/holdings`, and what killed and failed runs left.
+"""Tidying up a wheelhouse: what may go by the rules of `wheelhouse/retention`, and what killed and failed runs left.
 
 Wheels from elsewhere stay, and so does everything of a build id that a run holds. The index is told before a wheel is
 removed.
@@ -12,23 +12,16 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from tfdock.decide.holdings import Chosen, Rules, Stock, choose
-from tfdock.do.wheelhouse.catalogue import Held, Recorded, held
-from tfdock.do.wheelhouse.index import WheelIndex, signature
-from tfdock.do.wheelhouse.leftovers import (
-    Leftover,
-    build_ids,
-    joined,
-    left_behind,
-    of_builds_without_wheel,
-    traces,
-)
-from tfdock.do.workspace import Wheelhouse, file_sha256, make_private
 from tfdock.errors import Locked
 from tfdock.host.beneath import remove_folder
 from tfdock.run import journal
 from tfdock.run.phase_errors import FULL
 from tfdock.types import BuildId
+from tfdock.wheelhouse.catalogue import Held, Recorded, held
+from tfdock.wheelhouse.index import WheelIndex, signature
+from tfdock.wheelhouse.orphans import Leftover, build_ids, joined, left_behind, of_builds_without_wheel, traces
+from tfdock.wheelhouse.retention import Chosen, Rules, Stock, choose
+from tfdock.wheelhouse.store import Wheelhouse, file_sha256, make_private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
