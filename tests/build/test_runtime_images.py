@@ -16,7 +16,6 @@ import docker
 import pytest
 
 from tfdock.do.images.runtime import Made, Wish, make
-from tfdock.do.verify.bench import bench_for
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import Cancel, ImageBuild
 from tfdock.errors import BuildFailed, NetworkError
@@ -29,6 +28,7 @@ from tfdock.oci.manifest import Descriptor
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext, from_template
 from tfdock.types import ImageRef
+from tfdock.verify.environment import bench_for
 from tfdock.wheelhouse import simple_index
 
 from .conftest import Finished, Workshop

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.decide.trial import GPU, RUN
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.errors import NetworkError
 from tfdock.host.settings import load
 from tfdock.types import ImageRef
+from tfdock.verify.trial_plan import GPU, RUN
 
 from .conftest import EditedTree, Workshop
 from .harness import Json, Outcome, Tfdock, replaced, skip_without_pypi, small_disk, wait_until, write_profile

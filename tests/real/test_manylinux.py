@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide.checks import Manylinux
-from tfdock.do.manylinux import audit
+from tfdock.verify.checks import Manylinux
+from tfdock.verify.manylinux import audit
 from tfdock.wheel.inspection import inspect_wheel
 
 NUMPY = "numpy==1.26.4"

@@ -272,7 +272,7 @@ CREATORS = {"run/carrier.py", "do/build/image.py"}
 # What names the folders above those of containers.
 ABOVE = {
     "bazel/cache/cache_folder.py", "run/results.py", "wheelhouse/store.py", "wheelhouse/orphans.py",
-    "do/verify/bench.py",
+    "verify/environment.py",
 }  # fmt: skip
 CHILDREN = {"output", "staging"}
 PATHS = {"Path", "PurePath", "open", "joinpath", "with_name", "join", "fspath", "resolve"}

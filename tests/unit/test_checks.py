@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.decide.checks import (
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.resolve.resolution import Resolution
+from tfdock.verify.checks import (
     Check,
     Manylinux,
     Status,
@@ -21,9 +24,6 @@ from tfdock.decide.checks import (
     static_names,
     unsound,
 )
-from tfdock.knowledge import loader
-from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.resolve.resolution import Resolution
 from tfdock.wheel.defects import FIXES, WheelError
 from tfdock.wheel.facts import Containers, GpuCode, Images, Kind, Library
 from tfdock.wheel.inspection import Inspection

@@ -10,8 +10,8 @@ from typing import Any
 import auditwheel.policy  # type: ignore[import-untyped]
 import pytest
 
-from tfdock.decide.checks import Manylinux
-from tfdock.do.manylinux import audit
+from tfdock.verify.checks import Manylinux
+from tfdock.verify.manylinux import audit
 from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection
 

@@ -24,7 +24,6 @@ import pytest
 
 from tfdock.decide.runtime_image import STAGES, RuntimeImage, libraries, render_runtime, settings, site_packages
 from tfdock.do.images.runtime import Made, Wish, make
-from tfdock.do.verify.bench import Bench, bench_for
 from tfdock.engine.fake_engine import FakeBuild, FakeEngine, FakeRun
 from tfdock.engine.protocol import ContainerSpec, ImageBuild, ImageInfo
 from tfdock.errors import (
@@ -42,6 +41,7 @@ from tfdock.inspect import wheel_image
 from tfdock.knowledge import loader
 from tfdock.oci.manifest import Descriptor
 from tfdock.types import ImageRef
+from tfdock.verify.environment import Bench, bench_for
 from tfdock.wheel import zip_archive
 from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection

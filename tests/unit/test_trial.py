@@ -12,8 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.decide.checks import Check
-from tfdock.decide.trial import (
+from tfdock.engine.protocol import ImageInfo
+from tfdock.host.settings import Settings
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.verify.checks import Check
+from tfdock.verify.trial import MarkedLines
+from tfdock.verify.trial_container import dependencies
+from tfdock.verify.trial_plan import (
     GPU,
     RUN,
     Result,
@@ -28,12 +34,6 @@ from tfdock.decide.trial import (
     told_by_wheel,
     trial,
 )
-from tfdock.do.verify.lab import dependencies
-from tfdock.do.verify.trial import MarkedLines
-from tfdock.engine.protocol import ImageInfo
-from tfdock.host.settings import Settings
-from tfdock.knowledge import loader
-from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.wheel.facts import Containers, GpuCode, Images, Library
 from tfdock.wheel.inspection import Inspection
 

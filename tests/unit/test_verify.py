@@ -14,11 +14,6 @@ import pytest
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
-from tfdock.decide.trial import GPU, RUN
-from tfdock.do.verify import Verification, verified
-from tfdock.do.verify.bench import Bench, Wanted, bench_for
-from tfdock.do.verify.lab import own_python, requirements
-from tfdock.do.verify.trial import MarkedLines, access_to
 from tfdock.engine.fake_engine import FakeEngine, FakeRun
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import DiskFull, EngineError, EngineHung, EngineLost, Problem, TfdockError
@@ -26,6 +21,11 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.verify.environment import Bench, Wanted, bench_for
+from tfdock.verify.trial import MarkedLines, access_to
+from tfdock.verify.trial_container import own_python, requirements
+from tfdock.verify.trial_plan import GPU, RUN
+from tfdock.verify.verification import Verification, verified
 from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected

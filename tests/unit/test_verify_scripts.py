@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.do.verify.trial import MarkedLines
+from tfdock.verify.trial import MarkedLines
 
 from .small_wheels import wheel_of
 

@@ -6,11 +6,11 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.decide.trial import accelerator_of, opened_libraries, release_of
 from tfdock.gpu.compatibility import built_with
 from tfdock.knowledge.tables import KnowledgeBase, RuntimeLibrary, RuntimeToolkit, in_range
 from tfdock.plan.render import BuildContext, from_template
 from tfdock.types import ImageRef
+from tfdock.verify.trial_plan import accelerator_of, opened_libraries, release_of
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import wanted
 

@@ -58,8 +58,8 @@ def published(run: Run, wheels: Sealed) -> dict[str, Any]:
 
 def _verified(run: Run, wheels: Sealed) -> dict[str, Any]:
     """What was found of the wheels; those that fail are kept aside and refused."""
-    from tfdock.do import verify
-    from tfdock.do.verify.bench import MEMORY, Bench
+    from tfdock.verify import verification as verify
+    from tfdock.verify.environment import MEMORY, Bench
 
     builder, began = run.builder, run.builder.clock()
     bench = Bench(

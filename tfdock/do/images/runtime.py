@@ -25,10 +25,7 @@ from tfdock.decide.runtime_image import (
     settings,
     site_packages,
 )
-from tfdock.decide.trial import accelerator_of, is_known_runtime, limits_of, linked_to_accelerator
 from tfdock.do.images.use import Use
-from tfdock.do.verify.bench import Bench, Impossible, impossible
-from tfdock.do.verify.lab import Lab, requirements
 from tfdock.engine.protocol import Cancel, ImageBuild, ImageInfo
 from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused
 from tfdock.host.locks import held
@@ -41,6 +38,9 @@ from tfdock.oci.repository import Repository
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext
 from tfdock.types import Digest, ImageRef
+from tfdock.verify.environment import Bench, Impossible, impossible
+from tfdock.verify.trial_container import Lab, requirements
+from tfdock.verify.trial_plan import accelerator_of, is_known_runtime, limits_of, linked_to_accelerator
 from tfdock.wheel.defects import WheelError
 from tfdock.wheel.identity import constraints, runs_on_python
 from tfdock.wheel.inspection import Inspection

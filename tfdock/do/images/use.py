@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tfdock import events
-from tfdock.decide.trial import trial
-from tfdock.do.verify.bench import Bench
-from tfdock.do.verify.lab import HERE, Lab, ended, handed
-from tfdock.do.verify.trial import MarkedLines
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.errors import Problem, VerificationFailed
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.verify.environment import Bench
+from tfdock.verify.trial import MarkedLines
+from tfdock.verify.trial_container import HERE, Lab, ended, handed
+from tfdock.verify.trial_plan import trial
 from tfdock.wheel.inspection import Inspection
 
 _TRIED = ("import", "op")

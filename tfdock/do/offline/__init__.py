@@ -14,7 +14,6 @@ from pathlib import Path
 from tfdock import __version__
 from tfdock.bazel.cache.cache_folder import opened as opened_part
 from tfdock.do.offline.bundle import Bundle, opened
-from tfdock.do.verify.lab import dependencies
 from tfdock.engine.engine_archives import image_names
 from tfdock.engine.protocol import Cancel, Engine
 from tfdock.errors import DiskFull, EngineError, Incompatible, Problem, ProfileError, VerificationFailed
@@ -30,6 +29,7 @@ from tfdock.plan.trust_domain import of_bundle
 from tfdock.resolve.question import LocalSource
 from tfdock.run.phase_errors import make_folder
 from tfdock.run.phases import Steps
+from tfdock.verify.trial_container import dependencies
 
 _GIB = 1 << 30
 

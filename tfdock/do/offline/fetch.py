@@ -16,12 +16,9 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
-from tfdock.decide.trial import is_known_runtime, limits_for, limits_of
 from tfdock.do import papers
 from tfdock.do.lock import gathered, prepare_locked
 from tfdock.do.offline.packing import NAME, REPOSITORY, Made, Pack, Packed, Work
-from tfdock.do.verify.bench import Bench
-from tfdock.do.verify.lab import fetched_dependencies, requirements
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.inspect import bundle
@@ -36,6 +33,9 @@ from tfdock.run.phase_errors import file_error
 from tfdock.run.phases import Steps
 from tfdock.run.results import RunFolders
 from tfdock.types import Expected
+from tfdock.verify.environment import Bench
+from tfdock.verify.trial_container import fetched_dependencies, requirements
+from tfdock.verify.trial_plan import is_known_runtime, limits_for, limits_of
 from tfdock.wheel.wheel_file import inspected
 
 if TYPE_CHECKING:

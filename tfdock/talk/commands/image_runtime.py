@@ -104,8 +104,8 @@ def runtime(
 def _made(settings: Settings, name: str, wish: Callable[[ImageBuild], Wish], *, allow_untested: bool) -> Made:
     from tfdock.do.images import runtime as images
     from tfdock.do.images.choosing import Choosing
-    from tfdock.do.verify.bench import bench_for
     from tfdock.run.phase_errors import file_error
+    from tfdock.verify.environment import bench_for
     from tfdock.wheelhouse.store import Wheelhouse as House
 
     house = House(settings.wheelhouse.absolute())

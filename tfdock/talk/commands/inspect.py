@@ -144,7 +144,7 @@ def _extras(found: Inspection) -> dict[str, list[str]]:
 
 def _manylinux(found: Inspection) -> dict[str, Any]:
     """Which systems its libraries fit, and what keeps them from those that its name promises."""
-    from tfdock.do.manylinux import audit
+    from tfdock.verify.manylinux import audit
 
     fact = audit(found)
     return {"fits": None, "reason": fact} if isinstance(fact, str) else asdict(fact)

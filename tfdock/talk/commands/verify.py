@@ -33,12 +33,12 @@ from tfdock.talk.commands.inspect import Wheel
 from tfdock.talk.diagnosis import findings_json, show
 
 if TYPE_CHECKING:
-    from tfdock.decide.checks import Check
-    from tfdock.do.verify import Verification
-    from tfdock.do.verify.bench import Wanted
     from tfdock.host.settings import Settings
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.plan.prepare import Resolved
+    from tfdock.verify.checks import Check
+    from tfdock.verify.environment import Wanted
+    from tfdock.verify.verification import Verification
     from tfdock.wheel.inspection import Inspection
 
 _NO_RUN = "it was not asked for (`--no-run`)"
@@ -98,10 +98,10 @@ def verify(
     runs the wheel's own code and takes its word: a wheel that lies passes the trial. A trial shows that a wheel
     works, not that it is harmless.
     """
-    from tfdock.decide.checks import build_traces
     from tfdock.do.diagnosing import of_run
-    from tfdock.do.verify import unsound
-    from tfdock.do.verify.bench import Wanted
+    from tfdock.verify.checks import build_traces
+    from tfdock.verify.environment import Wanted
+    from tfdock.verify.verification import unsound
     from tfdock.wheel.wheel_file import inspected
 
     if html:
@@ -166,7 +166,7 @@ def _beginning(path: Path) -> bytes:
 
 def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] | None:
     """The compiler's options, where the record of the wheel's build lies beside it."""
-    from tfdock.decide.checks import compiler_options
+    from tfdock.verify.checks import compiler_options
     from tfdock.wheelhouse.store import Wheelhouse
 
     for record in Wheelhouse(wheel.absolute().parent).records():
@@ -180,8 +180,8 @@ def _verified(
     settings: Settings, base: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: Wanted
 ) -> Verification:
     """All checks; without an engine those that need none."""
-    from tfdock.do.verify import verified
-    from tfdock.do.verify.bench import bench_for
+    from tfdock.verify.environment import bench_for
+    from tfdock.verify.verification import verified
 
     if wanted.run:
         return verified(None, base, wheel, inspection, wanted)
@@ -213,7 +213,7 @@ def _document(
     found: Verification,
 ) -> dict[str, Any]:
     """The result for programs; the page is made of it as well."""
-    from tfdock.decide.trial import told_by_wheel
+    from tfdock.verify.trial_plan import told_by_wheel
 
     problems = found.impossible.problems if found.impossible else ()
     return {

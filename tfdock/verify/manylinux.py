@@ -20,7 +20,7 @@ from auditwheel.architecture import Architecture  # type: ignore[import-untyped]
 from auditwheel.libc import Libc  # type: ignore[import-untyped]
 from auditwheel.policy import WheelPolicies  # type: ignore[import-untyped]
 
-from tfdock.decide.checks import Manylinux
+from tfdock.verify.checks import Manylinux
 from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection
 

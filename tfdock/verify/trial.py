@@ -14,29 +14,6 @@ from typing import Any
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
-from tfdock.decide.checks import Check
-from tfdock.decide.trial import (
-    RUN,
-    Trial,
-    accelerator_of,
-    is_known_runtime,
-    judged,
-    limits_of,
-    linked_to_accelerator,
-    results_of,
-    trial,
-)
-from tfdock.do.verify.bench import Bench, Impossible, Wanted, impossible, unfit
-from tfdock.do.verify.lab import (
-    HERE,
-    Access,
-    Lab,
-    check_not_stopped,
-    ended,
-    handed,
-    own_python,
-    requirements,
-)
 from tfdock.engine.protocol import EngineInfo, ImageInfo
 from tfdock.errors import (
     EngineError,
@@ -49,6 +26,29 @@ from tfdock.host.hardware import gives_gpus
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase
 from tfdock.types import ImageRef, Mount
+from tfdock.verify.checks import Check
+from tfdock.verify.environment import Bench, Impossible, Wanted, impossible, unfit
+from tfdock.verify.trial_container import (
+    HERE,
+    Access,
+    Lab,
+    check_not_stopped,
+    ended,
+    handed,
+    own_python,
+    requirements,
+)
+from tfdock.verify.trial_plan import (
+    RUN,
+    Trial,
+    accelerator_of,
+    is_known_runtime,
+    judged,
+    limits_of,
+    linked_to_accelerator,
+    results_of,
+    trial,
+)
 from tfdock.wheel.inspection import Inspection
 
 _LONGEST = 1 << 16

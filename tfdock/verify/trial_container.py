@@ -12,7 +12,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from tfdock.bazel import output
-from tfdock.do.verify.bench import Bench, Impossible, impossible, unfit
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ContainerState, ImageInfo
 from tfdock.errors import (
     DiskFull,
@@ -28,6 +27,7 @@ from tfdock.run.phase_errors import make_folder
 from tfdock.run.phases import Tap
 from tfdock.run.results import ContainerFolder
 from tfdock.types import Expected, Mount
+from tfdock.verify.environment import Bench, Impossible, impossible, unfit
 
 HERE = "/tfdock"
 """Where all that is ours lies in the containers."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfdock.decide.checks import Check, Status
 from tfdock.gpu.compatibility import built_with, own_libraries
 from tfdock.gpu.verdict import runs
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.fits import toolkit_floor
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase, Probe, RuntimeLibrary, in_range
 from tfdock.types import Capability, ImageRef, Version
+from tfdock.verify.checks import Check, Status
 from tfdock.wheel.facts import merged
 from tfdock.wheel.identity import normal_version
 from tfdock.wheel.inspection import Inspection

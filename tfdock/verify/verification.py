@@ -12,13 +12,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfdock.decide import checks as statics
-from tfdock.decide.checks import Check, passed
-from tfdock.decide.trial import (
-    none_of_it,
-)
-from tfdock.do.verify.bench import Bench, Impossible, Wanted
-from tfdock.do.verify.trial import Trying
 from tfdock.errors import (
     Problem,
     TfdockError,
@@ -30,6 +23,11 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import ImageRef
+from tfdock.verify import checks as statics
+from tfdock.verify.checks import Check, passed
+from tfdock.verify.environment import Bench, Impossible, Wanted
+from tfdock.verify.trial import Trying
+from tfdock.verify.trial_plan import none_of_it
 from tfdock.wheel.defects import WheelError
 from tfdock.wheel.facts import GpuCode, merged
 from tfdock.wheel.identity import runs_on_python
@@ -121,7 +119,7 @@ def unsound(knowledge: KnowledgeBase, error: WheelRefused) -> Verification:
 
 def _static_checks(knowledge: KnowledgeBase, inspection: Inspection, wanted: Wanted) -> tuple[Check, ...]:
     # Here, not above: it takes a fifth of a second to load what knows the policies.
-    from tfdock.do.manylinux import audit
+    from tfdock.verify.manylinux import audit
 
     return statics.static_checks(
         knowledge,

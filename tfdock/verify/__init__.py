@@ -1,0 +1,6 @@
+"""Verification: is a wheel what its profile asks for, and does it work in a clean container?
+
+In: a wheel, a plan. Out: checks, each passed, failed or not made, with the reason.
+
+`checks` and `trial_plan` are pure. Imports: `wheelhouse` and what is above it.
+"""
