@@ -19,11 +19,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the tests' own packages lie
 
 from build.test_orchestration import SOURCE, Desk, leaving, wheel
-from tfdock.do.images.pulling import Pulling
-from tfdock.do.images.stored import stored
 from tfdock.engine.fake_engine import FakeRun
 from tfdock.errors import Locked
 from tfdock.host.settings import Settings
+from tfdock.images.image_pull import Pulling
+from tfdock.images.stored_image import stored
 from tfdock.types import ImageRef
 from tfdock.wheelhouse import wheelhouse_pruning
 from tfdock.wheelhouse.index import WheelIndex

@@ -26,14 +26,14 @@ from typing import Any
 import pytest
 from wheelhouses import Made, made
 
-from tfdock.decide.image_push import shipment
-from tfdock.do.images import packing
-from tfdock.do.images.choosing import Choosing
-from tfdock.do.images.layers import WheelLayer
-from tfdock.do.images.pushing import Push, Pushed
 from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.host.settings import load
-from tfdock.inspect.wheel_image import ARTIFACT_TYPE, LAYER_TYPE, ImageWheel
+from tfdock.images import image_pack
+from tfdock.images.image_push import Push, Pushed
+from tfdock.images.image_tags import shipment
+from tfdock.images.layer_stream import WheelLayer
+from tfdock.images.selection import Choosing
+from tfdock.images.wheel_image import ARTIFACT_TYPE, LAYER_TYPE, ImageWheel
 from tfdock.oci import manifest as oci
 from tfdock.oci.http import TRIES as FEW
 from tfdock.oci.repository import Repository
@@ -162,7 +162,7 @@ def test_a_wheel_is_never_wholly_in_memory_and_is_hashed_once(
     try:
         with Choosing(Wheelhouse(tmp_path / "house"), no_plan, lambda: None) as choosing:
             shipped = shipment(choosing.builds([one.build_id, str(one.wheel)]), together="nightly")
-            packing.pack(shipped, choosing.stream, tmp_path / "image.tar", lambda: None)
+            image_pack.pack(shipped, choosing.stream, tmp_path / "image.tar", lambda: None)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -180,10 +180,10 @@ def test_a_pack_that_is_stopped_leaves_the_file_that_was_there(tmp_path: Path) -
 
     with Choosing(Wheelhouse(tmp_path / "house"), no_plan, lambda: None) as choosing:
         shipped = shipment(choosing.builds([one.build_id]))
-        packing.pack(shipped, choosing.stream, target, lambda: None)
+        image_pack.pack(shipped, choosing.stream, target, lambda: None)
         was = target.read_bytes()
         with pytest.raises(Interrupted):
-            packing.pack(shipped, choosing.stream, target, stop)
+            image_pack.pack(shipped, choosing.stream, target, stop)
     assert target.read_bytes() == was
     assert sorted(path.name for path in tmp_path.iterdir()) == ["house", "image.tar"]
 

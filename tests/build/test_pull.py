@@ -20,12 +20,12 @@ from typing import Any, cast
 import pytest
 from wheelhouses import Made, made
 
-from tfdock.do.images import pulling
-from tfdock.do.images.finding import Finding, here
-from tfdock.do.images.pulling import Pulled, Pulling, Read
-from tfdock.do.images.stored import stored
 from tfdock.errors import NetworkError, Problem, TfdockError
-from tfdock.inspect.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
+from tfdock.images import image_pull
+from tfdock.images.image_pull import Pulled, Pulling, Read
+from tfdock.images.lookup import Finding, here
+from tfdock.images.stored_image import stored
+from tfdock.images.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
 from tfdock.oci import manifest as oci
 from tfdock.oci.http import TRIES as FEW
 from tfdock.oci.upload import TRIES
@@ -270,7 +270,7 @@ def test_a_disk_that_takes_less_than_it_is_given_is_given_the_rest(tmp_path: Pat
             return super().write(bytes(data)[:3])
 
     with Nearly(tmp_path / "file", "w") as file:
-        pulling._write(file, b"a wheel")
+        image_pull._write(file, b"a wheel")
     assert (tmp_path / "file").read_bytes() == b"a wheel"
 
 
@@ -581,7 +581,7 @@ def test_a_disk_without_room_is_told_before_anything_is_asked_for(
 ) -> None:
     push(site.where, build)
     before.forget()
-    monkeypatch.setattr(pulling, "free_disk", lambda _: 1000)
+    monkeypatch.setattr(image_pull, "free_disk", lambda _: 1000)
     status, found = site.told(build.build_id)
     assert (status, found.code) == (8, "disk-full")
     assert before.count(f"GET .*{layer_of(build)}") == 0

@@ -15,13 +15,13 @@ from pathlib import Path
 import docker
 import pytest
 
-from tfdock.do.images.runtime import Made, Wish, make
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import Cancel, ImageBuild
 from tfdock.errors import BuildFailed, NetworkError
 from tfdock.host.settings import load
 from tfdock.host.supervise import Stop
-from tfdock.inspect import wheel_image
+from tfdock.images import wheel_image
+from tfdock.images.runtime.runtime_image import Made, Wish, make
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import RuntimeLibrary
 from tfdock.oci.manifest import Descriptor

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.decide.image_push import shipment
-from tfdock.do.images.choosing import Choosing
-from tfdock.do.images.pushing import Push
+from tfdock.images.image_push import Push
+from tfdock.images.image_tags import shipment
+from tfdock.images.selection import Choosing
 from tfdock.wheel.wheel import read_wheel
 from tfdock.wheelhouse.index import WheelIndex
 from tfdock.wheelhouse.store import Wheelhouse

@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 
 from wheelhouses import Made
 
-from tfdock.decide.image_push import shipment
-from tfdock.do.images.choosing import Choosing
-from tfdock.do.images.pushing import Push
-from tfdock.inspect.wheel_image import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, SUMS, archive, frame
+from tfdock.images.image_push import Push
+from tfdock.images.image_tags import shipment
+from tfdock.images.selection import Choosing
+from tfdock.images.wheel_image import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, SUMS, archive, frame
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor
 from tfdock.oci.repository import Repository

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.do.images.ahead import Ahead
+from tfdock.images.prefetch import Ahead
 from tfdock.wheel import zip_archive
 from tfdock.wheel.defects import WheelError
 from tfdock.wheel.wheel import WheelFacts, read_wheel
@@ -58,7 +58,7 @@ def read_behind(file: io.FileIO, data: bytes, size: int = 5000) -> tuple[WheelFa
 def test_a_wheel_is_known_by_what_was_read_while_it_arrived(
     file: io.FileIO, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ahead, afterwards = (unpacked(monkeypatch, by) for by in ("tfdock.do.images.ahead", "tfdock.wheel.wheel"))
+    ahead, afterwards = (unpacked(monkeypatch, by) for by in ("tfdock.images.prefetch", "tfdock.wheel.wheel"))
     facts, known = read_behind(file, WHEEL, size)
     assert (len(ahead), len(afterwards)) == (len(FILES) + 3, 0)
     assert facts == read_wheel(io.BytesIO(WHEEL), NAME)

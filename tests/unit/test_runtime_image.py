@@ -22,8 +22,6 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide.runtime_image import STAGES, RuntimeImage, libraries, render_runtime, settings, site_packages
-from tfdock.do.images.runtime import Made, Wish, make
 from tfdock.engine.fake_engine import FakeBuild, FakeEngine, FakeRun
 from tfdock.engine.protocol import ContainerSpec, ImageBuild, ImageInfo
 from tfdock.errors import (
@@ -37,7 +35,16 @@ from tfdock.errors import (
 )
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
-from tfdock.inspect import wheel_image
+from tfdock.images import wheel_image
+from tfdock.images.runtime.runtime_contents import (
+    STAGES,
+    RuntimeImage,
+    libraries,
+    render_runtime,
+    settings,
+    site_packages,
+)
+from tfdock.images.runtime.runtime_image import Made, Wish, make
 from tfdock.knowledge import loader
 from tfdock.oci.manifest import Descriptor
 from tfdock.types import ImageRef
@@ -496,7 +503,7 @@ def test_a_wheel_that_requires_what_cannot_be_read_is_refused(
         found = inspected(path)
         return replace(found, metadata=replace(found.metadata, requires_dist=("numpy @ https://example/numpy.whl",)))
 
-    monkeypatch.setattr("tfdock.do.images.runtime.inspected", requiring)
+    monkeypatch.setattr("tfdock.images.runtime.runtime_image.inspected", requiring)
     problem = refused(bench, tmp_path, ProfileError)
     assert (problem.code, bool(problem.fix)) == ("dependencies-unavailable", True)
 
@@ -529,7 +536,9 @@ def test_a_wheel_that_is_replaced_meanwhile_gives_no_image(bench: Bench, engine:
 def for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """The small wheel says that it was built with CUDA."""
     info = {"is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9.3.0"}
-    monkeypatch.setattr("tfdock.do.images.runtime.inspected", lambda path: replace(inspected(path), build_info=info))
+    monkeypatch.setattr(
+        "tfdock.images.runtime.runtime_image.inspected", lambda path: replace(inspected(path), build_info=info)
+    )
 
 
 @pytest.mark.usefixtures("for_gpus")
@@ -586,7 +595,7 @@ def test_a_wheel_that_links_what_the_base_lacks_is_refused(
     library = Library(path="a.so", size=1, machine="x86_64", versions={}, needed=("libamdhip64.so.6",))
     info = {"is_rocm_build": True}
     monkeypatch.setattr(
-        "tfdock.do.images.runtime.inspected",
+        "tfdock.images.runtime.runtime_image.inspected",
         lambda path: replace(inspected(path), libraries=(library,), build_info=info),
     )
     assert refused(bench, tmp_path, ProfileError).code == "runtime-lacks-libraries"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tfdock.decide.image_push import shipment
 from tfdock.errors import ProfileError, WheelRefused
-from tfdock.inspect import wheel_layout
-from tfdock.inspect.wheel_image import (
+from tfdock.images import wheel_layout
+from tfdock.images.image_tags import shipment
+from tfdock.images.wheel_image import (
     ARTIFACT_TYPE,
     LAYER_TYPE,
     ImageBuild,
@@ -344,7 +344,7 @@ def test_one_image_does_not_hold_two_of_one_name(other: dict[str, Any]) -> None:
 def test_nothing_is_pushed_that_nobody_could_pull(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = build("tf2.18.0-py3.11-cpu-x86_64", "tensorflow_cpu-2.18.0-cp311-cp311-linux_x86_64.whl")
     most = 1 if limit == "MOST_WHEELS" else len(WheelImage.of([build(), cpu]).papers) - 1
-    monkeypatch.setattr(f"tfdock.decide.image_push.{limit}", most)
+    monkeypatch.setattr(f"tfdock.images.image_tags.{limit}", most)
     assert len(shipment([build(), cpu]).images) == 2
     with pytest.raises(ProfileError) as caught:
         shipment([build(), cpu], together="all")

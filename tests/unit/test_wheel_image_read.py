@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tfdock.host import settings
-from tfdock.inspect import wheel_image_read
-from tfdock.inspect.wheel_image import CONFIG_TYPE, LAYER_TYPE, archive, frame
-from tfdock.inspect.wheel_image_read import FoundBuild, FoundWheel, broken_promise, machine_platform, wheel_bytes
+from tfdock.images import wheel_image_read
+from tfdock.images.wheel_image import CONFIG_TYPE, LAYER_TYPE, archive, frame
+from tfdock.images.wheel_image_read import FoundBuild, FoundWheel, broken_promise, machine_platform, wheel_bytes
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor, Malformed, Manifest
 from tfdock.oci.plain_tar import members

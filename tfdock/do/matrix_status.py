@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from tfdock.do.images import finding
 from tfdock.do.matrix import Cell, Cells
 from tfdock.errors import Interrupted, NetworkError, Problem, TfdockError
+from tfdock.images import lookup
 from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse
 
@@ -59,7 +59,7 @@ class _Asking:
     def look(self, cell: Cell) -> Cell:
         """The cell with what registries have for it."""
         plan = self.cells.prepared(cell).plan
-        if finding.refusal(plan):
+        if lookup.refusal(plan):
             return cell  # for one machine's CPU alone: nobody else's wheel will do
         for repository in self.repositories:
             if repository in self.down:
@@ -68,7 +68,7 @@ class _Asking:
             def unreachable(error: NetworkError, repository: ImageRef = repository) -> None:
                 self.down.setdefault(repository, error)
 
-            asked = finding.Finding(repositories=(repository,), check=self.check)
+            asked = lookup.Finding(repositories=(repository,), check=self.check)
             try:
                 if next(asked.images(plan, None, unreachable), None):
                     return replace(cell, status="registry")

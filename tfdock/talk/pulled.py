@@ -12,9 +12,9 @@ from tfdock.talk import console
 from tfdock.talk.app import knowledge_for
 
 if TYPE_CHECKING:
-    from tfdock.do.images.pulling import Pulled
-    from tfdock.do.images.stored import StoredImage
     from tfdock.host.settings import Settings
+    from tfdock.images.image_pull import Pulled
+    from tfdock.images.stored_image import StoredImage
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.talk.gpus import Asked
     from tfdock.wheel.inspection import Inspection

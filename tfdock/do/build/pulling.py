@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tfdock import events
-from tfdock.do.images import finding
-from tfdock.do.images.pulling import Pulled, Pulling
-from tfdock.do.images.stored import StoredImage
 from tfdock.errors import NetworkError, Problem, TimeLimit, VerificationFailed, one_of
 from tfdock.host.supervise import until_stopped
+from tfdock.images import lookup
+from tfdock.images.image_pull import Pulled, Pulling
+from tfdock.images.stored_image import StoredImage
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import LockFile
 
@@ -26,7 +26,7 @@ def pulled(builder: Builder, plan: BuildPlan, lock: LockFile | None) -> Pulled |
     Raises VerificationFailed for an image that is damaged or not what it says: whoever put it there wants it to be
     taken for this build, and hours of compiling would hide that.
     """
-    refused = finding.refusal(plan)
+    refused = lookup.refusal(plan)
     if refused:
         problem = refused.problems[0]
         builder.listen(events.Notice(text=f"no registry is asked: {problem.message}"))
@@ -48,7 +48,7 @@ class _Asking:
 
     def first(self, lock: LockFile | None) -> Pulled | None:
         """What the first registry has that has it whole."""
-        asked = finding.Finding(repositories=self._builder.settings.repositories, check=self._check)
+        asked = lookup.Finding(repositories=self._builder.settings.repositories, check=self._check)
         try:
             for image in asked.images(self._plan, lock, self._down):
                 try:

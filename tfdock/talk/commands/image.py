@@ -31,10 +31,10 @@ from tfdock.talk.commands.build import stoppable
 from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
-    from tfdock.decide.image_push import Shipment
-    from tfdock.do.images.choosing import Choosing
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Stop
+    from tfdock.images.image_tags import Shipment
+    from tfdock.images.selection import Choosing
     from tfdock.plan.build_plan import BuildPlan
 
 group = typer.Typer(
@@ -84,16 +84,16 @@ def pack(
     as_json: AsJson = False,
 ) -> None:
     """Write images of finished wheels into a file: an OCI image layout, the same bytes every time."""
-    from tfdock.do.images import packing
     from tfdock.host.supervise import until_stopped
+    from tfdock.images import image_pack
 
     asked = Asked(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
     settings = settings_for(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
-    packing.check_target(output)
+    image_pack.check_target(output)
     with _chosen(settings, asked, "nothing was written", allow_untested=allow_untested) as (choosing, shipped, stop):
-        size = until_stopped(lambda: packing.pack(shipped, choosing.stream, output, stop.check), stop)
+        size = until_stopped(lambda: image_pack.pack(shipped, choosing.stream, output, stop.check), stop)
     _say(f"{console.Style(sys.stderr).good('packed')}  {output}  {console.size(size)}")
     _tell_tags(shipped)
     if as_json:
@@ -130,8 +130,8 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Send images of finished wheels to a registry: what is there is not sent again. Needs `docker login`."""
-    from tfdock.do.images.pushing import Push
     from tfdock.host.supervise import until_stopped
+    from tfdock.images.image_push import Push
     from tfdock.oci.repository import Repository
 
     settings = settings_for(
@@ -177,9 +177,9 @@ def _chosen(
     settings: Settings, asked: Asked, kept: str, *, allow_untested: bool
 ) -> Iterator[tuple[Choosing, Shipment, Stop]]:
     """The builds, their wheels held open, and the images of them."""
-    from tfdock.decide.image_push import shipment
-    from tfdock.do.images.choosing import Choosing
     from tfdock.host.supervise import until_stopped
+    from tfdock.images.image_tags import shipment
+    from tfdock.images.selection import Choosing
     from tfdock.run.phase_errors import file_error
     from tfdock.wheelhouse.store import Wheelhouse as House
 
@@ -214,7 +214,7 @@ def _tell_tags(shipped: Shipment) -> None:
 
 def _described(shipped: Shipment) -> list[dict[str, Any]]:
     """Images, and indexes of images, as JSON has them."""
-    from tfdock.decide.image_push import members
+    from tfdock.images.image_tags import members
 
     found = []
     for content, tags in shipped.named:
@@ -285,7 +285,7 @@ def _repository(name: str) -> ImageRef:
 
 
 def _tag(text: str | None) -> str | None:
-    from tfdock.inspect.wheel_image_read import is_promise
+    from tfdock.images.wheel_image_read import is_promise
 
     if text is None:
         return None

@@ -31,9 +31,9 @@ from tfdock.talk.commands.image import group
 from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
-    from tfdock.do.images.runtime import Made, Wish
     from tfdock.host.settings import Settings
-    from tfdock.inspect.wheel_image import ImageBuild
+    from tfdock.images.runtime.runtime_image import Made, Wish
+    from tfdock.images.wheel_image import ImageBuild
 
 
 @group.command(
@@ -77,7 +77,7 @@ def runtime(
     as_json: AsJson = False,
 ) -> None:
     """Make a small image with Python, the wheel and what it requires, for `docker run … python`; not root's."""
-    from tfdock.do.images.runtime import Wish, default_name
+    from tfdock.images.runtime.runtime_image import Wish, default_name
 
     settings = settings_for(
         wheelhouse=wheelhouse,
@@ -102,8 +102,8 @@ def runtime(
 
 
 def _made(settings: Settings, name: str, wish: Callable[[ImageBuild], Wish], *, allow_untested: bool) -> Made:
-    from tfdock.do.images import runtime as images
-    from tfdock.do.images.choosing import Choosing
+    from tfdock.images.runtime import runtime_image as images
+    from tfdock.images.selection import Choosing
     from tfdock.run.phase_errors import file_error
     from tfdock.verify.environment import bench_for
     from tfdock.wheelhouse.store import Wheelhouse as House

@@ -37,11 +37,11 @@ from tfdock.talk.pulled import LocalGpus, tell_pulled
 from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
-    from tfdock.do.images.pulling import Pulled
-    from tfdock.do.images.stored import StoredImage
     from tfdock.do.matrix import Cell, Cells
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Stop
+    from tfdock.images.image_pull import Pulled
+    from tfdock.images.stored_image import StoredImage
     from tfdock.plan.build_plan import BuildPlan
 
 _SILENT = 5.0
@@ -160,7 +160,7 @@ class _Looking:
 
     def wanted(self, name: str) -> _Wanted:
         """What a word stands for; raises ProfileError, and what planning a profile raises."""
-        from tfdock.inspect.wheel_image_read import is_promise
+        from tfdock.images.wheel_image_read import is_promise
 
         _check_no_wheel(name)
         if _is_image(name):
@@ -176,8 +176,8 @@ class _Looking:
             raise ProfileError(*map(_or_image, error.problems)) from error
 
     def _image(self, images: Sequence[ImageRef], check: Callable[[], None]) -> StoredImage:
-        from tfdock.do.images.finding import here
-        from tfdock.do.images.stored import stored
+        from tfdock.images.lookup import here
+        from tfdock.images.stored_image import stored
 
         down: list[NetworkError] = []
         for image in images:
@@ -197,7 +197,7 @@ class _Looking:
         )
 
     def _profile(self, name: str) -> _Wanted:
-        from tfdock.do.images.finding import refusal
+        from tfdock.images.lookup import refusal
 
         plan = preparer_for(self.settings, allow_untested=self.allow_untested).prepare(name).plan
         refused = refusal(plan)
@@ -208,7 +208,7 @@ class _Looking:
 
     def cell(self, cells: Cells, cell: Cell) -> _Wanted:
         """The same for a cell of a matrix, which is planned when its turn comes."""
-        from tfdock.do.images.finding import refusal
+        from tfdock.images.lookup import refusal
 
         repositories = self._repositories(cell.name)
 
@@ -224,7 +224,7 @@ class _Looking:
     def _found(
         self, name: str, plan: BuildPlan, repositories: tuple[ImageRef, ...], check: Callable[[], None]
     ) -> StoredImage:
-        from tfdock.do.images.finding import Finding
+        from tfdock.images.lookup import Finding
 
         down: list[NetworkError] = []
         asked = Finding(repositories=repositories, check=check)
@@ -332,8 +332,8 @@ def _pull_matrix(looking: _Looking, choice: Choice, stop: Stop, *, as_json: bool
 
 
 def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, Any]]:
-    from tfdock.do.images.pulling import Pulling
     from tfdock.host.supervise import until_stopped
+    from tfdock.images.image_pull import Pulling
     from tfdock.wheelhouse.store import Wheelhouse as House
 
     gpus = LocalGpus(settings)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tfdock.errors import Problem, ProfileError, WheelRefused
-from tfdock.inspect.wheel_image import (
+from tfdock.images.wheel_image import (
     MOST_PAPERS,
     MOST_WHEELS,
     ImageBuild,

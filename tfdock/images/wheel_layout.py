@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tfdock.inspect.wheel_image import ImageIndex, WheelImage, header
+from tfdock.images.wheel_image import ImageIndex, WheelImage, header
 from tfdock.oci.manifest import INDEX, Descriptor, canonical
 
 FOLDER = "blobs/sha256"

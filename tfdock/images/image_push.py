@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import BinaryIO, TypeVar
 
-from tfdock.decide.image_push import Content, Shipment
 from tfdock.errors import Problem, ProfileError
-from tfdock.inspect.wheel_image import ImageWheel
-from tfdock.inspect.wheel_image_read import says_wheels
+from tfdock.images.image_tags import Content, Shipment
+from tfdock.images.wheel_image import ImageWheel
+from tfdock.images.wheel_image_read import says_wheels
 from tfdock.oci.manifest import Descriptor
 from tfdock.oci.repository import Found, Repository
 from tfdock.types import Digest

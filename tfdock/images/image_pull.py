@@ -18,12 +18,12 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.do.images.ahead import Ahead
-from tfdock.do.images.stored import StoredImage, malformed
 from tfdock.errors import DiskFull, NetworkError, Problem, VerificationFailed
 from tfdock.host.hardware import free_disk
-from tfdock.inspect.wheel_image import frame
-from tfdock.inspect.wheel_image_read import FoundBuild, FoundWheel, wheel_bytes
+from tfdock.images.prefetch import Ahead
+from tfdock.images.stored_image import StoredImage, malformed
+from tfdock.images.wheel_image import frame
+from tfdock.images.wheel_image_read import FoundBuild, FoundWheel, wheel_bytes
 from tfdock.oci.manifest import Malformed
 from tfdock.plan.trust_domain import recorded
 from tfdock.run.phase_errors import file_error, gib, make_folder

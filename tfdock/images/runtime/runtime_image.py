@@ -14,7 +14,11 @@ from typing import Any
 from packaging.requirements import InvalidRequirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from tfdock.decide.runtime_image import (
+from tfdock.engine.protocol import Cancel, ImageBuild, ImageInfo
+from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused
+from tfdock.host.locks import held
+from tfdock.images import wheel_image
+from tfdock.images.runtime.runtime_contents import (
     CONTENTS_LABEL,
     STAGE_LABEL,
     STAGES,
@@ -25,13 +29,9 @@ from tfdock.decide.runtime_image import (
     settings,
     site_packages,
 )
-from tfdock.do.images.use import Use
-from tfdock.engine.protocol import Cancel, ImageBuild, ImageInfo
-from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused
-from tfdock.host.locks import held
-from tfdock.inspect import wheel_image
-from tfdock.inspect.wheel_image_read import says_wheels
-from tfdock.inspect.wheel_labels import STANDARD, labels
+from tfdock.images.runtime.runtime_trial import Use
+from tfdock.images.wheel_image_read import says_wheels
+from tfdock.images.wheel_labels import STANDARD, labels
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.oci.repository import Repository

@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.decide.image_push import Shipment
 from tfdock.errors import Problem, ProfileError
-from tfdock.inspect import wheel_layout
-from tfdock.inspect.wheel_image import END, FINGERPRINT_TAG, header
+from tfdock.images import wheel_layout
+from tfdock.images.image_tags import Shipment
+from tfdock.images.wheel_image import END, FINGERPRINT_TAG, header
 from tfdock.oci.manifest import Descriptor
 from tfdock.oci.plain_tar import BLOCK
 

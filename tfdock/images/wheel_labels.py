@@ -19,7 +19,7 @@ from tfdock.wheel.zip_archive import EARLIEST_EPOCH
 from tfdock.wheelhouse.build_record import verified
 
 if TYPE_CHECKING:
-    from tfdock.inspect.wheel_image import ImageWheel
+    from tfdock.images.wheel_image import ImageWheel
 
 STANDARD, OWN = "org.opencontainers.image", "io.tfdock"
 """Prefixes of labels."""

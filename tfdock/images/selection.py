@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NoReturn
 
-from tfdock.do.images.layers import WheelLayer
 from tfdock.errors import Problem, ProfileError, WheelRefused, one_of
-from tfdock.inspect.wheel_image import ImageBuild, ImageWheel, moving_tag
+from tfdock.images.layer_stream import WheelLayer
+from tfdock.images.wheel_image import ImageBuild, ImageWheel, moving_tag
 from tfdock.oci.manifest import Descriptor, Malformed
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.trust_domain import RELEASE, recorded

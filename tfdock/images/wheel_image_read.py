@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfdock.inspect.wheel_image import (
+from tfdock.images.wheel_image import (
     ARTIFACT_TYPE,
     CONFIG_TYPE,
     LAYER_TYPE,
@@ -25,7 +25,7 @@ from tfdock.inspect.wheel_image import (
     fingerprint_tag,
     frame,
 )
-from tfdock.inspect.wheel_labels import OWN
+from tfdock.images.wheel_labels import OWN
 from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, Malformed, Manifest, parsed
 from tfdock.oci.plain_tar import BLOCK, header, members
 from tfdock.wheelhouse.build_record import BUILD_ID, WHEEL, read_record

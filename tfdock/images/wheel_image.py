@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 from packaging.utils import parse_wheel_filename
 
-from tfdock.inspect.wheel_labels import CREATED, labels
+from tfdock.images.wheel_labels import CREATED, labels
 from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, Manifest, canonical, digest
 from tfdock.oci.plain_tar import BLOCK
 from tfdock.types import Digest, Version

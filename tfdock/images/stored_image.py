@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tfdock.errors import Incompatible, NetworkError, Problem, ProfileError, VerificationFailed
-from tfdock.inspect import wheel_image_read
-from tfdock.inspect.wheel_image import MOST_PAPERS
-from tfdock.inspect.wheel_image_read import FoundBuild, Labelled
+from tfdock.images import wheel_image_read
+from tfdock.images.wheel_image import MOST_PAPERS
+from tfdock.images.wheel_image_read import FoundBuild, Labelled
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor, Malformed, Manifest
 from tfdock.oci.repository import Found, Repository
