@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tfdock.builder.build import Builder
 from tfdock.do import matrix
 from tfdock.do.analyse import Analysis, analysed
-from tfdock.do.build import Builder
 from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec, ImageBuild
 from tfdock.errors import EngineError, EngineUnavailable, NetworkError, Problem, TfdockError

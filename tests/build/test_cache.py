@@ -20,7 +20,7 @@ import pytest
 from tfdock.bazel.cache import cache_usage as cache_use
 from tfdock.bazel.cache.action_cache import action_result
 from tfdock.bazel.cache.cache_folder import TAG, CacheFolder, DiskCache
-from tfdock.do.build import compiling
+from tfdock.builder import compile_phase
 from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Interrupted, Locked, ProfileError
@@ -131,7 +131,7 @@ def test_what_a_fetch_left_is_checked_by_the_next_build_where_tfdock_was_killed_
 
     desk.engine.phases["fetch"] = FakeRun(effect=fetch)
     with monkeypatch.context() as patch:
-        patch.setattr(compiling, "removed_downloads", killed)
+        patch.setattr(compile_phase, "removed_downloads", killed)
         with pytest.raises(Killed):
             desk.build()
     left = CacheFolder.opened(desk.settings.cache_dir).repository / name

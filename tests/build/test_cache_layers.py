@@ -18,7 +18,7 @@ from tfdock.bazel.cache.cache_layers import CONFIG_TYPE, Layers, Pack, Shelf
 from tfdock.bazel.cache.exchange import Exchange
 from tfdock.bazel.cache.packs import CONTENTS_TYPE, PACK_TYPE, Contents, Entry, in_order
 from tfdock.bazel.cache.registry_cache import StoredCache
-from tfdock.do import registry as pins
+from tfdock.builder import pins
 from tfdock.errors import Problem, TfdockError
 from tfdock.host.supervise import Stop
 from tfdock.oci import manifest as oci

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
-from tfdock.do.build.overlay import LABEL
+from tfdock.builder.cache_overlay import LABEL
 
 from .conftest import Workshop
 from .harness import Json, Tfdock, write_profile

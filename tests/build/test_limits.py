@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tfdock import events
-from tfdock.do.several import Ledger, side_by_side
+from tfdock.builder.parallel import Ledger, side_by_side
 from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, DiskFull, OutOfMemory, TimeLimit

@@ -25,7 +25,7 @@ import docker
 import pytest
 import yaml
 
-from tfdock.do import registry
+from tfdock.builder import pins as registry
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.errors import Interrupted, NetworkError, Problem

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tfdock import events
-from tfdock.do.build import Builder, BuildResult
+from tfdock.builder.build import Builder, BuildResult
 from tfdock.do.offline import prepare
 from tfdock.do.offline.bundle import opened
 from tfdock.do.offline.fetch import Bundler, warm

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tfdock import events
-from tfdock.do.build import Builder, BuildResult
+from tfdock.builder.build import Builder, BuildResult
 from tfdock.engine.fake_engine import FakeBuild, FakeEngine, FakeRun
 from tfdock.engine.protocol import IMAGE_LABEL, TOOLCHAIN_LABEL, ContainerSpec, EngineInfo, ImageBuild, ImageInfo
 from tfdock.errors import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.do.papers import document_of, failed_runs
+from tfdock.builder.run_document import document_of, failed_runs
 from tfdock.engine.fake_engine import FakeRun
 from tfdock.errors import BuildFailed, TfdockError
 
@@ -56,7 +56,7 @@ def test_papers_that_cannot_be_written_change_nothing(desk: Desk, monkeypatch: p
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tfdock.do.papers.write_atomically", full)
+    monkeypatch.setattr("tfdock.builder.run_document.write_atomically", full)
     desk.engine.phases["compile"] = FakeRun(output=[b"ERROR: no\n"], exit_code=1)
     desk.fails(BuildFailed, "compile-failed", "compile")
     assert papers(desk) == []
@@ -66,7 +66,7 @@ def test_a_run_that_ends_by_our_own_mistake_has_papers_too(desk: Desk, monkeypat
     def broken(*_: object) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr("tfdock.do.build.compiling.prepared", broken)
+    monkeypatch.setattr("tfdock.builder.compile_phase.prepared", broken)
     with pytest.raises((RuntimeError, TfdockError)):
         desk.build()
     (path,) = papers(desk)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.do.happened import kept_profile
+from tfdock.builder.build_summary import kept_profile
 from tfdock.host.settings import load
 from tfdock.types import ImageRef
 

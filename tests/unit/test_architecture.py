@@ -76,7 +76,7 @@ HOMES = {
     "yaml": ("profile/yaml_nodes.py",),
     "pydantic": ("profile/", "knowledge/", "matrix/matrix_file.py"),
     "pydantic_core": ("profile/profile.py", "knowledge/tables.py"),
-    "packaging": ("wheel/", "wheelhouse/", "images/", "verify/", "offline/fetch.py"),
+    "packaging": ("wheel/", "wheelhouse/", "images/", "verify/", "builder/seal.py", "offline/"),
     "h2": ("bazel/remote/relay_grpc.py",),
     "hpack": ("bazel/remote/relay_grpc.py",),
     "isal": ("wheel/zip_archive.py",),
@@ -268,7 +268,7 @@ OPENERS = (
 # What looks at the sources of mounts: it creates containers, or is an engine.
 CARRIERS = {"run/carrier.py", "engine/containers.py", "engine/fake_engine.py", "run/results.py"}
 # What creates containers: `build/image.py` creates one without mounts.
-CREATORS = {"run/carrier.py", "do/build/image.py"}
+CREATORS = {"run/carrier.py", "builder/image_phase.py"}
 # What names the folders above those of containers.
 ABOVE = {
     "bazel/cache/cache_folder.py", "run/results.py", "wheelhouse/store.py", "wheelhouse/orphans.py",
@@ -362,7 +362,7 @@ def test_the_scan_finds_who_takes_a_second_way() -> None:
         "run.engine.create(replace(spec, mounts=mounts))",
         "from tfdock.host.beneath import Beneath",
     ):
-        assert list(second_ways("do/build/publishing.py", ast.parse(line))), line
+        assert list(second_ways("builder/seal_phase.py", ast.parse(line))), line
     for line in (
         "Mount(source=made.mount_source, target='/x')",
         "places = {'{output}': folders.output.make().mount_source}",
@@ -370,7 +370,7 @@ def test_the_scan_finds_who_takes_a_second_way() -> None:
         "run.steps.carrier.create(spec)",
         "read_local(profile.source, folder)",
     ):
-        assert not list(second_ways("do/build/publishing.py", ast.parse(line))), line
+        assert not list(second_ways("builder/seal_phase.py", ast.parse(line))), line
 
 
 # --- speed ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from tfdock.bazel import execution_log, trace_profile
 from tfdock.bazel.build_events import Figures, Step, read_events, read_output
 from tfdock.bazel.execution_log import as_json, from_json, read_log
 from tfdock.bazel.trace_profile import read_profile
-from tfdock.do import happened
+from tfdock.builder import build_summary
 
 FILES = Path(__file__).with_name("bazel")
 VERSIONS = ("4.2.3", "0.26.1")
@@ -363,5 +363,5 @@ def test_what_a_profile_says_takes_little_room_in_a_record() -> None:
 def test_of_a_packed_file_only_so_many_characters_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     action = json.dumps({"cat": "action processing", "name": "x", "ts": 1, "dur": 1, "tid": 1}) + ",\n"
     (tmp_path / "profile.gz").write_bytes(gzip.compress(action.encode() * 10))
-    monkeypatch.setattr(happened, "_MOST_TEXT", 3 * len(action))
-    assert len(happened.kept_profile(tmp_path / "profile.gz").actions) == 3
+    monkeypatch.setattr(build_summary, "_MOST_TEXT", 3 * len(action))
+    assert len(build_summary.kept_profile(tmp_path / "profile.gz").actions) == 3

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.bazel.cache.cache_folder import CacheFolder
-from tfdock.do import doctor
+from tfdock.builder import doctor
 from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.errors import (

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tfdock.bazel.build_events import read_events
-from tfdock.do.happened import Account, Traces, account, kept_document, kept_profile
+from tfdock.builder.build_summary import Account, Traces, account, kept_document, kept_profile
 from tfdock.plan.local_source import listing_hash, tree_hash, tree_listing
 from tfdock.talk import happened
 from tfdock.types import BuildId

@@ -17,8 +17,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.do import lock as locking
-from tfdock.do.lock import check_names, lock_path
+from tfdock.builder import locking
+from tfdock.builder.locking import check_names, lock_path
 from tfdock.errors import BuildFailed, DiskFull, Problem, ProfileError
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase

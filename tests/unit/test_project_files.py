@@ -14,9 +14,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do import lock, matrix
-from tfdock.do.lock import lock_text
-from tfdock.do.papers import written
+from tfdock.builder import locking
+from tfdock.builder.locking import lock_text
+from tfdock.builder.run_document import written
+from tfdock.do import matrix
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host.project_files import MOST_PATCH, Project
 from tfdock.host.settings import Settings
@@ -164,7 +165,7 @@ def test_a_path_outside_is_refused_whether_it_is_there_or_not(project: Path, nam
 def test_a_lock_that_leads_outside_is_refused_whether_its_target_is_there_or_not(project: Path, target: str) -> None:
     (project / "x.lock").symlink_to(target)
     with pytest.raises(ProfileError) as caught:
-        lock.read(project / "x.lock")
+        locking.read(project / "x.lock")
     assert caught.value.problems[0].code == "path-outside"
 
 
@@ -172,7 +173,7 @@ def test_a_lock_that_is_not_there_is_missing(project: Path) -> None:
     (project / "link.lock").symlink_to("x.lock")
     for name in ("x.lock", "link.lock"):
         with pytest.raises(Incompatible) as caught:
-            lock.read(project / name)
+            locking.read(project / name)
         assert caught.value.problems[0].code == "lock-missing"
 
 

@@ -21,9 +21,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+from tfdock.builder.run_document import Papers, written
+from tfdock.builder.seal_phase import without_places
 from tfdock.do import personal
-from tfdock.do.build.publishing import without_places
-from tfdock.do.papers import Papers, written
 from tfdock.errors import BuildFailed, Problem
 from tfdock.host.settings import Settings
 from tfdock.plan.prepare import Prepared, Preparer

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.do.several import Ledger, side_by_side
+from tfdock.builder.parallel import Ledger, side_by_side
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.resources import usable
 from tfdock.types import BuildId, Machine

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.bazel.cache.cache_folder import CacheFolder, check_writable
-from tfdock.do import tidying
+from tfdock.builder import cleanup
 from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import BuildFailed, EngineLost, Problem, ProfileError
@@ -142,18 +142,18 @@ def test_what_a_kill_while_a_wheel_is_published_leaves_is_found(house: Wheelhous
 def test_a_file_that_somebody_writes_meanwhile_stays(settings: Settings, house: Wheelhouse) -> None:
     path = half(house, ".tfdock/tf1/0123456789ab/.record.json.12-13")
     engine = FakeEngine()
-    (one,) = tidying.found(settings)
+    (one,) = cleanup.found(settings)
     with house.locked(BuildId("tf1")):
-        kept = tidying.removed(one, settings, engine, "")
+        kept = cleanup.removed(one, settings, engine, "")
         assert kept is not None
         assert "another run is building" in kept.why
     path.write_text("half again")  # by one with the same process id
-    assert tidying.removed(one, settings, engine, "") is None
+    assert cleanup.removed(one, settings, engine, "") is None
     assert path.exists()
-    (one,) = tidying.found(settings)
-    assert tidying.removed(one, settings, engine, "") is None
+    (one,) = cleanup.found(settings)
+    assert cleanup.removed(one, settings, engine, "") is None
     assert not path.exists()
-    assert tidying.removed(one, settings, engine, "") is None, "as where another one was quicker"
+    assert cleanup.removed(one, settings, engine, "") is None, "as where another one was quicker"
 
 
 def test_a_folder_of_another_user_hides_nothing(settings: Settings, house: Wheelhouse, ordinary: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_folder_of_another_user_hides_nothing(settings: Settings, house: Wheel
     for name in ("tf1", "tf2"):
         half(house, f".tfdock/{name}/0123456789ab/.record.json.12-13")
     (house.root / ".tfdock/tf1").chmod(0o555)
-    assert [one.what.rpartition("/tf")[2][0] for one in tidying.found(settings)] == ["2"]
+    assert [one.what.rpartition("/tf")[2][0] for one in cleanup.found(settings)] == ["2"]
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -173,15 +173,15 @@ def test_why_a_run_cannot_be_cleaned_up_is_said_in_one_sentence(settings: Settin
     with journal.running(settings.state_dir, entry):
         pass
     engine = FakeEngine()
-    (one,) = tidying.found(settings)
+    (one,) = cleanup.found(settings)
     engine.fail_next("containers", EngineLost(Problem(code="engine-lost", message="it was lost", fix="start it")))
-    assert tidying.removed(one, settings, engine, "one") == tidying.Kept(why="it was lost")
-    elsewhere = tidying.removed(one, settings, engine, "two")
+    assert cleanup.removed(one, settings, engine, "one") == cleanup.Kept(why="it was lost")
+    elsewhere = cleanup.removed(one, settings, engine, "two")
     assert elsewhere is not None
     assert str(journal.folder_of(settings.state_dir, RUN)) in elsewhere.fix
     assert journal.leftovers(settings.state_dir) == [entry]
-    assert tidying.removed(one, settings, engine, "one") is None
-    assert tidying.removed(one, settings, engine, "one") is None, "as where another one was quicker"
+    assert cleanup.removed(one, settings, engine, "one") is None
+    assert cleanup.removed(one, settings, engine, "one") is None, "as where another one was quicker"
     assert journal.leftovers(settings.state_dir) == []
 
 
@@ -209,12 +209,12 @@ def noted(settings: Settings, name: str = RUN, /, **changes: object) -> Path:
     return folder if name == RUN else folder.rename(folder.with_name(name))
 
 
-def tidied(settings: Settings, engine: FakeEngine | None = None) -> list[tidying.Kept | None]:
+def tidied(settings: Settings, engine: FakeEngine | None = None) -> list[cleanup.Kept | None]:
     """Clean up as a build does at its start, then as `doctor --fix` does."""
     engine = engine or FakeEngine()
     info = replace(engine.info(), id="one")
     ready(engine, info, settings, lambda _: None)
-    return [tidying.removed(one, settings, engine, "one") for one in tidying.found(settings)]
+    return [cleanup.removed(one, settings, engine, "one") for one in cleanup.found(settings)]
 
 
 def precious(folder: Path) -> Path:

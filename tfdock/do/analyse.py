@@ -25,8 +25,8 @@ from tfdock.run.phase_errors import make_folder
 from tfdock.wheelhouse.store import Wheelhouse, record_of
 
 if TYPE_CHECKING:
-    from tfdock.do.build import Builder
-    from tfdock.do.build.run import Run
+    from tfdock.builder.build import Builder
+    from tfdock.builder.build_run import Run
     from tfdock.plan.build_plan import BuildPlan
 
 Outcome = Literal["ok", "drifted", "failed", "interrupted"]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfdock.do.happened import plain_file
+from tfdock.builder.build_summary import plain_file
 from tfdock.inspect.redaction import Known, Redactor
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfdock import __version__
+from tfdock.builder.build_summary import plain_file
 from tfdock.do import personal
 from tfdock.do.diagnosing import context_of, diagnosed
-from tfdock.do.happened import plain_file
 from tfdock.errors import ProfileError
 from tfdock.host.hardware import free_disk, local_gpus
 from tfdock.inspect.log_excerpt import Excerpt

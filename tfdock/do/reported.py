@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfdock.do.happened import plain_file
-from tfdock.do.papers import SUFFIX, document_of, failed_runs, papers_of, written
+from tfdock.builder.build_summary import plain_file
+from tfdock.builder.run_document import SUFFIX, document_of, failed_runs, papers_of, written
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.host.project_files import MOST_TEXT, Project
 from tfdock.wheelhouse import build_record
@@ -213,7 +213,7 @@ class _Planned:
 
 
 def _planned(name: str, preparer: Preparer) -> _Planned:
-    from tfdock.do.build.publishing import without_places
+    from tfdock.builder.seal_phase import without_places
     from tfdock.plan.prepare import find_profile
 
     file = str(find_profile(name))

@@ -1,6 +1,6 @@
 """A lock: everything a build takes from elsewhere, pinned. Its text, its rows, and what differs from it.
 
-Pure: who asks registries and images is `tfdock.do.lock`; what it learns is compared here.
+Pure: who asks registries and images is `tfdock.builder.locking`; what it learns is compared here.
 """
 
 from __future__ import annotations

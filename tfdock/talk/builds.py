@@ -15,8 +15,8 @@ from tfdock.talk import ci_log, console, diagnosis, happened
 from tfdock.talk.app import preparer_for
 
 if TYPE_CHECKING:
+    from tfdock.builder.build import Builder, BuildResult
     from tfdock.decide.diagnosis import Diagnosis
-    from tfdock.do.build import Builder, BuildResult
     from tfdock.events import Listener
     from tfdock.plan.prepare import Prepared
     from tfdock.talk.progress import Progress
@@ -90,7 +90,7 @@ class Building:
         return results
 
     def _side_by_side(self, prepared: Sequence[Prepared]) -> list[Result]:
-        from tfdock.do.several import Ledger, side_by_side
+        from tfdock.builder.parallel import Ledger, side_by_side
         from tfdock.plan.schedule import at_once
 
         plans = [one.plan for one in prepared]
@@ -149,7 +149,7 @@ def _build_result(builder: Builder, prepared: Prepared, *, force: bool) -> Build
     """Up to date costs neither an engine nor its SDK."""
     done = None if force else builder.up_to_date(prepared.plan, prepared.lock)
     if done is None:
-        from tfdock.do.papers import written
+        from tfdock.builder.run_document import written
 
         builder.profile = written(prepared)
     return done or builder.build(prepared.plan, prepared.tree, force=force, lock=prepared.lock, given=prepared.given)
@@ -194,7 +194,7 @@ def failed(file: str, build_id: str | None, status: str, error: TfdockError, log
 
 def _counted(build_id: str | None, log: Path | None) -> dict[str, int] | None:
     """Bazel's figures of a build that compiled, and ended without a record."""
-    from tfdock.do.happened import figures_of
+    from tfdock.builder.build_summary import figures_of
 
     figures = figures_of(log, build_id) if build_id and log else None
     return asdict(figures) if figures else None

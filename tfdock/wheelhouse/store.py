@@ -5,7 +5,7 @@ wheelhouse/
   <build id>.constraints.txt                                    for `pip install -c`: keeps that wheel installed
   .tfdock/<build id>/<fingerprint 12>/{record.json, <run id>.log}
                                           and what the record names under `kept`; <run id>.run.json of a run that has
-                                          not ended well (see do/papers); pulled.json where it was not built
+                                          not ended well (builder/run_document); pulled.json where it was not built
                                           here, and pull-*.part while a pull is under way or broke off
   .tfdock/staging/<run id>/                                     what a container may write to
   simple/, <wheel>.metadata, .tfdock/{index.json, coverage/}    the index, where one was asked for: see do/wheelhouse

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
-from tfdock.do import papers
-from tfdock.do.lock import gathered, prepare_locked
+from tfdock.builder import run_document
+from tfdock.builder.locking import gathered, prepare_locked
 from tfdock.do.offline.packing import NAME, REPOSITORY, Made, Pack, Packed, Work
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
@@ -39,8 +39,8 @@ from tfdock.verify.trial_plan import is_known_runtime, limits_for, limits_of
 from tfdock.wheel.wheel_file import inspected
 
 if TYPE_CHECKING:
-    from tfdock.do.build import Builder
-    from tfdock.do.build.run import Run
+    from tfdock.builder.build import Builder
+    from tfdock.builder.build_run import Run
 
 _PIP_PACKAGE = f"{SOURCE}/tensorflow/tools/pip_package"
 _REQUIREMENTS = Expected(pattern="requirements.json")
@@ -51,7 +51,7 @@ _REQUIREMENTS = Expected(pattern="requirements.json")
 
 def warm(prepared: Prepared, builder: Builder) -> None:
     """Have a profile's image, and all that its build downloads, in the caches of this machine."""
-    builder.profile = papers.written(prepared)
+    builder.profile = run_document.written(prepared)
     builder.fetch(prepared.plan, prepared.tree, lambda *_: None, lock=prepared.lock)
 
 
@@ -131,7 +131,7 @@ class Bundler:
         prepared, lock = self._pinned(name)
         written = self.preparer.read(name)
         pack = partial(self._pack, prepared, written, lock, work)
-        self.builder.profile = papers.written(prepared)
+        self.builder.profile = run_document.written(prepared)
         return self.builder.fetch(
             prepared.plan, prepared.tree, pack, lock=prepared.lock, repository=work.folder / REPOSITORY
         )

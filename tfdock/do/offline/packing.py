@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock import __version__, events
-from tfdock.do.build.run import came_back
+from tfdock.builder.build_run import came_back
 from tfdock.do.offline.bundle import Writer, file_chunks
 from tfdock.engine.protocol import Cancel, ImageInfo, Output
 from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockError

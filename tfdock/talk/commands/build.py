@@ -43,7 +43,7 @@ from tfdock.talk.diagnosis import findings_json
 from tfdock.talk.matrices import Choice, build_matrix, check_matrix_options, told_with_matrix
 
 if TYPE_CHECKING:
-    from tfdock.do.build import Builder
+    from tfdock.builder.build import Builder
     from tfdock.events import Listener
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Limit, Stop
@@ -255,7 +255,7 @@ def _planner(settings: Settings, preparer: Preparer, *, locked: bool, explain: b
 
     def plan(name: str) -> Prepared:
         if locked:
-            from tfdock.do.lock import prepare_locked
+            from tfdock.builder.locking import prepare_locked
 
             prepared = prepare_locked(name, preparer, settings)
         else:
@@ -267,7 +267,7 @@ def _planner(settings: Settings, preparer: Preparer, *, locked: bool, explain: b
 
 def builder_for(settings: Settings, listen: Any, stop: Stop) -> Builder:
     """A builder on this machine's engine, which it asks for only when it needs it."""
-    from tfdock.do.build import Builder
+    from tfdock.builder.build import Builder
 
     return Builder(connect=local_engine, settings=settings, listen=listen, stop=stop)
 

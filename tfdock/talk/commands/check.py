@@ -47,7 +47,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Say whether profiles can be built, and what this machine has to say to it. Needs no engine and no network."""
-    from tfdock.do.doctor import build_places
+    from tfdock.builder.doctor import build_places
 
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     preparer, places = preparer_for(settings, allow_untested=allow_untested), build_places(settings)

@@ -62,7 +62,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Say what this machine lacks for building, and how to get it."""
-    from tfdock.do.doctor import examine
+    from tfdock.builder.doctor import examine
 
     settings = settings_for(
         wheelhouse=wheelhouse,

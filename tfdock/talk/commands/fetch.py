@@ -29,7 +29,7 @@ from tfdock.talk.app import (
 from tfdock.talk.commands.build import builder_for, shown_progress, stoppable
 
 if TYPE_CHECKING:
-    from tfdock.do.build import Builder
+    from tfdock.builder.build import Builder
     from tfdock.do.offline.packing import Made
     from tfdock.plan.prepare import Preparer
 
@@ -96,7 +96,7 @@ def _warm(profiles: list[str], preparer: Preparer, builder: Builder, *, locked: 
 
 
 def _warmed(name: str, preparer: Preparer, builder: Builder, *, locked: bool) -> dict[str, Any]:
-    from tfdock.do.lock import prepare_locked
+    from tfdock.builder.locking import prepare_locked
     from tfdock.do.offline.fetch import warm
 
     prepared = prepare_locked(name, preparer, builder.settings) if locked else preparer.prepare(name)

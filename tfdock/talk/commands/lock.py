@@ -29,8 +29,8 @@ from tfdock.talk.app import (
 from tfdock.talk.commands.build import builder_for, shown_progress, stoppable
 
 if TYPE_CHECKING:
-    from tfdock.do.build import Builder
-    from tfdock.do.lock import Made
+    from tfdock.builder.build import Builder
+    from tfdock.builder.locking import Made
     from tfdock.plan.prepare import Preparer
 
 
@@ -47,7 +47,7 @@ def lock(
     as_json: AsJson = False,
 ) -> None:
     """Pin all that a build takes from elsewhere: writes PROFILE.lock for each. Builds the image, compiles nothing."""
-    from tfdock.do.lock import check_names
+    from tfdock.builder.locking import check_names
 
     check_names(profiles)
     settings = settings_for(
@@ -79,7 +79,7 @@ def lock(
 
 def _locked(name: str, preparer: Preparer, builder: Builder) -> dict[str, Any]:
     from tfdock import events
-    from tfdock.do.lock import make
+    from tfdock.builder.locking import make
 
     made = make(name, preparer, builder, lambda text: builder.listen(events.Notice(text=text)))
     _tell(made)

@@ -115,7 +115,7 @@ def report(
 
 def _found(name: str, wheelhouse: Path, state: Path) -> Path:
     """The record's file."""
-    from tfdock.do.papers import failed_runs
+    from tfdock.builder.run_document import failed_runs
     from tfdock.wheelhouse.store import Wheelhouse as House
 
     path = Path(name)
@@ -188,7 +188,7 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
 
 def _page(document: dict[str, Any], folder: Path) -> str:
     from tfdock.bazel.trace_profile import Profile
-    from tfdock.do.happened import kept_profile
+    from tfdock.builder.build_summary import kept_profile
     from tfdock.talk.build_page import build_page
     from tfdock.wheelhouse.store import kept_files
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from tfdock.bazel.cache.cache_folder import DiskCache
 from tfdock.bazel.cache.cache_usage import clear_work, drop_copies, now
-from tfdock.do.build.run import Run
+from tfdock.builder.build_run import Run
 from tfdock.errors import EngineError, Locked
 from tfdock.host.locks import held
 from tfdock.run.phase_errors import make_folder

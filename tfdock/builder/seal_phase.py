@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfdock import __version__
-from tfdock.do.build.run import Run
+from tfdock.builder.build_run import Run
 from tfdock.host.beneath import remove_folder
 from tfdock.plan.build_plan import BuildPlan, as_json, described_toolchain
 from tfdock.plan.estimate import weight
@@ -22,7 +22,7 @@ from tfdock.wheelhouse import build_record
 from tfdock.wheelhouse.store import WheelFile, write_atomically
 
 if TYPE_CHECKING:
-    from tfdock.do.happened import Account
+    from tfdock.builder.build_summary import Account
 
 Sealed = Mapping[Path, WheelFile]
 """Wheels that could be published, still in the staging folder."""
@@ -31,7 +31,7 @@ Sealed = Mapping[Path, WheelFile]
 def sealed(run: Run) -> Sealed:
     """From what the container left to wheels that could be published."""
     # Here, not above: what is up to date is told without the modules that know wheels.
-    from tfdock.do import seal
+    from tfdock.builder import seal
 
     stopper = run.steps.stopper(gently=lambda: run.steps.give_up("seal"))
     wheels = run.steps.watch(
@@ -95,9 +95,9 @@ def _kept(run: Run, wheels: Sealed, verification: Mapping[str, object]) -> tuple
 
 def _account(run: Run, record: Mapping[str, Any]) -> Account:
     """What happened in the build; an execution log takes its time to be read."""
-    from tfdock.do import happened
+    from tfdock.builder import build_summary
 
-    traces = happened.Traces(
+    traces = build_summary.Traces(
         run=run.name,
         results=run.folders.results,
         log=run.log,
@@ -110,7 +110,7 @@ def _account(run: Run, record: Mapping[str, Any]) -> Account:
     stopper = run.steps.stopper(gently=lambda: run.steps.give_up("verify"))
     return run.steps.watch(
         run.title("account"),
-        lambda _: happened.account(record, traces, run.builder.wheelhouse),
+        lambda _: build_summary.account(record, traces, run.builder.wheelhouse),
         stopper,
         on_engine=False,
     )
@@ -124,7 +124,7 @@ def _listing(run: Run) -> dict[str, str] | None:
 
 def _record(run: Run, wheels: Sealed, verification: Mapping[str, Any]) -> dict[str, Any]:
     """The build record: no secret, no path of this machine."""
-    from tfdock.do import seal
+    from tfdock.builder import seal
 
     plan, info = run.plan, run.builder.engine_info
     return {

@@ -201,10 +201,10 @@ def _devices(
 
 def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, fix: bool) -> Iterator[Check]:
     # Here and not above: `check` asks this module for folders only, and need not wait for locks and engines.
-    from tfdock.do import tidying
+    from tfdock.builder import cleanup
 
     try:
-        left = tidying.found(settings)
+        left = cleanup.found(settings)
     except OSError:  # said by the check of that folder
         return
     except ProfileError as error:
@@ -232,7 +232,7 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
         yield Check(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=way)
         return
     for one in left:
-        if kept := tidying.removed(one, settings, engine, info.id):
+        if kept := cleanup.removed(one, settings, engine, info.id):
             told = f"{one.what} is still there: {kept.why}"
             yield Check(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=kept.fix)
         else:

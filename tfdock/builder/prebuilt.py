@@ -15,7 +15,7 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import LockFile
 
 if TYPE_CHECKING:
-    from tfdock.do.build import Builder
+    from tfdock.builder.build import Builder
 
 _PHASE = "pull"
 

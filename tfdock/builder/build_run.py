@@ -23,7 +23,7 @@ from tfdock.types import Expected, Mount
 if TYPE_CHECKING:
     from tfdock.bazel.cache.cache_folder import DiskCache
     from tfdock.bazel.remote.remote_session import Link
-    from tfdock.do.build import Builder
+    from tfdock.builder.build import Builder
     from tfdock.do.offline import Given
 
 _T = TypeVar("_T")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfdock import __version__
-from tfdock.do.happened import plain_file
+from tfdock.builder.build_summary import plain_file
 from tfdock.errors import TfdockError
 from tfdock.run import journal
 from tfdock.wheelhouse.build_record import BUILD_ID, DEEPEST, is_shallow
@@ -72,7 +72,7 @@ def papers_of(log: Path) -> Path:
 def written(prepared: Prepared) -> dict[str, Any]:
     """What a profile said when it was planned, with those it extends, and its lock if that can be read."""
     # Here, not above: a run needs no locks to keep its papers.
-    from tfdock.do.lock import lock_path, lock_text
+    from tfdock.builder.locking import lock_path, lock_text
 
     profile = Path(prepared.file)
     # The path is for reading it again, as the context of a diagnosis; it goes nowhere.

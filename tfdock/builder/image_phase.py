@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tfdock.bazel.cache.cache_folder import check_writable
-from tfdock.do.build import overlay
-from tfdock.do.build.run import Run
+from tfdock.builder import cache_overlay
+from tfdock.builder.build_run import Run
 from tfdock.engine.protocol import (
     BASE_LABEL,
     RUN_LABEL,
@@ -218,7 +218,7 @@ def _take_disk_cache(run: Run) -> None:
     waiting = run.steps.waiting("image", f"has the disk cache {release.key} for itself")
     run.locks.enter_context(release.held(alone=False, waiting=waiting))
     if not trust.is_release:
-        run.locks.enter_context(overlay.over_release(run, disk, release))
+        run.locks.enter_context(cache_overlay.over_release(run, disk, release))
     if run.builder.engine_info.local:
         check_writable(disk.folder, 2)
     about = {**described_toolchain(run.toolchain_file), "base": str(run.plan.resolution.base)}

@@ -7,8 +7,8 @@ from typing import Any
 from tfdock.bazel.cache import cache_usage as cache_use
 from tfdock.bazel.cache.cache_folder import check_writable
 from tfdock.bazel.cache.downloads import EVERYTHING, removed_downloads, unchecked_since
-from tfdock.do.build import image
-from tfdock.do.build.run import Run
+from tfdock.builder import image_phase
+from tfdock.builder.build_run import Run
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem
 from tfdock.host.beneath import open_up, remove_folder
 from tfdock.host.locks import held
@@ -26,7 +26,7 @@ def prepared(run: Run) -> None:
     for number, ref in enumerate(refs, start=1):
         run.source_ref, run.attempts = ref, number
         try:
-            run.timed("image", lambda: image.have(run))
+            run.timed("image", lambda: image_phase.have(run))
             run.timed("fetch", lambda: _fetched(run))
             return
         except (BuildFailed, NetworkError) as error:

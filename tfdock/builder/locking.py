@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfdock.do import registry
+from tfdock.builder import pins as registry
 from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError, one_of
 from tfdock.host.project_files import MOST_LOCK, Project
 from tfdock.host.settings import Settings
@@ -30,7 +30,7 @@ from tfdock.run.phase_errors import file_error
 from tfdock.wheelhouse.store import write_atomically
 
 if TYPE_CHECKING:
-    from tfdock.do.build import Builder
+    from tfdock.builder.build import Builder
 
 _OTHER_REF = {"source-ref-missing", "image-step-failed"}
 """Codes of failures that another of the profile's refs may not have. A network that fails is none: what it hides may
@@ -132,7 +132,7 @@ def _first_ref(
 ) -> tuple[tuple[Pin, ...], BuildPlan]:
     """All pins, and the plan with them, for the first source ref that exists and can be configured."""
     # Here, not above: who reads locks keeps no papers.
-    from tfdock.do.papers import written
+    from tfdock.builder.run_document import written
 
     refs: tuple[str | None, ...] = resolution.source.refs or (None,)
     for number, ref in enumerate(refs, start=1):
