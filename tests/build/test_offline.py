@@ -13,15 +13,15 @@ import pytest
 
 from tfdock import events
 from tfdock.builder.build import Builder, BuildResult
-from tfdock.do.offline import prepare
-from tfdock.do.offline.bundle import opened
-from tfdock.do.offline.fetch import Bundler, warm
-from tfdock.do.offline.packing import Made
 from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import Incompatible, Interrupted, ProfileError, TfdockError, VerificationFailed
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
+from tfdock.offline.bundle_file import opened
+from tfdock.offline.bundle_writer import Made
+from tfdock.offline.bundled_inputs import prepare
+from tfdock.offline.fetch import Bundler, warm
 from tfdock.plan.prepare import Preparer
 from tfdock.run.phases import Steps
 from tfdock.types import Machine

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from tfdock.do.offline import Supply
-from tfdock.do.offline.bundle import Bundle, Writer, opened
 from tfdock.errors import TfdockError
-from tfdock.inspect import bundle
-from tfdock.inspect.bundle import BLOCK, Build, BundleError, Image, Index, Runtime, Texts, Wheels
 from tfdock.knowledge import loader
+from tfdock.offline import bundle_format as bundle
+from tfdock.offline.bundle_file import Bundle, Writer, opened
+from tfdock.offline.bundle_format import BLOCK, Build, BundleError, Image, Index, Runtime, Texts, Wheels
+from tfdock.offline.bundled_inputs import Supply
 
 ZERO = "0" * 64
 CACHED = b"a downloaded archive"

@@ -33,8 +33,8 @@ from tfdock.wheelhouse.store import Wheelhouse, make_private
 
 if TYPE_CHECKING:
     from tfdock.builder.run_document import Papers
-    from tfdock.do.offline import Given
     from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.offline.bundled_inputs import Given
 
 _T = TypeVar("_T")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tfdock.bazel.cache.cache_folder import DiskCache
     from tfdock.bazel.remote.remote_session import Link
     from tfdock.builder.build import Builder
-    from tfdock.do.offline import Given
+    from tfdock.offline.bundled_inputs import Given
 
 _T = TypeVar("_T")
 

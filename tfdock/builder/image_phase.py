@@ -30,7 +30,7 @@ from tfdock.plan.trust_domain import as_json as trust_json
 from tfdock.run import journal
 
 if TYPE_CHECKING:
-    from tfdock.do.offline import Given
+    from tfdock.offline.bundled_inputs import Given
 
 _REASONS = 8
 """Reasons of a trust domain that are noted beside its cache."""

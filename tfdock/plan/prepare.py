@@ -32,7 +32,7 @@ from tfdock.resolve.resolution import Resolution, resolve
 from tfdock.types import Machine
 
 if TYPE_CHECKING:
-    from tfdock.do.offline import Given
+    from tfdock.offline.bundled_inputs import Given
     from tfdock.plan.lock_file import LockFile
     from tfdock.plan.profile_fixes import Context
 

@@ -209,7 +209,7 @@ def _bundled(
     bundle: Path, names: list[str], preparer: Preparer, *, explain: bool
 ) -> tuple[Callable[[str], Prepared], list[str]]:
     """Plans the profiles of a bundle, and names them."""
-    from tfdock.do.offline import prepare
+    from tfdock.offline.bundled_inputs import prepare
 
     found = {one.file: _explained(one, preparer, explain=explain) for one in prepare(bundle, names, preparer)}
     return found.__getitem__, list(found)

@@ -30,7 +30,7 @@ from tfdock.talk.commands.build import builder_for, shown_progress, stoppable
 
 if TYPE_CHECKING:
     from tfdock.builder.build import Builder
-    from tfdock.do.offline.packing import Made
+    from tfdock.offline.bundle_writer import Made
     from tfdock.plan.prepare import Preparer
 
 
@@ -66,7 +66,7 @@ def fetch(
         builder = builder_for(settings, listen, stop)
         if output is None:
             _warm(profiles, preparer, builder, locked=locked, as_json=as_json)
-        from tfdock.do.offline.fetch import Bundler
+        from tfdock.offline.fetch import Bundler
 
         made = Bundler(output, preparer, builder, locked=locked).make(profiles)
     _tell(made)
@@ -97,7 +97,7 @@ def _warm(profiles: list[str], preparer: Preparer, builder: Builder, *, locked: 
 
 def _warmed(name: str, preparer: Preparer, builder: Builder, *, locked: bool) -> dict[str, Any]:
     from tfdock.builder.locking import prepare_locked
-    from tfdock.do.offline.fetch import warm
+    from tfdock.offline.fetch import warm
 
     prepared = prepare_locked(name, preparer, builder.settings) if locked else preparer.prepare(name)
     warm(prepared, builder)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock.errors import Problem, ProfileError, TfdockError, VerificationFailed
-from tfdock.inspect import bundle
-from tfdock.inspect.bundle import BLOCK, INDEX, SUM, SUM_SIZE, Blob, BundleError, Index
+from tfdock.offline import bundle_format
+from tfdock.offline.bundle_format import BLOCK, INDEX, SUM, SUM_SIZE, Blob, BundleError, Index
 
 _PIECE = 1 << 20
 _UNKNOWN = "0" * 64
@@ -24,9 +24,9 @@ class Writer:
     def __init__(self, file: BinaryIO, draft: Index, count: int) -> None:
         """`draft` is the index without blobs, of which there will be `count` at most; its blobs' names may be any."""
         blank = Blob(sha256=_UNKNOWN, size=_LARGEST)
-        self._file, self._room = file, len(bundle.to_text(replace(draft, blobs=(blank,) * count)))
+        self._file, self._room = file, len(bundle_format.to_text(replace(draft, blobs=(blank,) * count)))
         self._blobs: dict[str, Blob] = {}
-        file.seek(BLOCK + bundle.padded(self._room))
+        file.seek(BLOCK + bundle_format.padded(self._room))
 
     def add(self, chunks: Iterable[bytes]) -> str:
         """Write contents, unless they are there already; their sha256."""
@@ -44,7 +44,7 @@ class Writer:
         file.write(bytes(-size % BLOCK))
         end = file.tell()
         file.seek(begin)
-        file.write(bundle.header(blob.name, size))
+        file.write(bundle_format.header(blob.name, size))
         file.seek(end)
         self._blobs[blob.sha256] = blob
         return blob.sha256
@@ -52,11 +52,11 @@ class Writer:
     def finish(self, index: Index) -> Index:
         """Write the index over the room that was kept, and its sum at the end; the index with its blobs."""
         index = replace(index, blobs=tuple(self._blobs.values()))
-        text = bundle.to_text(index).ljust(self._room)
+        text = bundle_format.to_text(index).ljust(self._room)
         assert len(text) == self._room, "the draft had as many entries"
         self._file.write(_end(text))
         self._file.seek(0)
-        self._file.write(bundle.header(INDEX, len(text)) + text)
+        self._file.write(bundle_format.header(INDEX, len(text)) + text)
         self._file.flush()
         os.fsync(self._file.fileno())
         return index
@@ -80,7 +80,7 @@ class Bundle:
         blob, total = self.index.blob(sha256), hashlib.sha256()
         with self.path.open("rb") as file:
             file.seek(self._begin + self.index.offsets[sha256] - BLOCK)
-            if file.read(BLOCK) != bundle.header(blob.name, blob.size):
+            if file.read(BLOCK) != bundle_format.header(blob.name, blob.size):
                 raise self._damaged(blob.name)
             left, held = blob.size, b""
             while left:
@@ -131,14 +131,14 @@ def opened(path: Path) -> Bundle:
 
 
 def _opened(path: Path, file: BinaryIO) -> Bundle:
-    size = bundle.index_size(file.read(BLOCK))
-    begin, there = BLOCK + bundle.padded(size), path.stat().st_size
+    size = bundle_format.index_size(file.read(BLOCK))
+    begin, there = BLOCK + bundle_format.padded(size), path.stat().st_size
     read = file.read(begin - BLOCK)
     text, end = read[:size], _end(read[:size])
     file.seek(max(0, there - len(end)))
     whole = len(read) == begin - BLOCK and not read[size:].strip(b"\0") and file.read() == end
     try:
-        index = bundle.from_text(text)
+        index = bundle_format.from_text(text)
     except BundleError as error:
         # Of another schema the rest may look otherwise; else what is not what was written is not to be interpreted.
         if whole or error.code == "bundle-schema":
@@ -154,8 +154,8 @@ def _opened(path: Path, file: BinaryIO) -> Bundle:
 
 def _end(text: bytes) -> bytes:
     """What a bundle with that index ends with: the index's sum, and what ends every archive."""
-    content = f"{hashlib.sha256(text).hexdigest()}\n".encode().ljust(bundle.padded(SUM_SIZE), b"\0")
-    return bundle.header(SUM, SUM_SIZE) + content + bytes(2 * BLOCK)
+    content = f"{hashlib.sha256(text).hexdigest()}\n".encode().ljust(bundle_format.padded(SUM_SIZE), b"\0")
+    return bundle_format.header(SUM, SUM_SIZE) + content + bytes(2 * BLOCK)
 
 
 def _refused(path: Path, error: BundleError) -> TfdockError:

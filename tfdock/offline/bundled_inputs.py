@@ -13,14 +13,14 @@ from pathlib import Path
 
 from tfdock import __version__
 from tfdock.bazel.cache.cache_folder import opened as opened_part
-from tfdock.do.offline.bundle import Bundle, opened
 from tfdock.engine.engine_archives import image_names
 from tfdock.engine.protocol import Cancel, Engine
 from tfdock.errors import DiskFull, EngineError, Incompatible, Problem, ProfileError, VerificationFailed
 from tfdock.host.beneath import remove_folder
 from tfdock.host.hardware import engine_data, free_disk
 from tfdock.host.settings import Settings
-from tfdock.inspect.bundle import Build, Image
+from tfdock.offline.bundle_file import Bundle, opened
+from tfdock.offline.bundle_format import Build, Image
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import in_domain
 from tfdock.plan.lock_file import LockFile

@@ -18,11 +18,11 @@ from packaging.requirements import InvalidRequirement
 from tfdock import events
 from tfdock.builder import run_document
 from tfdock.builder.locking import gathered, prepare_locked
-from tfdock.do.offline.packing import NAME, REPOSITORY, Made, Pack, Packed, Work
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
-from tfdock.inspect import bundle
 from tfdock.knowledge import loader
+from tfdock.offline import bundle_format
+from tfdock.offline.bundle_writer import NAME, REPOSITORY, Made, Pack, Packed, Work
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
 from tfdock.plan.lock_file import LockFile
@@ -288,8 +288,8 @@ def _check_target(target: Path) -> None:
 def _is_bundle(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            bundle.index_size(file.read(bundle.BLOCK))
-    except (OSError, bundle.BundleError):
+            bundle_format.index_size(file.read(bundle_format.BLOCK))
+    except (OSError, bundle_format.BundleError):
         return False
     return True
 

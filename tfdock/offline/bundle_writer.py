@@ -11,12 +11,12 @@ from typing import BinaryIO
 
 from tfdock import __version__, events
 from tfdock.builder.build_run import came_back
-from tfdock.do.offline.bundle import Writer, file_chunks
 from tfdock.engine.protocol import Cancel, ImageInfo, Output
 from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockError
 from tfdock.host.hardware import free_disk
-from tfdock.inspect import bundle
-from tfdock.inspect.bundle import Build, Image, Index, Runtime, Texts, Wheels
+from tfdock.offline import bundle_format
+from tfdock.offline.bundle_file import Writer, file_chunks
+from tfdock.offline.bundle_format import Build, Image, Index, Runtime, Texts, Wheels
 from tfdock.plan.build_plan import DOWNLOADS
 from tfdock.plan.prepare import Prepared, Written
 from tfdock.run.phases import Steps
@@ -186,11 +186,11 @@ class Pack:
 def _images(packed: Iterable[Packed]) -> dict[str, ImageInfo]:
     """All images of a bundle, each once, by the names that it has for them."""
     found = [image for one in packed for image in (one.image, one.runtime) if image]
-    return {bundle.image_name(image.id): image for image in found}
+    return {bundle_format.image_name(image.id): image for image in found}
 
 
 def _image(image: ImageInfo) -> Image:
-    return Image(name=bundle.image_name(image.id), id=image.id, size=image.size)
+    return Image(name=bundle_format.image_name(image.id), id=image.id, size=image.size)
 
 
 def _downloaded(folder: Path) -> Path:
@@ -205,7 +205,7 @@ def _downloaded(folder: Path) -> Path:
 def _cached(folder: Path) -> dict[str, Path]:
     """What a repository cache holds, by its path there, sorted."""
     found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {name: path for name, path in found.items() if bundle.is_cached(name)}
+    return {name: path for name, path in found.items() if bundle_format.is_cached(name)}
 
 
 def _wheels(one: Packed) -> list[Path]:

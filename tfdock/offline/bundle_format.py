@@ -5,7 +5,7 @@
     index.sha256        of the index, its padding included
 
 The index says where every byte lies, so a header is never interpreted: it is what we would have written, or the file
-is damaged. Pure: who reads and writes the file is `tfdock.do.offline.bundle`.
+is damaged. Pure: who reads and writes the file is `tfdock.offline.bundle_file`.
 """
 
 from __future__ import annotations
