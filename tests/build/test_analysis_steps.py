@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tfdock.builder.build import Builder
-from tfdock.do import matrix
-from tfdock.do.analyse import Analysis, analysed
 from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec, ImageBuild
 from tfdock.errors import EngineError, EngineUnavailable, NetworkError, Problem, TfdockError
 from tfdock.host.supervise import Limit
+from tfdock.matrix import planned_matrix
+from tfdock.matrix.analysis import Analysis, analysed
 from tfdock.plan.prepare import Preparer
 from tfdock.types import Machine
 from tfdock.wheelhouse.store import Wheelhouse
@@ -37,7 +37,7 @@ class Analysing:
         self.file.write_text(json.dumps({"schema": 1, "profile": {**profile, "python": "3.11"}, "axes": axes}))
         self.fetches: list[ContainerSpec] = []
         self.told: list[str] = []
-        self.cells = matrix.cells(self.file, Preparer(self.desk.settings, Machine(cpus=4, memory=16 << 30)))
+        self.cells = planned_matrix.cells(self.file, Preparer(self.desk.settings, Machine(cpus=4, memory=16 << 30)))
 
     def run(
         self, fetch: Callable[[int], FakeRun] = lambda _: FakeRun(), builder: Builder | None = None
@@ -179,7 +179,7 @@ def test_what_was_another_when_the_wheel_was_built_is_a_note(
     record = {"source": {"ref": "first", "found": "d00d"}, "base_digest": "sha256:old", "finished": "2026"}
     older = {"source": {"ref": "first", "found": "0000"}, "base_digest": DIGEST, "finished": "2025"}
     monkeypatch.setattr(Wheelhouse, "record_files", lambda *_: [Path("older"), Path("newer")])
-    monkeypatch.setattr("tfdock.do.analyse.record_of", lambda path: older if path.name == "older" else record)
+    monkeypatch.setattr("tfdock.matrix.analysis.record_of", lambda path: older if path.name == "older" else record)
     source, base = analysing.run()[0].notes
     assert source == f"first is {COMMIT}, and was d00d when the wheel was built"
     assert base.endswith(f"is {DIGEST}, and was sha256:old when the wheel was built")

@@ -20,7 +20,7 @@ import yaml
 from tfdock.decide import pipeline
 from tfdock.decide.pipeline import INSTALL, Service
 from tfdock.knowledge import loader
-from tfdock.read import matrix as matrices
+from tfdock.matrix import matrix_file as matrices
 
 from .github import SHELL
 from .github import Job as GitHubJob

@@ -263,7 +263,7 @@ OPENERS = (
     "host/project_files.py",
     "plan/local_source.py",
     "do/pipelines.py",
-    "do/matrix_history.py",
+    "matrix/matrix_history.py",
 )
 # What looks at the sources of mounts: it creates containers, or is an engine.
 CARRIERS = {"run/carrier.py", "engine/containers.py", "engine/fake_engine.py", "run/results.py"}

@@ -17,12 +17,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.decide.matrix import MOST_CELLS, Combination, cover, expand, idle
 from tfdock.errors import Problem, ProfileError
 from tfdock.knowledge import loader
+from tfdock.matrix import matrix_file as matrices
+from tfdock.matrix.cells import MOST_CELLS, Combination, cover, expand, idle
+from tfdock.matrix.matrix_file import Matrix
 from tfdock.profile import profile as profiles
-from tfdock.read import matrix as matrices
-from tfdock.read.matrix import Matrix
 
 jsonschema: Any = importlib.import_module("jsonschema")  # has no types
 

@@ -20,11 +20,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.do.matrix import Cells, cells
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host import hardware
 from tfdock.host.settings import load
 from tfdock.knowledge import loader
+from tfdock.matrix.planned_matrix import Cells, cells
 from tfdock.plan.prepare import Preparer
 from tfdock.profile.profile import Profile
 from tfdock.talk import ci_log, matrix_formats
@@ -261,7 +261,7 @@ def test_a_table_gives_github_no_commands_whatever_a_reason_says(
 def test_an_analysis_gives_github_no_commands_whatever_bazel_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tfdock.do.analyse import Analysis
+    from tfdock.matrix.analysis import Analysis
     from tfdock.talk import matrix_analysis
 
     monkeypatch.setattr(ci_log, "here", lambda: ci_log.GitHub({"GITHUB_ACTIONS": "true"}))
@@ -598,7 +598,7 @@ def test_an_interrupt_is_one_though_git_hears_it_first(history: Path, monkeypatc
         os.kill(os.getpid(), signal.SIGINT)
         raise subprocess.CalledProcessError(-signal.SIGINT, "git", b"", b"")
 
-    monkeypatch.setattr("tfdock.do.matrix_history.subprocess.run", interrupted)
+    monkeypatch.setattr("tfdock.matrix.matrix_history.subprocess.run", interrupted)
     assert "[matrix-revision]" not in run(history, "--changed-since", "HEAD", code=130).stderr
 
 

@@ -24,9 +24,9 @@ import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.decide import pipeline
 from tfdock.decide.pinned import unpinned
 from tfdock.decide.pipeline import SERVICES, Service, gitlab_jobs, shell_word
-from tfdock.decide.shards import GITHUB_JOBS, Job, Load
 from tfdock.knowledge import loader
-from tfdock.read import matrix as matrices
+from tfdock.matrix import matrix_file as matrices
+from tfdock.matrix.shards import GITHUB_JOBS, Job, Load
 from tfdock.talk.app import app
 
 from .desk import Desk

@@ -17,10 +17,10 @@ import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.builder import locking
 from tfdock.builder.locking import lock_text
 from tfdock.builder.run_document import written
-from tfdock.do import matrix
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host.project_files import MOST_PATCH, Project
 from tfdock.host.settings import Settings
+from tfdock.matrix import planned_matrix
 from tfdock.plan.local_source import context_archive, tree_hash
 from tfdock.plan.prepare import Preparer
 from tfdock.plan.render import BuildContext
@@ -436,12 +436,12 @@ def test_the_base_of_a_matrix_and_what_that_extends_belong_to_the_matrixs_projec
     base = payload(project, "base.yaml")
     file.write_text(MATRIX.format(base=base))
     with pytest.raises(ProfileError) as caught:
-        matrix.read(file)
+        planned_matrix.read(file)
     assert [(one.code, one.file, one.line) for one in caught.value.problems] == [("path-outside", str(file), 2)]
     file.write_text(MATRIX.format(base="base.yaml"))
     (project / "profiles/base.yaml").write_text(f"schema: 1\nextends: {base}\n")
     with pytest.raises(ProfileError) as caught:
-        matrix.read(file)
+        planned_matrix.read(file)
     assert caught.value.problems[0].code == "path-outside"
 
 
@@ -454,10 +454,10 @@ def test_the_patches_of_a_cell_belong_to_the_matrixs_project(project: Path) -> N
     )
     preparer = Preparer(Settings(), MACHINE)
     with pytest.raises(ProfileError) as caught:
-        matrix.cells(file, preparer)
+        planned_matrix.cells(file, preparer)
     assert [one.code for one in caught.value.problems] == ["path-outside"]
     allowed = Preparer(Settings(allow_paths=(project.parent / "home",)), MACHINE)
-    assert matrix.cells(file, allowed).wanted
+    assert planned_matrix.cells(file, allowed).wanted
 
 
 @pytest.mark.parametrize("make", [a_fifo, a_sparse_file, a_folder])

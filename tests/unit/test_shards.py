@@ -9,7 +9,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.decide.shards import Job, Load, grouped, jobs, split
+from tfdock.matrix.shards import Job, Load, grouped, jobs, split
 
 
 def load(name: object, seconds: float | None = 1.0, group: str = "g", runner: str = "r") -> Load:

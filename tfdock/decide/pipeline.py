@@ -18,12 +18,12 @@ from math import ceil
 from typing import Any, Literal
 
 from tfdock.decide.pinned import unpinned
-from tfdock.decide.shards import GITHUB_JOBS, Job
 from tfdock.errors import Problem
 from tfdock.knowledge.tables import CiAction
+from tfdock.matrix.matrix_file import Ci, Matrix
+from tfdock.matrix.shards import GITHUB_JOBS, Job
 from tfdock.plan.render import from_template
 from tfdock.profile.units import parse_seconds
-from tfdock.read.matrix import Ci, Matrix
 from tfdock.types import ImageRef
 
 Service = Literal["github", "gitlab"]

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock.decide import pipeline
-from tfdock.decide.matrix import expand
 from tfdock.decide.pipeline import Service, State
-from tfdock.do import matrix
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.beneath import Beneath, NotPlain
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.read.matrix import Matrix
+from tfdock.matrix import planned_matrix
+from tfdock.matrix.cells import expand
+from tfdock.matrix.matrix_file import Matrix
 
 _MOST = 1 << 20
 """Bytes of a file that is in the place of a rendered one."""
@@ -73,7 +73,7 @@ def rendered(
     Jobs find the matrix by its path from there, which is the repository's folder. Raises ProfileError, also where a
     link of the repository is in the way.
     """
-    found = matrix.read(file, allowed).matrix
+    found = planned_matrix.read(file, allowed).matrix
     cells = sum(1 for cell in expand(found) if not cell.excluded)
     path = _in_repository(file, folder, found)
     words = ["tfdock", "ci", "render", service, *(["--"] if path.startswith("-") else []), path]

@@ -16,8 +16,8 @@ from tfdock.errors import ExitCode, NetworkError, Problem, TfdockError, combined
 from tfdock.talk import ci_log, console, matrix_report
 
 if TYPE_CHECKING:
-    from tfdock.do.matrix import Cell, Cells
     from tfdock.host.settings import Settings
+    from tfdock.matrix.planned_matrix import Cell, Cells
     from tfdock.plan.prepare import Prepared, Preparer
     from tfdock.talk.builds import Building, Result
     from tfdock.types import ImageRef
@@ -70,7 +70,7 @@ def planned(
     file: Path, only: Sequence[str], settings: Settings, preparer: Preparer, check: Callable[[], None]
 ) -> Cells:
     """The cells of a matrix whose build ids are like one of `only`; what is odd about either is told."""
-    from tfdock.do import matrix
+    from tfdock.matrix import planned_matrix as matrix
     from tfdock.profile.yaml_nodes import shown
 
     found = matrix.cells(file, preparer, _house(settings).records(), check=check)
@@ -118,7 +118,7 @@ def looked_for(
     failed: Callable[[NetworkError], object] = unanswered,
 ) -> Cells:
     """The same cells, each with where its wheel is; by default all repositories of the settings are asked."""
-    from tfdock.do import matrix_status
+    from tfdock.matrix import matrix_status
 
     where = settings.repositories if repositories is None else repositories
     return matrix_status.looked_for(cells, _house(settings), where, check=check, failed=failed)

@@ -16,9 +16,9 @@ from tfdock.talk.app import command, print_json
 from tfdock.talk.commands.build import builder_for, limit_from_now, shown_progress, stoppable
 
 if TYPE_CHECKING:
-    from tfdock.do.analyse import Analysis
-    from tfdock.do.matrix import Cells
     from tfdock.host.settings import Settings
+    from tfdock.matrix.analysis import Analysis
+    from tfdock.matrix.planned_matrix import Cells
 
 _COLUMNS = ("wheel", "is", "what")
 
@@ -30,7 +30,7 @@ def analyse(
     """Analyse the cells of a matrix and exit. `cells_of` is given what raises to stop, and chooses them."""
     from dataclasses import replace
 
-    from tfdock.do.analyse import analysed
+    from tfdock.matrix.analysis import analysed
 
     limit = limit_from_now(time_limit)
     with stoppable("what was found is told") as stop, shown_progress() as listen:

@@ -13,13 +13,13 @@ from tfdock.talk import console
 from tfdock.talk.matrix_report import fields_text
 
 if TYPE_CHECKING:
-    from tfdock.decide.shards import Job
-    from tfdock.do.matrix import Cell, Cells, Status
+    from tfdock.matrix.planned_matrix import Cell, Cells, Status
+    from tfdock.matrix.shards import Job
 
 
 def jobs_of(cells: Cells, count: int | None) -> tuple[Job, ...]:
     """The jobs that build what can be built: at most `count`, or one for each cell."""
-    from tfdock.decide.shards import Load, jobs
+    from tfdock.matrix.shards import Load, jobs
 
     loads = (Load(name=one.name, seconds=one.seconds, group=one.group, runner=one.runner) for one in cells.wanted)
     return jobs(tuple(loads), count)
@@ -83,7 +83,7 @@ def _excluded(cell: Cell, file: str) -> dict[str, Any]:
 
 def github(jobs: Sequence[Job]) -> str:
     """A matrix for `fromJSON`, on one line; a list of such where one would have too many jobs."""
-    from tfdock.decide.shards import GITHUB_JOBS, split
+    from tfdock.matrix.shards import GITHUB_JOBS, split
 
     parts = [{"include": [_github_job(job) for job in some]} for some in split(jobs, GITHUB_JOBS)]
     return json.dumps(parts if len(parts) > 1 else parts[0], ensure_ascii=False)

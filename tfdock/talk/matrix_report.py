@@ -18,7 +18,7 @@ from tfdock.talk import console
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from tfdock.do.matrix import Cell
+    from tfdock.matrix.planned_matrix import Cell
 
 SCHEMA = "tfdock.matrix-report/1"
 

@@ -269,8 +269,8 @@ def schema(
     of_matrix: Annotated[bool, typer.Option("--matrix", help="That of a matrix of profiles.")] = False,
 ) -> None:
     """Print the JSON Schema of profiles, for editors."""
+    from tfdock.matrix import matrix_file
     from tfdock.profile import profile
-    from tfdock.read import matrix
 
-    found = matrix.json_schema() if of_matrix else profile.json_schema()
+    found = matrix_file.json_schema() if of_matrix else profile.json_schema()
     sys.stdout.write(json.dumps(found, indent=2) + "\n")

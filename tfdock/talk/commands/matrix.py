@@ -33,8 +33,8 @@ from tfdock.talk.commands.build import checked_duration, stoppable
 from tfdock.talk.matrices import looked_for, planned, tell_registry, unanswered
 
 if TYPE_CHECKING:
-    from tfdock.do.matrix import Cells
     from tfdock.host.settings import Settings
+    from tfdock.matrix.planned_matrix import Cells
     from tfdock.plan.prepare import Preparer
 
 MATRIX = Path("profiles/matrix.yaml")
@@ -199,7 +199,7 @@ def _changed(
     allow_untested: bool,
 ) -> Cells:
     """The cells that are not what they were; all of them where nobody can say what they were."""
-    from tfdock.do.matrix_history import fingerprints_at
+    from tfdock.matrix.matrix_history import fingerprints_at
 
     try:
         then = fingerprints_at(

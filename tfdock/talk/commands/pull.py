@@ -37,11 +37,11 @@ from tfdock.talk.pulled import LocalGpus, tell_pulled
 from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
-    from tfdock.do.matrix import Cell, Cells
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Stop
     from tfdock.images.image_pull import Pulled
     from tfdock.images.stored_image import StoredImage
+    from tfdock.matrix.planned_matrix import Cell, Cells
     from tfdock.plan.build_plan import BuildPlan
 
 _SILENT = 5.0

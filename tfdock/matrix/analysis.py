@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tfdock import events
 from tfdock.bazel import output
-from tfdock.do.matrix import Cell, Cells
 from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
 from tfdock.host.beneath import remove_folder
+from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.resolve.naming import source_identity
 from tfdock.run import journal
 from tfdock.run.phase_errors import make_folder

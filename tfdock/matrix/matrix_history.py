@@ -12,10 +12,10 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from tfdock.do import matrix
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.beneath import Beneath
 from tfdock.host.settings import Settings
+from tfdock.matrix import planned_matrix
 from tfdock.plan.prepare import Preparer
 from tfdock.profile import yaml_nodes
 from tfdock.types import Machine
@@ -73,7 +73,7 @@ def fingerprints_at(
         knowledge = tuple(one for folder in settings.knowledge for one in _then(folder, top, then))
         try:
             preparer = Preparer(replace(settings, knowledge=knowledge), machine, allow_untested=allow_untested)
-            found = matrix.cells(former, preparer, check=check)
+            found = planned_matrix.cells(former, preparer, check=check)
         except ProfileError as error:
             raise _malformed(revision, f"{then}/", error.problems[0], file) from error
     return {cell.name: cell.fingerprint or "" for cell in found.wanted}

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from math import prod
 
 from tfdock.errors import Problem, ProfileError
+from tfdock.matrix.matrix_file import Matrix, Rule, nested, same
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node
-from tfdock.read.matrix import Matrix, Rule, nested, same
 
 MOST_CELLS = 20_000
 """How many cells a matrix may have; planning one takes milliseconds."""

@@ -11,9 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from tfdock.decide.matrix import Combination, cover, expand, idle, misspelt
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host.project_files import Project
+from tfdock.matrix import matrix_file as matrices
+from tfdock.matrix.cells import Combination, cover, expand, idle, misspelt
+from tfdock.matrix.matrix_file import Matrix
 from tfdock.plan.estimate import expectation
 from tfdock.plan.local_source import read_local
 from tfdock.plan.prepare import (
@@ -31,8 +33,6 @@ from tfdock.plan.trust_domain import RELEASE
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile, TensorFlow
 from tfdock.profile.yaml_nodes import Node
-from tfdock.read import matrix as matrices
-from tfdock.read.matrix import Matrix
 from tfdock.resolve.question import LocalSource
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import BuildId

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from tfdock.do.matrix import Cell, Cells
 from tfdock.errors import Interrupted, NetworkError, Problem, TfdockError
 from tfdock.images import lookup
+from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse
 

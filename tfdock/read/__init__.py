@@ -1,1 +1,0 @@
-"""Read: text becomes frozen values. Pure; no file, clock, process or network is touched."""
