@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tfdock.decide import pipeline
-from tfdock.decide.pipeline import INSTALL, Service
+from tfdock.ci import pipeline
+from tfdock.ci.pipeline import INSTALL, Service
 from tfdock.knowledge import loader
 from tfdock.matrix import matrix_file as matrices
 

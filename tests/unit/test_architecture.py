@@ -262,7 +262,7 @@ OPENERS = (
     "bazel/cache/",
     "host/project_files.py",
     "plan/local_source.py",
-    "do/pipelines.py",
+    "ci/pipeline_files.py",
     "matrix/matrix_history.py",
 )
 # What looks at the sources of mounts: it creates containers, or is an engine.

@@ -21,9 +21,9 @@ import yaml
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.decide import pipeline
-from tfdock.decide.pinned import unpinned
-from tfdock.decide.pipeline import SERVICES, Service, gitlab_jobs, shell_word
+from tfdock.ci import pipeline
+from tfdock.ci.pinned import unpinned
+from tfdock.ci.pipeline import SERVICES, Service, gitlab_jobs, shell_word
 from tfdock.knowledge import loader
 from tfdock.matrix import matrix_file as matrices
 from tfdock.matrix.shards import GITHUB_JOBS, Job, Load

@@ -96,7 +96,7 @@ def _github_job(job: Job) -> dict[str, Any]:
 
 def gitlab(jobs: Sequence[Job]) -> str:
     """The jobs of a child pipeline, on one line: JSON is YAML."""
-    from tfdock.decide.pipeline import gitlab_jobs
+    from tfdock.ci.pipeline import gitlab_jobs
 
     return json.dumps(gitlab_jobs(jobs), ensure_ascii=False)
 

@@ -24,7 +24,7 @@ from tfdock.talk.app import (
 from tfdock.talk.commands.matrix import MATRIX
 
 if TYPE_CHECKING:
-    from tfdock.do.pipelines import Pipeline
+    from tfdock.ci.pipeline_files import Pipeline
 
 group = typer.Typer(
     name="ci",
@@ -66,11 +66,11 @@ def render(
     as_json: AsJson = False,
 ) -> None:
     """Write the pipeline of a matrix: plan, build, build again what a time limit cut, index."""
-    from tfdock.do import pipelines
+    from tfdock.ci import pipeline_files
 
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path)
-    pipeline = pipelines.rendered(service.value, file, output, knowledge_for(settings), settings.allow_paths)
-    written = list(pipelines.write(pipeline, force=force))
+    pipeline = pipeline_files.rendered(service.value, file, output, knowledge_for(settings), settings.allow_paths)
+    written = list(pipeline_files.write(pipeline, force=force))
     console.show_problems(pipeline.warnings)
     if as_json:
         rows = [{"path": str(one.path), "written": changed} for one, changed in written]
@@ -99,11 +99,11 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Say whether the rendered pipelines are what the matrix asks for, and in what they differ."""
-    from tfdock.do import pipelines
+    from tfdock.ci import pipeline_files
 
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path)
     base, allowed = knowledge_for(settings), settings.allow_paths
-    found = [pipelines.rendered(one.value, file, output, base, allowed) for one in service or Service]
+    found = [pipeline_files.rendered(one.value, file, output, base, allowed) for one in service or Service]
     # What is asked for by name must be there, else what was rendered once.
     there = [one for one in found if service or one.there]
     if not there:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdock.decide import pipeline
-from tfdock.decide.pipeline import Service, State
+from tfdock.ci import pipeline
+from tfdock.ci.pipeline import Service, State
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.beneath import Beneath, NotPlain
 from tfdock.knowledge import loader

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal
 
-from tfdock.decide.pinned import unpinned
+from tfdock.ci.pinned import unpinned
 from tfdock.errors import Problem
 from tfdock.knowledge.tables import CiAction
 from tfdock.matrix.matrix_file import Ci, Matrix
