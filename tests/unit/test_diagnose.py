@@ -21,14 +21,14 @@ import yaml
 from typer.testing import CliRunner, Result
 
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
-from tfdock.decide.diagnosis import Diagnosis, diagnosis
-from tfdock.do.diagnosing import context_of, of_run
+from tfdock.diagnose import log_search
+from tfdock.diagnose.diagnose_logs import context_of, of_run
+from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
+from tfdock.diagnose.log_lines import BLOCK, NEAR, Block, Log, NotText, bare, unpacked
+from tfdock.diagnose.log_search import Diagnostician
 from tfdock.engine.fake_engine import FakeEngine
 from tfdock.errors import NetworkError, Problem
 from tfdock.host.supervise import Stop
-from tfdock.inspect import diagnose
-from tfdock.inspect.diagnose import Diagnostician
-from tfdock.inspect.log_lines import BLOCK, NEAR, Block, Log, NotText, bare, unpacked
 from tfdock.knowledge import loader
 from tfdock.profile.profile import read as read_profile
 from tfdock.resolve.suggestions import said
@@ -189,7 +189,7 @@ def test_a_crash_and_a_program_that_is_missing_are_worth_a_look(line: str) -> No
     assert [(one.line, one.text) for one in found.suspects] == [(2, line)]
 
 
-@pytest.mark.parametrize("literal", diagnose._SUSPICIOUS)
+@pytest.mark.parametrize("literal", log_search._SUSPICIOUS)
 def test_each_literal_of_suspicious_lines_leads_to_one(literal: str) -> None:
     """Else it costs a look at every line that has it, for nothing."""
     lines = [literal, f"x.cc:1:2: {literal} no", f"Module{literal} no", f"bash: frob: c{literal}"]

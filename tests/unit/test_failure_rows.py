@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 import tfdock
-from tfdock.decide.diagnosis import Diagnosis, diagnosis
+from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
+from tfdock.diagnose.log_lines import NEAR
+from tfdock.diagnose.log_search import Diagnostician
 from tfdock.errors import ProfileError
-from tfdock.inspect.diagnose import Diagnostician
-from tfdock.inspect.log_lines import NEAR
 from tfdock.knowledge import loader as assets
 from tfdock.knowledge.failure_rows import Failure, Pattern
 from tfdock.knowledge.tables import KnowledgeBase

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tfdock.inspect.log_excerpt import AROUND, Excerpt
+from tfdock.diagnose.log_excerpt import AROUND, Excerpt
 
 MIB = 1 << 20
 

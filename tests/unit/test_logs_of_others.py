@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.decide.diagnosis import Diagnosis, diagnosis
-from tfdock.inspect.diagnose import Diagnostician
+from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
+from tfdock.diagnose.log_search import Diagnostician
 from tfdock.knowledge import loader
 
 FOLDER = Path(__file__).parent / "logs"

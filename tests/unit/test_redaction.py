@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.inspect.redaction import Known, Redactor
+from tfdock.diagnose.redaction import Known, Redactor
 
 # Secrets of nobody, put together so that no scanner takes them for somebody's.
 CANARY = "c4nary/S3cret+42"

@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 import tfdock.talk.cli  # noqa: F401 - it makes the application whole
 from tfdock.builder.run_document import Papers, written
 from tfdock.builder.seal_phase import without_places
-from tfdock.do import personal
+from tfdock.diagnose import local_identity
 from tfdock.errors import BuildFailed, Problem
 from tfdock.host.settings import Settings
 from tfdock.plan.prepare import Prepared, Preparer
@@ -215,7 +215,7 @@ def test_a_name_that_nobody_chose_leads_nowhere_else(place: Place) -> None:
 
 
 def test_the_same_material_gives_the_same_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdock.do.report_bundle.free_disk", lambda _: 5 << 30)
+    monkeypatch.setattr("tfdock.diagnose.report_bundle.free_disk", lambda _: 5 << 30)
     place.fail(place.profile())
     first = place.run("--bundle", "-o", "a.zip")
     second = place.run("--bundle", "-o", "b.zip")
@@ -389,7 +389,7 @@ def test_no_canary_leaves_its_cage(place: Place, monkeypatch: pytest.MonkeyPatch
     )}  # fmt: skip
     names = ["annacanary", "Annabel Canary", "canaryhost", "10.77.88.99", "anna.canary@example.org"]
     monkeypatch.setattr(socket, "gethostname", lambda: "canaryhost.example.org")
-    monkeypatch.setattr("tfdock.do.personal._addresses", lambda: iter(["10.77.88.99"]))
+    monkeypatch.setattr("tfdock.diagnose.local_identity._addresses", lambda: iter(["10.77.88.99"]))
     for name, value in {
         "USER": "annacanary",
         "CI_API_TOKEN": canaries["variable"],
@@ -441,10 +441,12 @@ def test_no_canary_leaves_its_cage(place: Place, monkeypatch: pytest.MonkeyPatch
 
 
 def test_this_machine_is_known_by_its_names_and_addresses(place: Place) -> None:
-    known = personal.known(
+    known = local_identity.known(
         Settings(), {"USER": "a", "TFDOCK_REGISTRY_USER": "annacanary", "GITHUB_ACTOR": "actorcanary"}
     )
-    assert personal.known(Settings(), {"HOST": "x86_64-conda-linux-gnu"}).hosts.isdisjoint({"x86_64-conda-linux-gnu"})
+    assert local_identity.known(Settings(), {"HOST": "x86_64-conda-linux-gnu"}).hosts.isdisjoint(
+        {"x86_64-conda-linux-gnu"}
+    )
     assert {"a", "annacanary", "actorcanary", pwd.getpwuid(os.getuid()).pw_name} <= known.users
     assert socket.gethostname() in known.hosts
     assert known.places[str(place.root)] == "<home>"

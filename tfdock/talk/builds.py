@@ -16,7 +16,7 @@ from tfdock.talk.app import preparer_for
 
 if TYPE_CHECKING:
     from tfdock.builder.build import Builder, BuildResult
-    from tfdock.decide.diagnosis import Diagnosis
+    from tfdock.diagnose.diagnosis import Diagnosis
     from tfdock.events import Listener
     from tfdock.plan.prepare import Prepared
     from tfdock.talk.progress import Progress
@@ -135,7 +135,7 @@ def _build_one(builder: Builder, prepared: Prepared, *, force: bool) -> Result:
 
 def _diagnosis(builder: Builder, prepared: Prepared) -> Diagnosis | None:
     """What the log of a build that failed shows; None where it has none."""
-    from tfdock.do.diagnosing import context_of, of_run
+    from tfdock.diagnose.diagnose_logs import context_of, of_run
     from tfdock.plan.profile_fixes import Context
 
     if builder.log is None:

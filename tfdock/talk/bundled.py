@@ -13,7 +13,7 @@ from tfdock.talk.app import preparer_for, print_json
 from tfdock.talk.diagnosis import findings_json
 
 if TYPE_CHECKING:
-    from tfdock.do.report_bundle import Bundle
+    from tfdock.diagnose.report_bundle import Bundle
     from tfdock.host.settings import Settings
 
 
@@ -21,8 +21,8 @@ def write_bundle(
     name: str | None, profile: str | None, settings: Settings, output: Path | None, *, as_json: bool
 ) -> None:
     """Pack a report, write it for nobody else to read yet, and say what is in it; its path is the result."""
-    from tfdock.do.report_bundle import bundle
-    from tfdock.do.reported import subject_of
+    from tfdock.diagnose.report_bundle import bundle
+    from tfdock.diagnose.reported_run import subject_of
     from tfdock.host.files import write_bytes
     from tfdock.wheelhouse.store import Wheelhouse
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from tfdock.talk import console
 
 if TYPE_CHECKING:
-    from tfdock.decide.diagnosis import Diagnosis, Finding
+    from tfdock.diagnose.diagnosis import Diagnosis, Finding
 
 _SURE = {"high": "sure", "medium": "probably", "low": "perhaps"}
 _WIDEST = 300

@@ -24,7 +24,7 @@ from tfdock.talk.app import (
 )
 
 if TYPE_CHECKING:
-    from tfdock.decide.diagnosis import Diagnosis
+    from tfdock.diagnose.diagnosis import Diagnosis
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.plan.profile_fixes import Context
 
@@ -100,7 +100,7 @@ def _read_all(
 
 
 def _read(name: str, base: KnowledgeBase, context: Context | None) -> Diagnosis:
-    from tfdock.do.diagnosing import diagnosed, of_file
+    from tfdock.diagnose.diagnose_logs import diagnosed, of_file
 
     told = partial(_tell, name)
     with console.Reading(sys.stderr, name, "read") as reading:

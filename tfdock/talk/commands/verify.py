@@ -98,7 +98,7 @@ def verify(
     runs the wheel's own code and takes its word: a wheel that lies passes the trial. A trial shows that a wheel
     works, not that it is harmless.
     """
-    from tfdock.do.diagnosing import of_run
+    from tfdock.diagnose.diagnose_logs import of_run
     from tfdock.verify.checks import build_traces
     from tfdock.verify.environment import Wanted
     from tfdock.verify.verification import unsound

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdock.builder.build_summary import plain_file
-from tfdock.inspect.redaction import Known, Redactor
+from tfdock.diagnose.redaction import Known, Redactor
 
 if TYPE_CHECKING:
     from tfdock.host.settings import Settings

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from tfdock.inspect.log_lines import Log
+from tfdock.diagnose.log_lines import Log
 
 AROUND = 60
 """Lines before and after one that matters."""

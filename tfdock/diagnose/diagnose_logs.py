@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from tfdock.diagnose.log_lines import PIECE, NotText, unpacked
 from tfdock.errors import Problem, ProfileError, TfdockError
-from tfdock.inspect.log_lines import PIECE, NotText, unpacked
 
 if TYPE_CHECKING:
-    from tfdock.decide.diagnosis import Diagnosis
+    from tfdock.diagnose.diagnosis import Diagnosis
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.plan.prepare import Preparer
     from tfdock.plan.profile_fixes import Context
@@ -32,8 +32,8 @@ def diagnosed(
 
     Raises ProfileError for what is not text; `name` is what it says then.
     """
-    from tfdock.decide.diagnosis import diagnosis
-    from tfdock.inspect.diagnose import Diagnostician
+    from tfdock.diagnose.diagnosis import diagnosis
+    from tfdock.diagnose.log_search import Diagnostician
 
     reader = Diagnostician(list(knowledge.failures.values()))
     try:

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 from tfdock import __version__
 from tfdock.builder.build_summary import plain_file
-from tfdock.do import personal
-from tfdock.do.diagnosing import context_of, diagnosed
+from tfdock.diagnose import local_identity
+from tfdock.diagnose.diagnose_logs import context_of, diagnosed
+from tfdock.diagnose.log_excerpt import Excerpt
+from tfdock.diagnose.log_lines import BLOCK, unpacked
+from tfdock.diagnose.redaction import Redactor
 from tfdock.errors import ProfileError
 from tfdock.host.hardware import free_disk, local_gpus
-from tfdock.inspect.log_excerpt import Excerpt
-from tfdock.inspect.log_lines import BLOCK, unpacked
-from tfdock.inspect.redaction import Redactor
 
 if TYPE_CHECKING:
-    from tfdock.decide.diagnosis import Diagnosis
-    from tfdock.do.reported import Subject
+    from tfdock.diagnose.diagnosis import Diagnosis
+    from tfdock.diagnose.reported_run import Subject
     from tfdock.host.settings import Settings
     from tfdock.plan.prepare import Preparer
 
@@ -91,8 +91,8 @@ def bundle(subject: Subject, settings: Settings, preparer: Preparer, findings: F
         notes=notes,
     )
     said = subject.profile or {}
-    redactor = Redactor(personal.known(settings, profile=said.get("path")))
-    personal.learn(redactor)
+    redactor = Redactor(local_identity.known(settings, profile=said.get("path")))
+    local_identity.learn(redactor)
     files = _redacted(gathered, redactor)
     name = _file_name(redactor.text(subject.name))
     clean = tuple(redactor.text(note) for note in notes)

@@ -16,7 +16,7 @@ from typing import Protocol
 import ahocorasick_rs
 
 from tfdock.bazel import output
-from tfdock.inspect.log_lines import NEAR, Block, Log
+from tfdock.diagnose.log_lines import NEAR, Block, Log
 
 _PATIENCE, _IMPATIENCE, _BORED = 2000, 100, 50_000
 """Places that are looked at in a block, of its beginning and again of its end, each literal its share; how few they

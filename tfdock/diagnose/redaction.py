@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
+from tfdock.diagnose.private_keys import private_keys
 from tfdock.host.encodings import SHORTEST, Value, unescaped
-from tfdock.inspect.private_keys import private_keys
 
 _GENERIC = {
     "admin", "bazel", "build", "builder", "buildkitsandbox", "ci", "container", "cuda", "debian", "default", "dev",

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tfdock.decide import misfits
+from tfdock.diagnose import profile_mismatch
+from tfdock.diagnose.log_search import Seen, Sighting, Suspect
 from tfdock.errors import Way
-from tfdock.inspect.diagnose import Seen, Sighting, Suspect
 from tfdock.knowledge.failure_rows import Failure
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import profile_fixes
@@ -114,7 +114,7 @@ def _finding(
     sighting: Sighting, row: Failure, seen: Seen, knowledge: KnowledgeBase, context: Context | None
 ) -> Finding:
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
-    misfit = misfits.misfit(row, sighting.values, context) if context else ""
+    misfit = profile_mismatch.misfit(row, sighting.values, context) if context else ""
     profile = None if misfit else context
     changes = profile_fixes.changes(row, {**row.values, **sighting.values}, profile) if profile else ()
     return Finding(

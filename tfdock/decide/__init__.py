@@ -1,1 +1,0 @@
-"""Decide: values become a plan that can be printed. Pure, like reading."""

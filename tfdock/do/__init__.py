@@ -1,1 +1,0 @@
-"""Do: the small shell that carries a plan out on an engine. The only ring with effects."""

@@ -1,1 +1,0 @@
-"""Inspect: bytes become facts, facts become verdicts. Pure, like reading."""
