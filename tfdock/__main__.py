@@ -1,6 +1,6 @@
 """Run the command line with ``python -m tfdock``."""
 
-from tfdock.talk.cli import main
+from tfdock.cli.main import main
 
 if __name__ == "__main__":
     main()

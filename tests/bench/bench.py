@@ -61,7 +61,8 @@ import platformdirs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where the tests' own packages lie
 
-from build import harness, registries, wheelhouses
+import wheelhouses
+from build import harness, registries
 
 # isort: split (a folder `build` at the top, which this script makes, changes whose package the linter takes it for)
 from tfdock.host import settings

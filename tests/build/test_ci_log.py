@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfdock.cli import ci_log, console
+from tfdock.cli.ci_log import ANNOTATIONS, SUMMARY_BYTES, GitHub, GitLab, annotation, cell, markdown, service_of
 from tfdock.errors import Problem
-from tfdock.talk import ci_log, console
-from tfdock.talk.ci_log import ANNOTATIONS, SUMMARY_BYTES, GitHub, GitLab, annotation, cell, markdown, service_of
 
 from .runner import Command, commands, outputs
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tfdock.talk.matrices import as_build
+from tfdock.cli.matrix_run import as_build
 
 from .conftest import Finished, Workshop
 from .harness import Json, Outcome, Tfdock, after_first_line, closed_port, copy_tree, write_profile

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tfdock.bazel.trace_profile import Action, Profile, read_profile
-from tfdock.talk.build_page import build_page
+from tfdock.cli.pages.build_page import build_page
 
 from .browser import HOSTILE, Browser, faint, overlap
 

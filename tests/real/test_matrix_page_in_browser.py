@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tfdock.cli.pages.matrix_page import OUTCOMES, document, page
 from tfdock.errors import Problem
-from tfdock.talk.matrix_report import OUTCOMES, document, page
 
 from .browser import HOSTILE, Browser, contrast
 

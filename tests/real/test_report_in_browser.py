@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from tfdock.cli.pages.verification_page import verify_page
 from tfdock.gpu.devices import title
 from tfdock.gpu.verdict import runs, runs_gfx
 from tfdock.knowledge import loader
-from tfdock.talk.report import verify_page
 from tfdock.types import Capability
 
 from .browser import HOSTILE, Browser, contrast, overlap

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from tfdock.cli.pages.coverage_page import coverage_page
 from tfdock.gpu.compatibility import Evidence, evidence_of_release, serve
 from tfdock.gpu.coverage import coverage
 from tfdock.gpu.devices import find_gpu
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.talk.coverage_page import coverage_page
 
 from .browser import HOSTILE, Browser, faint
 

@@ -13,17 +13,17 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tfdock.talk.cli
+import tfdock.cli.main
+from tfdock.cli.app import app
 from tfdock.errors import ProfileError
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Gpu, KnowledgeBase
 from tfdock.resolve.advice import Advice, advise, cover, gpus_named
 from tfdock.resolve.rules import judge
-from tfdock.talk.app import app
 
 from .desk import Desk
 
-assert tfdock.talk.cli  # importing it registers the commands
+assert tfdock.cli.main  # importing it registers the commands
 
 KNOWLEDGE = loader.knowledge()
 CARDS = [target for row in KNOWLEDGE.architectures if row.accelerator == "cuda" for target in row.targets]

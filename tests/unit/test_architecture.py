@@ -377,7 +377,7 @@ def test_the_scan_finds_who_takes_a_second_way() -> None:
 
 
 def test_the_command_line_is_there_before_anything_heavy_is() -> None:
-    program = "import json, sys, tfdock.talk.cli; print(json.dumps(sorted(sys.modules)))"
+    program = "import json, sys, tfdock.cli.main; print(json.dumps(sorted(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in json.loads(result.stdout)}
     assert "typer" in loaded

@@ -244,8 +244,8 @@ def test_check_loads_nothing_that_renders_locks_or_asks_an_engine(tmp_path: Path
     (tmp_path / "x.yaml").write_text(CPU)
     program = """
 import json, sys
-from tfdock.talk.app import app
-import tfdock.talk.cli
+from tfdock.cli.app import app
+import tfdock.cli.main
 app(["check", sys.argv[1]], standalone_mode=False)
 print(json.dumps(sorted(sys.modules)))
 """

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.bazel.cache import cache_usage as cache_use
 from tfdock.bazel.cache import maintenance as cache_care
 from tfdock.bazel.cache.action_cache import EMPTY, Digest, Malformed, action_result, command_of, tree_files
@@ -29,6 +29,8 @@ from tfdock.bazel.cache.cache_push import inventory
 from tfdock.bazel.cache.downloads import removed_downloads
 from tfdock.bazel.cache.maintenance import alone, listing, verified
 from tfdock.bazel.cache.registry_cache import StoredCache
+from tfdock.cli.app import app
+from tfdock.cli.commands import cache as command
 from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import IMAGE_LABEL, ImageInfo
 from tfdock.errors import EngineError, Locked, Problem, ProfileError
@@ -36,8 +38,6 @@ from tfdock.host import locks, owners
 from tfdock.host.locks import held
 from tfdock.run import journal
 from tfdock.run.journal import RunEntry
-from tfdock.talk.app import app
-from tfdock.talk.commands import cache as command
 from tfdock.types import ImageRef
 
 KEY = "0123456789abcdef"

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock import events
+from tfdock.cli import console
+from tfdock.cli.progress import TerminalProgress
 from tfdock.errors import Problem, Way
 from tfdock.events import Event
-from tfdock.talk import console
-from tfdock.talk.progress import TerminalProgress
 from tfdock.types import BuildId
 
 RED, END = "\x1b[31m", "\x1b[0m"
@@ -308,7 +308,7 @@ def test_in_a_pipe_a_long_reading_is_told_now_and_then_with_how_much_there_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     times = iter([0.0, 1.0, 11.0, 12.0, 22.5])
-    monkeypatch.setattr("tfdock.talk.console.time.monotonic", lambda: next(times))
+    monkeypatch.setattr("tfdock.cli.console.time.monotonic", lambda: next(times))
     stream = io.StringIO()
     with console.Reading(stream, "a\x1b[31m.whl", "received") as reading:
         reading(1_000_000)

@@ -20,7 +20,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli import ci_log
+from tfdock.cli.app import app, preparer_for, settings_for
+from tfdock.cli.diagnosis_text import lines
 from tfdock.diagnose import log_search
 from tfdock.diagnose.diagnose_logs import context_of, of_run
 from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
@@ -33,9 +36,6 @@ from tfdock.knowledge import loader
 from tfdock.profile.profile import read as read_profile
 from tfdock.resolve.suggestions import said
 from tfdock.run.phases import Steps
-from tfdock.talk import ci_log
-from tfdock.talk.app import app, preparer_for, settings_for
-from tfdock.talk.diagnosis import lines
 
 KNOWLEDGE = loader.knowledge()
 ROWS = list(KNOWLEDGE.failures.values())

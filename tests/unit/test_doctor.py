@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.builder import doctor
+from tfdock.cli.app import app
+from tfdock.cli.commands import doctor as command
 from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.errors import (
@@ -31,8 +33,6 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import Check
 from tfdock.run import journal
 from tfdock.run.journal import RunEntry
-from tfdock.talk.app import app
-from tfdock.talk.commands import doctor as command
 from tfdock.types import BuildId, Host, LocalGpu, Machine, Place
 from tfdock.wheelhouse.store import Wheelhouse
 

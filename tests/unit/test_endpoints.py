@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
 from tfdock.errors import ProfileError
 from tfdock.host.settings import Settings, load
 from tfdock.profile.endpoint import parse
-from tfdock.talk.app import app
 
 PROFILE = 'schema: 1\ntensorflow: "2.18.0"\naccelerator: cpu\npython: "3.11"\n'
 GIT = PROFILE.replace('"2.18.0"', '{release: "2.18.0", git: "%s/x.git", ref: main}')

@@ -15,8 +15,8 @@ import pytest
 
 from tfdock.bazel.build_events import read_events
 from tfdock.builder.build_summary import Account, Traces, account, kept_document, kept_profile
+from tfdock.cli import summary_text
 from tfdock.plan.local_source import listing_hash, tree_hash, tree_listing
-from tfdock.talk import happened
 from tfdock.types import BuildId
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse, kept_files
 
@@ -224,7 +224,7 @@ def test_three_lines_tell_what_happened(staged: Staged, house: Wheelhouse) -> No
     publish(house, record(), account(record(), staged(without=("execution",)), house))
     later = record("--copt=-O3", fingerprint="e" * 64)
     told = figures(account(later, staged(run="run-2", without=("execution",)), house))
-    assert list(happened.lines(told)) == [
+    assert list(summary_text.lines(told)) == [
         ("actions", "none from a cache, 5 executed: 3 CppCompile, 1 CppLink, 1 Genrule"),
         ("longest", "critical path 1.1 s; slowest 0.7 s Compiling prog.cc"),
         ("why", "`--copt=-O3` was added (beside the build of 2026-11-21 22:00)"),
@@ -233,7 +233,7 @@ def test_three_lines_tell_what_happened(staged: Staged, house: Wheelhouse) -> No
 
 def test_a_warm_build_needs_two(staged: Staged, house: Wheelhouse) -> None:
     told = figures(account(record(), staged("4.2.3-warm"), house))
-    assert list(happened.lines(told)) == [
+    assert list(summary_text.lines(told)) == [
         ("actions", "5 from the disk cache, none executed"),
         ("longest", "critical path 0.1 s; slowest 0.1 s Compiling prog.cc"),
     ]
@@ -241,17 +241,19 @@ def test_a_warm_build_needs_two(staged: Staged, house: Wheelhouse) -> None:
 
 def test_of_many_reasons_three_are_told() -> None:
     why = {"since": None, "sentences": [f"reason {number}" for number in range(5)]}
-    assert happened.why({"why": why}) == "reason 0; reason 1; reason 2; and 2 more"
+    assert summary_text.why({"why": why}) == "reason 0; reason 1; reason 2; and 2 more"
 
 
 def test_of_many_kinds_those_are_named_that_occur_most() -> None:
     told = {"executed": 41, "executed_by_mnemonic": {"A": 1, "B": 2, "C": 3, "D": 4, "E": 5, "F": 6, "G": 20}}
-    assert happened.actions(told) == "none from a cache, 41 executed: 20 G, 6 F, 5 E, 4 D, 3 C, 3 of 2 other kinds"
+    assert (
+        summary_text.actions(told) == "none from a cache, 41 executed: 20 G, 6 F, 5 E, 4 D, 3 C, 3 of 2 other kinds"
+    )
 
 
 def test_names_cannot_steer_a_terminal() -> None:
     told = {"slowest": [{"seconds": 1.0, "name": "\x1b[2Jx"}], "executed_by_mnemonic": {"\x1b]0;x": 1}}
-    assert "\x1b" not in "".join(text for _, text in happened.lines(told))
+    assert "\x1b" not in "".join(text for _, text in summary_text.lines(told))
 
 
 def test_events_without_end_take_bounded_memory() -> None:

@@ -16,12 +16,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
 from tfdock.errors import Incompatible, ProfileError
 from tfdock.host import hardware
 from tfdock.resolve.gpu_support import target_facts
 from tfdock.resolve.starter import Starter, devices_of, starter
-from tfdock.talk.app import app
 from tfdock.types import LocalGpu, Version
 from tfdock.wheelhouse import store
 

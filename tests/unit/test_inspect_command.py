@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
 from tfdock.host import hardware
 from tfdock.knowledge import loader
-from tfdock.talk.app import app
 
 from .desk import Desk
 from .small_wheels import NAME, wheel_of

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
 from tfdock.errors import Incompatible
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve import gpu_support
 from tfdock.resolve import resolution as resolving
-from tfdock.talk.app import app
 from tfdock.types import Version
 
 from .desk import Desk

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli
+import tfdock.cli.main
+from tfdock.cli.app import app
 from tfdock.gpu.devices import local_words
 from tfdock.host import hardware
 from tfdock.plan import prepare
-from tfdock.talk.app import app
 from tfdock.types import Host, LocalGpu
 
 from .desk import Desk
 
-assert tfdock.talk.cli  # importing it registers the commands
+assert tfdock.cli.main  # importing it registers the commands
 
 
 def nvidia(name: str, target: str | None) -> LocalGpu:

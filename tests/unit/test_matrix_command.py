@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli import ci_log, matrix_formats
+from tfdock.cli.app import app
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host import hardware
 from tfdock.host.settings import load
@@ -27,8 +29,6 @@ from tfdock.knowledge import loader
 from tfdock.matrix.planned_matrix import Cells, cells
 from tfdock.plan.prepare import Preparer
 from tfdock.profile.profile import Profile
-from tfdock.talk import ci_log, matrix_formats
-from tfdock.talk.app import app
 from tfdock.types import BuildId
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
@@ -261,8 +261,8 @@ def test_a_table_gives_github_no_commands_whatever_a_reason_says(
 def test_an_analysis_gives_github_no_commands_whatever_bazel_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from tfdock.cli import matrix_analysis
     from tfdock.matrix.analysis import Analysis
-    from tfdock.talk import matrix_analysis
 
     monkeypatch.setattr(ci_log, "here", lambda: ci_log.GitHub({"GITHUB_ACTIONS": "true"}))
     found = planned(folder)

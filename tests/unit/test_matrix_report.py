@@ -15,8 +15,8 @@ import xmlschema
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfdock.cli.pages.matrix_page import OUTCOMES, as_json, counts, document, fields_text, junit, page, table
 from tfdock.errors import Problem
-from tfdock.talk.matrix_report import OUTCOMES, as_json, counts, document, fields_text, junit, page, table
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("junit.xsd"))
 HOSTILE = """]]><script>x=1</script>"'&amp;&\x00\x1b[31m\ud800\ufffe\u202e\r\n\t{{ 1 }}| ::error::"""

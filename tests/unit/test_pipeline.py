@@ -20,14 +20,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.ci import pipeline
 from tfdock.ci.pinned import unpinned
 from tfdock.ci.pipeline import SERVICES, Service, gitlab_jobs, shell_word
+from tfdock.cli.app import app
 from tfdock.knowledge import loader
 from tfdock.matrix import matrix_file as matrices
 from tfdock.matrix.shards import GITHUB_JOBS, Job, Load
-from tfdock.talk.app import app
 
 from .desk import Desk
 

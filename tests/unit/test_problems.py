@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tfdock.cli import main
+from tfdock.cli.app import app
 from tfdock.errors import ExitCode, Incompatible, TfdockError
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Cost, KnowledgeBase
 from tfdock.plan.resources import Resources
 from tfdock.run.phase_errors import Failures, file_error
-from tfdock.talk import cli
-from tfdock.talk.app import app
 
 from .desk import MADE_UP_TABLES, Desk
 
@@ -118,10 +118,10 @@ def test_what_nobody_expected_is_a_mistake_of_ours_and_ends_with_70(
     def broken() -> None:
         raise KeyError("ghost")
 
-    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr(main, "app", broken)
     monkeypatch.delenv("TFDOCK_DEBUG", raising=False)
     with pytest.raises(SystemExit) as caught:
-        cli.main()
+        main.main()
     assert caught.value.code == ExitCode.INTERNAL
     said = capsys.readouterr().err
     assert "KeyError: 'ghost'" in said

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from tfdock import events
-from tfdock.talk.progress import Going, PlainProgress, Tally, TerminalProgress
+from tfdock.cli.progress import Going, PlainProgress, Tally, TerminalProgress
 from tfdock.types import BuildId
 
 ONE, OTHER = BuildId("tf9-one"), BuildId("tf9-other")
@@ -17,7 +17,7 @@ ONE, OTHER = BuildId("tf9-one"), BuildId("tf9-other")
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that it is; a test moves it."""
     now = [1000.0]
-    monkeypatch.setattr("tfdock.talk.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("tfdock.cli.progress.time.monotonic", lambda: now[0])
     return now
 
 

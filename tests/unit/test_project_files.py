@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.builder import locking
 from tfdock.builder.locking import lock_text
 from tfdock.builder.run_document import written
+from tfdock.cli.app import app
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host.project_files import MOST_PATCH, Project
 from tfdock.host.settings import Settings
@@ -24,7 +25,6 @@ from tfdock.matrix import planned_matrix
 from tfdock.plan.local_source import context_archive, tree_hash
 from tfdock.plan.prepare import Preparer
 from tfdock.plan.render import BuildContext
-from tfdock.talk.app import app
 from tfdock.types import Machine
 
 PATCH = b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"

@@ -15,11 +15,11 @@ import pytest
 from typer.testing import CliRunner
 from wheelhouses import made
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock import __version__
+from tfdock.cli.app import app
 from tfdock.host import hardware
 from tfdock.knowledge import loader
-from tfdock.talk.app import app
 
 from .desk import MACHINE, Desk
 

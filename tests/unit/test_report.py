@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdock.talk.report import verify_page
+from tfdock.cli.pages.verification_page import verify_page
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -418,7 +418,10 @@ def test_a_picture_of_too_many_targets_stands_on_every_screen() -> None:
 
 
 def test_the_page_is_the_same_bytes_every_time() -> None:
-    program = "import json, sys; from tfdock.talk.report import verify_page; print(verify_page(json.load(sys.stdin)))"
+    program = (
+        "import json, sys; from tfdock.cli.pages.verification_page import verify_page; "
+        "print(verify_page(json.load(sys.stdin)))"
+    )
     text = json.dumps({**DOCUMENT, "coverage": [*DOCUMENT["coverage"], *AMD]})
     written = {
         subprocess.run(

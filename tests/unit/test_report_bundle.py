@@ -20,15 +20,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.builder.run_document import Papers, written
 from tfdock.builder.seal_phase import without_places
+from tfdock.cli.app import app
 from tfdock.diagnose import local_identity
 from tfdock.errors import BuildFailed, Problem
 from tfdock.host.settings import Settings
 from tfdock.plan.prepare import Prepared, Preparer
 from tfdock.run.journal import RunEntry, running
-from tfdock.talk.app import app
 from tfdock.types import Machine
 
 RUN = "20261121-104600-3fa9c1"

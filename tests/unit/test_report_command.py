@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.bazel.trace_profile import Action, Profile, read_profile
-from tfdock.talk.app import app
-from tfdock.talk.build_page import build_page
-from tfdock.talk.timeline import timeline
+from tfdock.cli.app import app
+from tfdock.cli.pages.build_page import build_page
+from tfdock.cli.pages.timeline import timeline
 
 from .test_report import Page
 

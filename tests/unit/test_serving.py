@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tfdock.cli import gpu_text
+from tfdock.cli.console import Style
+from tfdock.cli.gpu_text import answer, gpu_json, reasons
 from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import (
     XLA_TRACE,
@@ -26,9 +29,6 @@ from tfdock.host import hardware as machine
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Gpu, KnowledgeBase
 from tfdock.resolve.advice import gpus_named
-from tfdock.talk import gpus
-from tfdock.talk.console import Style
-from tfdock.talk.gpus import answer, gpu_json, reasons
 from tfdock.types import Host, LocalGpu
 from tfdock.wheel.facts import Containers, GpuCode, Images, Library, merged
 from tfdock.wheel.inspection import Inspection
@@ -898,10 +898,10 @@ def test_only_a_gpu_that_is_asked_for_as_this_machines_own_brings_its_driver(
     card = LocalGpu(name="NVIDIA GeForce RTX 3080", accelerator="cuda", target="8.6")
     mine = Host(gpus=(card,), drivers={"cuda": "470.57.02"}, architecture="x86_64")
     monkeypatch.setattr(machine, "local_host", lambda: mine)
-    assert [(one.gpu.gpu, one.host) for one in gpus.asked(KNOWLEDGE, ["local"])] == [("rtx3080", mine)]
-    both = gpus.asked(KNOWLEDGE, ["rtx5090,local", "rtx5090"])
+    assert [(one.gpu.gpu, one.host) for one in gpu_text.asked(KNOWLEDGE, ["local"])] == [("rtx3080", mine)]
+    both = gpu_text.asked(KNOWLEDGE, ["rtx5090,local", "rtx5090"])
     assert [(one.gpu.gpu, one.host) for one in both] == [("rtx5090", None), ("rtx3080", mine)]
-    assert [one.host for one in gpus.asked(KNOWLEDGE, ["rtx3080", "local"])] == [None]
+    assert [one.host for one in gpu_text.asked(KNOWLEDGE, ["rtx3080", "local"])] == [None]
     monkeypatch.setattr(machine, "local_host", Host)
     with pytest.raises(ProfileError, match="no GPU on this machine"):
-        gpus.asked(KNOWLEDGE, ["local"])
+        gpu_text.asked(KNOWLEDGE, ["local"])

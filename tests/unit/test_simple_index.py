@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
 from tfdock.errors import ProfileError
-from tfdock.talk.app import app
 from tfdock.wheel.defects import WheelError
 from tfdock.wheelhouse.index import WheelIndex
 from tfdock.wheelhouse.simple_index import API_VERSION, Listed, listed, pages, quoted

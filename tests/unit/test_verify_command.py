@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
 from tfdock.knowledge import loader
-from tfdock.talk.app import app
 from tfdock.wheelhouse import store
 
 from .desk import Desk

@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-import tfdock.talk.cli  # noqa: F401 - it makes the application whole
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
 from tfdock.errors import Locked, WheelRefused
-from tfdock.talk.app import app
 from tfdock.types import BuildId
 from tfdock.wheelhouse import coverage_index, wheelhouse_pruning
 from tfdock.wheelhouse.index import WheelIndex

@@ -1,7 +1,7 @@
 """Which manylinux tag a wheel's libraries satisfy: auditwheel's policies on facts that are known already.
 
 auditwheel itself unpacks the wheel and looks into every library, and into those of the machine that it runs on. Here
-its tables are held against what `tfdock.inspect` found. So four things that it looks at are left out, for which the
+its tables are held against what `tfdock.wheel` found. So four things that it looks at are left out, for which the
 symbols of each library would have to be read: private symbols of zlib and glibc that a policy forbids, `PyFPE_jbuf`
 and the narrow Unicode of Python 2, and a GNU property note that demands more than the machine's first instruction
 sets. And a library that is not in the wheel is missing, whether or not this machine has it: auditwheel goes on into

@@ -1,0 +1,201 @@
+"""The application object, and what its commands share: options, errors, the JSON document."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from tfdock.cli import console
+from tfdock.errors import TfdockError
+
+# Everything else is imported where it is used: `tfdock --help` must not wait for an engine's SDK.
+if TYPE_CHECKING:
+    from tfdock.engine.protocol import Engine
+    from tfdock.host.settings import Settings
+    from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.plan.prepare import Preparer
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+app = typer.Typer(
+    name="tfdock",
+    help="Build TensorFlow wheels that fit your GPU, in containers, from a short YAML profile.",
+    epilog="Start with: `tfdock check rtx3080`, `tfdock plan rtx3080 --why`, `tfdock build rtx3080`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Profiles = Annotated[
+    list[str],
+    typer.Argument(help="Profile files, or names of shipped profiles.", metavar="PROFILE…", show_default=False),
+]
+SomeProfiles = Annotated[
+    list[str] | None,
+    typer.Argument(help="Profile files, or names of shipped profiles.", metavar="PROFILE…", show_default=False),
+]
+OneProfile = Annotated[
+    str,
+    typer.Argument(help="A profile file, or the name of a shipped profile.", metavar="PROFILE", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Knowledge = Annotated[
+    list[Path] | None,
+    typer.Option("--knowledge", help="A folder of further knowledge rows.", metavar="DIR", show_default=False),
+]
+AllowUntested = Annotated[
+    bool, typer.Option("--allow-untested", help="Take combinations that nobody is known to have tested.")
+]
+
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Write to the cache of unchanged releases: later builds ship what this source writes there "
+        "(`tfdock explain trust-shared`).",
+    ),
+]
+
+
+def _folder(text: str) -> Path:
+    # A shell's variable that is not set; to Path it is the current folder.
+    if not text:
+        raise typer.BadParameter("the name of the folder is empty; the current one is `.`")
+    return Path(text)
+
+
+def _existing(text: str) -> Path:
+    path = _folder(text)
+    if not path.exists():
+        raise typer.BadParameter(f"there is no {text}")
+    return path
+
+
+AllowPath = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--allow-path",
+        help="Let profiles name files of this folder too, outside their own project; may be given again.",
+        metavar="DIR",
+        show_default=False,
+        parser=_existing,
+    ),
+]
+AllowEndpoint = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-endpoint",
+        help="Let profiles name this remote cache, executor, registry or git server; may be given again.",
+        metavar="URL",
+        show_default=False,
+    ),
+]
+Wheelhouse = Annotated[
+    Path | None,
+    typer.Option(
+        "--wheelhouse",
+        help="Where wheels go; ./wheelhouse by default.",
+        metavar="DIR",
+        show_default=False,
+        parser=_folder,
+    ),
+]
+Registry = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--registry",
+        help="A repository with wheel images, such as ghcr.io/me/wheels; may be given again.",
+        metavar="REPOSITORY",
+        show_default=False,
+    ),
+]
+MatrixFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--matrix",
+        help="Take the cells of a matrix instead of profiles.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        help="Of a matrix, take the cells whose build id is like this: `*-py3.11-*`; may be given again.",
+        metavar="GLOB",
+        show_default=False,
+    ),
+]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        help="Write what became of the matrix there: report.html, report.json, junit.xml.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
+CacheDir = Annotated[
+    Path | None,
+    typer.Option("--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", show_default=False, parser=_folder),
+]
+
+
+def command(schema: str) -> Callable[[_F], _F]:
+    """Make a command report its errors: as text, or as the JSON document it would have printed."""
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except TfdockError as error:
+                console.show_problems(error.problems)
+                if kwargs.get("as_json") or kwargs.get("format_") == "json":
+                    print_json(schema, False, {"problems": error.problems})
+                raise typer.Exit(error.exit_code) from error
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
+    text = json.dumps({"schema": schema, "ok": ok, **document}, indent=2, ensure_ascii=False, default=asdict)
+    # Half a character, as a file's name may hold, is no UTF-8: Python's escape of it is JSON's.
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+    sys.stdout.flush()  # a full disk is told here; at Python's end nobody could
+
+
+def settings_for(**flags: Any) -> Settings:
+    from tfdock.host import settings
+
+    return settings.load({name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()})
+
+
+def preparer_for(settings: Settings, *, allow_untested: bool = False, trusted: bool = False) -> Preparer:
+    from tfdock.host.hardware import local_machine
+    from tfdock.plan.prepare import Preparer
+
+    return Preparer(settings, local_machine(), allow_untested=allow_untested, trusted=trusted)
+
+
+def knowledge_for(settings: Settings) -> KnowledgeBase:
+    from tfdock.knowledge import loader
+
+    return loader.knowledge(settings.knowledge, settings.cache_dir)
+
+
+def local_engine() -> Engine:
+    from tfdock.engine.docker_engine import DockerEngine
+
+    return DockerEngine()

@@ -1,0 +1,74 @@
+"""The report of a failure for people who look at it before they send it: what is in it, and what is not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import preparer_for, print_json
+from tfdock.cli.diagnosis_text import findings_json
+
+if TYPE_CHECKING:
+    from tfdock.diagnose.report_bundle import Bundle
+    from tfdock.host.settings import Settings
+
+
+def write_bundle(
+    name: str | None, profile: str | None, settings: Settings, output: Path | None, *, as_json: bool
+) -> None:
+    """Pack a report, write it for nobody else to read yet, and say what is in it; its path is the result."""
+    from tfdock.diagnose.report_bundle import bundle
+    from tfdock.diagnose.reported_run import subject_of
+    from tfdock.host.files import write_bytes
+    from tfdock.wheelhouse.store import Wheelhouse
+
+    preparer = preparer_for(settings)
+    house = Wheelhouse(settings.wheelhouse.absolute())
+    subject = subject_of(name, profile, house, settings.state_dir, preparer)
+    if output and any(_is_same(output, Path(one)) for one in (subject.log, subject.file, name, profile) if one):
+        raise typer.BadParameter(f"`{console.clean(str(output))}` is what it reports: name another file with `-o`")
+    packed = bundle(subject, settings, preparer, findings_json)
+    path = output or Path(packed.name)
+    write_bytes(path, packed.data, private=True, follow=output is not None)
+    if as_json:
+        _print_json(path, packed)
+        return
+    for line in _lines(packed):
+        console.tell(line)
+    console.say(str(path), stream=sys.stdout)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
+
+
+def _print_json(path: Path, packed: Bundle) -> None:
+    print_json(
+        "tfdock.report/1",
+        True,
+        {
+            "bundle": str(path),
+            "files": [{"name": name, "size": len(data)} for name, data in packed.files.items()],
+            "removed": dict(packed.removed),
+            "notes": list(packed.notes),
+        },
+    )
+
+
+def _lines(packed: Bundle) -> list[str]:
+    style = console.Style(sys.stderr)
+    rows = [(name, console.size(len(data))) for name, data in packed.files.items()]
+    took = ", ".join(f"{kind} {count}" for kind, count in packed.removed.items()) or "nothing"
+    return [
+        style.strong("report"),
+        *console.table(rows, columns=console.width(sys.stderr)),
+        f"{style.strong('taken out')}  {took}",
+        *(f"{style.strong('to know')}  {console.clean(note)}" for note in packed.notes),
+        style.warn(
+            "look through it before you send it: nothing was sent, and what is secret to you alone is still in it"
+        ),
+    ]

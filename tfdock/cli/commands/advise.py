@@ -1,0 +1,399 @@
+"""`advise`: whether an official wheel runs on a GPU, and which profile would do better."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.cli.gpu_text import ASIDE, answer, asked, gpu_json, reasons
+from tfdock.errors import Problem, ProfileError
+
+if TYPE_CHECKING:
+    from tfdock.gpu.compatibility import Service
+    from tfdock.knowledge.tables import Estimate, KnowledgeBase
+    from tfdock.resolve.advice import Advice, SizePlan, Wheel
+
+_MARK = "# Written by `tfdock advise`"
+
+
+@app.command(epilog="Example: `tfdock advise --gpu rtx5080 --tensorflow 2.19 -o rtx5080.yaml`.")
+@command("tfdock.advise/1")
+def advise(
+    more: Annotated[
+        list[str] | None, typer.Argument(help="More GPUs.", metavar="[NAME]…", show_default=False)
+    ] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", help="A GPU's name; may be repeated; `local`: this machine's.", metavar="NAME"),
+    ] = None,
+    tensorflow: Annotated[
+        str | None, typer.Option(help="A release; the newest by default.", metavar="X", show_default=False)
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option(help="The Python the wheel is for.", metavar="Y", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write the profile to this file.", metavar="FILE")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show profile, size and time even where no build is needed.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that advise did not write.")] = False,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how an official wheel runs on a GPU, and which profile would do better."""
+    from tfdock.resolve.advice import advise as advice_for
+
+    base = knowledge_for(settings_for(knowledge=knowledge))
+    gpus = [one.gpu for one in asked(base, [*(gpu or []), *(more or [])])]
+    _check_python(python)
+    advice = advice_for(base, gpus, tensorflow=tensorflow, python=python)
+    if output is not None and advice.offer is not None:
+        _write(output, advice.offer.text, force=force)
+        console.tell(f"wrote {output}")
+    elif output is not None:
+        console.tell(f"wrote no {output}: there is no profile that `tfdock check` would accept")
+    if as_json:
+        print_json("tfdock.advise/1", True, _document(base, advice, output))
+        return
+    columns = console.width(sys.stdout)
+    for line, indent in _lines(base, advice, output, everything=everything):
+        for part in console.wrapped(line, columns, indent):
+            console.say(part, stream=sys.stdout)
+
+
+def _check_python(text: str | None) -> None:
+    """What is no version shall not come into a profile."""
+    import re
+
+    if text is not None and not re.fullmatch(r"\d+\.\d+", text, re.ASCII):
+        message, fix = f"`--python {text}` is no version of Python", "write it as `3.11`"
+        raise ProfileError(Problem(code="profile-bad-value", message=message, fix=fix, field="python"))
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    """Write the profile; what nobody wrote but us, and nobody changed since, is replaced."""
+    from tfdock.host.files import write_text
+
+    if path.exists() and not path.is_file():
+        message, fix = f"cannot write {path}: it is no regular file", "give the name of a file"
+        raise ProfileError(Problem(code="file-error", message=message, fix=fix))
+    taken = path.exists() or path.is_symlink()
+    if taken and not force and not _is_ours(path):
+        message = f"`{path}` is there already, and not as `tfdock advise` wrote it"
+        fix = "give another name, or replace it with `--force`"
+        raise ProfileError(Problem(code="advise-file-exists", message=message, fix=fix, file=str(path)))
+    write_text(path, f"{_MARK} ({_digest(text)}).\n{text}")
+
+
+def _is_ours(path: Path) -> bool:
+    if path.is_symlink():
+        return False
+    try:
+        first, _, rest = path.read_text("utf-8").partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return first == f"{_MARK} ({_digest(rest)})."
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+# --- for programs ---------------------------------------------------------------------------------------------------
+
+
+def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[str, Any]:
+    gpus = [gpu_json(one) for one in advice.gpus]
+    offer = advice.offer
+    return {
+        "tensorflow": advice.version,
+        "python": advice.python,
+        "build_needed": not advice.needs_no_build,
+        "gpus": gpus,
+        **({"gpu": gpus[0]} if len(gpus) == 1 else {}),
+        "wheel": _wheel_json(advice.wheel),
+        "native_wheel": _wheel_json(advice.native) if advice.native else None,
+        "instead": _wheel_json(advice.instead) if advice.instead else None,
+        "vendor_wheel": asdict(advice.vendors) if advice.vendors else None,
+        "apart": list(advice.apart),
+        "profile": offer.text if offer else None,
+        "profile_tensorflow": str(offer.resolution.version) if offer else None,
+        "build_id": offer.resolution.build_id if offer else None,
+        "profile_file": str(output) if output and offer else None,
+        "plan": asdict(advice.plan) if advice.plan else None,
+        "alternative_plan": asdict(advice.alternative) if advice.alternative else None,
+        "untested_profile": advice.untested.text if advice.untested else None,
+        "refused": [asdict(problem) for problem in advice.refused],
+        "jit": _figure_json(base, advice.jit) if advice.jit else None,
+        "figures": [_figure_json(base, row) for row in advice.figures],
+    }
+
+
+def _wheel_json(wheel: Wheel) -> dict[str, Any]:
+    return {**asdict(wheel), "install": _install(wheel) if wheel.targets else None}
+
+
+def _figure_json(base: KnowledgeBase, row: Estimate) -> dict[str, Any]:
+    return {
+        "estimate": row.estimate,
+        "value": row.value,
+        "unit": row.unit,
+        "source": base.cited("estimates", row),
+        "unverified": row.unverified,
+    }
+
+
+def _install(wheel: Wheel) -> str:
+    import shlex
+
+    return shlex.join(["pip", "install", wheel.requirement, *wheel.pins])
+
+
+# --- for people -----------------------------------------------------------------------------------------------------
+
+
+def _lines(
+    base: KnowledgeBase, advice: Advice, output: Path | None, *, everything: bool
+) -> Iterator[tuple[str, str]]:
+    """(line, indentation of what is wrapped): the answer, why, what to build, and what to do."""
+    style = console.Style(sys.stdout)
+    wheel = _no_build(advice)
+    if wheel:
+        yield from _head(advice, wheel, style)
+        yield "", ""
+    if advice.python and advice.python not in advice.wheel.pythons:
+        had = _pythons(advice.wheel.pythons)
+        text = f"There is no official wheel of TensorFlow {advice.version} for Python {advice.python}, but for {had}."
+        yield style.bad(text), "  "
+    for one in advice.gpus:
+        first = answer(base, one, style, wheel="the official wheel", release=advice.version, jit=advice.jit)
+        yield first, "  "
+        yield from reasons(one, style)
+    shown = everything or not (wheel or advice.instead)
+    if advice.offer is not None and shown:
+        yield "", ""
+        yield from _profile(advice, style)
+    if advice.plan is not None and shown:
+        yield "", ""
+        yield from ((line, " " * 6) for line in _size(base, advice, advice.plan, style))
+        yield from ((style.faint(line), " " * 6) for line in _origins(base, advice))
+    if advice.apart or advice.mixed:
+        yield "", ""
+        yield from _apart(base, advice, style)
+    yield "", ""
+    for index, line in enumerate(_fixes(advice, output, wheel)):
+        told = line if wheel or index else line.removeprefix("or ")
+        yield f"{style.good('fix:')} {told}", ASIDE
+
+
+def _no_build(advice: Advice) -> Wheel | None:
+    """The official wheel that is the whole answer: that of the release, or of any where none was asked for."""
+    if advice.needs_no_build:
+        return advice.wheel
+    return advice.instead if advice.asked is None else None
+
+
+def _head(advice: Advice, wheel: Wheel, style: console.Style) -> Iterator[tuple[str, str]]:
+    whom = "all of them" if len(advice.gpus) > 1 else "it"
+    narrow = wheel is advice.wheel and any(one.limits for one in advice.gpus)
+    told = f"the official wheel of TensorFlow {wheel.version} runs on {whom}{', within the limits below' * narrow}"
+    yield style.good(f"No build is needed: {told}."), "  "
+    yield f"{style.good('fix:')} {_pip(wheel, advice.python)}", ASIDE
+
+
+def _pip(wheel: Wheel, python: str | None) -> str:
+    """The command, the Pythons it works with, and what it does not bring."""
+    with_it = f"; {' and '.join(wheel.needs)} must be installed beside it" if wheel.needs else ""
+    return f"`{_install(wheel)}` ({_pythons([python] if python else wheel.installs)}{with_it})"
+
+
+def _pythons(versions: Sequence[str]) -> str:
+    """`Python 2.7, 3.5 to 3.7`."""
+    from tfdock.resolve.gpu_support import python_spans
+
+    runs = python_spans(versions)
+    return f"Python {', '.join(first if first == last else f'{first} to {last}' for first, last in runs)}"
+
+
+def _profile(advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
+    """The profile at the left edge, to be pasted: a line that is too wide is continued so that it means the same."""
+    offer = advice.offer
+    assert offer is not None
+    version = str(offer.resolution.version)
+    yield f"{style.strong('profile')} for TensorFlow {version}: {offer.resolution.build_id}", "  "
+    if offer.untested:
+        doubts = "; ".join(dict.fromkeys(problem.message for problem in offer.untested))
+        yield f"  {style.warn('untested:')} {doubts}", "  "
+    if version != advice.version:
+        reasons = "; ".join(dict.fromkeys(problem.message for problem in advice.refused))
+        yield f"  not {advice.version}: {reasons}", "  "
+    yield "", ""
+    for line in offer.text.splitlines():
+        yield line, "# " if line.startswith("#") else "  "
+
+
+def _size(base: KnowledgeBase, advice: Advice, plan: SizePlan, style: console.Style) -> Iterator[str]:
+    if plan.wheel_mb is None:
+        yield f"{style.strong('size')}  no figure is known for such wheels"
+        return
+    figures = {row.estimate: row for row in advice.figures}
+    parts = [f"{figures['wheel-base'].value:g} MB without GPU code"] if "wheel-base" in figures else []
+    sizes = {entry.wheel_mb for entry in plan.entries}
+    each = "capability" if base.accelerators[advice.gpus[0].gpu.accelerator].capabilities else "target"
+    parts += [f"{size:g} MB for each {each}, on average" for size in sizes if size is not None and len(sizes) == 1]
+    yield f"{style.strong('size')}  about {plan.wheel_mb:g} MB: {', '.join(parts)}"
+    if plan.compile_percent is not None:
+        _, _, other = figures["compile-time-per-sass"].unit.partition(" of ")
+        yield f"{style.strong('time')}  about {plan.compile_percent:g} % longer than {other}"
+    if len(advice.gpus) > 1:
+        whom = "; ".join(f"{entry.target} for {', '.join(entry.serves)}" for entry in plan.entries)
+        yield f"{style.strong('code')}  {whom}"
+    if advice.alternative and advice.alternative.wheel_mb is not None:
+        listed, size = ", ".join(advice.alternative.targets), advice.alternative.wheel_mb
+        yield f"{style.strong('or')}    each GPU its own code: [{listed}], about {size:g} MB, no faster start"
+
+
+def _origins(base: KnowledgeBase, advice: Advice) -> Iterator[str]:
+    """Where the figures come from, a short line for each source; all of its words are in the document."""
+    used = [row for row in advice.figures if row.estimate.startswith(("wheel-", "compile-"))]
+    used = [row for row in used if row.estimate != "wheel-per-ptx" or _has_ptx(advice)]
+    for source in dict.fromkeys(row.source for row in used):
+        rows = [row for row in used if row.source == source]
+        title = base.cited("estimates", rows[0]).partition(": ")[0]
+        figures = ", ".join(f"{row.estimate} {row.value:g} {row.unit.partition(' of ')[0]}" for row in rows)
+        yield f"from  {title}: {figures}"
+
+
+def _has_ptx(advice: Advice) -> bool:
+    figures = {row.estimate: row.value for row in advice.figures}
+    entries = advice.plan.entries if advice.plan else ()
+    return any((entry.wheel_mb or 0) > figures.get("wheel-per-sass", 0) for entry in entries)
+
+
+def _apart(base: KnowledgeBase, advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
+    """Why one wheel cannot serve them: what compiles for each."""
+    alone = len(advice.gpus) == 1
+    which = "both" if len(advice.gpus) == 2 else "all of them"
+    yield style.bad("No wheel can be built for it." if alone else f"No single wheel serves {which}."), "  "
+    for line in advice.apart or [f"{one.gpu.gpu}: {_family(base, one)}" for one in advice.gpus]:
+        yield f"  {style.strong('why:')} {line}", ASIDE
+
+
+def _family(base: KnowledgeBase, one: Service) -> str:
+    row = base.accelerators[one.gpu.accelerator]
+    return f"needs a wheel for {row.titles.get(row.toolkit or '', row.accelerator)}"
+
+
+# --- what to do -----------------------------------------------------------------------------------------------------
+
+
+def _fixes(advice: Advice, output: Path | None, head: Wheel | None) -> Iterator[str]:
+    if advice.instead and not head:
+        yield _pip(advice.instead, advice.python)
+    if advice.offer and (head or advice.instead):
+        version = advice.offer.resolution.version
+        yield f"or build TensorFlow {version} for exactly {_whom(advice)}: {_build(advice, output)}"
+    elif advice.offer:
+        yield from _vendor(advice)
+        yield _build(advice, output)
+    elif not head:
+        yield from _nothing(advice)
+    if head or advice.instead:
+        return
+    if advice.native and advice.native.release != advice.release.release:
+        text = f"or take TensorFlow {advice.native.version}, whose official wheel runs"
+        yield f"{text}: {_pip(advice.native, advice.python)}"
+    if advice.python and advice.python not in advice.wheel.pythons and advice.wheel.targets and _starts(advice):
+        yield f"or take a Python that has an official wheel: `{_again(advice, python=advice.wheel.installs[-1])}`"
+    if advice.untested:
+        yield (
+            f"or stay with {advice.version}, which nobody is known to have tested: `allow_untested: true` "
+            f'and `tensorflow: "{advice.version}"` in the same profile'
+        )
+
+
+def _whom(advice: Advice) -> str:
+    return "these GPUs" if len(advice.gpus) > 1 else "this GPU"
+
+
+def _vendor(advice: Advice) -> Iterator[str]:
+    if advice.vendors:
+        one = advice.vendors
+        own = f"try {one.vendor}'s own wheel of TensorFlow {one.release} first"
+        yield f"{own}: `{one.project}`; {one.vendor}'s installation page says from where"
+
+
+def _build(advice: Advice, output: Path | None) -> str:
+    import shlex
+
+    if output:
+        return f"`tfdock build {shlex.quote(str(output))}`"
+    name = f"{'-'.join(one.gpu.gpu for one in advice.gpus)[:40]}.yaml"
+    return f"`{_again(advice, output=name)}`, then `tfdock build {name}`"
+
+
+def _again(
+    advice: Advice,
+    gpus: Sequence[str] = (),
+    tensorflow: str | None = None,
+    python: str | None = None,
+    output: str | None = None,
+) -> str:
+    """The command that asks the same, but for what is given."""
+    import shlex
+
+    words = [["--gpu", ",".join(gpus or [one.gpu.gpu for one in advice.gpus])]]
+    words += [["--tensorflow", one] for one in [tensorflow or advice.asked] if one]
+    words += [["--python", one] for one in [python or advice.python] if one]
+    words += [["-o", output]] if output else []
+    return shlex.join(["tfdock", "advise", *(word for pair in words for word in pair)])
+
+
+def _nothing(advice: Advice) -> Iterator[str]:
+    """What is left where there is no profile."""
+    names = [one.gpu.gpu for one in advice.gpus]
+    if len(names) > 1 and (advice.mixed or advice.apart):
+        yield from (f"`{_again(advice, gpus=[name])}`" for name in names)
+    elif advice.apart:
+        yield from _vendor(advice)
+        known = f"`tfdock gpus {names[0]}` says what is known of it"
+        yield known if advice.elsewhere else "for the CPU of that machine: `tfdock init --gpu cpu`"
+    elif advice.elsewhere:
+        image = (
+            "" if advice.buildable else "; no base image is known for it: add a row to `images.yaml` of `--knowledge`"
+        )
+        yield f"build it on a machine of that kind, {advice.elsewhere}: `tfdock build` compiles for its own{image}"
+    elif not (advice.python and advice.python not in advice.wheel.pythons and _starts(advice)):
+        yield from _ways(advice)
+
+
+def _starts(advice: Advice) -> bool:
+    """Whether the official wheel does anything on them, with a Python that it is for."""
+    return all(one.runs != "no" for one in advice.gpus)
+
+
+def _ways(advice: Advice) -> Iterator[str]:
+    """Ways out that were tried: as commands where a command can ask for them."""
+    found = []
+    for problem in advice.refused:
+        ways = [way.change for way in problem.ways if {*way.change} <= {"python", "tensorflow"}]
+        asked = ({name: str(value) for name, value in change.items() if value} for change in ways)
+        found += [f"`{_again(advice, **change)}`" for change in asked]
+    if not found and advice.python:
+        which = f"no release that takes {_whom(advice)} is known to be built for Python {advice.python}"
+        found = [f"{which}: `{_again(replace(advice, python=None))}` finds one for another"]
+    texts = [problem.fix or problem.message for problem in advice.refused]
+    yield from dict.fromkeys(found or texts or ["no release is known that takes these GPUs"])

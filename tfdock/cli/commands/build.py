@@ -1,0 +1,343 @@
+"""`build` and `shell`: what runs on an engine."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    AllowUntested,
+    AsJson,
+    CacheDir,
+    Knowledge,
+    MatrixFile,
+    OneProfile,
+    Only,
+    Registry,
+    Report,
+    SomeProfiles,
+    Trust,
+    Wheelhouse,
+    app,
+    command,
+    local_engine,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+from tfdock.cli.build_progress import Building, Result, prepare_all, tell_result
+from tfdock.cli.diagnosis_text import findings_json
+from tfdock.cli.matrix_run import Choice, build_matrix, check_matrix_options, told_with_matrix
+from tfdock.errors import combined_exit_code
+
+if TYPE_CHECKING:
+    from tfdock.builder.build import Builder
+    from tfdock.cli.progress import Progress
+    from tfdock.events import Listener
+    from tfdock.host.settings import Settings
+    from tfdock.host.supervise import Limit, Stop
+    from tfdock.plan.prepare import Prepared, Preparer
+
+
+@app.command(
+    epilog="Examples: `tfdock build rtx3080 --wheelhouse ~/wheels`, `tfdock build --matrix profiles/matrix.yaml "
+    "--missing -j auto --report report`. Prints the wheels' paths."
+)
+@command("tfdock.build/1")
+def build(
+    profiles: SomeProfiles = None,
+    wheelhouse: Wheelhouse = None,
+    cache_dir: CacheDir = None,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Build even what is up to date; fetch the source anew.")
+    ] = False,
+    allow_untested: AllowUntested = False,
+    trust: Trust = False,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="Build what `tfdock lock` wrote down, or say which pin moved.")
+    ] = False,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--time-limit",
+            help="Stop cleanly, keeping the cache, after this long (`5h30m`); for all profiles together.",
+            metavar="TIME",
+            show_default=False,
+            callback=checked_duration,
+        ),
+    ] = None,
+    at_once: Annotated[
+        str,
+        typer.Option(
+            "-j",
+            "--at-once",
+            help="Build so many profiles side by side; `auto` takes as many as the machine is good for.",
+            metavar="N|auto",
+            callback=_count,
+        ),
+    ] = "1",
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Find out of every action why it was not in the cache: slower, and takes gigabytes while it runs.",
+        ),
+    ] = False,
+    read_only_cache: Annotated[
+        bool,
+        typer.Option("--read-only-cache", help="Send nothing to the remote cache, whatever the profiles say."),
+    ] = False,
+    keep_output: Annotated[
+        bool, typer.Option("--keep-output", help="Keep Bazel's output base of a build that fails, and say where.")
+    ] = False,
+    no_pull: Annotated[
+        bool, typer.Option("--no-pull", help="Build here what a registry of the setting `registries` may have.")
+    ] = False,
+    registry: Registry = None,
+    matrix: MatrixFile = None,
+    only: Only = None,
+    missing: Annotated[
+        bool,
+        typer.Option("--missing", help="Leave out those cells whose wheel is in the wheelhouse or in a registry."),
+    ] = False,
+    report: Report = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Build out of a bundle of `tfdock fetch -o`, without a network: these profiles of it, or all.",
+            metavar="BUNDLE",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build wheels: check, image, fetch, compile, seal, verify. What is here or in a registry is not built again."""
+    _check_source(profiles, bundle, matrix, locked=locked)
+    check_matrix_options(matrix, only=only, missing=missing, report=report)
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        cache_dir=cache_dir,
+        knowledge=knowledge,
+        remote_upload=False if read_only_cache else None,
+        keep_output="failed" if keep_output else None,
+        registries=registry,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
+    limit = limit_from_now(time_limit)
+
+    def building(settings: Settings, listen: Progress, stop: Stop) -> Building:
+        def one_of(hears: Listener) -> Builder:
+            return replace(builder_for(settings, hears, stop), limit=limit, pulls=not no_pull)
+
+        return Building(builder_of=one_of, progress=listen, at_once=at_once, force=force)
+
+    if matrix:
+        preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust)
+        choice = Choice(file=matrix, only=only or (), missing=missing, report=report)
+        choice.begin()
+        with stoppable() as stop, shown_progress() as listen:
+            finished = build_matrix(
+                choice,
+                settings,
+                preparer,
+                lambda settings: building(settings, listen, stop),
+                stop.check,
+                lambda prepared: _explained(prepared, preparer, explain=explain),
+            )
+        done = list(finished.results)
+        raise typer.Exit(told_with_matrix(finished, choice, lambda more: _told(done, more, as_json=as_json)))
+    names = profiles or []
+    preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust)
+    planner = _planner(settings, preparer, locked=locked, explain=explain)
+    if bundle:
+        planner, names = _bundled(bundle, names, preparer, explain=explain)
+    prepared, results, order = prepare_all(planner, names)
+    for result in results:
+        tell_result(result)
+    with stoppable() as stop, shown_progress() as listen:
+        results += building(settings, listen, stop).all(prepared)
+    results.sort(key=lambda result: order[result["profile"]])
+    raise typer.Exit(_told(results, {}, as_json=as_json))
+
+
+def _told(results: list[Result], more: Mapping[str, Any], *, as_json: bool) -> int:
+    """Print the results: the wheels' paths, or the document, with what `more` there is to it; the exit code."""
+    code = combined_exit_code(one["exit_code"] for one in (*results, *more.values()))
+    if as_json:
+        builds = [
+            {name: value for name, value in one.items() if name != "exit_code"}
+            | {"diagnosis": findings_json(one.get("diagnosis"))}
+            for one in results
+        ]
+        print_json("tfdock.build/1", code == 0, {"builds": builds, **more})
+        return code
+    for result in results:
+        for wheel in result["wheels"]:
+            console.say(wheel["path"], stream=sys.stdout)
+    return code
+
+
+def _check_source(profiles: list[str] | None, bundle: Path | None, matrix: Path | None, *, locked: bool) -> None:
+    if matrix and (profiles or bundle or locked):
+        raise typer.BadParameter("a matrix has its profiles in it: leave profiles, `--from` and `--locked` out")
+    if not (profiles or bundle or matrix):
+        raise typer.BadParameter(
+            "name a profile; or a matrix: `--matrix profiles/matrix.yaml`; or a bundle: `--from bundle.tar`"
+        )
+    if bundle and locked:
+        raise typer.BadParameter("a bundle has its locks in it: leave `--locked` out")
+
+
+def _bundled(
+    bundle: Path, names: list[str], preparer: Preparer, *, explain: bool
+) -> tuple[Callable[[str], Prepared], list[str]]:
+    """Plans the profiles of a bundle, and names them."""
+    from tfdock.offline.bundled_inputs import prepare
+
+    found = {one.file: _explained(one, preparer, explain=explain) for one in prepare(bundle, names, preparer)}
+    return found.__getitem__, list(found)
+
+
+def _explained(prepared: Prepared, preparer: Preparer, *, explain: bool) -> Prepared:
+    if not explain:
+        return prepared
+    from tfdock.plan.build_plan import explained
+
+    return replace(prepared, plan=explained(prepared.plan, preparer.knowledge))
+
+
+def checked_duration(text: str | None) -> str | None:
+    if text is None:
+        return None
+    from tfdock.profile.units import DURATION
+
+    if not re.fullmatch(DURATION, text, re.ASCII):
+        raise typer.BadParameter(f"`{text}` is not a duration; write it like `5h30m`")
+    return text
+
+
+def _count(text: str) -> str:
+    if text != "auto" and not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
+        raise typer.BadParameter(f"`{text}` is no number of builds; write `auto`, or a number from 1 on")
+    return text
+
+
+def limit_from_now(text: str | None) -> Limit | None:
+    """The time that a whole command has, counted from now on."""
+    if text is None:
+        return None
+    from tfdock.host.supervise import Limit
+    from tfdock.profile.units import parse_seconds
+
+    seconds = parse_seconds(text)
+    return Limit(seconds, time.monotonic() + seconds)
+
+
+def _planner(settings: Settings, preparer: Preparer, *, locked: bool, explain: bool) -> Callable[[str], Prepared]:
+    """Plans a profile, by its lock where that is asked for."""
+
+    def plan(name: str) -> Prepared:
+        if locked:
+            from tfdock.builder.locking import prepare_locked
+
+            prepared = prepare_locked(name, preparer, settings)
+        else:
+            prepared = preparer.prepare(name)
+        return _explained(prepared, preparer, explain=explain)
+
+    return plan
+
+
+def builder_for(settings: Settings, listen: Any, stop: Stop) -> Builder:
+    """A builder on this machine's engine, which it asks for only when it needs it."""
+    from tfdock.builder.build import Builder
+
+    return Builder(connect=local_engine, settings=settings, listen=listen, stop=stop)
+
+
+@contextmanager
+def shown_progress() -> Iterator[Any]:
+    """Show what is going on, as fits standard error; gives the listener."""
+    from tfdock.cli.progress import progress_for
+
+    progress = progress_for(sys.stderr)
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+@contextmanager
+def stoppable(kept: str | None = None) -> Iterator[Stop]:
+    """Count SIGINT and SIGTERM instead of dying of them; the build looks at the count twice a second.
+
+    `kept` says what becomes of the work, where that is not the build's.
+    """
+    from tfdock.host.supervise import Stop
+
+    stop = Stop(kept=kept) if kept else Stop()
+
+    def request(number: int, _frame: object) -> None:
+        stop.requests += 1
+        if stop.requests > 2:  # an engine that hangs may keep the second from being heard; the journal knows the rest
+            raise KeyboardInterrupt
+        stop.terminated = stop.terminated or number == signal.SIGTERM
+
+    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@app.command(
+    epilog="Example: `tfdock shell debug`, then `bazel build …` or `gdb python3`; or `tfdock shell debug ls -la`.",
+    # What follows the profile is the command, its options included.
+    context_settings={"allow_interspersed_args": False},
+)
+@command("tfdock.shell/1")
+def shell(
+    profile: OneProfile,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="A command instead of a shell.", metavar="[COMMAND…]", show_default=False),
+    ] = None,
+    trust: Trust = False,
+    cache_dir: CacheDir = None,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+) -> None:
+    """Open the image that builds a profile, with its caches and its network, ready to call bazel or gdb."""
+    settings = settings_for(
+        cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
+    )
+    prepared = preparer_for(settings, trusted=trust).prepare(profile)
+    with shown_progress() as listen:
+        builder = builder_for(settings, listen, _no_stop())
+        status = builder.shell(prepared.plan, prepared.tree, tuple(command or ("/bin/bash",)), ready=listen.close)
+    raise typer.Exit(status)
+
+
+def _no_stop() -> Stop:
+    from tfdock.host.supervise import Stop
+
+    return Stop()

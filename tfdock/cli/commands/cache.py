@@ -1,0 +1,418 @@
+"""`cache list`, `verify`, `prune` and `clean`: what outlives the runs on this machine."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import AsJson, CacheDir, app, command, local_engine, print_json, settings_for
+from tfdock.cli.commands.build import stoppable
+from tfdock.errors import EngineError, ExitCode, Problem, ProfileError
+
+if TYPE_CHECKING:
+    from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
+    from tfdock.bazel.cache.maintenance import Listing, Output, Pruned, Verified
+    from tfdock.engine.protocol import Engine, ImageInfo
+    from tfdock.host.settings import Settings
+
+group = typer.Typer(
+    name="cache",
+    help="Look after what outlives the builds: Bazel's caches, on this machine and in a registry.",
+    no_args_is_help=True,
+)
+app.add_typer(group)
+
+_DAY = 86400
+_LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
+
+Toolchain = Annotated[
+    str | None,
+    typer.Option(
+        "--toolchain", help="Only the disk caches of this toolchain key.", metavar="KEY", show_default=False
+    ),
+]
+
+
+@group.callback()
+def _of_this_machine() -> None:
+    """Say what these commands do not reach: an engine elsewhere keeps its caches itself."""
+    from tfdock.engine.address import elsewhere
+
+    where = elsewhere()
+    if where:
+        console.tell(
+            f"note: the engine is elsewhere, at {where}, and keeps its caches in volumes there "
+            "(`docker volume ls --filter label=io.tfdock.cache`); this is the cache on this machine"
+        )
+
+
+# --- list -----------------------------------------------------------------------------------------------------------
+
+
+@group.command("list", epilog="Example: `tfdock cache list`.")
+@command("tfdock.cache-list/1")
+def list_(cache_dir: CacheDir = None, as_json: AsJson = False) -> None:
+    """Say what is in the cache: sizes by toolchain and build id, and when they were used last."""
+    from tfdock.bazel.cache import maintenance as cache_care
+
+    settings = settings_for(cache_dir=cache_dir)
+    cache = _existing(settings)
+    document: dict[str, Any] = {
+        "cache": str(settings.cache_dir.absolute()),
+        "size": 0,
+        "parts": cache.parts() if cache else {},
+        "toolchains": [_toolchain(cache_care.listing(disk)) for disk in cache.disks()] if cache else [],
+        "outputs": _outputs(settings, cache_care.outputs(cache)) if cache else [],
+    }
+    document["size"] = sum(document["parts"].values())
+    if as_json:
+        print_json("tfdock.cache-list/1", True, document)
+    else:
+        _show(document)
+
+
+def _existing(settings: Settings) -> CacheFolder | None:
+    from tfdock.bazel.cache.cache_folder import CacheFolder
+
+    return CacheFolder.existing(settings.cache_dir)
+
+
+def _toolchain(found: Listing) -> dict[str, Any]:
+    from tfdock.bazel.cache.cache_usage import uses
+
+    contents, described = found.contents(), dict(found.disk.description())
+    trust = described.pop("trust", None)
+    return {
+        "key": found.disk.key,
+        "domain": found.disk.domain,
+        # Why the domain is not `release`, or what shares `release` on purpose.
+        "reasons": trust.get("reasons", []) if isinstance(trust, dict) else [],
+        "toolchain": described,
+        "size": found.size,
+        "actions": len(found.actions),
+        "blobs": len(found.blobs),
+        "used": _moment(found.used),
+        "builds": [
+            {
+                "build_id": use.build_id,
+                "used": _moment(use.when),
+                # None: the file system does not tell what is read.
+                "actions": None if use.actions is None else len(use.actions),
+                "size": None if use.actions is None else contents.size_of(use.actions),
+            }
+            for use in uses(found.disk)
+        ],
+    }
+
+
+def _outputs(settings: Settings, outputs: list[Output]) -> list[dict[str, Any]]:
+    from tfdock.run.journal import living
+
+    alive = living(settings.state_dir) if outputs else set()
+    return [
+        {"run": one.run, "size": one.size, "changed": _moment(one.changed), "in_use": one.run in alive}
+        for one in outputs
+    ]
+
+
+def _moment(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    # Files may have any time: those of the year 19391 were used last by the end of what can be written.
+    return datetime.fromtimestamp(max(0.0, min(seconds, _LAST)), UTC).isoformat(timespec="seconds")
+
+
+def _show(document: dict[str, Any]) -> None:
+    style = console.Style(sys.stdout)
+    console.result(f"{style.strong(document['cache'])}  {console.size(document['size'])}")
+    for row in document["toolchains"]:
+        _show_toolchain(row, style)
+    rows = [("build", one["run"], console.size(one["size"]), _ended(one)) for one in document["outputs"]]
+    if rows:
+        console.result(f"\n{style.strong('output bases')}")
+        _table(rows)
+    others = [
+        (name, console.size(size)) for name, size in document["parts"].items() if name not in ("disk", "output")
+    ]
+    if others:
+        console.result("")
+        _table(others)
+
+
+def _ended(output: dict[str, Any]) -> str:
+    return "in use" if output["in_use"] else f"left {_ago(output['changed'])}; `tfdock cache prune` removes it"
+
+
+def _show_toolchain(row: dict[str, Any], style: console.Style) -> None:
+    said = row["toolchain"]
+    known = said.get("bazel") and said.get("base")
+    what = console.clean(f"Bazel {said['bazel']} in {said['base']}") if known else "not described"
+    size = console.size(row["size"])
+    title = f"\n{style.strong(row['key'])}  {size}, {row['actions']} actions, used {_ago(row['used'])}: {what}"
+    console.result(title)
+    if row["reasons"]:
+        reasons = console.clean("; ".join(map(str, row["reasons"])))
+        shared = row["domain"] == "release"
+        console.result(
+            f"  shared by `--trust`: {reasons}" if shared else f"  trust domain {row['domain']}: {reasons}"
+        )
+    _table(
+        (one["build_id"], console.size(one["size"]) if one["size"] is not None else "unknown", _ago(one["used"]))
+        for one in row["builds"]
+    )
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> None:
+    lines = [tuple(console.clean(cell) for cell in row) for row in rows]
+    for line in console.table(lines) if lines else ():
+        console.say(line, stream=sys.stdout)
+
+
+def _ago(moment: str | None) -> str:
+    if moment is None:
+        return "never"
+    days = (time.time() - datetime.fromisoformat(moment).timestamp()) / _DAY
+    return "today" if days < 1 else f"{days:.0f} days ago"
+
+
+# --- verify ---------------------------------------------------------------------------------------------------------
+
+
+@group.command(epilog="Example: `tfdock cache verify --repair`.")
+@command("tfdock.cache-verify/1")
+def verify(
+    toolchain: Toolchain = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Remove what is wrong, with what needs it.")] = False,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hash every entry of Bazel's disk caches again, and name each damaged one (exit status 4)."""
+    from tfdock.bazel.cache.cache_folder import folder_size
+    from tfdock.bazel.cache.maintenance import verified
+
+    settings = settings_for(cache_dir=cache_dir)
+    cache = _existing(settings)
+    results = []
+    with stoppable(kept="nothing was changed in the entries that were looked at") as stop:
+        for disk in _chosen(cache, toolchain):
+            with disk.held(alone=repair):
+                console.say(f"hashing {console.size(folder_size(disk.folder))} of {disk.key}")
+                results.append(verified(disk, repair=repair, check=stop.check))
+    findings = [finding for one in results for finding in one.findings]
+    ok = repair or not any(finding.harms for finding in findings)
+    if as_json:
+        rows = [{**asdict(one), "findings": [_finding(finding) for finding in one.findings]} for one in results]
+        print_json("tfdock.cache-verify/1", ok, {"repaired": repair, "toolchains": rows})
+    else:
+        for one in results:
+            _tell_verified(one, repair=repair)
+        if not results:
+            console.tell(f"{settings.cache_dir} holds no disk cache yet")
+        else:
+            console.tell(
+                "note: this finds damaged entries. It cannot find a result that a build forged; builds of other "
+                "trust domains do not use that result"
+            )
+    raise typer.Exit(ExitCode.OK if ok else ExitCode.VERIFICATION)
+
+
+def _finding(finding: Any) -> dict[str, Any]:
+    return {**asdict(finding), "path": str(finding.path), "harms": finding.harms}
+
+
+def _chosen(cache: CacheFolder | None, toolchain: str | None) -> list[DiskCache]:
+    disks = cache.disks() if cache else []
+    chosen = [disk for disk in disks if toolchain in (None, disk.key, disk.toolchain)]
+    if toolchain and not chosen:
+        raise ProfileError(
+            Problem(
+                code="cache-toolchain-unknown",
+                message=f"the cache holds nothing of the toolchain {console.clean(toolchain)}",
+                fix=f"take one of {', '.join(disk.key for disk in disks)}" if disks else "build something first",
+            )
+        )
+    return chosen
+
+
+def _tell_verified(found: Verified, *, repair: bool) -> None:
+    style = console.Style(sys.stdout)
+    bad = [finding for finding in found.findings if finding.harms]
+    word = style.bad("not sound") if bad else style.good("sound")
+    counts = f"{found.actions} actions, {found.blobs} blobs, {console.size(found.size)}"
+    console.result(f"{found.toolchain}  {word}: {counts}")
+    for finding in found.findings:
+        console.result(f"  {finding.kind}: {console.clean(str(finding.path))}: {console.clean(finding.text)}")
+    if found.removed:
+        console.result(f"  removed {found.removed} entries; the next build makes them again")
+    elif bad and not repair:
+        console.tell(f"  fix: `tfdock cache verify --repair --toolchain {found.toolchain}` removes them")
+
+
+# --- prune ----------------------------------------------------------------------------------------------------------
+
+
+@group.command(epilog="Example: `tfdock cache prune --max-size 20GiB --older-than 30d`.")
+@command("tfdock.cache-prune/1")
+def prune(
+    max_size: Annotated[
+        str | None,
+        typer.Option("--max-size", help="What the whole cache may take.", metavar="20GiB", show_default=False),
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", help="What was not used for so long goes.", metavar="30d", show_default=False),
+    ] = None,
+    images: Annotated[
+        bool, typer.Option("--images", help="Nameless images too, which failed and replaced builds left.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing, say what would go.")] = False,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what nobody needs, then what was used least recently; never what the last build of a profile used."""
+    from tfdock.bazel.cache import maintenance as cache_care
+    from tfdock.bazel.cache.cache_pruning import read_age, read_size
+
+    limit = None if max_size is None else read_size(max_size)
+    before = None if older_than is None else time.time() - read_age(older_than)
+    cache = _existing(settings_for(cache_dir=cache_dir))
+    engine = local_engine() if images else None
+    with ExitStack() as locks:
+        pruned = None
+        if cache:
+            locks.enter_context(cache_care.alone(cache, cache.disks()))
+            pruned = cache_care.prune(cache, max_size=limit, before=before, dry_run=dry_run)
+        gone = _images_pruned(engine, dry_run=dry_run) if engine else []
+    if as_json:
+        document = {"dry_run": dry_run, "images": [asdict(image) for image in gone], **_pruned(pruned)}
+        print_json("tfdock.cache-prune/1", True, document)
+    else:
+        _tell_pruned(pruned, gone, dry_run=dry_run)
+    if pruned and not pruned.reached:
+        _tell_not_reached(pruned, limit or 0)
+
+
+def _images_pruned(engine: Engine, *, dry_run: bool) -> list[ImageInfo]:
+    """Remove our nameless images; one that a container uses stays."""
+    from tfdock.engine.protocol import IMAGE_LABEL
+
+    gone = []
+    for image in engine.dangling(IMAGE_LABEL):
+        try:
+            if not dry_run:
+                engine.remove_image(image.id)
+        except EngineError as error:
+            console.tell(f"{image.id[:19]} stays: {error.problems[0].message}")
+        else:
+            gone.append(image)
+    return gone
+
+
+def _pruned(pruned: Pruned | None) -> dict[str, Any]:
+    if pruned is None:
+        return {"size": 0, "left": 0, "reached": True, "toolchains": [], "outputs": [], "downloads": 0}
+    return {
+        "size": pruned.size,
+        "left": pruned.left,
+        "reached": pruned.reached,
+        "toolchains": [
+            {
+                "key": one.toolchain,
+                "size": one.size,
+                "actions": len(one.actions),
+                "blobs": len(one.blobs),
+                "builds": list(one.configurations),
+            }
+            for one in pruned.disks
+        ],
+        "outputs": [{"run": one.run, "size": one.size} for one in pruned.outputs],
+        "downloads": pruned.downloads,
+    }
+
+
+def _tell_pruned(pruned: Pruned | None, images: list[ImageInfo], *, dry_run: bool) -> None:
+    document = _pruned(pruned)
+    would = "would remove" if dry_run else "removed"
+    for row in document["toolchains"]:
+        if row["size"]:
+            builds = f"; no longer kept for: {', '.join(row['builds'])}" if row["builds"] else ""
+            what = f"{row['actions']} actions and {row['blobs']} blobs, {console.size(row['size'])}{builds}"
+            console.result(f"{row['key']}  {would} {what}")
+    for row in document["outputs"]:
+        console.result(f"output of {row['run']}  {would} {console.size(row['size'])}")
+    if document["downloads"]:
+        console.result(f"downloads  {would} {console.size(document['downloads'])}")
+    if images:
+        console.result(f"{would} {len(images)} images without a name")
+    left = f", {console.size(document['left'])} are left" if pruned else ""
+    console.result(f"{would} {console.size(document['size'])}{left}")
+
+
+def _tell_not_reached(pruned: Pruned, limit: int) -> None:
+    problem = Problem(
+        code="cache-size-not-reached",
+        message=f"{console.size(pruned.left)} are left, more than {console.size(limit)}: the last build of each "
+        "profile used them, or they are downloads",
+        fix="drop the profiles that are no longer built with `--older-than`, or a toolchain with "
+        "`tfdock cache clean --toolchain KEY`",
+        severity="warning",
+    )
+    console.show_problems([problem])
+
+
+# --- clean ----------------------------------------------------------------------------------------------------------
+
+
+@group.command(epilog="Example: `tfdock cache clean --toolchain 0123456789abcdef --yes`.")
+@command("tfdock.cache-clean/1")
+def clean(
+    toolchain: Toolchain = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the whole cache, or one toolchain's: the next build compiles everything again."""
+    from tfdock.bazel.cache import maintenance as cache_care
+    from tfdock.bazel.cache.cache_folder import folder_size
+
+    cache = _existing(settings_for(cache_dir=cache_dir))
+    chosen = _chosen(cache, toolchain)
+    size = 0
+    if cache and toolchain:
+        size = sum(folder_size(disk.folder) for disk in chosen)
+        named = ", ".join(str(disk.folder) for disk in chosen)
+        _ask(f"remove {named}, {console.size(size)}?", yes=yes)  # before the lock: builds do not wait for it
+        with ExitStack() as locks:
+            for disk in chosen:
+                locks.enter_context(disk.held(alone=True))
+            for disk in chosen:
+                cache_care.remove_disk(disk)
+    elif cache:
+        size = sum(cache.parts().values())
+        _ask(f"remove all that is in {cache.root}, {console.size(size)}?", yes=yes)
+        with cache_care.alone(cache, chosen):
+            cache_care.clean(cache)
+    if as_json:
+        print_json("tfdock.cache-clean/1", True, {"toolchain": toolchain, "size": size})
+    else:
+        console.result(f"removed {console.size(size)}")
+
+
+def _ask(question: str, *, yes: bool) -> None:
+    """Return if it may be done; without a terminal to ask at, only `--yes` says so."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ProfileError(
+            Problem(code="cache-clean-unasked", message="there is no terminal to ask at", fix="add `--yes`")
+        )
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(ExitCode.OK)

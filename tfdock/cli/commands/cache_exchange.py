@@ -1,0 +1,237 @@
+"""`cache push` and `cache pull`: Bazel's disk caches between this machine and a registry."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    AsJson,
+    CacheDir,
+    Knowledge,
+    command,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+from tfdock.cli.commands.build import stoppable
+from tfdock.cli.commands.cache import group
+from tfdock.errors import Problem, ProfileError
+from tfdock.plan.trust_domain import RELEASE, in_domains, split_key
+from tfdock.types import ImageRef
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
+    from tfdock.bazel.cache.cache_pull import Pulled
+    from tfdock.bazel.cache.cache_push import Pushed
+    from tfdock.bazel.cache.exchange import Exchange
+    from tfdock.host.settings import Settings
+    from tfdock.host.supervise import Stop
+    from tfdock.types import Digest
+
+Reference = Annotated[
+    str,
+    typer.Argument(
+        help="The cache's name in a registry, such as ghcr.io/me/project/cache:main.",
+        metavar="REF",
+        show_default=False,
+    ),
+]
+Toolchains = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--toolchain", help="Only this toolchain key; may be given again.", metavar="KEY", show_default=False
+    ),
+]
+
+Domains = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--domain",
+        help="Another trust domain than `release`: its name, the beginning of it, or `all`; may be given again.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+
+
+@group.command(epilog="Example: `tfdock cache push ghcr.io/me/project/cache:main`, at the end of a CI job.")
+@command("tfdock.cache-push/1")
+def push(
+    reference: Reference,
+    profiles: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Only the toolchains that these were built with.", metavar="PROFILE…", show_default=False
+        ),
+    ] = None,
+    toolchains: Toolchains = None,
+    domains: Domains = None,
+    cache_dir: CacheDir = None,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send Bazel's disk cache to a registry: what is there already is not sent again. Needs `docker login`."""
+    from tfdock.host.supervise import until_stopped
+
+    image = _named(reference, writing=True)
+    settings = settings_for(
+        cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
+    )
+    cache, keys = _chosen(settings, profiles or [], toolchains or [], domains or [RELEASE])
+    pushed: list[Pushed] = []
+    digest: Digest | None = None
+    if keys:
+        with _exchange(cache, image) as (exchange, stop):
+            pushed, digest = until_stopped(lambda: exchange.push(keys), stop)
+    else:
+        console.say(f"the cache {settings.cache_dir} holds nothing yet: nothing is pushed", stream=sys.stderr)
+    for one in pushed:
+        _tell_pushed(one)
+    if as_json:
+        document = {"reference": str(image), "digest": digest, "toolchains": [asdict(one) for one in pushed]}
+        print_json("tfdock.cache-push/1", True, document)
+    elif digest:
+        console.say(f"{image}@{digest}", stream=sys.stdout)
+
+
+@group.command(epilog="Example: `tfdock cache pull ghcr.io/me/project/cache:main`, at the start of a CI job.")
+@command("tfdock.cache-pull/1")
+def pull(
+    reference: Reference,
+    toolchains: Toolchains = None,
+    domains: Domains = None,
+    cache_dir: CacheDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take Bazel's disk cache from a registry: only what is missing here, and only what is what it should be."""
+    from tfdock.bazel.cache.cache_folder import CacheFolder
+    from tfdock.host.supervise import until_stopped
+
+    settings = settings_for(cache_dir=cache_dir)
+    image = settings.mirrored(_named(reference, writing=False))
+    cache = CacheFolder.opened(settings.cache_dir)
+    with _exchange(cache, image) as (exchange, stop):
+        pulled = until_stopped(lambda: exchange.pull(toolchains or [], domains or [RELEASE]), stop)
+    for one in pulled:
+        _tell_pulled(one)
+    if as_json:
+        document = {"reference": str(image), "toolchains": [asdict(one) for one in pulled]}
+        print_json("tfdock.cache-pull/1", True, document)
+
+
+def _named(text: str, *, writing: bool) -> ImageRef:
+    """The reference of a cache; one by digest cannot be pushed to."""
+    try:
+        image = ImageRef.parse(text)
+    except ValueError as error:
+        raise ProfileError(
+            Problem(
+                code="reference-malformed",
+                message=f"`{text}` is no name in a registry",
+                fix="write `host/name:tag`, such as `ghcr.io/me/project/cache:main`: no `https://`, no capitals",
+            )
+        ) from error
+    if writing and image.digest:
+        raise ProfileError(
+            Problem(
+                code="reference-malformed",
+                message=f"`{text}` names a cache by its digest, which stands for what is there now",
+                fix="name a tag: `host/name:tag`",
+            )
+        )
+    return image
+
+
+def _chosen(
+    settings: Settings, profiles: list[str], toolchains: list[str], domains: list[str]
+) -> tuple[CacheFolder, list[str]]:
+    """The disk caches to push: those of these toolchains or all, in these trust domains.
+
+    There may be none: a build that was cut before it compiled leaves such a cache.
+    """
+    from tfdock.bazel.cache.cache_folder import CacheFolder
+
+    cache = CacheFolder.existing(settings.cache_dir)
+    disks = cache.disks() if cache else []
+    here = [disk.key for disk in disks]
+    wanted = [*toolchains, *(_built_with(disks, settings, profile) for profile in profiles)] or here
+    unknown = [key for key in wanted if key not in here]
+    if cache is None or unknown:
+        what = f"nothing of the toolchain {', '.join(unknown)}" if unknown else "nothing that could be pushed"
+        raise ProfileError(
+            Problem(
+                code="cache-toolchain-unknown",
+                message=f"the cache {settings.cache_dir} holds {what}",
+                fix=f"it holds: {', '.join(here) or 'nothing yet, so build first'}; see `tfdock cache list`",
+            )
+        )
+    chosen = [key for key in dict.fromkeys(wanted) if in_domains(key, domains) or key in toolchains]
+    if wanted and not chosen:
+        found = sorted({split_key(key)[1] for key in wanted})
+        raise ProfileError(
+            Problem(
+                code="cache-domain-not-named",
+                message=f"nothing to push is in the trust domain {' or '.join(domains)}",
+                why=f"the cache of {'these builds' if profiles else 'this machine'} is in: {', '.join(found)}",
+                fix=f"name it: `--domain {found[0]}`; who pulls it trusts its source",
+            )
+        )
+    return cache, chosen
+
+
+def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str:
+    """The key of the toolchain with which a profile was built last."""
+    from tfdock.bazel.cache.cache_usage import uses
+
+    build_id = preparer_for(settings).prepare(profile).plan.build_id
+    found = [(use.when, disk.key) for disk in disks for use in uses(disk) if use.build_id == build_id]
+    if not found:
+        raise ProfileError(
+            Problem(
+                code="cache-toolchain-unknown",
+                message=f"the cache {settings.cache_dir} knows of no build of {build_id}",
+                fix=f"build it first: `tfdock build {profile}`; or name a toolchain: `--toolchain KEY`",
+                file=profile,
+            )
+        )
+    return max(found)[1]
+
+
+@contextmanager
+def _exchange(cache: CacheFolder, image: ImageRef) -> Iterator[tuple[Exchange, Stop]]:
+    from tfdock.bazel.cache.exchange import Exchange
+    from tfdock.bazel.cache.registry_cache import StoredCache
+
+    with stoppable("what has arrived is kept") as stop:
+        stored = StoredCache(image, stop.check)
+        yield Exchange(cache, stored, lambda text: console.say(text, stream=sys.stderr), stop), stop
+
+
+def _tell_pushed(one: Pushed) -> None:
+    style = console.Style(sys.stderr)
+    packs = "1 pack" if one.packs == 1 else f"{one.packs} packs"
+    text = f"pushed {one.entries} entries, {console.size(one.sent)} in {packs}; {one.there} were there"
+    more = f"; {one.gone} packs replaced" if one.gone else ""
+    more += f"; {one.incomplete} actions left out, whose outputs are not here" if one.incomplete else ""
+    more += f"; {one.native} actions left out, compiled for this machine's CPU alone" if one.native else ""
+    console.say(f"{style.good(one.toolchain)}: {text}{more}", stream=sys.stderr)
+
+
+def _tell_pulled(one: Pulled) -> None:
+    style = console.Style(sys.stderr)
+    packs = "1 pack" if one.packs == 1 else f"{one.packs} packs"
+    text = f"pulled {one.entries} entries, {console.size(one.received)} in {packs}; {one.there} were there"
+    more = f"; {one.incomplete} actions left out, whose outputs are nowhere" if one.incomplete else ""
+    console.say(f"{style.good(one.toolchain)}: {text}{more}", stream=sys.stderr)

@@ -1,0 +1,143 @@
+"""`diagnose`: what went wrong, by a log. Needs no engine and no network."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfdock.cli import ci_log, console
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    AsJson,
+    Knowledge,
+    app,
+    command,
+    knowledge_for,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+from tfdock.errors import Problem, TfdockError, combined_exit_code
+
+if TYPE_CHECKING:
+    from tfdock.diagnose.diagnosis import Diagnosis
+    from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.plan.profile_fixes import Context
+
+_STANDARD_INPUT = "-"
+
+
+@app.command(
+    epilog="Examples: `tfdock diagnose build.log`, `docker build . 2>&1 | tfdock diagnose`, "
+    "`tfdock diagnose build.log.gz --profile rtx5090`. Exit status: 0, whatever is "
+    "found, or 2 where a log cannot be read."
+)
+@command("tfdock.diagnose/1")
+def diagnose(
+    logs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Logs, also packed with gzip; standard input if there is none, or for `-`.",
+            metavar="LOG…",
+            show_default=False,
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            help="The profile that was built: a file, or the name of a shipped one.",
+            metavar="PROFILE",
+            show_default=False,
+        ),
+    ] = None,
+    explain_warnings: Annotated[
+        bool, typer.Option("--explain-warnings", help="Say as well what looks bad and is harmless.")
+    ] = False,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what went wrong in a log of a build or of a program that imports TensorFlow, and what to do about it."""
+    names = logs or [_STANDARD_INPUT]
+    if not logs and sys.stdin.isatty():
+        raise typer.BadParameter("name a log, or send one to standard input")
+    settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
+    base, context = knowledge_for(settings), None
+    if profile:
+        context = preparer_for(settings).context(profile)
+    found, problems, codes = _read_all(names, base, context)
+    if as_json:
+        _print_json(found, problems, explain_warnings=explain_warnings)
+    else:
+        _print(found, explain_warnings=explain_warnings)
+    console.show_problems(problems)
+    raise typer.Exit(combined_exit_code(codes))
+
+
+def _read_all(
+    names: list[str], base: KnowledgeBase, context: Context | None
+) -> tuple[dict[str, Diagnosis], list[Problem], list[int]]:
+    """The logs that can be read by their names, each once; the problems of the others, with their exit codes."""
+    found: dict[str, Diagnosis] = {}
+    problems: list[Problem] = []
+    codes: list[int] = []
+    for name in dict.fromkeys(names):
+        try:
+            found[name] = _read(name, base, context)
+        except TfdockError as error:
+            problems += error.problems
+            codes.append(error.exit_code)
+        else:
+            if not found[name].lines:
+                _tell(name, "the log is empty: what fails is said on standard error, which `2>&1` sends along")
+    return found, problems, codes
+
+
+def _read(name: str, base: KnowledgeBase, context: Context | None) -> Diagnosis:
+    from tfdock.diagnose.diagnose_logs import diagnosed, of_file
+
+    told = partial(_tell, name)
+    with console.Reading(sys.stderr, name, "read") as reading:
+        if name == _STANDARD_INPUT:
+            return diagnosed(sys.stdin.buffer, base, context, name=name, progress=reading, told=told)
+        return of_file(name, base, context, progress=reading, told=told)
+
+
+def _tell(name: str, text: str) -> None:
+    console.tell(console.clean(f"{name}: {text}"))
+
+
+def _print(found: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
+    from tfdock.cli.diagnosis_text import lines
+
+    for index, (name, one) in enumerate(found.items()):
+        for line in [*([""] if index else []), *lines(one, name, sys.stdout, warnings=explain_warnings)]:
+            console.say(ci_log.here().harmless(line), stream=sys.stdout)  # lines of anybody's log
+
+
+def _print_json(found: dict[str, Diagnosis], problems: list[Problem], *, explain_warnings: bool) -> None:
+    """The findings of all logs: the first of each, then the second."""
+    from tfdock.cli.diagnosis_text import as_json
+
+    ranked = [(rank, name, one) for name, log in found.items() for rank, one in enumerate(log.findings)]
+    findings = [{**as_json(one), "file": name} for _, name, one in sorted(ranked, key=lambda item: item[0])]
+    document: dict[str, Any] = {
+        "findings": findings,
+        "logs": [{"file": name, "lines": log.lines} for name, log in found.items()],
+        "suspects": [
+            {"file": name, "line": one.line, "text": console.clean(one.text)}
+            for name, log in found.items()
+            for one in (log.suspects if not log.findings else ())
+        ],
+    }
+    if explain_warnings:
+        document["warnings"] = [{**as_json(one), "file": name} for name, log in found.items() for one in log.warnings]
+    if problems:
+        document["problems"] = problems
+    print_json("tfdock.diagnose/1", not problems, document)

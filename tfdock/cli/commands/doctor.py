@@ -1,0 +1,152 @@
+"""`doctor`: what this machine lacks."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    AllowUntested,
+    AsJson,
+    CacheDir,
+    Knowledge,
+    Wheelhouse,
+    app,
+    command,
+    knowledge_for,
+    local_engine,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+from tfdock.errors import Problem, TfdockError, combined_exit_code
+
+if TYPE_CHECKING:
+    from tfdock.host.settings import Settings
+    from tfdock.plan.build_plan import BuildPlan
+    from tfdock.plan.preflight import Check
+
+_INDENT = " " * 9
+"""As wide as a status and what follows it."""
+_REFUSED = "profile"
+"""The name of the check of a profile that is refused for itself, on this machine as on any other."""
+
+
+@app.command(
+    epilog="Example: `tfdock doctor rtx3080`. Exit status: 0 nothing lacks, 1 a folder that cannot be written to, "
+    "2 or 3 the profile is refused, 6 no engine, 8 too little memory or disk."
+)
+@command("tfdock.doctor/1")
+def doctor(
+    profiles: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Profiles to check this machine for: driver, memory and disk.",
+            metavar="[PROFILE…]",
+            show_default=False,
+        ),
+    ] = None,
+    wheelhouse: Wheelhouse = None,
+    cache_dir: CacheDir = None,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    allow_untested: AllowUntested = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Remove what runs that were killed have left.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what this machine lacks for building, and how to get it."""
+    from tfdock.builder.doctor import examine
+
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        cache_dir=cache_dir,
+        knowledge=knowledge,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
+    plans, refused, problems = _planned(settings, profiles or [], allow_untested=allow_untested)
+    # What is refused for itself can be built on no machine: there is nothing to compare with this one.
+    compare = plans or not profiles or fix
+    checks = examine(settings, local_engine(), plans, knowledge_for(settings), fix=fix) if compare else []
+    checks = [*checks, *refused]
+    failed = [check for check in checks if check.status == "failed"]
+    if as_json:
+        print_json("tfdock.doctor/1", not failed, {"checks": [asdict(check) for check in checks]})
+    else:
+        _show(checks, profiles or [])
+    console.show_problems(problems)
+    raise typer.Exit(combined_exit_code(check.exit_code for check in failed))
+
+
+def _planned(
+    settings: Settings, names: list[str], *, allow_untested: bool
+) -> tuple[list[tuple[str, BuildPlan]], list[Check], list[Problem]]:
+    """The profiles' plans; a failed check for each problem of those that have none, and the problems themselves."""
+    from tfdock.plan.preflight import FAILED, Check
+
+    plans, refused = [], []
+    problems: list[Problem] = []
+    preparer = preparer_for(settings, allow_untested=allow_untested) if names else None
+    for name in names:
+        assert preparer is not None
+        try:
+            prepared = preparer.prepare(name)
+        except TfdockError as error:
+            problems += error.problems
+            refused += [
+                Check(
+                    name=_REFUSED,
+                    code=problem.code,
+                    status=FAILED,
+                    found=problem.message,
+                    fix=problem.fix,
+                    exit_code=error.exit_code,
+                    profile=name,
+                )
+                for problem in error.problems
+            ]
+        else:
+            plans.append((name, prepared.plan))
+    return plans, refused, problems
+
+
+def _show(checks: list[Check], profiles: list[str]) -> None:
+    """The answer, then a check a line with its fix below; what several profiles share is said once.
+
+    What is refused for itself is left to its problems, which say more.
+    """
+    style = console.Style(sys.stdout)
+    console.tell(_answer(checks, profiles, style), stream=sys.stdout)
+    several = len(profiles) > 1
+    checks = [check for check in checks if check.name != _REFUSED]
+    for check in dict.fromkeys(checks if several else (replace(check, profile=None) for check in checks)):
+        paint = {"ok": style.good, "warning": style.warn, "failed": style.bad}.get(check.status, style.faint)
+        of = f"{check.profile}: " if check.profile else ""
+        lacks = check.status in ("warning", "failed")
+        needed = f"; needed: {check.needed}" if check.needed and check.status != "ok" else ""
+        text = console.clean(f"{of}{check.name}: {check.found}{needed}")
+        console.tell(f"{paint(f'{check.status:<7}')}  {text}", stream=sys.stdout, indent=_INDENT)
+        if lacks and check.fix:
+            fix = f"{_INDENT}{style.good('fix:')} {console.clean(check.fix)}"
+            console.tell(fix, stream=sys.stdout, indent="     ")
+
+
+def _answer(checks: list[Check], profiles: list[str], style: console.Style) -> str:
+    failed = [check for check in checks if check.status == "failed"]
+    warnings = sum(check.status == "warning" for check in checks)
+    # What no profile is named for stands in the way of all of them.
+    concerned = {check.profile for check in failed}
+    what = ", ".join(name for name in profiles if None in concerned or not failed or name in concerned)
+    if failed and all(check.name == _REFUSED for check in failed):
+        return f"{style.bad('no')}: {what} {'is' if len(concerned) == 1 else 'are'} refused"
+    if failed:
+        return f"{style.bad('no')}: {what or 'TensorFlow'} cannot be built on this machine as it is"
+    amiss = f", but see {'the warning' if warnings == 1 else f'{warnings} warnings'}" if warnings else ""
+    return f"{style.good('yes')}: {what or 'TensorFlow'} can be built on this machine{amiss}"

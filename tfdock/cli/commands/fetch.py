@@ -1,0 +1,117 @@
+"""`fetch`: what builds need, gathered before they run; into the caches, or into one file for a machine elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    AllowUntested,
+    AsJson,
+    CacheDir,
+    Knowledge,
+    Profiles,
+    Wheelhouse,
+    app,
+    command,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+from tfdock.cli.commands.build import builder_for, shown_progress, stoppable
+from tfdock.errors import TfdockError, combined_exit_code
+
+if TYPE_CHECKING:
+    from tfdock.builder.build import Builder
+    from tfdock.offline.bundle_writer import Made
+    from tfdock.plan.prepare import Preparer
+
+
+@app.command(epilog="Example: `tfdock fetch rtx3080 -o rtx3080.tar`; elsewhere `tfdock build --from rtx3080.tar`.")
+@command("tfdock.fetch/1")
+def fetch(
+    profiles: Profiles,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write all of it into this file.", metavar="FILE", show_default=False),
+    ] = None,
+    wheelhouse: Wheelhouse = None,
+    cache_dir: CacheDir = None,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    allow_untested: AllowUntested = False,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="Fetch what `tfdock lock` wrote down, or say which pin moved.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make images and download what builds need: into the caches, or into a bundle that builds without a network."""
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        cache_dir=cache_dir,
+        knowledge=knowledge,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
+    preparer = preparer_for(settings, allow_untested=allow_untested)
+    with stoppable(kept="what is fetched stays in the cache") as stop, shown_progress() as listen:
+        builder = builder_for(settings, listen, stop)
+        if output is None:
+            _warm(profiles, preparer, builder, locked=locked, as_json=as_json)
+        from tfdock.offline.fetch import Bundler
+
+        made = Bundler(output, preparer, builder, locked=locked).make(profiles)
+    _tell(made)
+    if as_json:
+        builds = [_fetched(build.build_id, build.profile.file) for build in made.index.builds]
+        file = {"path": str(made.path), "size": made.size, "sha256": made.sha256}
+        print_json("tfdock.fetch/1", True, {"builds": builds, "bundle": file})
+    else:
+        console.say(str(made.path), stream=sys.stdout)
+
+
+def _warm(profiles: list[str], preparer: Preparer, builder: Builder, *, locked: bool, as_json: bool) -> NoReturn:
+    """Each profile by itself: what one lacks, the others need not miss."""
+    results, codes = [], []
+    for name in dict.fromkeys(profiles):
+        try:
+            builder.stop.check()
+            results.append(_warmed(name, preparer, builder, locked=locked))
+        except TfdockError as error:
+            codes.append(int(error.exit_code))
+            console.show_problems(error.problems)
+            problems = [asdict(problem) for problem in error.problems]
+            results.append(_fetched(None, name) | {"status": "failed", "problems": problems})
+    if as_json:
+        print_json("tfdock.fetch/1", not codes, {"builds": results, "bundle": None})
+    raise typer.Exit(combined_exit_code(codes))
+
+
+def _warmed(name: str, preparer: Preparer, builder: Builder, *, locked: bool) -> dict[str, Any]:
+    from tfdock.builder.locking import prepare_locked
+    from tfdock.offline.fetch import warm
+
+    prepared = prepare_locked(name, preparer, builder.settings) if locked else preparer.prepare(name)
+    warm(prepared, builder)
+    console.say(f"{console.Style(sys.stderr).good('fetched')}  {prepared.plan.build_id}")
+    return _fetched(prepared.plan.build_id, name)
+
+
+def _fetched(build_id: str | None, profile: str) -> dict[str, Any]:
+    return {"build_id": build_id, "profile": profile, "status": "fetched", "problems": []}
+
+
+def _tell(made: Made) -> None:
+    console.say(f"{console.Style(sys.stderr).good('fetched')}  {made.path}  {console.size(made.size)}")
+    for build in made.index.builds:
+        console.say(f"  build    {build.build_id}")
+    console.say(f"  sha256   {made.sha256}")
+    console.say(f"  use      tfdock build --from {made.path}")

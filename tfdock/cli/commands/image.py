@@ -1,0 +1,304 @@
+"""`image pack` and `image push`: finished wheels as images."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    AllowUntested,
+    AsJson,
+    Knowledge,
+    Wheelhouse,
+    app,
+    command,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+from tfdock.cli.commands.build import stoppable
+from tfdock.errors import Problem, ProfileError
+from tfdock.types import ImageRef
+
+if TYPE_CHECKING:
+    from tfdock.host.settings import Settings
+    from tfdock.host.supervise import Stop
+    from tfdock.images.image_tags import Shipment
+    from tfdock.images.selection import Choosing
+    from tfdock.plan.build_plan import BuildPlan
+
+group = typer.Typer(
+    name="image",
+    help="Finished wheels as images that any engine pulls: into a file, or into a registry.",
+    no_args_is_help=True,
+)
+app.add_typer(group)
+
+Together = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        help="One image of all of them as well, under this tag; an index where they are for several platforms.",
+        metavar="TAG",
+        show_default=False,
+    ),
+]
+NoMovingTags = Annotated[
+    bool, typer.Option("--no-moving-tags", help="Leave tags such as `2.18-py3.11-cuda12.5-sm86` where they are.")
+]
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+@group.command(
+    epilog="Example: `tfdock image pack rtx3080 -o rtx3080.tar`, then `docker load -i rtx3080.tar`. Prints each "
+    "image's digest and build id. Exit status: 2 no such build, or no place for such a file, 4 a wheel is refused."
+)
+@command("tfdock.image-pack/1")
+def pack(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Finished builds: profiles, wheels in a wheelhouse, or build ids.",
+            metavar="PROFILE|WHEEL…",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Write the images into this file.", metavar="FILE")],
+    together: Together = None,
+    no_moving_tags: NoMovingTags = False,
+    wheelhouse: Wheelhouse = None,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    allow_untested: AllowUntested = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write images of finished wheels into a file: an OCI image layout, the same bytes every time."""
+    from tfdock.host.supervise import until_stopped
+    from tfdock.images import image_pack
+
+    asked = Asked(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
+    settings = settings_for(
+        wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
+    )
+    image_pack.check_target(output)
+    with _chosen(settings, asked, "nothing was written", allow_untested=allow_untested) as (choosing, shipped, stop):
+        size = until_stopped(lambda: image_pack.pack(shipped, choosing.stream, output, stop.check), stop)
+    _say(f"{console.Style(sys.stderr).good('packed')}  {output}  {console.size(size)}")
+    _tell_tags(shipped)
+    if as_json:
+        file = {"path": str(output), "size": size}
+        print_json("tfdock.image-pack/1", True, {"file": file, "images": _described(shipped)})
+    else:
+        for content, tags in shipped.named:
+            console.say(f"{content.digest}  {tags[0]}", stream=sys.stdout)
+
+
+@group.command(
+    epilog="Examples: `tfdock image push rtx3080 ghcr.io/me/wheels`, `tfdock image push rtx3080` into the first of "
+    "the setting `registries`. Exit status: 2 there is no such build, 4 a wheel is refused, 7 the registry cannot be "
+    "reached or refuses."
+)
+@command("tfdock.image-push/1")
+def push(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Finished builds: profiles, wheels in a wheelhouse, or build ids. Last, where they go: "
+            "host/name, such as ghcr.io/me/wheels.",
+            metavar="PROFILE|WHEEL… [REPOSITORY]",
+            show_default=False,
+        ),
+    ],
+    together: Together = None,
+    no_moving_tags: NoMovingTags = False,
+    wheelhouse: Wheelhouse = None,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    allow_untested: AllowUntested = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send images of finished wheels to a registry: what is there is not sent again. Needs `docker login`."""
+    from tfdock.host.supervise import until_stopped
+    from tfdock.images.image_push import Push
+    from tfdock.oci.repository import Repository
+
+    settings = settings_for(
+        wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
+    )
+    builds, where = _apart(names, settings.registries)
+    asked = Asked(names=builds, together=_tag(together), moving=not no_moving_tags)
+    with _chosen(settings, asked, "what was sent is there", allow_untested=allow_untested) as (
+        choosing,
+        shipped,
+        stop,
+    ):
+        repository = Repository(where.registry, where.repository)
+        sending = Push(repository, choosing.stream, _say, stop.check)
+        pushed = until_stopped(lambda: sending.push(shipped), stop)
+    sent, there = console.size(pushed.sent), console.size(pushed.there)
+    _say(f"{console.Style(sys.stderr).good('pushed')}  {where}: {sent} sent, {there} there before")
+    _tell_tags(shipped)
+    if as_json:
+        document = {
+            "repository": str(where),
+            "images": _described(shipped),
+            "sent": pushed.sent,
+            "there": pushed.there,
+        }
+        print_json("tfdock.image-push/1", True, document)
+    else:
+        for content, tags in shipped.named:
+            console.say(f"{where}:{tags[0]}@{content.digest}", stream=sys.stdout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which builds are to become images, and how they are named."""
+
+    names: tuple[str, ...]
+    together: str | None
+    moving: bool
+
+
+@contextmanager
+def _chosen(
+    settings: Settings, asked: Asked, kept: str, *, allow_untested: bool
+) -> Iterator[tuple[Choosing, Shipment, Stop]]:
+    """The builds, their wheels held open, and the images of them."""
+    from tfdock.host.supervise import until_stopped
+    from tfdock.images.image_tags import shipment
+    from tfdock.images.selection import Choosing
+    from tfdock.run.phase_errors import file_error
+    from tfdock.wheelhouse.store import Wheelhouse as House
+
+    house = House(settings.wheelhouse.absolute())
+    try:
+        with (
+            stoppable(kept) as stop,
+            Choosing(house, _planner(settings, allow_untested=allow_untested), stop.check) as choosing,
+        ):
+            builds = until_stopped(lambda: choosing.builds(asked.names), stop)
+            yield choosing, shipment(builds, together=asked.together, moving=asked.moving), stop
+    except OSError as error:
+        raise file_error(error, {"the wheelhouse": house.root, "the current folder": Path.cwd()}) from error
+
+
+def _planner(settings: Settings, *, allow_untested: bool) -> Callable[[str], BuildPlan]:
+    """Plans profiles; knowledge is read when there is one."""
+    return lambda name: preparer_for(settings, allow_untested=allow_untested).prepare(name).plan
+
+
+def _say(text: str) -> None:
+    console.say(text, stream=sys.stderr)
+
+
+def _tell_tags(shipped: Shipment) -> None:
+    """By what else each image can be asked for; the first of its tags is the result."""
+    for _, tags in shipped.named:
+        _say("  tags  " + ", ".join(tags))
+    for build_id in shipped.unmoved:
+        _say(f"  {build_id} gets no moving tag: it is not in the trust domain `release` (`--as TAG` names a tag)")
+
+
+def _described(shipped: Shipment) -> list[dict[str, Any]]:
+    """Images, and indexes of images, as JSON has them."""
+    from tfdock.images.image_tags import members
+
+    found = []
+    for content, tags in shipped.named:
+        images = members(content)
+        found.append(
+            {
+                "digest": content.digest,
+                "tags": list(tags),
+                "platforms": [str(image.platform) for image in images],
+                "builds": [build.build_id for image in images for build in image.builds],
+                "wheels": [
+                    {"file": wheel.file, "sha256": wheel.sha256, "size": wheel.size}
+                    for image in images
+                    for wheel in image.wheels
+                ],
+            }
+        )
+    return found
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def _apart(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple[str, ...], ImageRef]:
+    """The builds, and the repository: the last name if it can be one, else the first of the setting."""
+    *builds, last = names
+    if _is_repository(last):
+        if not builds:
+            message, fix = f"`{last}` is where to push, and nothing says what", "name a profile or a wheel before it"
+            raise ProfileError(Problem(code="image-nothing-named", message=message, fix=fix))
+        return tuple(builds), _repository(last)
+    if not registries:
+        raise ProfileError(
+            Problem(
+                code="registries-unset",
+                message="nothing says where to push: no repository is named, and the setting `registries` is empty",
+                fix="name it last: `tfdock image push PROFILE ghcr.io/me/wheels`; or set TFDOCK_REGISTRIES, or "
+                "`registries: [ghcr.io/me/wheels]` in the configuration file",
+            )
+        )
+    return tuple(names), _repository(registries[0])
+
+
+def _is_repository(name: str) -> bool:
+    """Whether a name begins with a host, as `ghcr.io/me/wheels` and `localhost:5000/wheels`, and is no file."""
+    host, slash, _ = name.partition("/")
+    looks = "://" in name or (bool(slash) and host not in (".", "..") and ("." in host or ":" in host))
+    looks = looks or name.startswith("localhost/")
+    return looks and not name.endswith((".whl", ".yaml", ".yml")) and not Path(name).exists()
+
+
+def _repository(name: str) -> ImageRef:
+    try:
+        image = ImageRef.parse(name)
+    except ValueError as error:
+        fix = "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no capitals"
+        problem = Problem(code="reference-malformed", message=f"`{name}` is no name in a registry", fix=fix)
+        raise ProfileError(problem) from error
+    if image.tag or image.digest:
+        raise ProfileError(
+            Problem(
+                code="reference-malformed",
+                message=f"`{name}` names one image; a push gives each build its own tag",
+                fix="name the repository alone, `host/name`; `--as TAG` gives all of them a tag of yours",
+            )
+        )
+    return image
+
+
+def _tag(text: str | None) -> str | None:
+    from tfdock.images.wheel_image_read import is_promise
+
+    if text is None:
+        return None
+    if not _TAG.fullmatch(text):
+        fix = "letters, digits, `.`, `_` and `-`, at most 128 of them, such as `--as nightly`"
+        raise ProfileError(Problem(code="reference-malformed", message=f"`{text}` cannot be a tag", fix=fix))
+    if is_promise(text):
+        raise ProfileError(
+            Problem(
+                code="reference-malformed",
+                message=f"`{text}` cannot be a tag of yours: it is that of one build, which gets it anyway",
+                why="under a build id, or a fingerprint, `tfdock pull` takes nothing but that build",
+                fix="give another, such as `--as nightly`",
+            )
+        )
+    return text

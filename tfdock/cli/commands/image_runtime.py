@@ -1,0 +1,167 @@
+"""`image runtime`: an image to run a finished wheel in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    AllowUntested,
+    AsJson,
+    CacheDir,
+    Knowledge,
+    Wheelhouse,
+    command,
+    knowledge_for,
+    local_engine,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+from tfdock.cli.commands.build import shown_progress, stoppable
+from tfdock.cli.commands.image import group
+from tfdock.errors import Problem, ProfileError
+from tfdock.types import ImageRef
+
+if TYPE_CHECKING:
+    from tfdock.host.settings import Settings
+    from tfdock.images.runtime.runtime_image import Made, Wish
+    from tfdock.images.wheel_image import ImageBuild
+
+
+@group.command(
+    epilog="Examples: `tfdock image runtime rtx3080`, then `docker run --rm -it --gpus all IMAGE`; `tfdock image "
+    "runtime cpu-native --push ghcr.io/me/tensorflow:2.18-cpu`. Prints the image's name. Exit status: 2 there is no "
+    "such build, 4 the image does not work, 6 no engine, 7 what it requires cannot be had, or the registry refuses."
+)
+@command("tfdock.image-runtime/1")
+def runtime(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A finished build: a profile, a wheel in a wheelhouse, or a build id.",
+            metavar="PROFILE|WHEEL",
+            show_default=False,
+        ),
+    ],
+    tag: Annotated[
+        str | None,
+        typer.Option(
+            "--tag",
+            help="The image's name; `tfdock/runtime:<build id>` by default.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
+    push: Annotated[
+        str | None,
+        typer.Option("--push", help="Send it to a registry under this name too.", metavar="REF", show_default=False),
+    ] = None,
+    no_gpu_libraries: Annotated[
+        bool,
+        typer.Option("--no-gpu-libraries", help="Leave CUDA's libraries out: for the CPU, or a base that has them."),
+    ] = False,
+    wheelhouse: Wheelhouse = None,
+    cache_dir: CacheDir = None,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    allow_untested: AllowUntested = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a small image with Python, the wheel and what it requires, for `docker run … python`; not root's."""
+    from tfdock.images.runtime.runtime_image import Wish, default_name
+
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        cache_dir=cache_dir,
+        knowledge=knowledge,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
+    names = (_named(tag, "--tag"), _named(push, "--push"))
+
+    def wish(build: ImageBuild) -> Wish:
+        own = default_name(build.build_id)
+        sent = _with_tag(names[1], build.build_id)
+        return Wish(name=_with_tag(names[0], "latest") or own, push=sent, gpu=not no_gpu_libraries)
+
+    made = _made(settings, name, wish, allow_untested=allow_untested)
+    _tell(made)
+    if as_json:
+        print_json("tfdock.image-runtime/1", True, {"image": asdict(made)})
+    else:
+        console.say(_pushed(made.pushed) if made.pushed else made.name, stream=sys.stdout)
+
+
+def _made(settings: Settings, name: str, wish: Callable[[ImageBuild], Wish], *, allow_untested: bool) -> Made:
+    from tfdock.images.runtime import runtime_image as images
+    from tfdock.images.selection import Choosing
+    from tfdock.run.phase_errors import file_error
+    from tfdock.verify.environment import bench_for
+    from tfdock.wheelhouse.store import Wheelhouse as House
+
+    house = House(settings.wheelhouse.absolute())
+    preparer = preparer_for(settings, allow_untested=allow_untested)
+    try:
+        with (
+            stoppable("what was fetched and built stays, without a name") as stop,
+            Choosing(house, lambda profile: preparer.prepare(profile).plan, stop.check) as choosing,
+        ):
+            (build,) = choosing.builds([name])
+            wheels = [choosing.path(wheel) for wheel in build.wheels]
+            log = settings.cache_dir.absolute() / "images" / f"{build.build_id}.log"
+            engine = local_engine()
+            with (
+                shown_progress() as listen,
+                bench_for(engine, settings, listen, stop, log, build.build_id, "image") as bench,
+            ):
+                return images.make(bench, knowledge_for(settings), build, wheels, wish(build))
+    except OSError as error:
+        raise file_error(error, {"the wheelhouse": house.root}) from error
+
+
+def _tell(made: Made) -> None:
+    style = console.Style(sys.stderr)
+    more = console.size(max(made.size - made.base_size, 0))
+    console.say(f"{style.good(made.status)}  {made.name}")
+    console.say(f"  size  {console.size(made.size)}, {more} of them beside {made.base}")
+    for one in made.lacking:
+        console.tell(f"  {style.warn('lacks')} {one}", indent=" " * 8)
+    gpus = "--gpus all " if made.variables else ""
+    console.say(f"  run   docker run --rm -it {gpus}{made.name}")
+    if made.pushed:
+        console.say(f"  sent  {_pushed(made.pushed)}")
+
+
+def _pushed(image: Mapping[str, str]) -> str:
+    return f"{image['reference']}@{image['digest']}"
+
+
+def _named(text: str | None, option: str) -> ImageRef | None:
+    """An image's name as it was given; none by digest, which nobody can choose."""
+    if text is None:
+        return None
+    try:
+        image = ImageRef.parse(text)
+    except ValueError as error:
+        raise _malformed(f"`{option} {text}` is no name of an image") from error
+    if image.digest:
+        raise _malformed(f"`{option} {text}` has a digest, which follows from what is made")
+    return image
+
+
+def _malformed(message: str) -> ProfileError:
+    fix = "write `name:tag` or `host/name:tag`, such as `ghcr.io/me/tensorflow:2.18`: no `https://`, no capitals"
+    return ProfileError(Problem(code="reference-malformed", message=message, fix=fix))
+
+
+def _with_tag(image: ImageRef | None, tag: str) -> str | None:
+    return str(image if image.tag else image.tagged(tag)) if image else None

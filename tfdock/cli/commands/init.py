@@ -1,0 +1,210 @@
+"""`init`: a first profile, from questions or from flags."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError, one_of
+
+if TYPE_CHECKING:
+    from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.resolve.starter import Devices, Starter
+
+_NO_GPU = "cpu"
+_ROOM = 24
+"""Columns of a default that leave room for an answer beside it, in a narrow terminal."""
+
+
+@app.command(epilog="Examples: `tfdock init`, `tfdock init my --gpu rtx5080 --tensorflow 2.20`, `tfdock init --yes`.")
+@command("tfdock.init/1")
+def init(
+    name: Annotated[str, typer.Argument(help="The profile to write: NAME.yaml.", metavar="NAME")] = "profile",
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", help="A GPU's name, a capability, or cpu; may be repeated.", show_default=False),
+    ] = None,
+    tensorflow: Annotated[
+        str | None, typer.Option(help="A release; the newest that fits by default.", metavar="X", show_default=False)
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option(help="A Python; the newest that fits by default.", metavar="Y", show_default=False)
+    ] = None,
+    detect: Annotated[bool, typer.Option("--detect", help="Take this machine's GPUs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Take the defaults, ask nothing.")] = False,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a first profile. Asks on a terminal; otherwise give flags."""
+
+    path = _new_file(name)
+    base = knowledge_for(settings_for(knowledge=knowledge))
+    asking = sys.stdin.isatty() and not yes and not as_json
+    if not (asking or gpu or detect or yes):
+        raise ProfileError(
+            Problem(
+                code="init-nobody-to-ask",
+                message="there is no terminal to ask for which GPU",
+                fix="say it: `tfdock init --gpu rtx3080`, `--gpu cpu`, `--detect`, or `--yes` for the defaults",
+            )
+        )
+    try:
+        devices = _devices(base, gpu, detect=detect, asking=asking)
+        found = _starter(base, devices, tensorflow, python, asking=asking)
+    except typer.Abort as error:
+        # The question's line is still open: nobody has ended it.
+        console.say("\ninterrupted")
+        raise typer.Exit(ExitCode.INTERRUPTED) from error
+    _write(path, found.text)
+    if as_json:
+        document = {"profile": str(path), "build_id": found.resolution.build_id, "text": found.text}
+        print_json("tfdock.init/1", True, document)
+        return
+    console.say(str(path), stream=sys.stdout)
+    console.tell(f"It makes {found.resolution.build_id}.")
+    file = shlex.quote(str(path))
+    console.tell(f"Next: `tfdock check {file}`, `tfdock plan {file} --why`, `tfdock build {file}`.")
+
+
+def _new_file(name: str) -> Path:
+    """The file of a profile, in a folder that is there; raises ProfileError."""
+    if not name.strip() or name.endswith("/") or Path(name).name in ("", "..", ".yaml", ".yml"):
+        message, fix = f"`{name}` names no profile", "give a name: `tfdock init my` writes my.yaml"
+        raise ProfileError(Problem(code="file-error", message=message, fix=fix))
+    path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    if path.exists() or path.is_symlink():
+        raise ProfileError(_taken(path))
+    if not path.parent.is_dir():
+        message, fix = f"the folder {path.parent} does not exist", f"`mkdir -p {shlex.quote(str(path.parent))}`"
+        raise ProfileError(Problem(code="file-error", message=message, fix=fix))
+    return path
+
+
+def _taken(path: Path) -> Problem:
+    message, fix = f"`{path}` is there already", "give another name: `tfdock init NAME`; nothing is overwritten"
+    return Problem(code="init-file-exists", message=message, fix=fix)
+
+
+def _write(path: Path, text: str) -> None:
+    from tfdock.wheelhouse.store import write_atomically
+
+    try:
+        path.open("x").close()  # the name is ours, or somebody else's already
+        try:
+            write_atomically(path, text.encode())
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    except FileExistsError as error:
+        raise ProfileError(_taken(path)) from error
+    except OSError as error:
+        message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
+        raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
+
+
+# --- answers, from flags, from this machine, or from somebody at a terminal ---------------------------------------
+
+
+def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, asking: bool) -> Devices:
+    from tfdock.gpu.devices import local_words
+    from tfdock.host.hardware import local_gpus
+    from tfdock.resolve.starter import check_together, devices_of
+
+    words = [word.strip() for one in asked or () for word in one.split(",") if word.strip()]
+    if asked and not words:
+        message, fix = "`--gpu` names no GPU", "name one: `--gpu rtx3080`, or `--gpu cpu` for none"
+        raise ProfileError(Problem(code="gpu-unknown", message=message, fix=fix))
+    if words and not detect:
+        return devices_of(base, words)
+    local = local_words(base, local_gpus())
+    if detect and not local:
+        raise ProfileError(
+            Problem(
+                code="gpu-local-none",
+                message="`--detect` found no GPU on this machine",
+                fix="name it: `--gpu rtx3080`, or `--gpu cpu`; for `--detect`, `nvidia-smi` or `rocminfo` must work",
+            )
+        )
+    if detect or not asking:
+        return devices_of(base, [*words, *local] or [_NO_GPU])
+    default = _default(local)
+    console.tell("GPUs by name or capability, with commas between them; `cpu` for none.")
+    while True:
+        answer = _ask("For which GPU", default)
+        words = [word.strip() for word in answer.split(",") if word.strip()] or [_NO_GPU]
+        try:
+            devices = devices_of(base, local if local and answer in (default, "local") else words)
+            check_together(base, devices)
+        except (ProfileError, Incompatible) as error:
+            console.show_problems(_answerable(error.problems))
+        else:
+            return devices
+
+
+def _default(local: Sequence[str]) -> str:
+    """What to offer: this machine's GPUs, or a word for them where they are many."""
+    names = ", ".join(local)
+    return (names if len(names) <= _ROOM else "local") or _NO_GPU
+
+
+def _starter(
+    base: KnowledgeBase, devices: Devices, tensorflow: str | None, python: str | None, *, asking: bool
+) -> Starter:
+    """The profile; somebody at a terminal may choose anew what does not fit."""
+    from tfdock.resolve.starter import starter
+
+    machine = platform.machine()
+    if not asking:
+        return starter(base, devices, tensorflow=tensorflow, python=python, machine=machine)
+    release = tensorflow
+    if release is None:
+        release, found = _asked_release(base, devices, python, machine)
+    else:
+        found = starter(base, devices, tensorflow=release, python=python, machine=machine)
+    while python is None:
+        answer = _ask("Which Python", found.resolution.python)
+        try:
+            return starter(base, devices, tensorflow=release, python=answer, machine=machine)
+        except (ProfileError, Incompatible) as error:
+            console.show_problems(_answerable(error.problems))
+    return found
+
+
+def _asked_release(base: KnowledgeBase, devices: Devices, python: str | None, machine: str) -> tuple[str, Starter]:
+    """The release that somebody chose, and the profile for it with a Python of its own."""
+    from tfdock.resolve.starter import starter
+
+    # With the Python that was given: where no release has it, there is nothing to ask for.
+    newest = str(starter(base, devices, python=python, machine=machine).resolution.version)
+    while True:
+        release = _ask("Which TensorFlow", newest)
+        try:
+            return release, starter(base, devices, tensorflow=release, python=python, machine=machine)
+        except (ProfileError, Incompatible) as error:
+            console.show_problems(_answerable(error.problems))
+
+
+def _answerable(problems: Sequence[Problem]) -> list[Problem]:
+    """Without ways out that no answer to a question can be."""
+    return [
+        replace(
+            problem,
+            fix=one_of(fix for fix in problem.fixes if "allow_untested" not in fix),
+            ways=tuple(way for way in problem.ways if "allow_untested" not in way.change),
+        )
+        for problem in problems
+    ]
+
+
+def _ask(question: str, default: str) -> str:
+    answer: str = typer.prompt(question, default=default, err=True)
+    return answer.strip()

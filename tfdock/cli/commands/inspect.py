@@ -1,0 +1,315 @@
+"""`inspect`: what is in a wheel, and how a GPU would run it. Needs neither GPU nor CUDA, and writes nothing."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.errors import ExitCode
+
+if TYPE_CHECKING:
+    from tfdock.cli.gpu_text import Asked
+    from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.wheel.facts import GpuCode, Library
+    from tfdock.wheel.inspection import Inspection
+
+Wheel = Annotated[
+    Path,
+    typer.Argument(help="A wheel: one of ours, an official one, anybody's.", metavar="WHEEL", show_default=False),
+]
+
+
+@app.command(
+    name="inspect",
+    epilog="Examples: `tfdock inspect tensorflow-2.18.0-….whl`, `tfdock inspect WHEEL --gpu rtx5090`, `--gpu 8.9`, "
+    "`--gpu local`. Exit status: 0 sound (whatever the GPU), 2 no such file or GPU, 4 not a sound wheel.",
+)
+@command("tfdock.inspect/1")
+def inspect_(
+    wheel: Wheel,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gpu",
+            help="How this GPU would run it: a name, a capability, or `local`.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
+    libraries: Annotated[
+        bool, typer.Option("--libraries", help="Show every library, not only those with GPU code.")
+    ] = False,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what is in a wheel: its GPU code by architecture, what its libraries need, whether its files are whole."""
+    from tfdock.cli.gpu_text import asked
+    from tfdock.gpu.compatibility import XLA_TRACE
+    from tfdock.wheel.wheel_file import inspected
+
+    base = knowledge_for(settings_for(knowledge=knowledge))
+    gpus = asked(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
+    with console.Reading(sys.stderr, wheel.name) as reading:
+        found = inspected(wheel, traces=[XLA_TRACE.encode()] if gpus else (), progress=reading)
+    sound = not _damages(found)
+    if as_json:
+        print_json("tfdock.inspect/1", sound, _document(base, found, gpus))
+    else:
+        _print(_answers(base, found, gpus) if gpus else _lines(base, found, every=libraries))
+        bad = console.Style(sys.stdout).bad("error:")
+        _print((f"{bad} {console.clean(one)}", "  ") for one in _some(_damages(found)))
+    raise typer.Exit(ExitCode.OK if sound else ExitCode.VERIFICATION)
+
+
+def _print(lines: Iterable[tuple[str, str]]) -> None:
+    for line, indent in lines:
+        console.tell(line, stream=sys.stdout, indent=indent)
+
+
+def _some(damages: list[str], most: int = 20) -> list[str]:
+    more = len(damages) - most
+    return damages if more <= 0 else [*damages[:most], f"and {more} more"]
+
+
+def _damages(found: Inspection) -> list[str]:
+    """What makes it unsound: files that are not as RECORD lists them, libraries that are damaged."""
+    record = [problem.message for problem in found.wheel.record_problems]
+    return record + [f"{one.path}: {problem}" for one in found.libraries for problem in one.problems]
+
+
+def _shown(texts: Iterable[str]) -> str:
+    """Texts out of a wheel, which may hold anything, for a terminal."""
+    return ", ".join(map(console.clean, texts))
+
+
+# --- for programs ---------------------------------------------------------------------------------------------------
+
+
+def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> dict[str, Any]:
+    from tfdock.cli.gpu_text import gpu_json
+    from tfdock.gpu.compatibility import evidence_of, library_verdicts, own_libraries, serve
+    from tfdock.wheel.facts import merged
+
+    wheel = found.wheel
+    own = own_libraries(base, found.libraries)
+    names = {library.path for library in own}
+    evidence = evidence_of(base, found)
+    answers = [
+        gpu_json(serve(base, one.gpu, evidence, one.host), library_verdicts(base, one.gpu, found)) for one in gpus
+    ]
+    return {
+        "name": wheel.name,
+        "version": wheel.version,
+        "build": wheel.build,
+        "python_tag": wheel.python_tag,
+        "abi_tag": wheel.abi_tag,
+        "platform_tag": wheel.platform_tag,
+        "size": wheel.size,
+        "sha256": wheel.sha256,
+        "members": wheel.members,
+        "gpu_code": code_json(merged(library.loadable for library in own)),
+        "libraries": [{"own": one.path in names, **library_json(one)} for one in found.libraries],
+        "build_info": found.build_info,
+        "record": {"ok": wheel.record_ok, "problems": [asdict(problem) for problem in wheel.record_problems]},
+        "tag_problem": wheel.tag_problem or None,
+        "requires_python": found.metadata.requires_python,
+        "requires_dist": list(found.metadata.requires_dist),
+        "extras": _extras(found),
+        "manylinux": _manylinux(found),
+        **({"gpu": answers[0]} if len(answers) == 1 else {}),
+        **({"gpus": answers} if answers else {}),
+    }
+
+
+_EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']*)["']""")
+
+
+def _extras(found: Inspection) -> dict[str, list[str]]:
+    """What each extra installs besides, as METADATA has it."""
+    extras: dict[str, list[str]] = {extra: [] for extra in found.metadata.provides_extra}
+    for line in found.metadata.requires_dist:
+        installed, _, marker = map(str.strip, line.partition(";"))
+        for extra in extras.keys() & set(_EXTRA.findall(marker)):
+            extras[extra].append(installed)
+    return extras
+
+
+def _manylinux(found: Inspection) -> dict[str, Any]:
+    """Which systems its libraries fit, and what keeps them from those that its name promises."""
+    from tfdock.verify.manylinux import audit
+
+    fact = audit(found)
+    return {"fits": None, "reason": fact} if isinstance(fact, str) else asdict(fact)
+
+
+def code_json(code: GpuCode) -> dict[str, Any]:
+    """GPU code as all documents have it."""
+    return {
+        "sass": list(code.sass),
+        "ptx": list(code.ptx),
+        "amdgpu": list(code.amdgpu),
+        "images": [asdict(image) for image in code.images],
+        "containers": [asdict(held) for held in code.containers],
+    }
+
+
+def library_json(library: Library) -> dict[str, Any]:
+    """A library as all documents have it."""
+    return {
+        "path": library.path,
+        "size": library.size,
+        "machine": library.machine,
+        "soname": library.soname or None,
+        "needed": list(library.needed),
+        "runpath": list(library.runpath),
+        "rpath": list(library.rpath),
+        "glibc": library.glibc or None,
+        "libstdcxx": library.libstdcxx or None,
+        "debug_info": library.debug_info,
+        "executable_stack": library.executable_stack,
+        "text_relocations": library.text_relocations,
+        "gpu_code": code_json(library.loadable),
+        "relocatable_code": code_json(library.relocatable),
+        "embedded_code": code_json(library.embedded) if library.embedded is not None else None,
+        "problems": list(library.problems),
+    }
+
+
+# --- for people -----------------------------------------------------------------------------------------------------
+
+
+def _answers(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> Iterator[tuple[str, str]]:
+    """For each GPU: how it runs the wheel, why, and what is narrower; libraries that differ from that."""
+    from tfdock.cli.gpu_text import answer, reasons
+    from tfdock.gpu.compatibility import evidence_of, library_verdicts, serve
+
+    style = console.Style(sys.stdout)
+    evidence = evidence_of(base, found)
+    what = f"{found.wheel.name} {found.wheel.version}"
+    for one in gpus:
+        service = serve(base, one.gpu, evidence, one.host)
+        yield answer(base, service, style, wheel=what), "  "
+        yield from reasons(service, style)
+        for library in library_verdicts(base, one.gpu, found):
+            if library.runs != service.runs and not (library.own and service.refused):
+                whose = "" if library.own else " (bundled)"
+                yield f"  {style.strong('but')} {library.path}{whose}: {library.reason}", " " * 6
+
+
+def _lines(base: KnowledgeBase, found: Inspection, *, every: bool) -> Iterator[tuple[str, str]]:
+    from tfdock.gpu.compatibility import evidence_of, own_libraries
+    from tfdock.gpu.coverage import coverage, coverage_rows
+    from tfdock.wheel.facts import merged
+
+    style = console.Style(sys.stdout)
+    wheel = found.wheel
+    tags = "-".join((wheel.python_tag, wheel.abi_tag, wheel.platform_tag))
+    yield f"{style.strong(wheel.name)} {wheel.version}  {tags}", "  "
+    yield from _table([(style.strong(name), text) for name, text in _facts(found, style)])
+    own = own_libraries(base, found.libraries)
+    code = merged(library.loadable for library in own)
+    yield "", ""
+    yield from _code(code, style)
+    apart = merged(library.embedded for library in own if library.embedded)
+    if apart.images:
+        held, count = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu)), sum(one.count for one in apart.containers)
+        yield (
+            f"  {style.warn('note:')} {count} containers more among constants, as MLIR's kernels are, with {held}",
+            " " * 8,
+        )
+    covered = coverage(base, evidence_of(base, found))
+    if covered:
+        yield "", ""
+        head = tuple(map(style.strong, ("runs on", "", "how")))
+        yield from _table([head, *coverage_rows(covered)])
+        yield "  `--gpu NAME` says why, and what the limits are.", "  "
+    listed = [one for one in found.libraries if every or _has_code(one)]
+    if listed:
+        yield "", ""
+        names = {library.path for library in own}
+        rows = [_library_row(one, own=one.path in names) for one in listed]
+        yield from _table([tuple(map(style.strong, ("library", "size", "GPU code"))), *rows])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
+    yield from ((line, "") for line in console.table(rows))
+
+
+def _facts(found: Inspection, style: console.Style) -> Iterator[tuple[str, str]]:
+    wheel = found.wheel
+    yield "sha256", wheel.sha256
+    yield "size", f"{console.size(wheel.size)}, {wheel.members} files, {len(found.libraries)} libraries"
+    wrong = len(wheel.record_problems)
+    yield "RECORD", style.bad(f"{wrong} files are not as listed") if wrong else style.good("every file is as listed")
+    if wheel.tag_problem:
+        yield "tags", style.warn(console.clean(wheel.tag_problem))
+    if found.build_info:
+        yield "build", ", ".join(f"{key} {_plain(value)}" for key, value in sorted(found.build_info.items()))
+    newest = {name: _newest(getattr(one, name) for one in found.libraries) for name in ("glibc", "libstdcxx")}
+    titles = (("glibc", "glibc"), ("libstdcxx", "GLIBCXX"))
+    yield (
+        "needs",
+        ", ".join(f"{title} {newest[name]}" for name, title in titles if newest[name]) or "neither glibc nor GLIBCXX",
+    )
+    fact = _manylinux(found)
+    yield "fits", fact["fits"] or console.clean(fact["reason"])
+    for tag, obstacles in fact.get("obstacles", {}).items():
+        yield "", style.warn(f"not {tag}, which its name promises: {_shown(_some(list(obstacles), 3))}")
+    for extra, installed in _extras(found).items():
+        yield f"[{console.clean(extra)}]", _shown(dict.fromkeys(installed)) or "installs nothing more"
+
+
+def _plain(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _newest(versions: Iterator[str]) -> str:
+    return max((one for one in versions if one), key=lambda one: tuple(map(int, one.split("."))), default="")
+
+
+def _has_code(library: Library) -> bool:
+    return bool(library.loadable.images or library.relocatable.images or library.problems)
+
+
+def _code(code: GpuCode, style: console.Style) -> Iterator[tuple[str, str]]:
+    """The GPU code of TensorFlow's own libraries together."""
+    if not code.images:
+        yield "TensorFlow's own libraries hold no GPU code.", "  "
+        return
+    rows = [
+        (
+            one.target,
+            f"{one.count}",
+            console.size(one.size),
+            "/".join(one.packing),
+            {"sass": "SASS", "ptx": f"PTX, ISA {one.isa}", "amdgpu": "code objects"}.get(one.kind, one.kind),
+        )
+        for one in code.images
+    ]
+    head = tuple(map(style.strong, ("GPU code", "images", "size", "packed", "kind")))
+    yield from _table([head, *rows])
+    for held in code.containers:
+        if code.ptx and not held.ptx and not held.stub:
+            count = f"{held.count} containers" if held.count > 1 else "1 container"
+            have = ", ".join(held.sass) or "nothing that can be named"
+            yield (
+                f"  {style.warn('note:')} {count} ({console.size(held.size)}) without PTX, with {have} only",
+                " " * 8,
+            )
+
+
+def _library_row(library: Library, *, own: bool) -> tuple[str, str, str]:
+    code = library.loadable
+    held = " ".join((*code.sass, *code.ptx, *code.amdgpu)) or "-"
+    apart = library.relocatable
+    if apart.images:
+        held += f"; relocatable, never loaded: {' '.join((*apart.sass, *apart.ptx))}"
+    return library.path if own else f"{library.path} (bundled)", console.size(library.size), held

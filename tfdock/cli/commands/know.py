@@ -1,0 +1,339 @@
+"""`gpus`, `releases`, `explain`: what the knowledge base knows, asked directly. Needs no engine and no network."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.errors import Problem, ProfileError, TfdockError
+
+if TYPE_CHECKING:
+    from tfdock.knowledge.tables import Accelerator, Code, Gpu, KnowledgeBase, Release, Row
+    from tfdock.resolve.gpu_support import ReleaseFor, TargetFacts
+
+
+def _knowledge(folders: object) -> KnowledgeBase:
+    return knowledge_for(settings_for(knowledge=folders))
+
+
+def _print(lines: Iterable[str]) -> None:
+    columns = console.width(sys.stdout)
+    for line in lines:
+        for part in console.wrapped(line, columns):
+            console.say(part, stream=sys.stdout)
+
+
+# --- gpus ---------------------------------------------------------------------------------------------------------
+
+
+@app.command(epilog="Examples: `tfdock gpus`, `tfdock gpus rtx 3080`, `tfdock gpus 8.6`, `tfdock gpus gfx1100`.")
+@command("tfdock.gpus/1")
+def gpus(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help="Names, parts of names, or capabilities.", metavar="WORD", show_default=False),
+    ] = None,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the GPUs that are known, or say who compiles for one and which releases take it."""
+    from tfdock.gpu.devices import named, search, unknown_gpu
+    from tfdock.resolve.gpu_support import target_facts
+
+    base = _knowledge(knowledge)
+    exact = named(base, words or [])
+    found = exact or search(base, words or [])
+    if not found:
+        raise ProfileError(unknown_gpu(base, " ".join(words or [])))
+    accelerators = base.accelerators
+    facts = {
+        key: target_facts(base, accelerators[key[0]], key[1])
+        for key in dict.fromkeys((gpu.accelerator, gpu.target) for gpu in found)
+    }
+    if as_json:
+        print_json("tfdock.gpus/1", True, {"gpus": [_gpu_json(gpu, facts) for gpu in found]})
+    elif exact or len(found) == 1:
+        for index, gpu in enumerate(found):
+            _print([""] if index else [])
+            _print(_gpu_lines(base, gpu, facts[gpu.accelerator, gpu.target]))
+    else:
+        _print(_gpu_list(base, found, facts))
+
+
+def _gpu_json(gpu: Gpu, facts: dict[tuple[str, str], TargetFacts]) -> dict[str, Any]:
+    return {**gpu.model_dump(mode="json"), **asdict(facts[gpu.accelerator, gpu.target])}
+
+
+def _gpu_list(base: KnowledgeBase, found: Sequence[Gpu], facts: dict[tuple[str, str], TargetFacts]) -> Iterator[str]:
+    """The GPUs below what they have in common: their target, who compiles for it, which releases take it, and which
+    driver they need."""
+    from tfdock.resolve.gpu_support import release_words, toolkit_words
+
+    style = console.Style(sys.stdout)
+    for index, (key, one) in enumerate(facts.items()):
+        if index:
+            yield ""
+        heading = f"{_target(one)}{f', {one.architecture}' if one.architecture else ''}"
+        driver = _driver(base, one)
+        told = [toolkit_words(base, one), release_words(base, one), *([f"driver {driver}"] if driver else [])]
+        yield f"{style.strong(heading)}: {'; '.join(told)}"
+        rows = [gpu for gpu in found if (gpu.accelerator, gpu.target) == key]
+        yield from console.table([(gpu.gpu, _memory(gpu), ", ".join(gpu.names) or _named(base, gpu)) for gpu in rows])
+
+
+def _named(base: KnowledgeBase, gpu: Gpu) -> str:
+    """The name as it is written on the box, where that is not ours."""
+    from tfdock.gpu.devices import title
+
+    name = title(base, gpu)
+    return "" if name == gpu.gpu else name
+
+
+def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[str]:
+    from tfdock.resolve.gpu_support import release_words, toolkit_words
+
+    style = console.Style(sys.stdout)
+    accelerator = base.accelerators[gpu.accelerator]
+    yield f"{style.strong(gpu.gpu)}  {', '.join(gpu.names) or _named(base, gpu)}".rstrip()
+    rows = [
+        ("capability" if accelerator.capabilities else "target", _target(facts)),
+        ("architecture", facts.architecture or ""),
+        ("memory", _memory(gpu)),
+        ("machine", _machine(base, gpu)),
+        ("compilers", toolkit_words(base, facts)),
+        ("releases", release_words(base, facts)),
+        ("driver", _driver(base, facts)),
+        ("embedded", "runs its own code only, and nothing else runs it" if facts.embedded else ""),
+        ("note", gpu.note or ""),
+        ("unverified", _unverified(gpu)),
+        ("profile", f"`gpus: [{gpu.gpu}]`"),
+        ("source", _source(base, gpu)),
+    ]
+    yield from console.table([row for row in rows if row[1]])
+    if facts.releases:
+        elsewhere = gpu.machine is not None or facts.embedded
+        yield ""
+        yield style.strong(f"releases that take {facts.written}, and the {_title(accelerator)} to take with them")
+        yield from console.table(
+            [(one.release, _range(one.toolkits), _notes(one, elsewhere=elsewhere)) for one in facts.releases]
+        )
+
+
+def _range(versions: Sequence[str]) -> str:
+    return versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
+
+
+def _notes(one: ReleaseFor, *, elsewhere: bool) -> str:
+    """What to know of a release; its official wheel is of no use `elsewhere`, beside another kind of CPU."""
+    wheel = {"native": "official wheel runs", "native-same-major": "official wheel runs", "ptx-jit": "JIT"}
+    notes = [] if one.tested else ["not the one it was tested with"]
+    notes += [] if one.xla else ["with `xla: false`"]
+    notes += [f"{wheel[one.wheel_runs]} ({one.wheel_by})"] if one.wheel_runs in wheel and not elsewhere else []
+    return ", ".join(notes)
+
+
+def _target(facts: TargetFacts) -> str:
+    return facts.target if facts.written == facts.target else f"{facts.target} ({facts.written})"
+
+
+def _title(accelerator: Accelerator) -> str:
+    return accelerator.titles.get(accelerator.toolkit or "", accelerator.toolkit or accelerator.accelerator)
+
+
+def _driver(base: KnowledgeBase, facts: TargetFacts) -> str:
+    """`570 or newer (WSL2: 570)`: the one that counts, of what the GPU and what its first toolkit needs."""
+    if facts.embedded:
+        return "comes with the board's system"
+    known = f"{facts.driver_max} is the last that knows the GPU" if facts.driver_max else ""
+    if not facts.needs_driver:
+        return known
+    windows = f" (WSL2: {facts.needs_driver_windows})" if facts.needs_driver_windows else ""
+    title = _title(base.accelerators[facts.accelerator])
+    whose = f" with {title} {facts.toolkits[0]}" if facts.needs_driver == facts.toolkit_driver else ""
+    return f"{facts.needs_driver} or newer{whose}{windows}{f'; {known}' if known else ''}"
+
+
+def _machine(base: KnowledgeBase, gpu: Gpu) -> str:
+    if gpu.machine is None or any(row.machine == gpu.machine for row in base.images):
+        return gpu.machine or ""
+    return f"{gpu.machine}, for which no base image is known: the releases below need one of yours"
+
+
+def _memory(gpu: Gpu) -> str:
+    return f"{gpu.memory_gib:g} GiB" if gpu.memory_gib else ""
+
+
+def _unverified(row: Row) -> str:
+    return "yes" if row.unverified is True else row.unverified or ""
+
+
+def _source(base: KnowledgeBase, gpu: Gpu) -> str:
+    return base.cited("gpus", gpu) + (f" (checked {gpu.checked})" if gpu.checked else "")
+
+
+# --- releases -----------------------------------------------------------------------------------------------------
+
+
+@app.command(epilog="Examples: `tfdock releases`, `tfdock releases 2.18`.")
+@command("tfdock.releases/1")
+def releases(
+    release: Annotated[
+        str | None, typer.Argument(help="A release, such as 2.18.", metavar="RELEASE", show_default=False)
+    ] = None,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the TensorFlow releases that are known, or all that is known of one."""
+    from tfdock.resolve.gpu_support import release_named
+    from tfdock.types import Version
+
+    base = _knowledge(knowledge)
+    rows = sorted(base.releases.values(), key=lambda row: Version(row.release))
+    if release is not None:
+        rows = [release_named(base, release)[0]]
+    if as_json:
+        document = {"releases": [row.model_dump(mode="json") for row in rows], "sources": base.sources("releases")}
+        print_json("tfdock.releases/1", True, document)
+    elif release is not None:
+        _print(_release_lines(base, rows[0]))
+    else:
+        _print(_release_list(base, rows))
+
+
+def _release_list(base: KnowledgeBase, rows: Sequence[Release]) -> Iterator[str]:
+    components = list(dict.fromkeys(name for row in base.accelerators.values() for name in row.components))
+    titles = {name: title for row in base.accelerators.values() for name, title in row.titles.items()}
+    heading = ["", "Python", "Bazel", "compiler", *(titles.get(name, name) for name in components), "official wheel"]
+    lines = [
+        (
+            row.release,
+            _pythons(row.pythons),
+            row.bazel,
+            " ".join(next(iter(row.compilers.items()), ())),
+            *(row.components[name].tested or "" if name in row.components else "" for name in components),
+            " ".join(target for targets in row.official_targets.values() for target in targets),
+        )
+        for row in rows
+    ]
+    yield from console.table([tuple(map(console.Style(sys.stdout).strong, heading)), *lines], indent="")
+
+
+def _pythons(versions: Sequence[str]) -> str:
+    """`2.7 3.3-3.6`."""
+    from tfdock.resolve.gpu_support import python_spans
+
+    return " ".join(first if first == last else f"{first}-{last}" for first, last in python_spans(versions))
+
+
+def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
+    """Every field of the row that says something, then where it all comes from."""
+    style = console.Style(sys.stdout)
+    yield style.strong(f"TensorFlow {row.release}")
+    last = ("note", "unverified", "checked", "source")
+    fields = row.model_dump(exclude={"release", "components", *last})
+    told = [(name.replace("_", " "), _value(value)) for name, value in fields.items() if value not in (None, (), {})]
+    components = [(name, _value(support.model_dump())) for name, support in row.components.items()]
+    rest = [("note", row.note or ""), ("unverified", _unverified(row)), ("checked", row.checked)]
+    yield from console.table([*told, *components, *((name, value) for name, value in rest if value)])
+    yield ""
+    yield style.strong("sources")
+    texts = base.sources("releases")
+    keys = (row.source,) if isinstance(row.source, str) else row.source
+    yield from console.table([(key, texts.get(key, "")) for key in keys])
+
+
+def _value(value: object) -> str:
+    """A field's value for people: lists with commas, records as `name: value`."""
+    if isinstance(value, dict):
+        pairs = [(name, one) for name, one in value.items() if one not in (None, (), False)]
+        return "; ".join(f"{name.replace('_', ' ')}: {_value(one)}" for name, one in pairs)
+    if isinstance(value, tuple):
+        return ", ".join(_value(one) for one in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- explain ------------------------------------------------------------------------------------------------------
+
+
+@app.command(epilog="Examples: `tfdock explain`, `tfdock explain target-not-in-toolkit`.")
+@command("tfdock.explain/1")
+def explain(
+    code: Annotated[
+        str | None,
+        typer.Argument(help="A code, as errors show it in brackets.", metavar="CODE", show_default=False),
+    ] = None,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what an error's code means, with an example and the ways out; without a code list them all."""
+    base = _knowledge(knowledge)
+    if code is None:
+        rows = sorted(base.codes.values(), key=lambda row: row.code)
+        if as_json:
+            print_json("tfdock.explain/1", True, {"codes": [_code_json(row) for row in rows]})
+        else:
+            _print(console.table([(row.code, row.title) for row in rows], indent=""))
+        return
+    row = base.codes.get(code.strip("[]").lower())
+    if row is None:
+        begun = sorted(name for name in base.codes if code and name.startswith(code.lower()))
+        near = begun or difflib.get_close_matches(code, base.codes, n=3, cutoff=0.6)
+        asks = "one of these:" if begun else "did you mean"
+        names = f"{asks} {' or '.join(f'`{name}`' for name in near)}{'' if begun else '?'}"
+        fix = names if near else "`tfdock explain` lists all"
+        raise ProfileError(Problem(code="code-unknown", message=f"there is no code `{code}`", fix=fix))
+    problems = _provoked(base, row)
+    if as_json:
+        document = {**_code_json(row), "problems": [asdict(problem) for problem in problems]}
+        print_json("tfdock.explain/1", True, document)
+    else:
+        _print(_code_lines(row, problems))
+
+
+def _code_json(row: Code) -> dict[str, Any]:
+    return row.model_dump(mode="json", exclude={"source", "checked", "note", "unverified"})
+
+
+def _provoked(base: KnowledgeBase, row: Code) -> tuple[Problem, ...]:
+    """What the row's own profile is refused with: shown as it is today, not as it was when the row was written."""
+    from tfdock.profile import profile as profiles
+    from tfdock.resolve.resolution import resolve
+
+    if row.profile is None:
+        return ()
+    file = "profile.yaml"
+    try:
+        profile, document = profiles.read(row.profile, file)
+        resolution = resolve(profile, document, base, file=file)
+    except TfdockError as error:
+        return error.problems
+    return (*resolution.untested, *resolution.warnings)
+
+
+def _code_lines(row: Code, problems: Sequence[Problem]) -> Iterator[str]:
+    style = console.Style(sys.stdout)
+    yield f"{style.strong(row.code)}: {row.title}"
+    yield ""
+    yield from console.wrapped(row.cause, console.width(sys.stdout), "")
+    yield ""
+    if row.profile is not None:
+        yield style.strong("example: this profile.yaml")
+        yield from (f"  {console.clean(line)}" for line in row.profile.splitlines())
+        if problems:
+            yield style.strong("is answered with")
+            columns = console.width(sys.stdout) - 2
+            yield from (f"  {line}" for line in console.problem_lines(problems, style, columns))
+        yield ""
+    elif row.example is not None:
+        yield style.strong("example")
+        yield from (f"  {line}" for line in row.example.rstrip().splitlines())
+        yield ""
+    yield style.strong("ways out")
+    yield from console.table([("-", way) for way in row.ways])

@@ -1,0 +1,117 @@
+"""`lock`: what a build takes from elsewhere, pinned in a file beside the profile."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    AllowUntested,
+    AsJson,
+    CacheDir,
+    Knowledge,
+    Profiles,
+    Wheelhouse,
+    app,
+    command,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+from tfdock.cli.commands.build import builder_for, shown_progress, stoppable
+from tfdock.errors import TfdockError, combined_exit_code
+
+if TYPE_CHECKING:
+    from tfdock.builder.build import Builder
+    from tfdock.builder.locking import Made
+    from tfdock.plan.prepare import Preparer
+
+
+@app.command(epilog="Example: `tfdock lock my.yaml`, commit my.lock, then `tfdock build --locked my.yaml`.")
+@command("tfdock.lock/1")
+def lock(
+    profiles: Profiles,
+    wheelhouse: Wheelhouse = None,
+    cache_dir: CacheDir = None,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    allow_untested: AllowUntested = False,
+    as_json: AsJson = False,
+) -> None:
+    """Pin all that a build takes from elsewhere: writes PROFILE.lock for each. Builds the image, compiles nothing."""
+    from tfdock.builder.locking import check_names
+
+    check_names(profiles)
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        cache_dir=cache_dir,
+        knowledge=knowledge,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
+    preparer = preparer_for(settings, allow_untested=allow_untested)
+    results, codes = [], []
+    with stoppable() as stop, shown_progress() as listen:
+        builder = builder_for(settings, listen, stop)
+        for name in profiles:
+            try:
+                stop.check()
+                results.append(_locked(name, preparer, builder))
+            except TfdockError as error:
+                codes.append(int(error.exit_code))
+                console.show_problems(error.problems)
+                results.append(_refused(name, error))
+                continue
+            if not as_json:
+                console.say(results[-1]["file"], stream=sys.stdout)
+    if as_json:
+        print_json("tfdock.lock/1", not codes, {"locks": results})
+    raise typer.Exit(combined_exit_code(codes))
+
+
+def _locked(name: str, preparer: Preparer, builder: Builder) -> dict[str, Any]:
+    from tfdock import events
+    from tfdock.builder.locking import make
+
+    made = make(name, preparer, builder, lambda text: builder.listen(events.Notice(text=text)))
+    _tell(made)
+    return {
+        "profile": name,
+        "file": str(made.path),
+        "ok": True,
+        "build_id": made.lock.build_id,
+        "fingerprint": made.lock.fingerprint,
+        "knowledge": made.lock.knowledge,
+        "pins": [
+            {"pin": pin.kind, "name": pin.name, "value": pin.value, "from": pin.origin} for pin in made.lock.pins
+        ],
+        "moved": [asdict(difference) for difference in made.differences],
+        "problems": [],
+    }
+
+
+def _refused(name: str, error: TfdockError) -> dict[str, Any]:
+    problems = [asdict(problem) for problem in error.problems]
+    unknown = dict.fromkeys(("file", "build_id", "fingerprint", "knowledge"))
+    return {"profile": name, "ok": False, **unknown, "pins": [], "moved": [], "problems": problems}
+
+
+def _tell(made: Made) -> None:
+    style = console.Style(sys.stderr)
+    console.say(f"{style.good('locked')}  {made.lock.build_id}")
+    counts = Counter(pin.kind for pin in made.lock.pins)
+    for line in console.table([(kind, str(count)) for kind, count in counts.items()]):
+        console.say(line)
+    if made.differences:
+        console.say(f"  {style.warn('moved')} since it was locked before:")
+        for one in made.differences:
+            text = console.clean(f"{one.pin}: {one.locked or 'not there'} → {one.found or 'gone'}")
+            console.tell(f"    {text}", indent="      ")

@@ -1,0 +1,243 @@
+"""`matrix`: which wheels should exist, which of them there are, and in which jobs to build the rest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdock.cli import ci_log, console
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    AllowUntested,
+    AsJson,
+    CacheDir,
+    Knowledge,
+    Registry,
+    Wheelhouse,
+    app,
+    command,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+from tfdock.cli.commands.build import checked_duration, stoppable
+from tfdock.cli.matrix_run import looked_for, planned, tell_registry, unanswered
+from tfdock.errors import NetworkError, ProfileError
+
+if TYPE_CHECKING:
+    from tfdock.host.settings import Settings
+    from tfdock.matrix.planned_matrix import Cells
+    from tfdock.plan.prepare import Preparer
+
+MATRIX = Path("profiles/matrix.yaml")
+"""The matrix where none is named."""
+
+
+class Format(StrEnum):
+    """What to print."""
+
+    TABLE = "table"
+    JSON = "json"
+    GITHUB = "github"
+    GITLAB = "gitlab"
+
+
+@app.command(
+    epilog="Example: `tfdock matrix --missing --format github --shards 8`. What is impossible fails nothing."
+)
+@command("tfdock.matrix/1")
+def matrix(
+    file: Annotated[
+        Path, typer.Argument(help="The matrix; profiles/matrix.yaml by default.", metavar="FILE", show_default=False)
+    ] = MATRIX,
+    format_: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="`github` is a line for `fromJSON`, or a list of such with more than the 256 jobs that it takes at "
+            "once; `gitlab` the jobs of a child pipeline.",
+        ),
+    ] = Format.TABLE,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            help="Only build ids like this (`*-py3.11-*`); may be given again.",
+            metavar="GLOB",
+            show_default=False,
+        ),
+    ] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Only those that are neither in the wheelhouse nor in a registry.")
+    ] = False,
+    changed_since: Annotated[
+        str | None,
+        typer.Option(
+            "--changed-since",
+            help="Only those whose fingerprint was another one, or that were not there, at this commit.",
+            metavar="REV",
+            show_default=False,
+        ),
+    ] = None,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Only a few, which have every value of every axis among them.")
+    ] = False,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            "--shards",
+            help="Share them out among so many jobs, by what they are expected to take, those of one toolchain "
+            "together; by default each is a job. Other runners have other jobs.",
+            metavar="N",
+            min=1,
+            max=10_000,
+            show_default=False,
+        ),
+    ] = None,
+    dry_analyse: Annotated[
+        bool,
+        typer.Option(
+            "--dry-analyse",
+            help="Have the image and the downloads of each anew and let Bazel analyse it, but compile nothing: says "
+            "in minutes what others have changed.",
+        ),
+    ] = False,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--time-limit",
+            help="Analyse no longer than this (`50m`).",
+            metavar="TIME",
+            show_default=False,
+            callback=checked_duration,
+        ),
+    ] = None,
+    wheelhouse: Wheelhouse = None,
+    cache_dir: CacheDir = None,
+    registry: Registry = None,
+    allow_untested: AllowUntested = False,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which wheels a matrix asks for: which there are, which are missing, which cannot be, what each costs."""
+    wanted = Format.JSON if as_json else format_
+    _check_analysis(wanted, shards, time_limit, dry_analyse=dry_analyse)
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        cache_dir=cache_dir,
+        knowledge=knowledge,
+        registries=registry,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
+    preparer = preparer_for(settings, allow_untested=allow_untested)
+    looks = wanted in _WITH_STATUS and not dry_analyse
+    asked = _Asked(file, only or (), changed_since, missing=missing, smoke=smoke, looks=looks)
+    if dry_analyse:
+        from tfdock.cli.matrix_analysis import analyse
+
+        chosen = partial(asked.cells, settings, preparer, allow_untested=allow_untested)
+        analyse(chosen, settings, time_limit=time_limit, as_json=wanted is Format.JSON)
+    with stoppable("nothing was changed") as stop:
+        found = asked.cells(settings, preparer, stop.check, allow_untested=allow_untested)
+    _tell(found, wanted, shards)
+
+
+def _check_analysis(wanted: Format, shards: int | None, time_limit: str | None, *, dry_analyse: bool) -> None:
+    if dry_analyse and (wanted in (Format.GITHUB, Format.GITLAB) or shards):
+        raise typer.BadParameter("an analysis makes no jobs: leave `--format github`, `gitlab` and `--shards` out")
+    if time_limit and not dry_analyse:
+        raise typer.BadParameter("`--time-limit` can be said of an analysis alone: `--dry-analyse`")
+
+
+_WITH_STATUS = (Format.TABLE, Format.JSON)
+"""What says where each wheel is."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Which cells are asked for; `looks` where it is to be said where each is."""
+
+    file: Path
+    only: Sequence[str]
+    changed_since: str | None
+    missing: bool
+    smoke: bool
+    looks: bool
+
+    def cells(
+        self, settings: Settings, preparer: Preparer, check: Callable[[], None], *, allow_untested: bool
+    ) -> Cells:
+        chosen = planned(self.file, self.only, settings, preparer, check)
+        if self.changed_since is not None:
+            chosen = _changed(chosen, self.changed_since, settings, preparer, check, allow_untested=allow_untested)
+        if self.smoke:
+            chosen = chosen.smoke()
+        if self.looks or self.missing:
+            tell_registry(chosen, settings)
+            chosen = looked_for(chosen, settings, check, failed=unanswered if self.missing else _warn)
+        return chosen.where(lambda cell: cell.status == "missing") if self.missing else chosen
+
+
+def _changed(
+    found: Cells,
+    revision: str,
+    settings: Settings,
+    preparer: Preparer,
+    check: Callable[[], None],
+    *,
+    allow_untested: bool,
+) -> Cells:
+    """The cells that are not what they were; all of them where nobody can say what they were."""
+    from tfdock.matrix.matrix_history import fingerprints_at
+
+    try:
+        then = fingerprints_at(
+            revision, Path(found.file), settings, preparer.machine, allow_untested=allow_untested, check=check
+        )
+    except ProfileError as error:
+        check()  # whoever interrupts us interrupts git
+        if error.problems[0].severity == "error":
+            raise
+        console.show_problems(error.problems)
+        return found
+    return found.where(lambda cell: then.get(cell.name) != cell.fingerprint)
+
+
+def _warn(error: NetworkError) -> None:
+    from dataclasses import replace
+
+    told = error.problems[0]
+    console.show_problems([replace(told, severity="warning", why="what it has counts as missing")])
+
+
+def _tell(found: Cells, wanted: Format, shards: int | None) -> None:
+    from tfdock.cli import matrix_formats
+
+    jobs = matrix_formats.jobs_of(found, shards)
+    match wanted:
+        case Format.JSON:
+            print_json("tfdock.matrix/1", True, matrix_formats.document(found, jobs))
+        case Format.GITHUB:
+            console.say(matrix_formats.github(jobs), stream=sys.stdout)
+            ci_log.here().summary(*matrix_formats.summary(found))
+        case Format.GITLAB:
+            console.say(matrix_formats.gitlab(jobs), stream=sys.stdout)
+        case Format.TABLE:
+            columns = console.width(sys.stdout)
+            for line in matrix_formats.table(found, jobs, sharded=shards is not None):
+                for part in console.wrapped(line, columns):
+                    # A reason is whatever somebody has written, and a job's log has both streams.
+                    console.say(ci_log.here().harmless(part), stream=sys.stdout)
+    if not found.wanted:
+        console.say(f"{console.clean(found.file)}: no cell is left to build")

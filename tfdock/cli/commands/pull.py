@@ -1,0 +1,369 @@
+"""`pull`: wheels that somebody has built, out of a registry into the wheelhouse. Needs no engine."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    AllowUntested,
+    AsJson,
+    Knowledge,
+    MatrixFile,
+    Only,
+    Registry,
+    Report,
+    Wheelhouse,
+    app,
+    command,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+from tfdock.cli.commands.build import stoppable
+from tfdock.cli.matrix_run import Choice, Finished, as_build, check_matrix_options, tell_registry, told_with_matrix
+from tfdock.cli.pull_text import LocalGpus, tell_pulled
+from tfdock.errors import NetworkError, Problem, ProfileError, TfdockError, combined_exit_code, one_of
+from tfdock.types import ImageRef
+
+if TYPE_CHECKING:
+    from tfdock.host.settings import Settings
+    from tfdock.host.supervise import Stop
+    from tfdock.images.image_pull import Pulled
+    from tfdock.images.stored_image import StoredImage
+    from tfdock.matrix.planned_matrix import Cell, Cells
+    from tfdock.plan.build_plan import BuildPlan
+
+_SILENT = 5.0
+"""Seconds without an answer after which it is said."""
+_PLATFORM = re.compile(r"linux/[a-z0-9_]+(?:/[a-z0-9_]+)?")
+
+
+def _platform(text: str | None) -> str | None:
+    if text is not None and not _PLATFORM.fullmatch(text):
+        raise typer.BadParameter(f"`{text}` is no platform; write it like `linux/amd64`")
+    return text
+
+
+@app.command(
+    epilog="Examples: `tfdock pull ghcr.io/me/wheels:2.18-py3.11-cuda12.5-sm86`, `tfdock pull rtx3080`, `tfdock pull "
+    "--matrix profiles/matrix.yaml`. Prints the wheels' paths. Exit status: 2 no such profile, or no image of "
+    "wheels, 3 nothing for this machine, 4 refused, 7 not there, or no registry answers.",
+)
+@command("tfdock.pull/1")
+def pull(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Images, by tag or digest; or profiles, and build ids, to look for in the registries.",
+            metavar="REF|PROFILE…",
+            show_default=False,
+        ),
+    ] = None,
+    registry: Registry = None,
+    matrix: MatrixFile = None,
+    only: Only = None,
+    report: Report = None,
+    platform: Annotated[
+        str | None,
+        typer.Option(
+            "--platform",
+            help="Take an image's wheels for another machine, such as linux/arm64.",
+            metavar="PLATFORM",
+            show_default=False,
+            callback=_platform,
+        ),
+    ] = None,
+    wheelhouse: Wheelhouse = None,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    allow_untested: AllowUntested = False,
+    as_json: AsJson = False,
+) -> None:
+    """Pull finished wheels from a registry into the wheelhouse, and say how this machine's GPUs run them."""
+    settings = settings_for(
+        wheelhouse=wheelhouse,
+        knowledge=knowledge,
+        registries=registry,
+        allow_paths=allow_path,
+        allow_endpoints=allow_endpoint,
+    )
+    _check_names(names, matrix, platform=platform)
+    check_matrix_options(matrix, only=only, report=report)
+    looking = _Looking(settings, platform=platform, allow_untested=allow_untested)
+    wanted = [looking.wanted(name) for name in names or ()]  # a misspelt name is told before anybody waits
+    with stoppable("what has arrived is kept") as stop:
+        if matrix:
+            code = _pull_matrix(looking, Choice(file=matrix, only=only or (), report=report), stop, as_json=as_json)
+        else:
+            results = [_result(looking, one, stop) for one in wanted]
+            code = _all_told(results, {}, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def _all_told(results: list[dict[str, Any]], more: Mapping[str, Any], *, as_json: bool) -> int:
+    """Print the results: the wheels' paths, or the document, with what `more` there is to it; the exit code."""
+    code = combined_exit_code(one["exit_code"] for one in (*results, *more.values()))
+    if as_json:
+        pulls = [{name: value for name, value in one.items() if name != "exit_code"} for one in results]
+        print_json("tfdock.pull/1", code == 0, {"pulls": pulls, **more})
+    else:
+        for wheel in (wheel for result in results for build in result["builds"] for wheel in build["wheels"]):
+            console.say(wheel["path"], stream=sys.stdout)
+    return code
+
+
+def _check_names(names: list[str] | None, matrix: Path | None, *, platform: str | None) -> None:
+    if bool(names) == bool(matrix):
+        raise typer.BadParameter("name images or profiles, or a matrix: `--matrix profiles/matrix.yaml`")
+    if matrix and platform:
+        raise typer.BadParameter("a matrix says what its wheels are for: leave `--platform` out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """A word of the command line, or a cell of a matrix: `find` gives the image that it stands for.
+
+    `needed`: that there is none is an error.
+    """
+
+    name: str
+    find: Callable[[Callable[[], None]], StoredImage]
+    needed: bool = True
+
+
+class _Lacking(NetworkError):
+    """Every registry has answered, and none has it; or none can."""
+
+
+# --- what is asked for ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Looking:
+    """Makes images of words: a profile where there is one of that name, else a build id, else an image's name."""
+
+    settings: Settings
+    platform: str | None = field(kw_only=True)
+    allow_untested: bool = field(kw_only=True)
+
+    def wanted(self, name: str) -> _Wanted:
+        """What a word stands for; raises ProfileError, and what planning a profile raises."""
+        from tfdock.images.wheel_image_read import is_promise
+
+        _check_no_wheel(name)
+        if _is_image(name):
+            asked = _named(name)
+            image = self.settings.mirrored(asked if asked.tag or asked.digest else asked.tagged("latest"))
+            return _Wanted(name=name, find=lambda check: self._image([image], check))
+        if is_promise(name):
+            images = [one.tagged(name) for one in self._repositories(name)]
+            return _Wanted(name=name, find=lambda check: self._image(images, check))
+        try:
+            return self._profile(name)
+        except ProfileError as error:
+            raise ProfileError(*map(_or_image, error.problems)) from error
+
+    def _image(self, images: Sequence[ImageRef], check: Callable[[], None]) -> StoredImage:
+        from tfdock.images.lookup import here
+        from tfdock.images.stored_image import stored
+
+        down: list[NetworkError] = []
+        for image in images:
+            try:
+                found = stored(image, self.platform or here(), check)
+            except NetworkError as error:
+                down.append(error)
+                continue
+            if found:
+                return found
+        if down:
+            raise down[0]
+        places = ", ".join(f"`{image}`" for image in images)
+        fix = "check name and tag; a private one wants a login: `docker login`"
+        raise NetworkError(
+            Problem(code="image-not-found", message=f"there is no {places}, or it is private", fix=fix)
+        )
+
+    def _profile(self, name: str) -> _Wanted:
+        from tfdock.images.lookup import refusal
+
+        plan = preparer_for(self.settings, allow_untested=self.allow_untested).prepare(name).plan
+        refused = refusal(plan)
+        if refused:
+            raise refused
+        repositories = self._repositories(name)
+        return _Wanted(name=name, find=lambda check: self._found(name, plan, repositories, check))
+
+    def cell(self, cells: Cells, cell: Cell) -> _Wanted:
+        """The same for a cell of a matrix, which is planned when its turn comes."""
+        from tfdock.images.lookup import refusal
+
+        repositories = self._repositories(cell.name)
+
+        def find(check: Callable[[], None]) -> StoredImage:
+            plan = cells.prepared(cell).plan
+            refused = refusal(plan)
+            if refused:
+                raise _Lacking(*refused.problems)
+            return self._found(cell.name, plan, repositories, check)
+
+        return _Wanted(name=cell.name, find=find, needed=False)
+
+    def _found(
+        self, name: str, plan: BuildPlan, repositories: tuple[ImageRef, ...], check: Callable[[], None]
+    ) -> StoredImage:
+        from tfdock.images.lookup import Finding
+
+        down: list[NetworkError] = []
+        asked = Finding(repositories=repositories, check=check)
+        found = next(asked.images(plan, None, down.append), None)
+        if found:
+            return found
+        if down:
+            raise down[0]
+        build = f"build it: `tfdock build {name}`" if name != plan.build_id else "build it"
+        raise _Lacking(
+            Problem(
+                code="image-not-found",
+                message=f"no registry has this build of {plan.build_id}: {', '.join(map(str, repositories))}",
+                why=f"what is looked for has the fingerprint {plan.fingerprint[:32]}",
+                fix=one_of([build, *(f"take another build of it: `tfdock pull {one}`" for one in asked.others)]),
+            )
+        )
+
+    def _repositories(self, name: str) -> tuple[ImageRef, ...]:
+        if not self.settings.registries:
+            raise ProfileError(
+                Problem(
+                    code="registries-unset",
+                    message=f"nothing says where to look for {name}: the setting `registries` is empty",
+                    fix="name one: `--registry ghcr.io/me/wheels`; or set TFDOCK_REGISTRIES, or "
+                    "`registries: [ghcr.io/me/wheels]` in the configuration file",
+                )
+            )
+        return self.settings.repositories
+
+
+def _or_image(problem: Problem) -> Problem:
+    """With what else could have been meant, where there is no profile of that name."""
+    if problem.code != "profile-not-found" or problem.line:
+        return problem
+    return replace(problem, fix=f"{problem.fix}; or an image: `host/name:tag`, such as `ghcr.io/me/wheels:nightly`")
+
+
+def _is_image(name: str) -> bool:
+    """Whether a word names an image: a path with a host, a tag or a digest, and no file."""
+    if Path(name).exists() or name.endswith((".yaml", ".yml")) or name.startswith((".", "/")):
+        return False
+    return "/" in name or ":" in name or "@" in name
+
+
+def _check_no_wheel(name: str) -> None:
+    if name.endswith(".whl"):
+        message = f"`{console.clean(name)}` is a wheel, and neither a profile nor an image"
+        fix = "install it with pip; or name what is to be pulled: an image, a profile, a build id"
+        raise ProfileError(Problem(code="reference-malformed", message=message, fix=fix))
+
+
+def _named(text: str) -> ImageRef:
+    try:
+        return ImageRef.parse(text)
+    except ValueError as error:
+        raise ProfileError(
+            Problem(
+                code="reference-malformed",
+                message=f"`{text}` is no name in a registry",
+                fix="write `host/name:tag` or `host/name@sha256:…`: no `https://`, no capitals; "
+                "a profile's file ends in `.yaml`",
+            )
+        ) from error
+
+
+# --- pulling --------------------------------------------------------------------------------------------------------
+
+
+def _result(looking: _Looking, wanted: _Wanted, stop: Stop) -> dict[str, Any]:
+    """Pull one; what became of it, which is told."""
+    try:
+        stop.check()
+        builds = _pulled(looking.settings, wanted, stop)
+        result = {"name": wanted.name, "problems": [], "builds": builds, "exit_code": 0}
+    except TfdockError as error:
+        problems = list(error.problems)
+        if isinstance(error, _Lacking) and not wanted.needed:
+            problems = [replace(problem, severity="warning") for problem in problems]
+            console.show_problems(problems)
+            return {"name": wanted.name, "problems": problems, "builds": [], "exit_code": 0}
+        result = {"name": wanted.name, "problems": problems, "builds": [], "exit_code": int(error.exit_code)}
+        console.say(f"{console.Style(sys.stderr).bad('not pulled')}  {wanted.name}")
+        console.show_problems(problems)
+    return result
+
+
+def _pull_matrix(looking: _Looking, choice: Choice, stop: Stop, *, as_json: bool) -> int:
+    """Pull the cells of a matrix whose wheels are not here; the exit code."""
+    choice.begin()
+    started, settings = time.monotonic(), looking.settings
+    cells = choice.here(settings, preparer_for(settings, allow_untested=looking.allow_untested), stop.check)
+    tell_registry(cells, settings)
+    todo = [cell for cell in cells.wanted if cell.status == "missing"]
+    _say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to pull")
+    results = [_result(looking, looking.cell(cells, cell), stop) for cell in todo]
+    finished = Finished(
+        cells=cells,
+        results=[as_build(result) for result in results],
+        wheelhouse=settings.wheelhouse.absolute(),
+        seconds=time.monotonic() - started,
+        by="tfdock pull",
+    )
+    return told_with_matrix(finished, choice, lambda more: _all_told(results, more, as_json=as_json))
+
+
+def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, Any]]:
+    from tfdock.host.supervise import until_stopped
+    from tfdock.images.image_pull import Pulling
+    from tfdock.wheelhouse.store import Wheelhouse as House
+
+    gpus = LocalGpus(settings)
+    house = House(settings.wheelhouse.absolute())
+    with console.Reading(sys.stderr, wanted.name, "received") as reading:
+        pulling = Pulling(house, stop.check, _say, reading, gpus.reader)
+
+        def taken() -> tuple[StoredImage, list[Pulled]]:
+            image = wanted.find(stop.check)
+            reading.total = sum(wheel.size for build in image.builds for wheel in build.wheels)
+            return image, pulling.all_of(image)
+
+        image, found = until_stopped(taken, stop, _Waiting(wanted.name, reading))
+    return [tell_pulled(image, one, gpus) for one in found]
+
+
+@dataclass
+class _Waiting:
+    """Says that a registry is silent, once: before anything has come."""
+
+    name: str
+    reading: console.Reading
+    said: bool = False
+
+    def __call__(self, silent: float) -> None:
+        """Time passes."""
+        if silent > _SILENT and not (self.said or self.reading.total):
+            self.said = True
+            _say(f"waiting for an answer about {self.name}")
+
+
+def _say(text: str) -> None:
+    console.say(text, stream=sys.stderr)

@@ -1,0 +1,196 @@
+"""`report`: what happened in a build, from its record; or all that a tracker needs of one that failed."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    AsJson,
+    CacheDir,
+    Knowledge,
+    Wheelhouse,
+    app,
+    command,
+    print_json,
+    settings_for,
+)
+from tfdock.cli.bundle_report import write_bundle
+from tfdock.errors import Problem, ProfileError
+
+
+def _file(text: str) -> Path:
+    # To Path, `folder/` is a file `folder`.
+    if text.endswith("/"):
+        raise typer.BadParameter(f"`{console.clean(text)}` is a folder: name a file in it")
+    return Path(text)
+
+
+@app.command(
+    epilog="Examples: `tfdock report tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64 -o page.html`; after a "
+    "failure `tfdock report --bundle`. Exit status: 0, or 2 where there is no such record, or nothing to report."
+)
+@command("tfdock.report/1")
+def report(
+    record: Annotated[
+        str | None,
+        typer.Argument(
+            help="A record.json, the folder it lies in, or the build id of a build in the wheelhouse; with --bundle "
+            "also a log or a profile, and by default the newest run that failed.",
+            metavar="RECORD",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write a page with pictures; or the bundle.",
+            metavar="FILE",
+            show_default=False,
+            parser=_file,
+        ),
+    ] = None,
+    bundle: Annotated[
+        bool,
+        typer.Option(
+            "--bundle",
+            help="Pack what an issue tracker needs of a failure, without secrets and names of people. Sends nothing.",
+        ),
+    ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", help="With --bundle: the profile that was built.", metavar="PROFILE", show_default=False
+        ),
+    ] = None,
+    wheelhouse: Wheelhouse = None,
+    cache_dir: CacheDir = None,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what happened in a build: phases, cache, actions executed, what took long, and why it was not warm."""
+    if bundle:
+        settings = settings_for(
+            wheelhouse=wheelhouse,
+            cache_dir=cache_dir,
+            knowledge=knowledge,
+            allow_paths=allow_path,
+            allow_endpoints=allow_endpoint,
+        )
+        return write_bundle(record, profile, settings, output, as_json=as_json)
+    if record is None or profile:
+        raise typer.BadParameter("name a record, or give `--bundle` for a run that failed")
+    settings = settings_for(wheelhouse=wheelhouse)
+    path = _found(record, settings.wheelhouse.absolute(), settings.state_dir)
+    document = _read(path)
+    try:
+        lines, page = list(_lines(document)), _page(document, path.parent) if output else ""
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise _unreadable(path) from error
+    if as_json:
+        shown = {key: value for key, value in document.items() if key not in ("schema", "verification")}
+        print_json("tfdock.report/1", True, {"record": str(path), **shown})
+    else:
+        for line in lines:
+            console.say(line, stream=sys.stdout)
+    if output:  # told first: a page that cannot be written loses nothing
+        from tfdock.host.files import write_text
+
+        write_text(output, page)
+    return None
+
+
+def _found(name: str, wheelhouse: Path, state: Path) -> Path:
+    """The record's file."""
+    from tfdock.builder.run_document import failed_runs
+    from tfdock.wheelhouse.store import Wheelhouse as House
+
+    path = Path(name)
+    if path.is_file():
+        return path
+    if (path / "record.json").is_file():
+        return path / "record.json"
+    house = House(wheelhouse)
+    records = [one for one in house.records() if isinstance(one.get("fingerprint"), str)]
+    mine = [one for one in records if one.get("build_id") == name]
+    if mine:
+        newest = max(mine, key=lambda one: str(one.get("finished")))
+        return house.record_folder(newest["build_id"], newest["fingerprint"]) / "record.json"
+    if failed_runs(house, state, name):
+        raise _failed(name, wheelhouse)
+    known = sorted({str(one.get("build_id")) for one in records})
+    near = difflib.get_close_matches(name, known, n=1)
+    ways = f"did you mean `{near[0]}`? " if near else f"there are: {', '.join(known)}. " if known else ""
+    raise ProfileError(
+        Problem(
+            code="record-not-found",
+            message=f"`{name}` is neither a record nor a build id of {wheelhouse}",
+            fix=f"{ways}Give a record.json, its folder, or a build id with the `--wheelhouse` it is in",
+        )
+    )
+
+
+def _failed(name: str, wheelhouse: Path) -> ProfileError:
+    return ProfileError(
+        Problem(
+            code="record-not-found",
+            message=f"no build of `{name}` in {wheelhouse} ended well, so that there is no record",
+            fix=f"`tfdock report --bundle {name}` packs what is known of the newest that failed",
+        )
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from tfdock.wheelhouse.build_record import SCHEMA
+
+    try:
+        document = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        document = None
+    if isinstance(document, dict) and document.get("schema") == SCHEMA:
+        return document
+    raise _unreadable(path)
+
+
+def _unreadable(path: Path) -> ProfileError:
+    return ProfileError(
+        Problem(
+            code="record-unreadable",
+            message=f"{path} is not the record of a build",
+            fix="give the record.json that a build wrote; it lies in `.tfdock/` of the wheelhouse",
+            file=str(path),
+        )
+    )
+
+
+def _lines(document: dict[str, Any]) -> Iterator[str]:
+    from tfdock.cli.summary_text import tables
+
+    style = console.Style(sys.stdout)
+    for index, (title, rows) in enumerate((title, rows) for title, rows in tables(document) if rows):
+        yield from [""] if index else []
+        yield style.strong(title)
+        yield from console.table([tuple(map(console.clean, row)) for row in rows])
+
+
+def _page(document: dict[str, Any], folder: Path) -> str:
+    from tfdock.bazel.trace_profile import Profile
+    from tfdock.builder.build_summary import kept_profile
+    from tfdock.cli.pages.build_page import build_page
+    from tfdock.wheelhouse.store import kept_files
+
+    name = kept_files(document).get("profile")
+    return build_page(document, kept_profile(folder / name) if name else Profile())

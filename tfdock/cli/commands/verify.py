@@ -1,0 +1,302 @@
+"""`verify`: whether a wheel is what a profile asks for, and works in a clean container."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    AllowUntested,
+    AsJson,
+    CacheDir,
+    Knowledge,
+    app,
+    command,
+    knowledge_for,
+    local_engine,
+    preparer_for,
+    print_json,
+    settings_for,
+)
+from tfdock.cli.commands.build import shown_progress, stoppable
+from tfdock.cli.commands.inspect import Wheel
+from tfdock.cli.diagnosis_text import findings_json, show
+from tfdock.errors import EngineError, ExitCode, Problem, ProfileError, WheelRefused, combined_exit_code
+
+if TYPE_CHECKING:
+    from tfdock.host.settings import Settings
+    from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.plan.prepare import Resolved
+    from tfdock.verify.checks import Check
+    from tfdock.verify.environment import Wanted
+    from tfdock.verify.verification import Verification
+    from tfdock.wheel.inspection import Inspection
+
+_NO_RUN = "it was not asked for (`--no-run`)"
+
+
+@app.command(
+    epilog="Examples: `tfdock verify WHEEL`, `tfdock verify WHEEL rtx3080 --html report.html`. Exit status: 0 none "
+    "has failed, 4 a check has failed, 6 no engine for the trial (`--no-run` leaves it out), 7 no network for it.",
+)
+@command("tfdock.verify/1")
+def verify(
+    wheel: Wheel,
+    profile: Annotated[
+        str | None,
+        typer.Argument(
+            help="What it should be: a profile file, or the name of a shipped profile.",
+            metavar="PROFILE",
+            show_default=False,
+        ),
+    ] = None,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Look at the file only: needs no engine.")] = False,
+    relaxed: Annotated[
+        bool, typer.Option("--relaxed", help="GPU code beyond what the profile asks for is no mistake.")
+    ] = False,
+    dependencies: Annotated[
+        Path | None,
+        typer.Option(
+            "--dependencies",
+            help="A folder with the wheels that it requires, instead of a download.",
+            metavar="DIR",
+            show_default=False,
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            help="Write a page with the result.",
+            metavar="FILE",
+            show_default=False,
+            dir_okay=False,
+            writable=True,
+        ),
+    ] = None,
+    cache_dir: CacheDir = None,
+    allow_untested: AllowUntested = False,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a wheel against a profile, then install and try it in a clean container without network.
+
+    The bytes of the file decide the checks of its name, its RECORD, its tags, its GPU code and its glibc. The trial
+    runs the wheel's own code and takes its word: a wheel that lies passes the trial. A trial shows that a wheel
+    works, not that it is harmless.
+    """
+    from tfdock.diagnose.diagnose_logs import of_run
+    from tfdock.verify.checks import build_traces
+    from tfdock.verify.environment import Wanted
+    from tfdock.verify.verification import unsound
+    from tfdock.wheel.wheel_file import inspected
+
+    if html:
+        _may_be_written(html)  # told before anybody waits
+    settings = settings_for(
+        cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
+    )
+    base = knowledge_for(settings)
+    asked = preparer_for(settings, allow_untested=allow_untested).resolve(profile) if profile else None
+    wanted = Wanted(
+        resolution=asked.resolution if asked else None,
+        strict=not relaxed and (asked is None or asked.resolution.verify.gpu_code == "strict"),
+        run=_NO_RUN if no_run else "",
+        dependencies=dependencies,
+    )
+    inspection = None
+    try:
+        with console.Reading(sys.stderr, wheel.name) as reading:
+            inspection = inspected(wheel, traces=build_traces(), progress=reading)
+    except WheelRefused as error:
+        found = unsound(base, error)
+    else:
+        wanted = replace(wanted, options=_options(base, wheel, inspection.wheel.sha256))
+        found = _verified(settings, base, wheel, inspection, wanted)
+    document = _document(base, wheel, profile, asked, inspection, found)
+    shown = None
+    if found.failed and inspection and not wanted.run:
+        context = preparer_for(settings, allow_untested=allow_untested).context(profile) if profile else None
+        shown = of_run(_log(settings, inspection), base, context)
+    document["diagnosis"] = findings_json(shown)
+    _tell(document, found, as_json=as_json)
+    if inspection:
+        show(shown, str(_log(settings, inspection)))
+    if html:  # told first: a page that cannot be written loses nothing
+        from tfdock.cli.pages.verification_page import verify_page
+        from tfdock.host.files import write_text
+
+        write_text(html, verify_page(document))
+    failed = () if found.ok else (ExitCode.VERIFICATION,)
+    raise typer.Exit(combined_exit_code([*failed, *([found.impossible.exit_code] if found.impossible else [])]))
+
+
+def _may_be_written(page: Path) -> None:
+    """Refuse a page in a folder that is not there, and one that would replace a file which is no page of ours."""
+    from tfdock.cli.pages.verification_page import GENERATOR
+
+    if not page.absolute().parent.is_dir():
+        message, fix = f"{page}: there is no folder {page.parent}", "make it, or write the page elsewhere"
+    elif page.exists() and GENERATOR.encode() not in _beginning(page):
+        message, fix = f"{page} is there already, and no page of tfdock's", "give the page another name"
+    else:
+        return
+    raise ProfileError(Problem(code="file-error", message=message, fix=fix))
+
+
+def _beginning(path: Path) -> bytes:
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(4096)
+
+
+def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] | None:
+    """The compiler's options, where the record of the wheel's build lies beside it."""
+    from tfdock.verify.checks import compiler_options
+    from tfdock.wheelhouse.store import Wheelhouse
+
+    for record in Wheelhouse(wheel.absolute().parent).records():
+        if any(one.get("sha256") == sha256 for one in record.get("wheels", ())):
+            plan = record["plan"]
+            return compiler_options(base, plan["environment"], plan["bazel_flags"])
+    return None
+
+
+def _verified(
+    settings: Settings, base: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: Wanted
+) -> Verification:
+    """All checks; without an engine those that need none."""
+    from tfdock.verify.environment import bench_for
+    from tfdock.verify.verification import verified
+
+    if wanted.run:
+        return verified(None, base, wheel, inspection, wanted)
+    log = _log(settings, inspection)
+    try:
+        with stoppable(kept="the wheel is as it was") as stop, shown_progress() as listen:
+            engine = local_engine()
+            with bench_for(engine, settings, listen, stop, log, wheel.name) as bench:
+                return verified(bench, base, wheel, inspection, wanted)
+    except EngineError as error:
+        found = verified(None, base, wheel, inspection, replace(wanted, run=error.problems[0].message))
+        return replace(found, impossible=error)
+
+
+def _log(settings: Settings, inspection: Inspection) -> Path:
+    """Where the trial of a wheel is written down."""
+    return settings.cache_dir.absolute() / "verify" / f"{inspection.wheel.sha256[:16]}.log"
+
+
+# --- what is told ---------------------------------------------------------------------------------------------------
+
+
+def _document(
+    base: KnowledgeBase,
+    wheel: Path,
+    profile: str | None,
+    asked: Resolved | None,
+    inspection: Inspection | None,
+    found: Verification,
+) -> dict[str, Any]:
+    """The result for programs; the page is made of it as well."""
+    from tfdock.verify.trial_plan import told_by_wheel
+
+    problems = found.impossible.problems if found.impossible else ()
+    return {
+        "ok": found.ok and not problems,
+        "wheel": wheel.name,
+        "sha256": inspection.wheel.sha256 if inspection else None,
+        "profile": profile,
+        "build_id": asked.resolution.build_id if asked else None,
+        "checks": [asdict(check) for check in found.checks],
+        "told_by_wheel": list(told_by_wheel(found.checks)),
+        "runtime": found.runtime,
+        "problems": [asdict(problem) for problem in problems],
+        **(_facts(base, inspection) if inspection else {}),
+        "gpu_code": found.document["gpu_code"] if inspection else None,
+    }
+
+
+def _facts(base: KnowledgeBase, inspection: Inspection) -> dict[str, Any]:
+    from tfdock.cli.commands.inspect import library_json
+    from tfdock.gpu.compatibility import evidence_of, own_libraries
+    from tfdock.gpu.coverage import coverage
+
+    wheel = inspection.wheel
+    own = {library.path for library in own_libraries(base, inspection.libraries)}
+    return {
+        "name": wheel.name,
+        "version": wheel.version,
+        "python_tag": wheel.python_tag,
+        "abi_tag": wheel.abi_tag,
+        "platform_tag": wheel.platform_tag,
+        "size": wheel.size,
+        "coverage": [asdict(one) for one in coverage(base, evidence_of(base, inspection))],
+        "libraries": [{"own": one.path in own, **library_json(one)} for one in inspection.libraries],
+    }
+
+
+def _tell(document: dict[str, Any], found: Verification, *, as_json: bool) -> None:
+    if as_json:
+        document = dict(document)
+        print_json("tfdock.verify/1", document.pop("ok"), document)
+    else:
+        for line in _lines(found):
+            console.say(line, stream=sys.stdout)
+        if told := document["told_by_wheel"]:
+            console.tell(f"note: the wheel's own code answered {told[0]} to {told[-1]}; the file shows the rest")
+        console.say(_ending(document), stream=sys.stdout)
+    for check in found.failed:
+        console.tell(f"{console.Style(sys.stderr).bad('failed:')} {_sentence(check)}")
+    if found.impossible:
+        console.show_problems(found.impossible.problems)
+
+
+def _lines(found: Verification) -> Iterator[str]:
+    style = console.Style(sys.stdout)
+    paint = {"passed": style.good, "failed": style.bad, "skipped": style.faint}
+    rows, above = [], ""
+    for one in found.checks:
+        shown = _shown(one)
+        rows.append((one.name, paint[one.status](one.status), "as above" if shown and shown == above else shown))
+        above = shown
+    yield from console.table([tuple(map(style.strong, ("check", "status", "found"))), *rows])
+
+
+def _ending(document: Mapping[str, Any]) -> str:
+    """`17 passed, 7 skipped: tensorflow_cpu-2.18.0-….whl, tried in python:3.11-slim-bookworm`."""
+    counted = Counter(check["status"] for check in document["checks"])
+    counts = ", ".join(f"{counted[one]} {one}" for one in ("passed", "failed", "skipped") if counted[one])
+    against = f", against {document['profile']}" if document["profile"] else ""
+    installed = any(check["name"] == "install" and check["status"] != "skipped" for check in document["checks"])
+    tried = f", tried in {document['runtime']}" if installed else ""
+    return f"{counts}: {console.clean(document['wheel'])}{against}{tried}"
+
+
+def _shown(check: Check) -> str:
+    """What was found, and for what has not passed why."""
+    reason = check.reason if check.status != "passed" else ""
+    return "; ".join(console.clean(part) for part in (check.found, reason) if part)
+
+
+def _sentence(check: Check) -> str:
+    parts = [
+        f"expected {check.expected}" if check.expected else "",
+        f"found {check.found}" if check.found else "",
+        check.reason,
+    ]
+    return console.clean(f"{check.name}: {'; '.join(part for part in parts if part)}")

@@ -1,0 +1,403 @@
+"""`wheelhouse list`, `index`, `serve` and `prune`: what finished builds have left for others."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import AsJson, Knowledge, Wheelhouse, app, command, knowledge_for, print_json, settings_for
+from tfdock.errors import Problem, ProfileError
+
+if TYPE_CHECKING:
+    from tfdock.host.settings import Settings
+    from tfdock.wheelhouse import store
+    from tfdock.wheelhouse.catalogue import Held
+    from tfdock.wheelhouse.index import Indexed
+    from tfdock.wheelhouse.server import Address
+    from tfdock.wheelhouse.wheelhouse_pruning import Pruned
+
+group = typer.Typer(
+    name="wheelhouse",
+    help="See what is in the wheelhouse, give it an index for pip and uv, serve it, tidy it up.",
+    no_args_is_help=True,
+)
+app.add_typer(group)
+
+_DAY = 86400
+
+
+@contextmanager
+def _opened(settings: Settings) -> Iterator[store.Wheelhouse]:
+    """The wheelhouse, which must be there; what goes wrong with its files is told as such."""
+    from tfdock.run.phase_errors import file_error
+    from tfdock.wheelhouse.store import Wheelhouse
+
+    root = settings.wheelhouse.absolute()
+    if not root.is_dir():
+        raise ProfileError(
+            Problem(
+                code="wheelhouse-not-found",
+                message=f"there is no wheelhouse {root}",
+                fix="name it with `--wheelhouse`; `tfdock build` makes one",
+            )
+        )
+    try:
+        yield Wheelhouse(root)
+    except OSError as error:
+        raise file_error(error, {"the wheelhouse": root}) from error
+
+
+# --- list -----------------------------------------------------------------------------------------------------------
+
+
+@group.command("list", epilog="Example: `tfdock wheelhouse list --wheelhouse ~/wheels`.")
+@command("tfdock.wheelhouse-list/1")
+def list_(wheelhouse: Wheelhouse = None, knowledge: Knowledge = None, as_json: AsJson = False) -> None:
+    """Say what wheels there are: for which TensorFlow, Python and GPUs, whether they were verified, where from."""
+    from tfdock.wheelhouse.catalogue import held, unreadable
+
+    settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
+    with _opened(settings) as house:
+        found = held(house, lambda: knowledge_for(settings).accelerators)
+        warnings = unreadable(house)
+    console.show_problems(warnings)
+    if as_json:
+        document = {"wheelhouse": str(house.root), "size": sum(one.size for one in found), "problems": warnings}
+        print_json("tfdock.wheelhouse-list/1", True, document | {"wheels": [_held_json(one) for one in found]})
+        return
+    for line in _listing(house.root, found):
+        console.say(line, stream=sys.stdout)
+
+
+def _held_json(one: Held) -> dict[str, Any]:
+    told = one.told
+    return {
+        "file": one.path.name,
+        "size": one.size,
+        "sha256": one.sha256,
+        "name": one.name,
+        "version": one.version,
+        "tags": one.tags,
+        "tensorflow": told.tensorflow,
+        "python": told.python,
+        "accelerator": told.accelerator,
+        "toolkit": told.toolkit,
+        "gpu_code": None if told.gpu_code is None else list(told.gpu_code),
+        "verified": told.verified,
+        "finished": datetime.fromtimestamp(one.finished, UTC).isoformat(timespec="seconds"),
+        "origin": _origin(one),
+        "pulled_from": one.pulled_from,
+        "build_id": one.recorded.build_id if one.recorded else None,
+        "fingerprint": one.recorded.fingerprint if one.recorded else None,
+        "problem": one.problem or None,
+    }
+
+
+def _origin(one: Held) -> str:
+    if one.recorded is None:
+        return "foreign"
+    return "pulled" if one.pulled_from else "built"
+
+
+_VERIFIED = {"tried": "yes", "files": "its files", "failed": "failed", "no": "no"}
+
+
+def _listing(root: Path, found: Sequence[Held]) -> Iterator[str]:
+    style = console.Style(sys.stdout)
+    size = console.size(sum(one.size for one in found))
+    yield f"{style.strong(console.clean(str(root)))}  {_wheels(len(found))}, {size}"
+    if found:
+        head = ("TensorFlow", "Python", "for", "GPU code", "verified", "size", "made", "from", "wheel")
+        rows = [tuple(map(_in_a_line, _row(one))) for one in found]
+        yield from console.table([tuple(map(style.strong, head)), *rows])
+
+
+def _in_a_line(text: str) -> str:
+    """Text from elsewhere: a file whose name has a line break in it must not look like two."""
+    return console.clean(text.replace("\n", "\0"))
+
+
+def _row(one: Held) -> tuple[str, ...]:
+    told = one.told
+    made_for = f"{told.accelerator} {told.toolkit or ''}".strip() if told.accelerator else "?"
+    code = "?" if told.gpu_code is None else " ".join(told.gpu_code) or "-"
+    return (
+        told.tensorflow or one.version.partition("+")[0] or "?",
+        told.python or one.tags.partition("-")[0] or "?",
+        made_for,
+        "-" if told.accelerator == "cpu" else code,
+        _VERIFIED[told.verified],
+        console.size(one.size),
+        _ago(one.finished),
+        {"foreign": "elsewhere", "built": "here", "pulled": "registry"}[_origin(one)],
+        f"{one.path.name}{f', from {one.pulled_from}' if one.pulled_from else ''}"
+        f"{f': {one.problem}' if one.problem else ''}",
+    )
+
+
+def _ago(moment: float) -> str:
+    days = (time.time() - moment) / _DAY
+    return "today" if days < 1 else f"{days:.0f} day{'s' if days >= 1.5 else ''} ago"
+
+
+# --- index ----------------------------------------------------------------------------------------------------------
+
+
+@group.command(
+    "index", epilog="Examples: `tfdock wheelhouse index`, then `pip install --extra-index-url file://… NAME`."
+)
+@command("tfdock.wheelhouse-index/1")
+def index_(
+    html: Annotated[
+        bool, typer.Option("--html", help="Write index.html as well: which GPUs run what, for people.")
+    ] = False,
+    wheelhouse: Wheelhouse = None,
+    knowledge: Knowledge = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the index in `simple/`, from which pip and uv install; then it follows builds, pulls and prunes."""
+    from tfdock.wheelhouse.index import WheelIndex
+
+    settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
+    with _opened(settings) as house:
+        page = house.root / "index.html" if html else None
+        if page:
+            _may_be_written(page)  # told before anybody waits
+        indexed = WheelIndex(house).update(lambda file: console.say(f"reading {console.clean(file)}"))
+        if page:
+            _write_page(house, settings, page)
+    console.show_problems(indexed.left_out)
+    if as_json:
+        document = {"index": str(house.root / "simple"), "page": str(page) if page else None, **asdict(indexed)}
+        print_json("tfdock.wheelhouse-index/1", True, document)
+    else:
+        _tell_indexed(house.root, page, indexed)
+
+
+def _tell_indexed(root: Path, page: Path | None, found: Indexed) -> None:
+    console.result(str(root / "simple"))
+    if page:
+        console.result(str(page))
+    counts = f"{_wheels(len(found.wheels))}, {len(found.added)} new, {len(found.removed)} gone"
+    console.say(f"{counts}, {len(found.left_out)} left out")
+
+
+def _wheels(count: int) -> str:
+    return f"{count} wheel{'s' if count != 1 else ''}"
+
+
+def _write_page(house: store.Wheelhouse, settings: Settings, page: Path) -> None:
+    from tfdock.cli.pages.coverage_page import coverage_page
+    from tfdock.host.files import write_text
+    from tfdock.knowledge import loader
+    from tfdock.wheelhouse.coverage_index import covered
+    from tfdock.wheelhouse.index import WheelIndex
+
+    digest = loader.knowledge_digest(settings.knowledge)
+    hashes = WheelIndex(house).hashes()
+    wheels = covered(
+        house,
+        hashes,
+        knowledge_for(settings),
+        digest,
+        lambda file: console.say(f"inspecting {console.clean(file)}"),
+    )
+    with house.changing():
+        write_text(page, coverage_page(wheels))
+
+
+def _may_be_written(page: Path) -> None:
+    from tfdock.cli.pages.coverage_page import GENERATOR
+
+    if not page.exists():
+        return
+    with page.open("rb") as file:
+        ours = GENERATOR.encode() in file.read(4096)
+    if not ours:
+        message, fix = f"{page} is there already, and no page of tfdock's", "move it away"
+        raise ProfileError(Problem(code="file-error", message=message, fix=fix))
+
+
+# --- serve ----------------------------------------------------------------------------------------------------------
+
+
+@group.command(epilog="Example: `tfdock wheelhouse serve --host 0.0.0.0`. Ctrl-C ends it, with exit status 0.")
+@command("tfdock.wheelhouse-serve/1")
+def serve(
+    host: Annotated[
+        str, typer.Option("--host", help="Where to listen; anything but loopback lets others read.", metavar="HOST")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0 takes any that is free.", min=0, max=65535)] = 8080,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="Answer to this name too; repeatable.", metavar="NAME", show_default=False),
+    ] = None,
+    wheelhouse: Wheelhouse = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the wheelhouse over HTTP, to be read only: the index, the wheels, the coverage page if there is one.
+
+    On loopback, only requests for `localhost`, an IP address, or a name of `--allow-host` are answered. A web page of
+    a stranger cannot read the wheels through your browser. With another `--host`, every name is answered unless
+    `--allow-host` is given.
+    """
+    from tfdock.wheelhouse import server
+    from tfdock.wheelhouse.index import WheelIndex
+
+    with _opened(settings_for(wheelhouse=wheelhouse)) as house:
+        index = WheelIndex(house)
+        if not index.exists:
+            making = f"tfdock wheelhouse index --wheelhouse {shlex.quote(str(house.root))}"
+            raise ProfileError(
+                Problem(
+                    code="wheelhouse-not-indexed",
+                    message=f"{house.root} has no index",
+                    fix=f"make it: `{making}`; then it follows by itself",
+                )
+            )
+        wanted = _example(index.hashes())
+
+    def ready(address: Address) -> None:
+        if as_json:
+            commands = dict(_installing(address, wanted)) if wanted else {}
+            print_json("tfdock.wheelhouse-serve/1", True, {"url": f"{address.url}simple/", "commands": commands})
+        else:
+            console.result(f"{address.url}simple/")
+        sys.stdout.flush()
+        _tell_serving(address, wanted)
+
+    allowed = frozenset(allow_host or ())
+    server.serve(house, host, port, ready, lambda line: console.say(console.clean(line)), allowed)
+    console.say("stopped")
+
+
+def _example(files: Iterable[str]) -> str:
+    """`tensorflow==2.18.0+cuda12.5.sm86`: some wheel of the index, as pip wants it."""
+    from tfdock.wheel.identity import constraints
+
+    pins = constraints("", sorted(files)).splitlines()[1:]
+    return next(iter(pins), "")
+
+
+def _installing(address: Address, wanted: str) -> Iterator[tuple[str, str]]:
+    """How pip and uv install from it, and all that it requires from where they always do."""
+    url = f"{address.url}simple/"
+    # pip takes plain HTTP from this machine only, unless it is told.
+    trusted = "" if address.loopback else f"--trusted-host {address.name} "
+    yield "pip", f"pip install {trusted}--extra-index-url {url} {shlex.quote(wanted)}"
+    yield "uv", f"uv pip install --index {url} {shlex.quote(wanted)}"
+
+
+def _tell_serving(address: Address, wanted: str) -> None:
+    for _, line in _installing(address, wanted or "NAME==VERSION"):
+        console.say(f"  {line}")
+    if not wanted:
+        console.tell("note: there is no wheel in the index yet; it follows what is built and pulled")
+    if not address.loopback:
+        console.tell("note: whoever reaches this machine can read it, without a password and unencrypted")
+    console.say("Ctrl-C ends it")
+
+
+# --- prune ----------------------------------------------------------------------------------------------------------
+
+
+@group.command(epilog="Example: `tfdock wheelhouse prune --older-than 90d --keep-latest 1 --dry-run`.")
+@command("tfdock.wheelhouse-prune/1")
+def prune(
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", help="Wheels made before that go.", metavar="30d", show_default=False),
+    ] = None,
+    max_size: Annotated[
+        str | None,
+        typer.Option(
+            "--max-size", help="What all wheels may take; the oldest go.", metavar="20GiB", show_default=False
+        ),
+    ] = None,
+    keep_latest: Annotated[
+        int | None,
+        typer.Option(
+            "--keep-latest",
+            help="So many builds of each build id stay, whatever the other rules say; alone: the others go.",
+            metavar="N",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Also logs, records and refused wheels of builds without a wheel here.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing, say what would go.")] = False,
+    wheelhouse: Wheelhouse = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove wheels by rule, and what killed runs left; never a wheel from elsewhere, nor what a run is at."""
+    from tfdock.bazel.cache.cache_pruning import read_age, read_size
+    from tfdock.wheelhouse import wheelhouse_pruning
+    from tfdock.wheelhouse.catalogue import unreadable
+    from tfdock.wheelhouse.retention import Rules
+
+    settings = settings_for(wheelhouse=wheelhouse)
+    rules = Rules(
+        before=None if older_than is None else time.time() - read_age(older_than),
+        max_size=None if max_size is None else read_size(max_size),
+        keep=keep_latest,
+    )
+    with _opened(settings) as house:
+        pruned = wheelhouse_pruning.prune(house, settings.state_dir, rules, failed=failed, dry_run=dry_run)
+        console.show_problems(unreadable(house))
+    if as_json:
+        print_json("tfdock.wheelhouse-prune/1", True, {"dry_run": dry_run, **_pruned_json(house.root, pruned)})
+    else:
+        _tell_pruned(house.root, pruned, dry_run=dry_run)
+    if not pruned.reached:
+        _tell_not_reached(pruned, rules.max_size or 0)
+
+
+def _pruned_json(root: Path, pruned: Pruned) -> dict[str, Any]:
+    return {
+        "size": pruned.size,
+        "left": pruned.left,
+        "reached": pruned.reached,
+        "wheels": [
+            {"file": one.file, "size": one.size, "build_id": one.build_id, "fingerprint": one.fingerprint}
+            for one in pruned.wheels
+        ],
+        "leftovers": [
+            {"path": str(one.path.relative_to(root)), "what": one.what, "size": one.size} for one in pruned.leftovers
+        ],
+        "busy": list(pruned.busy),
+    }
+
+
+def _tell_pruned(root: Path, pruned: Pruned, *, dry_run: bool) -> None:
+    would = "would remove" if dry_run else "removed"
+    for wheel in pruned.wheels:
+        told = f"{console.size(wheel.size)}, made {_ago(wheel.finished)}"
+        console.result(f"{would} {_in_a_line(wheel.file)}  {told}")
+    for one in pruned.leftovers:
+        path = _in_a_line(str(one.path.relative_to(root)))
+        console.result(f"{would} {path}  {console.size(one.size)}, {one.what}")
+    for build_id in pruned.busy:
+        console.tell(f"{console.clean(build_id)} is left alone: a run has it")
+    console.result(f"{would} {console.size(pruned.size)}, {console.size(pruned.left)} of wheels are left")
+
+
+def _tell_not_reached(pruned: Pruned, limit: int) -> None:
+    problem = Problem(
+        code="wheelhouse-size-not-reached",
+        message=f"wheels of {console.size(pruned.left)} are left, more than {console.size(limit)}",
+        fix="they come from elsewhere, are kept by `--keep-latest`, or a run has them: move them yourself",
+        severity="warning",
+    )
+    console.show_problems([problem])

@@ -1,0 +1,320 @@
+"""Events, problems and results -> text for people. Standard error is the progress, standard output the result."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
+
+from tfdock.cli import ci_log
+from tfdock.errors import Problem
+
+_PLAIN_WIDTH = 80
+"""Columns of a terminal that does not say how many it has."""
+_ENDLESS = 1 << 30
+"""Columns of a pipe: whoever reads there, `grep` or the log of a CI job, breaks lines by themselves or not at all."""
+_LEAST_WIDTH = 20
+"""Columns below which text is no longer made to fit: a word a line helps nobody."""
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+# A word, or words between backticks: what is to be typed as it stands is not torn apart. Before it, what parts it.
+_WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
+_ONE = re.compile(r"\x1b\[[0-9;]*m|.", re.DOTALL)
+
+
+def colour_wanted(stream: TextIO) -> bool:
+    """NO_COLOR and FORCE_COLOR as everywhere, else whether the stream is a terminal that can."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class Style:
+    """A few colours for one stream; plain text where none are wanted."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._on = colour_wanted(stream)
+
+    def _wrapped(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._on else text
+
+    def bad(self, text: str) -> str:
+        """Errors."""
+        return self._wrapped("1;31", text)
+
+    def warn(self, text: str) -> str:
+        """Warnings."""
+        return self._wrapped("33", text)
+
+    def good(self, text: str) -> str:
+        """What went well."""
+        return self._wrapped("32", text)
+
+    def strong(self, text: str) -> str:
+        """Headings."""
+        return self._wrapped("1", text)
+
+    def faint(self, text: str) -> str:
+        """What one may skip."""
+        return self._wrapped("2", text)
+
+
+def clean(text: str) -> str:
+    """Text from elsewhere (profiles, logs, engines) without what could steer a terminal; line breaks stay."""
+    if text.isprintable():  # as nearly every line of a log is
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else "�" for one in text)
+
+
+def say(text: str = "", *, stream: TextIO | None = None) -> None:
+    """Print a line, to standard error unless told otherwise. What is no result is never a command to a CI service."""
+    stream = stream or sys.stderr
+    stream.write(f"{text if stream is sys.stdout else ci_log.here().harmless(text)}\n")
+    stream.flush()
+
+
+def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None:
+    """Print prose no wider than the terminal, to standard error unless told otherwise; in a pipe as it stands."""
+    stream = stream or sys.stderr
+    for line in wrapped(text, width(stream), indent):
+        say(line, stream=stream)
+
+
+def for_people(stream: TextIO) -> bool:
+    """Whether somebody looks at what is printed there, who has so many columns and no more; else it is a pipe."""
+    return stream.isatty() or _asked_columns() > 0
+
+
+def result(text: str) -> None:
+    """Print a line of the result: as it stands for programs, no wider than the screen for people."""
+    tell(text, stream=sys.stdout)
+
+
+def width(stream: TextIO) -> int:
+    """Columns a line may take: as COLUMNS says, else as wide as the stream's terminal, and in a pipe without end."""
+    if not for_people(stream):
+        return _ENDLESS
+    columns = _asked_columns()
+    if not columns:
+        try:
+            columns = os.get_terminal_size(stream.fileno()).columns
+        except (OSError, ValueError, AttributeError):  # no terminal, no descriptor, or closed
+            columns = 0
+    return max(columns or _PLAIN_WIDTH, _LEAST_WIDTH)
+
+
+def _asked_columns() -> int:
+    """What COLUMNS says, and 0 where that is no width."""
+    asked = os.environ.get("COLUMNS", "")
+    return int(asked) if re.fullmatch("[0-9]{1,6}", asked) else 0
+
+
+def columns_of(text: str) -> int:
+    """How many columns a terminal needs for a line: colours none, East Asian characters two."""
+    text = _ESCAPE.sub("", text)
+    if text.isascii():
+        return len(text)
+    return sum(_character_columns(one) for one in text)
+
+
+def _character_columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+class Row(str):
+    """A line that stands as it is, however wide: of a command, to be pasted."""
+
+    __slots__ = ()
+
+
+def wrapped(text: str, columns: int, indent: str = "  ") -> list[str]:
+    """Lines no wider than `columns`, continued after `indent`; line breaks and what a line begins with stay.
+
+    Words, and `code spans` as a whole, are broken only where one alone is wider than a line. A `Row` is never.
+    """
+    if isinstance(text, Row):
+        return [text]
+    return [line for part in text.split("\n") for line in _wrapped_line(part, columns, indent)]
+
+
+def _wrapped_line(text: str, columns: int, indent: str) -> Iterator[str]:
+    if columns_of(text) <= columns:
+        yield text
+        return
+    begin = text[: len(text) - len(text.lstrip(" "))]
+    # However deep the indentation, something must fit behind it.
+    rest = f"{begin}{indent}"[: columns // 2]
+    line, empty = begin[: columns // 2], True
+    for gap, word in _words(text, columns - len(rest)):
+        if not empty and columns_of(line) + len(gap) + columns_of(word) > columns:
+            yield line
+            line, empty = rest, True
+        line, empty = f"{line}{'' if empty else gap}{word}", False
+    if not empty:
+        yield line
+
+
+def _words(text: str, room: int) -> Iterator[tuple[str, str]]:
+    """Each word after what parts it from the one before; those wider than `room` in pieces."""
+    for gap, word in _WORD.findall(text):
+        if columns_of(word) <= room:
+            yield gap, word
+            continue
+        # A code span at its spaces, of which those inside a line stay as many as they are; a word anywhere.
+        for inner, part in re.findall(r"(\s*)(\S+)", word):
+            pieces = list(_pieces(part, room))
+            yield inner or gap, pieces[0]
+            yield from (("", piece) for piece in pieces[1:])
+
+
+def _pieces(word: str, room: int) -> Iterator[str]:
+    piece, taken = "", 0
+    for one in _ONE.findall(word):
+        columns = columns_of(one)
+        if taken + columns > room:
+            yield piece
+            piece, taken = "", 0
+        piece, taken = piece + one, taken + columns
+    yield piece
+
+
+def show_problems(problems: Iterable[Problem]) -> None:
+    """Problems on standard error: where and what, then why, and the ways out last; and to a CI service, by place."""
+    problems = list(problems)
+    for line in problem_lines(problems, Style(sys.stderr), width(sys.stderr)):
+        say(line)
+    ci_log.here().annotate(problems)
+
+
+def problem_lines(problems: Sequence[Problem], style: Style, columns: int) -> Iterator[str]:
+    """Problems for people, no wider than `columns`. Ways out that lead out of all of several stand below the last."""
+    for index, problem in enumerate(problems):
+        label = style.bad("error") if problem.severity == "error" else style.warn(problem.severity)
+        where = f"{style.strong(clean(problem.where))}: " if problem.where else ""
+        message, *more = clean(problem.message).split("\n")
+        yield from wrapped(f"{where}{label}: {message} {style.faint(f'[{problem.code}]')}", columns)
+        for line in more:
+            yield from wrapped(line, columns)
+        if problem.why:
+            yield from wrapped(f"  {style.strong('why:')} {clean(problem.why)}", columns, " " * 5)
+        shared = problem.ways and any(other.ways == problem.ways for other in problems[index + 1 :])
+        for fix in () if shared else _ways_out(problem):
+            yield from wrapped(f"  {style.good('fix:')} {clean(fix)}", columns, " " * 5)
+
+
+def _ways_out(problem: Problem) -> list[str]:
+    """A fix for each way that was tried, else the problem's own."""
+    untested = {way.text for way in problem.ways if way.untested}
+    return [f"{fix}{' (nobody is known to have built this)' if fix in untested else ''}" for fix in problem.fixes]
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3:07`, `2:14:09`."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def size(count: int) -> str:
+    """Bytes for people: `615.0 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count = count / 1000  # type: ignore[assignment]
+    raise AssertionError
+
+
+def table(rows: Sequence[Sequence[str]], indent: str = "  ", columns: int | None = None) -> list[str]:
+    """Columns as wide as they must be; the last one is continued under itself, or below where there is no room.
+
+    `columns` is what a line may take in all: by default standard output's width, and in a pipe what it needs.
+    """
+    room = (columns or width(sys.stdout)) - len(indent)
+    return [(indent + line).rstrip() for lines in _cells(rows, room) for line in lines]
+
+
+def _cells(rows: Sequence[Sequence[str]], room: int) -> list[list[str]]:
+    """For each row its lines, no wider than `room`."""
+    if not rows or len(rows[0]) == 1:
+        return [wrapped(row[0], room) for row in rows]
+    before = [list(row[:-1]) for row in rows]
+    widths = [max(columns_of(row[column]) for row in before) for column in range(len(before[0]))]
+    left = sum(widths) + 2 * len(widths)
+    if room - left < min(_LEAST_WIDTH, max(columns_of(row[-1]) for row in rows)):
+        # What comes before leaves no room: the last cell goes below it.
+        return [head + _below(row[-1], room) for head, row in zip(_cells(before, room), rows, strict=True)]
+    return [
+        _beside("  ".join(map(_filled, head, widths)), row[-1], left, room)
+        for head, row in zip(before, rows, strict=True)
+    ]
+
+
+def _beside(head: str, cell: str, left: int, room: int) -> list[str]:
+    widest = max((columns_of(word) for _, word in _WORD.findall(cell)), default=0)
+    if widest > room - left and widest <= room - 4:
+        return [head.rstrip(), *_below(cell, room)]  # better below than broken
+    first, *rest = wrapped(cell, room - left, "")
+    return [f"{head}  {first}", *(" " * left + line for line in rest)]
+
+
+def _below(cell: str, room: int) -> list[str]:
+    return [f"    {line}" for line in wrapped(cell, room - 4, "")] if cell else []
+
+
+def _filled(cell: str, width: int) -> str:
+    return cell + " " * (width - columns_of(cell))
+
+
+_REDRAWN, _REPEATED = 0.1, 10.0
+"""Seconds after which a count is drawn anew, and after which it is told again where it cannot be."""
+
+
+class Reading:
+    """A line that counts bytes while a file is read: on a terminal, gone at the end; elsewhere one now and then.
+
+    `total` is how many there are in all, where that is known.
+    """
+
+    def __init__(self, stream: TextIO, what: str, verb: str = "unpacked") -> None:
+        self.total: int | None = None
+        self._stream, self._what, self._verb = stream, clean(what), verb
+        self._shown = redraws(stream)
+        self._count, self._drawn = 0, time.monotonic()
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._draw("")
+
+    def __call__(self, count: int) -> None:
+        """So many bytes more."""
+        self._count += count
+        now = time.monotonic()
+        if now - self._drawn > (_REDRAWN if self._shown else _REPEATED):
+            self._drawn = now
+            told = f"{size(self._count)}{f' of {size(self.total)}' if self.total else ''} {self._verb}: {self._what}"
+            if self._shown:
+                self._draw(f"reading, {told}")
+            else:
+                say(told, stream=self._stream)
+
+    def _draw(self, text: str) -> None:
+        if self._shown:
+            self._stream.write(f"\r\033[K{text[: width(self._stream) - 1]}")
+            self._stream.flush()
+
+
+def redraws(stream: TextIO) -> bool:
+    """Whether lines can be drawn anew."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")

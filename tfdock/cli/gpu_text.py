@@ -1,0 +1,116 @@
+"""GPUs on the command line: which are asked for, and how a wheel's answer for one reads. Shared by commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from tfdock.cli.console import clean
+from tfdock.errors import Problem, ProfileError
+
+if TYPE_CHECKING:
+    from tfdock.cli.console import Style
+    from tfdock.gpu.compatibility import LibraryService, Service
+    from tfdock.knowledge.tables import Estimate, Gpu, KnowledgeBase
+    from tfdock.types import Host
+
+ASIDE = " " * 5
+"""What a fix or a reason is continued after."""
+_TARGETS = {"cuda": "compute_capability", "rocm": "gfx"}
+"""What a GPU's target is called in JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A GPU that was asked about. `host` is this machine, for those that were only asked for as `local`."""
+
+    gpu: Gpu
+    host: Host | None = None
+
+
+def asked(base: KnowledgeBase, words: Sequence[str]) -> tuple[Asked, ...]:
+    """The GPUs of some words: names, capabilities and `local`, commas between them or not; each GPU once.
+
+    Raises ProfileError for what is not known, with the nearest names, and where `local` finds none.
+    """
+    from tfdock.resolve.advice import gpus_named
+
+    names = [name.strip() for word in words for name in word.split(",") if name.strip()]
+    if "local" not in names:
+        return tuple(Asked(gpu=gpu) for gpu in gpus_named(base, names))
+    from tfdock.host.hardware import local_host
+
+    others = [name for name in names if name != "local"]
+    here = _local(base)
+    named = gpus_named(base, others) if others else ()
+    found = gpus_named(base, [*others, *here])
+    return tuple(Asked(gpu=gpu, host=None if gpu in named else local_host()) for gpu in found)
+
+
+def _local(base: KnowledgeBase) -> tuple[str, ...]:
+    """This machine's GPUs, as its drivers tell."""
+    from tfdock.gpu.devices import local_words
+    from tfdock.host.hardware import local_gpus
+
+    found = local_words(base, local_gpus())
+    if not found:
+        message, fix = "`--gpu local` found no GPU on this machine", "name it: `--gpu rtx3080`"
+        raise ProfileError(Problem(code="gpu-local-none", message=message, fix=fix, field="gpu"))
+    return found
+
+
+# --- for programs ---------------------------------------------------------------------------------------------------
+
+
+def gpu_json(service: Service, libraries: Sequence[LibraryService] | None = None) -> dict[str, Any]:
+    """An answer as all documents have it; `libraries` are how the GPU runs each of the wheel's."""
+    gpu = service.gpu
+    document: dict[str, Any] = {
+        "name": gpu.gpu,
+        _TARGETS.get(gpu.accelerator, "target"): gpu.target,
+        "runs": service.runs,
+        "by": service.by,
+        "reason": service.reason,
+        "limits": list(service.told),
+    }
+    if libraries is not None:
+        document["libraries"] = [asdict(one) for one in libraries]
+    return document
+
+
+# --- for people -----------------------------------------------------------------------------------------------------
+
+
+def answer(
+    base: KnowledgeBase,
+    service: Service,
+    style: Style,
+    *,
+    wheel: str,
+    release: str = "",
+    jit: Estimate | None = None,
+) -> str:
+    """`RTX 5080 (12.0) with TensorFlow 2.19.1: the official wheel runs …`. `jit` is how long a first start takes."""
+    from tfdock.gpu.devices import title
+
+    time = f", for {jit.value:g} {jit.unit}" if jit else ""
+    words = {
+        "native": style.good(f"{wheel} runs natively, by {service.by}"),
+        "native-same-major": style.good(f"{wheel} runs as it is, by {service.by}"),
+        "ptx-jit": style.warn(f"{wheel} has no machine code for it and compiles at its first start{time}"),
+        "no": style.bad(f"{wheel} does not run on it"),
+    }[service.runs]
+    gpu = service.gpu
+    name = title(base, gpu)
+    target = "" if name == gpu.target else f" ({gpu.target})"
+    return f"{style.strong(name)}{target}{f' with TensorFlow {release}' if release else ''}: {words}."
+
+
+def reasons(service: Service, style: Style) -> Iterator[tuple[str, str]]:
+    """(line, indentation of what is wrapped): why, every limit, and the driver."""
+    yield f"  {style.strong('why:')} {clean(service.reason)}", ASIDE
+    for limit in service.limits:
+        yield f"  {style.warn('limit:')} {clean(limit)}", " " * 7
+    for driver in service.driver:
+        yield f"  {style.strong('needs:')} {clean(driver)}", " " * 7

@@ -1,0 +1,147 @@
+"""The program: the commands together, and what becomes of an error that nobody expected."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import io
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from tfdock import __version__
+from tfdock.cli import console
+from tfdock.cli.app import app
+from tfdock.cli.commands import (  # noqa: F401 - importing a module registers its commands
+    advise,
+    build,
+    cache,
+    cache_exchange,
+    check,
+    ci,
+    diagnose,
+    doctor,
+    fetch,
+    image,
+    image_runtime,
+    init,
+    inspect,
+    know,
+    lock,
+    matrix,
+    pull,
+    report,
+    verify,
+    wheelhouse,
+)
+from tfdock.errors import ExitCode, Problem
+
+# In the order in which one meets them.
+_ORDER = (
+    "advise", "init", "check", "plan", "render", "lock", "fetch", "matrix", "build", "pull", "inspect", "verify",
+    "diagnose",
+    "report", "shell", "doctor", "gpus", "releases", "explain", "schema",
+)  # fmt: skip
+app.registered_commands.sort(key=lambda command: _ORDER.index(getattr(command.callback, "__name__", "").rstrip("_")))
+
+
+def main() -> None:
+    """Run the command line; the only place where an unexpected error becomes an exit code."""
+    # Planning makes many small objects that live to the end: looking for garbage among them takes a tenth of it.
+    gc.set_threshold(100_000)
+    open_streams()
+    try:
+        app()
+    except KeyboardInterrupt:
+        console.say("interrupted")
+        sys.exit(ExitCode.INTERRUPTED)
+    except Exception as error:
+        if os.environ.get("TFDOCK_DEBUG"):
+            raise
+        problem, code = _unexpected(error)
+        console.show_problems([problem])
+        sys.exit(code)
+
+
+class _Output(io.FileIO):
+    """A standard stream whose reader may leave (`| head`): the rest goes nowhere, and the command ends as it would.
+
+    Nothing else would do: the command line's library turns a broken pipe into exit status 1, which says "a build
+    failed", and a build must not die of a log that nobody reads any more.
+    """
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _abandon(self.fileno())
+            return super().write(data)
+
+
+def open_streams() -> None:
+    """Give this process all three standard streams, whatever its caller closed, and output that may break off."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free descriptor, so the stream's own; what we start shall find it open as well.
+            stream = io.TextIOWrapper(io.FileIO(os.devnull, mode), encoding="utf-8")
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__"):  # else somebody put his own in its place, such as a test
+            setattr(sys, name, _forgiving(stream))
+
+
+def _forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """The same stream, through `_Output`."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+    )
+
+
+def _abandon(descriptor: int) -> None:
+    """Nothing more can be written there: from now on it leads nowhere, and Python does not complain at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
+    """What nobody expects where it happens, such as standard output on a full disk."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        _abandon(sys.stdout.fileno())
+        problem = Problem(
+            code="disk-full",
+            message=f"cannot write to {error.filename or 'standard output'}: {error.strerror}",
+            fix="make room, or write elsewhere; what was done before is done",
+        )
+        return problem, ExitCode.RESOURCES
+    if isinstance(error, OSError) and error.filename:
+        message, fix = f"{error.filename}: {error.strerror}", "check the path, its owner and its mode"
+        return Problem(code="file-error", message=message, fix=fix), ExitCode.USAGE
+    problem = Problem(
+        code="internal-error",
+        message=f"this is a mistake in tfdock: {type(error).__name__}: {error}",
+        fix="run it again with TFDOCK_DEBUG=1 and report what it prints",
+    )
+    return problem, ExitCode.INTERNAL
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.say(f"tfdock {__version__}", stream=sys.stdout)
+        raise typer.Exit
+
+
+@app.callback()
+def _global(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Build TensorFlow wheels that fit your GPU, in containers, from a short YAML profile."""

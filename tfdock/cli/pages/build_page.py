@@ -1,0 +1,83 @@
+"""A build's record and profile -> a page: one HTML file that loads nothing and runs nothing.
+
+Names of actions come out of a source that anybody may have written. They reach the page as escaped text only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tfdock.bazel.trace_profile import Profile
+from tfdock.cli import console, summary_text
+from tfdock.cli.pages.timeline import Bar, colours, shares, timeline
+from tfdock.cli.pages.verification_page import environment, style
+
+_SOURCES = {"disk": "from the disk cache", "remote": "from the remote cache", "cache": "from a cache"}
+
+
+def build_page(record: Mapping[str, Any], profile: Profile) -> str:
+    """The page for a record of `tfdock.record/1`, the same text every time; what is not known is left out."""
+    return environment().get_template("build.html.j2").render(_values(record, profile)).rstrip() + "\n"
+
+
+def _values(record: Mapping[str, Any], profile: Profile) -> dict[str, object]:
+    bazel: Mapping[str, Any] = record.get("bazel") or {}
+    account: Mapping[str, Any] = bazel.get("why") or {}
+    path: Mapping[str, Any] = bazel.get("critical_path") or {}
+    seconds: Mapping[str, float] = record.get("seconds") or {}
+    return {
+        **style("build.css"),
+        "title": record.get("build_id") or "A build",
+        "took": console.duration(sum(seconds.values())),
+        "finished": summary_text.when(record.get("finished") or ""),
+        "counts": list(_counts(bazel)),
+        "why": account.get("sentences") or [],
+        "since": summary_text.compared_with(account) if account.get("since") else "",
+        "not_compared": ", ".join(account.get("not_compared") or ()),
+        "misses": [
+            (kind, count, reason)
+            for kind, rows in (account.get("misses") or {}).items()
+            for reason, count in rows.items()
+        ],
+        "phases": _rows(summary_text.phases(record)),
+        "timeline": timeline(profile),
+        "critical": _rows((one["name"], one["seconds"]) for one in path.get("actions") or ()),
+        "critical_seconds": console.duration(path["seconds"]) if path else "",
+        "slowest": [
+            {name: one.get(name) or "" for name in ("name", "mnemonic", "how")}
+            | {"took": console.duration(one["seconds"])}
+            for one in bazel.get("slowest") or ()
+        ],
+        "facts": [
+            row
+            for title, rows in summary_text.tables(record)
+            if title in ("build", "actions", "resources")
+            for row in rows
+        ],
+    }
+
+
+def _counts(bazel: Mapping[str, Any]) -> Iterator[tuple[Bar, str]]:
+    """The bar of hits and executed actions, each part with what its legend says."""
+    executed = dict(summary_text.most_first(bazel.get("executed_by_mnemonic")))
+    if not executed and bazel.get("executed"):
+        executed = {"": bazel["executed"]}
+    kinds = colours(executed)
+    parts = [
+        ("cached", _SOURCES.get(source, source), count) for source, count in (bazel.get("sources") or {}).items()
+    ]
+    parts += [(kinds[name], f"executed: {name}" if name else "executed", count) for name, count in executed.items()]
+    told = [(kind, f"{count:,} {text}", count) for kind, text, count in parts if count > 0]
+    for bar in shares(told) if told else ():
+        yield bar, bar.title
+
+
+def _rows(rows: Iterable[tuple[str, float]]) -> list[dict[str, object]]:
+    """Names with seconds, and with the share of the longest in percent."""
+    held = list(rows)
+    longest = max((seconds for _, seconds in held), default=0) or 1
+    return [
+        {"name": name, "took": console.duration(seconds), "share": round(max(100 * seconds / longest, 0.5), 2)}
+        for name, seconds in held
+    ]

@@ -1,0 +1,167 @@
+"""What a wheelhouse covers -> a page: GPUs by Python for each TensorFlow, in HTML that loads and runs nothing.
+
+Whatever a wheel says of itself reaches the page as escaped text only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfdock.cli import console
+from tfdock.cli.pages.coverage_picture import WAYS, Served, Way
+from tfdock.cli.pages.verification_page import environment, limits_of, style
+from tfdock.gpu.coverage import WORDS
+from tfdock.types import Version
+from tfdock.wheel.identity import runs_on_python
+from tfdock.wheelhouse.simple_index import quoted
+
+GENERATOR = '<meta name="generator" content="tfdock wheelhouse index">'
+"""Stands in every page: what has it may be replaced by the next one."""
+
+_CPYTHON = re.compile("cp([0-9])([0-9]+)")
+_BEST_FIRST = list(WORDS)
+_NO_WHEEL = Way("none", "", "there is no wheel for that Python")
+_CPU = Way("cpu", "✓", "there is a wheel for the CPU alone")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """How the best wheel for a GPU and a Python runs: `limits` counts what is narrower, `title` says it in words."""
+
+    way: Way
+    python: str
+    target: str = ""
+    limits: int = 0
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wheel:
+    """A wheel of the document, and the Pythons whose columns it stands in."""
+
+    row: Mapping[str, Any]
+    pythons: tuple[str, ...]
+    served: Mapping[tuple[str, str], Served]
+
+
+def coverage_page(wheels: Sequence[Mapping[str, Any]]) -> str:
+    """The page for wheels as `wheelhouse/coverage_index` tells of them, the same text every time."""
+    return environment().get_template("wheelhouse.html.j2").render(_values(wheels)).rstrip() + "\n"
+
+
+def _values(wheels: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    pythons = _pythons(wheels)
+    found = [_wheel(row, pythons) for row in wheels]
+    sections = sorted({(str(one.row["tensorflow"]), str(one.row["machine"])) for one in found}, key=_newest_first)
+    counted = Counter(row["accelerator"] is not None for row in wheels)
+    return {
+        **style("wheelhouse.css"),
+        "generator": GENERATOR,
+        "counts": f"{counted.total()} wheels of TensorFlow, {counted[True]} of them with GPU code.",
+        "sections": [_section(version, machine, found) for version, machine in sections],
+        "ways": [*(way for kind, way in WAYS.items() if kind != "unknown"), _CPU, _NO_WHEEL],
+        "wheels": [_described(one) for one in found],
+    }
+
+
+def _newest_first(one: tuple[str, str]) -> tuple[object, ...]:
+    version, machine = one
+    return (tuple(-part for part in Version(version).parts), version, machine)
+
+
+# --- the matrix -----------------------------------------------------------------------------------------------------
+
+
+def _pythons(wheels: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The Pythons that some wheel is made for: `3.11` of `cp311`."""
+    tags = {tag for row in wheels for tag in str(row["python_tag"]).split(".")}
+    found = filter(None, (_CPYTHON.fullmatch(tag) for tag in tags))
+    return sorted((f"{match[1]}.{match[2]}" for match in found), key=Version)
+
+
+def _wheel(row: Mapping[str, Any], pythons: Iterable[str]) -> _Wheel:
+    tags = str(row["python_tag"]), str(row["abi_tag"])
+    fits = tuple(python for python in pythons if runs_on_python(*tags, python))
+    rows = [Served.of(one) for one in row["coverage"]]
+    # One for any Python, where no other wheel names one, has a column of its own.
+    return _Wheel(row, fits or (tags[0],), {(one.accelerator, one.target): one for one in rows})
+
+
+def _section(version: str, machine: str, every: Sequence[_Wheel]) -> dict[str, object]:
+    wheels = [one for one in every if (one.row["tensorflow"], one.row["machine"]) == (version, machine)]
+    pythons = list(dict.fromkeys(python for one in wheels for python in one.pythons))
+    pythons.sort(key=lambda python: (Version(python).parts, python))
+    rows = {key: one for wheel in wheels for key, one in wheel.served.items()}
+    groups = [
+        {"name": name, "rows": [_row(one, pythons, wheels) for one in members]}
+        for name, members in itertools.groupby(rows.values(), key=lambda one: one.architecture)
+    ]
+    cpu = [_cpu(python, [one for one in wheels if python in one.pythons]) for python in pythons]
+    return {
+        "title": f"TensorFlow {version}",
+        "machine": machine,
+        "pythons": pythons,
+        "groups": groups,
+        "cpu": cpu,
+        "key": f"tf{version}-{machine}",
+    }
+
+
+def _row(served: Served, pythons: Iterable[str], wheels: Sequence[_Wheel]) -> dict[str, object]:
+    cells = [_cell(served, python, [one for one in wheels if python in one.pythons]) for python in pythons]
+    return {"target": served.target, "name": served.name, "embedded": served.embedded, "cells": cells}
+
+
+def _cell(served: Served, python: str, wheels: Sequence[_Wheel]) -> Cell:
+    """The best wheel: that which runs best, with the fewest limits, the first by name."""
+    key = served.accelerator, served.target
+    ranked = sorted(
+        (_BEST_FIRST.index(one.runs), len(one.limits), str(wheel.row["file"]), one)
+        for wheel in wheels
+        if (one := wheel.served.get(key)) and one.runs
+    )
+    where = f"{served.target}, Python {python}"
+    if not ranked:
+        none = WAYS["no"] if wheels else _NO_WHEEL
+        told = "no wheel has code for it" if wheels else "no wheel"
+        return Cell(way=none, python=python, target=served.target, title=f"{where}: {told}")
+    _, limits, file, best = ranked[0]
+    told = f"{where}: {WORDS[best.runs or 'no']} by {file}: {best.reason}"
+    title = "; limit: ".join((told, *best.limits))
+    return Cell(way=WAYS[best.runs or "no"], python=python, target=served.target, limits=limits, title=title)
+
+
+def _cpu(python: str, wheels: Sequence[_Wheel]) -> Cell:
+    files = ", ".join(str(one.row["file"]) for one in wheels if one.row["accelerator"] is None)
+    title = f"CPU, Python {python}: {files or 'no wheel without GPU code'}"
+    return Cell(way=_CPU if files else _NO_WHEEL, python=python, target="CPU", title=title)
+
+
+# --- in words -------------------------------------------------------------------------------------------------------
+
+
+def _described(wheel: _Wheel) -> dict[str, object]:
+    row = wheel.row
+    return {
+        "file": row["file"],
+        "link": quoted(str(row["file"])),
+        "size": console.size(int(row["size"])),
+        "runs": list(_runs(wheel.served.values())),
+        "limits": limits_of(list(wheel.served.values())),
+        "nothing": "No GPU that is known runs it." if row["accelerator"] else "For the CPU: it has no GPU code.",
+    }
+
+
+def _runs(rows: Iterable[Served]) -> Iterator[tuple[Way, str]]:
+    """How a wheel runs, best first, with the targets that run it so."""
+    targets: dict[str, list[str]] = {kind: [] for kind in WORDS}
+    for one in rows:
+        targets[one.runs or "no"].append(one.target)
+    for kind, held in targets.items():
+        if held:
+            yield WAYS[kind], ", ".join(held)

@@ -1,0 +1,410 @@
+"""A wheel's coverage of GPUs -> where the marks of its picture stand. What they look like is the template's.
+
+The axis is the targets in order, grouped by generation; it lies on wide screens and stands on narrow ones. Beside it
+run lanes, one a kind of code, and what comes of them: how each target runs the wheel. Lengths are in units of the
+drawing, one pixel each where there is room.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from tfdock.cli import console
+from tfdock.gpu.coverage import WORDS
+from tfdock.gpu.verdict import Runs, Verdict, runs, runs_gfx
+from tfdock.types import Capability
+
+Shape = Literal["square", "diamond"]
+
+NOT_JUDGED = "not judged"
+
+_LEFT = 84.0
+"""Room for the lanes' names."""
+_COLUMN = 34.0
+_GAP = 8.0
+"""Between generations."""
+_ARROW = 16.0
+"""Room for the tips of threads that go on."""
+_WIDEST = 34
+"""Columns. Of more the letters would become too small: then the picture stands on every screen."""
+_TOP = 20.0
+_HEAD = 26.0
+_LINE = 30.0
+_LETTER = 6.7
+"""The width of a letter in the widest font that a browser is likely to take."""
+_GROUP = 44
+"""Letters of a generation's name for which there is room in it."""
+_NAME = 20
+"""Letters of a GPU's name for which there is room beside the standing picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How code runs. The letter tells it apart where colours do not."""
+
+    kind: str
+    letter: str
+    legend: str
+
+
+WAYS = {
+    "native": Way("native", "N", "natively: machine code for exactly this GPU"),
+    "native-same-major": Way("native-same-major", "M", "natively: machine code of the same major version"),
+    "ptx-jit": Way("ptx-jit", "J", "by JIT: the driver compiles PTX at the first start"),
+    "no": Way("no", "–", "not"),
+    "unknown": Way("unknown", "?", NOT_JUDGED),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A row of the coverage."""
+
+    target: str
+    name: str = ""
+    architecture: str = ""
+    accelerator: str = ""
+    embedded: bool = False
+    runs: Runs | None = None
+    reason: str = ""
+    limits: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Served:
+        """Read it as it stands in a document; whatever is no way to run is not known."""
+        known = next((one for one in get_args(Runs) if one == row.get("runs")), None)
+        texts = ("target", "name", "architecture", "accelerator", "reason")
+        return cls(
+            **{key: str(row.get(key) or "") for key in texts},
+            embedded=bool(row.get("embedded")),
+            runs=known,
+            limits=tuple(map(str, row.get("limits") or ())),
+        )
+
+    @property
+    def way(self) -> Way:
+        """How its GPUs run the wheel."""
+        return WAYS[self.runs or "unknown"]
+
+    @property
+    def words(self) -> str:
+        """The same, in a table."""
+        return WORDS[self.runs] if self.runs else NOT_JUDGED
+
+    @property
+    def title(self) -> str:
+        """All that is known of it."""
+        known = ", ".join(one for one in (self.name, self.architecture) if one and one != self.target)
+        told = [f"{self.target} ({known}): {self.words}" if known else f"{self.target}: {self.words}", self.reason]
+        return "; ".join(one for one in (*told, *(f"limit: {one}" for one in self.limits)) if one)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Code for a target (`own`; `lettered` where it is only for that GPU or its family), or code that reaches it."""
+
+    kind: Literal["own", "lettered", "reached"]
+    title: str
+    letters: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """From a mark to the last target that its code serves, and where it is `open`, on to those to come."""
+
+    x: float
+    to_x: float
+    y: float
+    to_y: float
+    open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One kind of code along the axis."""
+
+    name: str
+    shape: Shape
+    legend: str
+    threads: tuple[Thread, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A target: its centre on the axis that lies (`x`) and on the one that stands (`y`); a mark or None per lane."""
+
+    x: float
+    y: float
+    label: str
+    name: str
+    served: Served
+    marks: tuple[Mark | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Neighbours of one generation; `lines` is its name where it stands above them."""
+
+    name: str
+    lines: tuple[str, ...]
+    x: float
+    width: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """All that is drawn of one family of targets. `letters` are those that need to be explained."""
+
+    key: str
+    axis: str
+    summary: str
+    width: float
+    height: float
+    groups: tuple[Group, ...]
+    columns: tuple[Column, ...]
+    lanes: tuple[Lane, ...]
+    letters: tuple[tuple[str, str], ...]
+
+    @property
+    def lies(self) -> bool:
+        """Whether it can."""
+        return len(self.columns) <= _WIDEST
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """Those that occur, best first."""
+        return tuple(way for way in WAYS.values() if any(one.served.way is way for one in self.columns))
+
+    @property
+    def reaches(self) -> bool:
+        """Whether code serves a target that it is not made for."""
+        return any(lane.threads for lane in self.lanes)
+
+    @property
+    def limited(self) -> bool:
+        """Whether a target has limits."""
+        return any(one.served.limits for one in self.columns)
+
+
+def pictures(rows: Iterable[Served], code: Mapping[str, Sequence[str]]) -> Iterator[Picture]:
+    """One for compute capabilities, and one for each family of other targets.
+
+    `code` are the targets of the wheel's own code: `sass` (`sm_86`), `ptx` (`compute_90`), `amdgpu` (`gfx90a`).
+    """
+    families: dict[str, dict[str, Served]] = {}
+    for row in rows:
+        family = "" if _is_capability(row.target) else row.accelerator or "other"
+        families.setdefault(family, {}).setdefault(row.target, row)
+    for number, (family, served) in enumerate(families.items()):
+        columns, lanes = _others(served, code) if family else _capabilities(served, code)
+        yield _laid_out(f"picture-{number}", "target" if family else "capability", columns, lanes)
+
+
+# --- what there is ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Code:
+    """A lane before it has a place. `spans` go from a mark's column to the last it serves; `open_from` has no end."""
+
+    name: str
+    shape: Shape
+    legend: str
+    marks: tuple[Mark | None, ...]
+    spans: tuple[tuple[int, int], ...] = ()
+    open_from: int | None = None
+
+
+def _capabilities(
+    served: Mapping[str, Served], code: Mapping[str, Sequence[str]]
+) -> tuple[list[Served], tuple[_Code, ...]]:
+    """The targets in order of their numbers, those included that the wheel has code for and nobody asked about."""
+    sass, ptx = _images(code.get("sass") or (), "sm_"), _images(code.get("ptx") or (), "compute_")
+    asked = [Capability.of_gpu(target) for target in served]
+    gpus = sorted({*asked, *(Capability(one.major, one.minor) for one in (*sass, *ptx))})
+    embedded = {target for target, row in served.items() if row.embedded}
+    machine_code, texts = [str(one) for one in sass], [str(one) for one in ptx]
+    return [served.get(one.dotted) or Served(target=one.dotted) for one in gpus], (
+        _code("SASS", gpus, sass, lambda gpu: runs(gpu, machine_code, embedded=embedded)),
+        _code("PTX", gpus, ptx, lambda gpu: runs(gpu, (), texts, embedded=embedded)),
+    )
+
+
+def _images(targets: Iterable[str], prefix: str) -> list[Capability]:
+    """Those that can be read, in order."""
+    return sorted({Capability.parse(one) for one in targets if one.startswith(prefix) and _is_image(one)})
+
+
+def _is_image(target: str) -> bool:
+    return _reads(Capability.parse, target)
+
+
+def _is_capability(target: str) -> bool:
+    return _reads(Capability.of_gpu, target)
+
+
+def _reads(read: Callable[[str], object], text: str) -> bool:
+    try:
+        read(text)
+    except ValueError:
+        return False
+    return True
+
+
+_LEGENDS: Mapping[str, tuple[Shape, str]] = {
+    "SASS": ("square", "SASS: machine code for this GPU"),
+    "PTX": ("diamond", "PTX: text that the driver can compile for this GPU"),
+    "code": ("square", "machine code for this GPU"),
+}
+
+
+def _code(
+    name: str, gpus: Sequence[Capability], images: Sequence[Capability], judge: Callable[[Capability], Verdict]
+) -> _Code:
+    shape, legend = _LEGENDS[name]
+    marks, last = [], {}
+    for index, gpu in enumerate(gpus):
+        own = [one for one in images if (one.major, one.minor) == (gpu.major, gpu.minor)]
+        verdict = judge(gpu)
+        marks.append(_own(gpu, own) if own else _reached(gpu, verdict))
+        if verdict.by and not own:
+            last[Capability.parse(verdict.by)] = index
+    columns = {(gpu.major, gpu.minor): index for index, gpu in enumerate(gpus)}
+    spans = tuple((columns[one.major, one.minor], index) for one, index in last.items())
+    onward = [columns[one.major, one.minor] for one in images if one.ptx and not one.suffix]
+    return _Code(
+        name=name,
+        shape=shape,
+        legend=legend,
+        marks=tuple(marks),
+        spans=spans,
+        open_from=onward[-1] if onward else None,
+    )
+
+
+def _own(gpu: Capability, images: Sequence[Capability]) -> Mark:
+    letters = "".join(one.suffix for one in images)
+    lettered = all(one.suffix for one in images)
+    return Mark(
+        kind="lettered" if lettered else "own",
+        title=f"{gpu.dotted}: the wheel has {' and '.join(map(str, images))}",
+        letters=letters if lettered or not letters else f"+{letters}",
+    )
+
+
+def _reached(gpu: Capability, verdict: Verdict) -> Mark | None:
+    return Mark(kind="reached", title=f"{gpu.dotted}: {verdict.by} serves it") if verdict.by else None
+
+
+def _others(
+    served: Mapping[str, Served], code: Mapping[str, Sequence[str]]
+) -> tuple[list[Served], tuple[_Code, ...]]:
+    """The targets in the order in which they were asked about. Code for one is for no other."""
+    objects = code.get("amdgpu") or ()
+    shape, legend = _LEGENDS["code"]
+    marks = tuple(_object(target, runs_gfx(target, objects)) for target in served)
+    return list(served.values()), (_Code(name="code", shape=shape, legend=legend, marks=marks),)
+
+
+def _object(target: str, verdict: Verdict) -> Mark | None:
+    if not verdict.by:
+        return None
+    letters = "±" if ":" in verdict.by else ""
+    return Mark(kind="own", title=f"{target}: the wheel has {verdict.by}", letters=letters)
+
+
+# --- where it stands ----------------------------------------------------------------------------------------------
+
+
+def _laid_out(key: str, axis: str, targets: Sequence[Served], codes: Sequence[_Code]) -> Picture:
+    columns: list[Column] = []
+    groups: list[Group] = []
+    x, y = _LEFT, _TOP
+    for name, together in itertools.groupby(targets, key=lambda one: one.architecture):
+        members = list(together)
+        width = _COLUMN * len(members)
+        groups.append(Group(name=_cut(name, _GROUP), lines=_lines(name, width + _GAP), x=x, width=width, y=y))
+        for index, one in enumerate(members):
+            columns.append(
+                Column(
+                    x=x + _COLUMN * (index + 0.5),
+                    y=y + _HEAD + _LINE * (index + 0.5),
+                    label=_cut(one.target.removeprefix("gfx"), 5),
+                    name=_cut(one.name, _NAME) if one.name != one.target else "",
+                    served=one,
+                    marks=tuple(code.marks[len(columns)] for code in codes),
+                )
+            )
+        x, y = x + width + _GAP, y + _HEAD + _LINE * len(members) + _GAP
+    width, height = x + _ARROW, y + _ARROW
+    return Picture(
+        key=key,
+        axis=axis,
+        summary=_summary(axis, targets),
+        width=width,
+        height=height,
+        groups=tuple(groups),
+        columns=tuple(columns),
+        lanes=tuple(_lane(code, columns, width - _ARROW, height - _ARROW) for code in codes),
+        letters=tuple(_letters(columns)),
+    )
+
+
+def _lane(code: _Code, columns: Sequence[Column], width: float, height: float) -> Lane:
+    def thread(first: int, last: int, onward: bool) -> Thread:
+        to_x, to_y = (width, height) if onward else (columns[last].x, columns[last].y)
+        return Thread(x=columns[first].x, to_x=to_x, y=columns[first].y, to_y=to_y, open=onward)
+
+    threads = [thread(first, last, False) for first, last in code.spans if first != code.open_from]
+    if code.open_from is not None:
+        threads.append(thread(code.open_from, code.open_from, True))
+    return Lane(name=code.name, shape=code.shape, legend=code.legend, threads=tuple(threads))
+
+
+def _summary(axis: str, targets: Collection[Served]) -> str:
+    """How many run how, in a sentence."""
+    counted = Counter(one.way.kind for one in targets)
+    akin, natively = counted["native-same-major"], counted["native"] + counted["native-same-major"]
+    kind = {"capability": "compute capabilities", "target": "targets"}[axis]
+    told = [
+        f"natively on {natively}{f' ({akin} by code of the same major version)' if akin else ''}",
+        f"by JIT from PTX on {counted['ptx-jit']}" if counted["ptx-jit"] else "",
+        f"not on {counted['no']}" if counted["no"] else "",
+        f"and {counted['unknown']} were not judged" if counted["unknown"] else "",
+    ]
+    return f"Of {len(targets)} known {kind} the wheel runs {', '.join(filter(None, told))}."
+
+
+def _letters(columns: Iterable[Column]) -> Iterator[tuple[str, str]]:
+    """What is said of a letter that occurs."""
+    used = "".join(mark.letters for column in columns for mark in column.marks if mark)
+    if "a" in used:
+        yield "a", "for exactly this GPU, with all that only it can do"
+    if "f" in used:
+        yield "f", "for the family of this GPU"
+    if "+" in used:
+        yield "+", "beside the general code"
+    if "±" in used:
+        yield "±", "for one setting of the GPU, such as xnack"
+    if any(column.served.embedded for column in columns):
+        yield "e", "embedded (Jetson, Drive): only its own machine code runs there, and that nowhere else"
+
+
+def _cut(text: str, letters: int) -> str:
+    return text if console.columns_of(text) <= letters else f"{text[: letters - 1]}…"
+
+
+def _lines(name: str, width: float) -> tuple[str, ...]:
+    """A name in at most two lines that fit."""
+    name, letters = name[:_GROUP], int(width / _LETTER)
+    if len(name) <= letters or " " not in name:
+        return (_cut(name, letters),)
+    words = name.split(" ")
+    halves = [(" ".join(words[:at]), " ".join(words[at:])) for at in range(1, len(words))]
+    first, second = min(halves, key=lambda two: max(map(len, two)))
+    return _cut(first, letters), _cut(second, letters)

@@ -1,0 +1,286 @@
+"""What became of a matrix, told three times over from one document: as JSON, as JUnit's XML, and as a page.
+
+Names, reasons and messages come out of files that anybody may have written. They reach a page and XML as text only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfdock.cli import console
+from tfdock.errors import Problem
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+    from tfdock.matrix.planned_matrix import Cell
+
+SCHEMA = "tfdock.matrix-report/1"
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a status is called, and whether it is one of those that `passed`, `failed`, or were `skipped`."""
+
+    word: str
+    kind: str
+
+    @property
+    def mark(self) -> str:
+        """For whoever sees no colours."""
+        return {"passed": "✓", "failed": "✗", "skipped": "–"}[self.kind]
+
+
+OUTCOMES = {
+    "failed": Outcome("failed", "failed"),
+    "refused": Outcome("refused", "failed"),
+    "interrupted": Outcome("interrupted", "failed"),
+    "built": Outcome("built", "passed"),
+    "pulled": Outcome("pulled", "passed"),
+    "up-to-date": Outcome("up to date", "passed"),
+    "missing": Outcome("missing", "skipped"),
+    "registry": Outcome("in a registry", "skipped"),
+    "impossible": Outcome("impossible", "skipped"),
+    "excluded": Outcome("excluded", "skipped"),
+}
+"""Every status that a cell can end with, those to be told first at the top."""
+
+
+# --- the document ---------------------------------------------------------------------------------------------------
+
+
+def row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, place: str) -> dict[str, Any]:
+    """What became of a cell: of one that was built or pulled by its `result`, else as the matrix knows it.
+
+    `place` is where it stands that it cannot be built, or is not wanted.
+    """
+    problems = tuple(result["problems"]) if result else cell.problems
+    status = result["status"] if result else "up-to-date" if cell.status == "here" else cell.status
+    code = next((one.code for one in problems), cell.code)
+    reason = next((one.message for one in problems), cell.reason)
+    found: Mapping[str, Any] = result or {}
+    return {
+        "build_id": cell.build_id,
+        "name": cell.build_id or fields_text(cell.fields),
+        "fields": cell.fields,
+        "runner": list(cell.runner),
+        "status": status,
+        "code": code,
+        "reason": reason or None,
+        "place": None if cell.wanted else place,
+        "problems": list(problems),
+        "origin": found.get("origin"),
+        "wheels": [{**one, "path": Path(one["path"]).name} for one in found.get("wheels") or ()],
+        "log": _inside(found.get("log"), wheelhouse),
+        "record": _inside(found.get("record"), wheelhouse),
+        "seconds": dict(found.get("seconds") or {}) if status == "built" else {},
+        "cache": found.get("cache") if status == "built" else None,
+        "attempts": found.get("attempts") or 0,
+        "exit_code": found.get("exit_code") or 0,
+    }
+
+
+def document(
+    file: str, rows: Sequence[Mapping[str, Any]], *, exit_code: int, seconds: float, finished: str, by: str
+) -> Document:
+    """All of a matrix. `seconds` is what it took, `finished` when it ended, in UTC, such as `2026-01-31T09:30:00`.
+
+    `by` is the command.
+    """
+    counted = Counter(str(one["status"]) for one in rows)
+    return {
+        "schema": SCHEMA,
+        "ok": exit_code == 0,
+        "matrix": file,
+        "by": by,
+        "finished": finished,
+        "seconds": round(seconds, 3),
+        "exit_code": exit_code,
+        "counts": {status: counted[status] for status in OUTCOMES if counted[status]},
+        "cells": list(rows),
+    }
+
+
+def fields_text(fields: Mapping[str, Any]) -> str:
+    """What a cell sets, in a line: `tensorflow=2.17.0 gpus=rtx5090`."""
+    return " ".join(f"{name}={_value(value)}" for name, value in fields.items()) or "the base"
+
+
+def _value(value: object) -> str:
+    match value:
+        case list():
+            return ",".join(map(_value, value))
+        case str():
+            return value
+        case _:
+            return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _inside(path: str | None, wheelhouse: Path) -> str | None:
+    """A file of the wheelhouse, from there: the report may be read on another machine."""
+    if path is None:
+        return None
+    return Path(path).relative_to(wheelhouse).as_posix() if Path(path).is_relative_to(wheelhouse) else path
+
+
+# --- for people -----------------------------------------------------------------------------------------------------
+
+
+def counts(told: Document) -> str:
+    """Such as `1 failed, 3 built, 2 impossible`."""
+    return ", ".join(f"{count} {OUTCOMES[status].word}" for status, count in told["counts"].items()) or "no cells"
+
+
+def what(one: Mapping[str, Any]) -> str:
+    """What there is to say of a cell, in a line."""
+    match OUTCOMES[one["status"]].kind, one["status"]:
+        case _, "built":
+            cache = one["cache"]
+            actions = f", {cache['hits']} actions from the cache, {cache['executed']} executed" if cache else ""
+            return f"in {console.duration(sum(one['seconds'].values()))}{actions}"
+        case "passed", _:
+            return f"from {one['origin']}" if one["origin"] else ""
+        case _:
+            reason = str(one["reason"] or "").partition("\n")[0]
+            place = f" {one['place']}" if one["place"] else ""
+            return f"{reason} [{one['code']}]{place}" if one["code"] else reason
+
+
+def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Cells as they are told to people: what failed first, else as the matrix has them."""
+    order = list(OUTCOMES)
+    return sorted(rows, key=lambda one: order.index(one["status"]))
+
+
+def table(told: Document) -> Iterator[tuple[str, str, str]]:
+    """A row for each cell: outcome, name, what there is to say."""
+    for one in in_order(told["cells"]):
+        yield OUTCOMES[one["status"]].word, str(one["name"]), what(one)
+
+
+# --- the three files ------------------------------------------------------------------------------------------------
+
+
+def as_json(told: Document) -> str:
+    """The document as a file."""
+    text = json.dumps(told, indent=2, ensure_ascii=False, default=asdict)
+    return text.encode("utf-8", "backslashreplace").decode() + "\n"
+
+
+def junit(told: Document) -> str:
+    """The document as JUnit's XML: a test case for each cell."""
+    from xml.etree import ElementTree
+
+    kinds = Counter(OUTCOMES[one["status"]].kind for one in told["cells"])
+    suite = ElementTree.Element(
+        "testsuite",
+        {
+            "name": _xml(f"{told['by']} {told['matrix']}"),
+            "timestamp": told["finished"],
+            # Which machine it was is nobody's business.
+            "hostname": "localhost",
+            "tests": str(len(told["cells"])),
+            "failures": str(kinds["failed"]),
+            "errors": "0",
+            "skipped": str(kinds["skipped"]),
+            "time": f"{told['seconds']:.3f}",
+        },
+    )
+    ElementTree.SubElement(suite, "properties")
+    for one in told["cells"]:
+        _test_case(suite, one)
+    ElementTree.SubElement(suite, "system-out").text = _xml(counts(told))
+    ElementTree.SubElement(suite, "system-err")
+    ElementTree.indent(suite)
+    text = ElementTree.tostring(suite, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
+
+
+def _test_case(suite: Element, one: Mapping[str, Any]) -> None:
+    from xml.etree.ElementTree import SubElement
+
+    outcome = OUTCOMES[one["status"]]
+    took = f"{sum(one['seconds'].values()):.3f}"
+    # Whoever groups test cases does so by the class: the release.
+    release = str(one["build_id"] or one["status"]).partition("-")[0]
+    case = SubElement(suite, "testcase", {"name": _xml(one["name"]), "classname": _xml(release), "time": took})
+    message = _xml(f"{outcome.word}: {what(one)}")
+    if outcome.kind == "skipped":
+        SubElement(case, "skipped", {"message": message})
+    elif outcome.kind == "failed":
+        found = SubElement(case, "failure", {"message": message, "type": str(one["code"] or one["status"])})
+        found.text = _xml("\n".join(_lines(one)))
+
+
+def _lines(one: Mapping[str, Any]) -> Iterator[str]:
+    """All that is known of a failure."""
+    for problem in one["problems"]:
+        yield str(problem)
+        yield from [f"  why: {problem.why}"] if problem.why else []
+    yield from [f"log: {one['log']}"] if one["log"] else []
+
+
+def _xml(text: object) -> str:
+    """Text without what XML has no way to say, escaped or not: controls, halves of characters."""
+    return console.clean(str(text).expandtabs())
+
+
+def page(told: Document) -> str:
+    """The document as a page, the same text every time: one file that loads nothing and runs nothing."""
+    from tfdock.cli.pages.verification_page import environment
+
+    return environment().get_template("matrix.html.j2").render(_values(told)).rstrip() + "\n"
+
+
+def _values(told: Document) -> dict[str, object]:
+    from tfdock.cli.pages.verification_page import style
+
+    status = "passed" if told["ok"] else "failed"
+    rows = [_shown(number, one) for number, one in enumerate(in_order(told["cells"]), start=1)]
+    return {
+        **style("matrix.css"),
+        "title": Path(told["matrix"]).name,
+        "status": status,
+        "mark": "✓" if told["ok"] else "✗",
+        "lead": f"{len(rows)} cells: {counts(told)}.",
+        "took": console.duration(told["seconds"]),
+        "finished": str(told["finished"]).replace("T", " "),
+        "exit_code": told["exit_code"],
+        "by": told["by"],
+        "rows": rows,
+        "failures": [one for one in rows if one["kind"] == "failed"],
+    }
+
+
+def _shown(number: int, one: Mapping[str, Any]) -> dict[str, object]:
+    outcome = OUTCOMES[one["status"]]
+    return {
+        "number": number,
+        "status": one["status"],
+        "kind": outcome.kind,
+        "mark": outcome.mark,
+        "word": outcome.word,
+        "name": one["name"],
+        "fields": fields_text(one["fields"]) if one["build_id"] else "",
+        "what": what(one),
+        "wheels": [(wheel["path"], console.size(wheel["size"])) for wheel in one["wheels"]],
+        "problems": [_problem(problem) for problem in one["problems"]] if outcome.kind == "failed" else [],
+        "log": one["log"] or "",
+    }
+
+
+def _problem(problem: Problem) -> dict[str, object]:
+    return {
+        "where": problem.where,
+        "message": problem.message,
+        "code": problem.code,
+        "why": problem.why,
+        "fixes": problem.fixes,
+    }

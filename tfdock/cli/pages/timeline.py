@@ -1,0 +1,156 @@
+"""A build's profile -> where the bars of its timeline stand. What they look like is the template's.
+
+Places across are in percent of the picture, so that one picture fits every screen; heights are in pixels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tfdock.bazel.trace_profile import Action, Profile
+from tfdock.cli import console
+
+_LANE = 14
+_GAP = 2
+_TOP = 4
+_AXIS = 22
+_TICKS = 5
+_KINDS = 5
+"""Kinds of executed actions that have a colour of their own."""
+_MOST = 3000
+"""Bars. A page with more of them is slow to show; those left out are the shortest."""
+_LEAST = 0.15
+"""The width of the narrowest bar, in percent: what is shorter would not be seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """An action, or a part of a row: `x` and `width` in percent, `y` in pixels, and its colour's name."""
+
+    x: float
+    width: float
+    y: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A time on the axis, in percent."""
+
+    x: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A colour and what it stands for."""
+
+    name: str
+    legend: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """All that is drawn of the actions; `note` says what was left out."""
+
+    summary: str
+    height: float
+    lane: float
+    axis: float
+    bars: tuple[Bar, ...]
+    ticks: tuple[Tick, ...]
+    kinds: tuple[Kind, ...]
+    note: str
+
+
+def timeline(profile: Profile) -> Timeline | None:
+    """The actions that are not Bazel's own, each in its lane; None where there are none."""
+    actions = [one for one in profile.actions if one.how != "own"]
+    if not actions:
+        return None
+    begin = min(one.start for one in actions)
+    span = max(max(one.start + one.seconds for one in actions) - begin, 0.001)
+    drawn = sorted(sorted(actions, key=lambda one: -one.seconds)[:_MOST], key=lambda one: (one.lane, one.start))
+    # Lanes in which nothing but Bazel's own work was done are not drawn.
+    lanes = {lane: index for index, lane in enumerate(sorted({one.lane for one in drawn}))}
+    kinds = _colours(actions)
+    height = _TOP + len(lanes) * (_LANE + _GAP) + _AXIS
+    return Timeline(
+        summary=_summary(actions, len(lanes), span),
+        height=height,
+        lane=_LANE,
+        axis=height - _AXIS,
+        bars=tuple(_bar(one, begin, span, lanes, kinds) for one in drawn),
+        ticks=tuple(_ticks(span)),
+        kinds=tuple(_legend(actions, kinds)),
+        note=f"The {_MOST:,} longest of {len(actions):,} actions are drawn." if len(actions) > _MOST else "",
+    )
+
+
+def shares(parts: Sequence[tuple[str, str, int]]) -> list[Bar]:
+    """Bars in a row, as wide as each part's share: colour, title, count."""
+    total, x, bars = sum(count for _, _, count in parts), 0.0, []
+    for kind, title, count in parts:
+        width = 100 * count / total
+        bars.append(Bar(x=round(x, 3), width=round(width, 3), y=0, kind=kind, title=title))
+        x += width
+    return bars
+
+
+def colours(executed: Mapping[str, int]) -> dict[str, str]:
+    """The colour of each kind of executed action, by how often it occurs: the first have one of their own."""
+    kinds = sorted(executed, key=lambda kind: (-executed[kind], kind))
+    return {kind: f"kind-{index}" if index < _KINDS else "kind-other" for index, kind in enumerate(kinds)}
+
+
+def _colours(actions: Iterable[Action]) -> dict[str, str]:
+    return colours(Counter(one.mnemonic for one in actions if one.how == "executed"))
+
+
+def _bar(one: Action, begin: float, span: float, lanes: Mapping[int, int], kinds: Mapping[str, str]) -> Bar:
+    x, width = 100 * (one.start - begin) / span, 100 * one.seconds / span
+    how = f"executed{f', {one.mnemonic}' if one.mnemonic else ''}" if one.how == "executed" else "from a cache"
+    return Bar(
+        x=round(x, 3),
+        width=round(min(max(width, _LEAST), 100 - x), 3),
+        y=_TOP + lanes[one.lane] * (_LANE + _GAP),
+        kind=kinds[one.mnemonic] if one.how == "executed" else "cached",
+        title=f"{one.name}: {console.duration(one.seconds)}, {how}",
+    )
+
+
+def _legend(actions: Sequence[Action], kinds: Mapping[str, str]) -> Iterator[Kind]:
+    own = [kind for kind, colour in kinds.items() if colour != "kind-other"]
+    yield from (Kind(name=kinds[kind], legend=kind or "of no kind") for kind in own)
+    if len(own) < len(kinds):
+        yield Kind(name="kind-other", legend="other kinds")
+    if any(one.how == "cached" for one in actions):
+        yield Kind(name="cached", legend="from a cache")
+
+
+def _ticks(span: float) -> Iterator[Tick]:
+    """A few round times."""
+    step = next(one for one in _steps() if span / one <= _TICKS)
+    for index in range(int(span / step) + 1):
+        if 100 * index * step / span < 93:  # its label has room
+            yield Tick(x=round(100 * index * step / span, 3), label=console.duration(index * step))
+
+
+def _steps() -> Iterator[float]:
+    yield from (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
+    step = 60.0
+    while True:
+        yield from (step, 2 * step, 5 * step, 10 * step, 30 * step)
+        step *= 60
+
+
+def _summary(actions: Sequence[Action], lanes: int, span: float) -> str:
+    executed = sum(one.how == "executed" for one in actions)
+    cached = len(actions) - executed
+    return (
+        f"{len(actions):,} actions in {console.duration(span)}, at most {lanes} at a time: "
+        f"{executed:,} executed, {cached:,} from a cache."
+    )

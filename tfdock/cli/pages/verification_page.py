@@ -1,0 +1,242 @@
+"""The JSON document of a verification -> a page: one HTML file that loads nothing and runs nothing.
+
+Whatever stands in the document may come out of a stranger's wheel. It reaches the page as escaped text only.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfdock.cli import console
+from tfdock.cli.pages.coverage_picture import Served, pictures
+
+if TYPE_CHECKING:
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+_PAGES = Path(__file__).parent
+
+
+def verify_page(document: Mapping[str, Any]) -> str:
+    """The page for a document of `tfdock.verify/1`, the same text every time.
+
+    Keys may be missing or None; a section about which nothing is known is left out.
+    """
+    return environment().get_template("verify.html.j2").render(_values(document)).rstrip() + "\n"
+
+
+@functools.cache
+def environment() -> ImmutableSandboxedEnvironment:
+    """What fills in a page's template: everything is escaped."""
+    # Here and not above: who writes no page needs none of it.
+    from jinja2 import FileSystemLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader(_PAGES),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    environment.filters["spans"] = _spans
+    return environment
+
+
+def style(*files: str) -> dict[str, str]:
+    """What every page looks like, and what one alone needs; with the hash by which a browser takes it."""
+    css = "".join((_PAGES / file).read_text("utf-8") for file in ("page.css", *files))
+    # Not even a style that came into the page by a mistake of ours is taken.
+    return {"css": css, "css_hash": f"sha256-{base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()}"}
+
+
+def _spans(text: str) -> list[tuple[bool, str]]:
+    """Text in pieces: whether it stands between backticks, and what it says."""
+    return [(bool(index % 2), part) for index, part in enumerate(_CODE.split(text)) if part]
+
+
+_CODE = re.compile(r"`([^`\n]+)`")
+
+
+def _finalize(value: object) -> object:
+    """Text without what could turn or hide its surroundings (controls, marks of direction); markup as it is."""
+    return console.clean(value.expandtabs()) if type(value) is str else value
+
+
+def _values(document: Mapping[str, Any]) -> dict[str, object]:
+    checks = [_check(number, one) for number, one in enumerate(document.get("checks") or (), start=1)]
+    rows = [Served.of(one) for one in document.get("coverage") or ()]
+    code: Mapping[str, Any] | None = document.get("gpu_code")
+    libraries = [_library(one) for one in document.get("libraries") or ()]
+    failures = [one for one in checks if one["status"] == "failed"]
+    return {
+        **style("verify.css"),
+        "generator": GENERATOR,
+        "title": " ".join(str(document[key]) for key in ("name", "version") if document.get(key)) or "A wheel",
+        "verdict": _verdict(document.get("ok"), checks),
+        "problems": [_text(problem.get("message")) for problem in document.get("problems") or ()],
+        "failures": failures[:_AT_THE_TOP],
+        "more_failures": len(failures[_AT_THE_TOP:]),
+        "checks": checks,
+        "told_by_wheel": ", ".join(_text(name) for name in document.get("told_by_wheel") or ()),
+        "pictures": list(pictures(rows, code or {})),
+        "no_picture": _no_picture(code, document.get("coverage")),
+        "limits": limits_of(rows),
+        "gpus": rows,
+        "libraries": [one for one in libraries if one["kinds"]],
+        "other_libraries": [one for one in libraries if not one["kinds"]],
+        "wheel": document.get("wheel") or "",
+        "facts": list(_facts(document)),
+    }
+
+
+# --- the verdict, the checks, the facts ---------------------------------------------------------------------------
+
+GENERATOR = '<meta name="generator" content="tfdock verify">'
+"""Stands in every page: what has it may be replaced by the next one."""
+_AT_THE_TOP = 8
+"""Failed checks that are named before all else."""
+_STATUS = {"passed": ("✓", "passed"), "failed": ("✗", "failed"), "skipped": ("–", "skipped")}
+
+
+def _verdict(ok: object, checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    counted = Counter(one["status"] for one in checks)
+    status = "passed" if ok is True else "failed" if ok is False and counted["failed"] else "skipped"
+    mark, word = _STATUS[status] if status != "skipped" else ("–", "no verdict" if ok is None else "not tried")
+    told = [f"{counted[one]} {one}" for one in (*_STATUS, "unknown") if counted[one]]
+    total = f"{len(checks)} check{'s' if len(checks) != 1 else ''}"
+    counts = f"{total}: {', '.join(told)}." if checks else "No check was made."
+    return {"status": status, "mark": mark, "word": word, "counts": counts}
+
+
+def _check(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    status = str(row.get("status"))
+    mark, word = _STATUS.get(status, ("?", status))
+    return {
+        "number": number,
+        "status": status if status in _STATUS else "unknown",
+        "mark": mark,
+        "word": word,
+        **{key: _text(row.get(key)) for key in ("name", "expected", "found", "reason")},
+    }
+
+
+def _text(value: object) -> str:
+    """A value of the document for people."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case Mapping():
+            return "\n".join(f"{key}: {_text(one)}" for key, one in value.items())
+        case str():
+            return value
+        case Iterable():
+            return ", ".join(_text(one) for one in value)
+        case _:
+            return str(value)
+
+
+def _size(count: object) -> str:
+    return console.size(count) if isinstance(count, int) else ""
+
+
+def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What identifies the wheel, as far as it is known."""
+    size = document.get("size")
+    exact = f"{_size(size)} ({size:,} bytes)" if isinstance(size, int) else ""
+    facts = {"File": document.get("wheel"), "SHA-256": document.get("sha256"), "Size": exact}
+    facts |= {title: document.get(key) for title, key in _FACTS.items()}
+    yield from ((title, _text(value)) for title, value in facts.items() if value)
+
+
+_FACTS = {
+    "Name": "name",
+    "Version": "version",
+    "Python": "python_tag",
+    "ABI": "abi_tag",
+    "Platform": "platform_tag",
+    "Profile": "profile",
+    "Build": "build_id",
+}
+
+
+def _library(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A library and its images, by where they are and of which kind."""
+    return {
+        "path": row.get("path") or "",
+        "size": _size(row.get("size")),
+        "note": "" if row.get("own", True) else "from elsewhere: not TensorFlow's own kernels",
+        "kinds": [
+            (f"{kind}{where}", images)
+            for key, where in _PLACES.items()
+            for kind, images in _images(row.get(key) or {})
+        ],
+    }
+
+
+_PLACES = {
+    "gpu_code": "",
+    "embedded_code": ", which the program itself hands to the driver",
+    "relocatable_code": ", relocatable: never run as it is",
+}
+_KINDS = {"sass": "SASS", "ptx": "PTX", "amdgpu": "AMD", "unknown": "of a kind that is not known"}
+
+
+def _images(code: Mapping[str, Any]) -> list[tuple[str, list[dict[str, str]]]]:
+    """Targets by kind of code, with counts and sizes where the document has them."""
+    images = code.get("images") or [{"kind": kind, "target": one} for kind in _KINDS for one in code.get(kind) or ()]
+    kinds = [
+        (title, [{"target": one["target"], "told": _told(one)} for one in images if one["kind"] == kind])
+        for kind, title in _KINDS.items()
+    ]
+    return [(title, held) for title, held in kinds if held]
+
+
+def _told(image: Mapping[str, Any]) -> str:
+    """What is said of images of one kind and target."""
+    count, isa = image.get("count"), image.get("isa")
+    told = [f"{count:,} image{'s' if count != 1 else ''}" if count else "", _size(image.get("size"))]
+    return ", ".join(filter(None, [*told, f"ISA {isa}" if isa else ""]))
+
+
+# --- which GPUs run it --------------------------------------------------------------------------------------------
+
+_NOT_READ = "What GPU code the wheel has is not known."
+_NO_GPU_CODE = "TensorFlow's own libraries hold no GPU code: the wheel runs on the CPU alone."
+_NO_GPU = "No GPU that is known runs it."
+_NOT_ASKED = "Which GPUs run it was not asked."
+
+
+def _no_picture(code: Mapping[str, Any] | None, coverage: object) -> str:
+    """Why there is none."""
+    if code is None:
+        return _NOT_READ
+    if not _images(code):
+        return _NO_GPU_CODE
+    return _NOT_ASKED if coverage is None else _NO_GPU
+
+
+def limits_of(rows: Sequence[Served]) -> list[dict[str, str]]:
+    """Each limit once, with the targets that have it; those of most first.
+
+    Limits that differ in nothing but the target they name are one.
+    """
+    having: dict[str, list[tuple[str, str]]] = {}
+    for row in rows:
+        for limit in row.limits:
+            own = rf"(?<![\w.]){re.escape(row.target)}(?![\w.])"
+            having.setdefault(re.sub(own, "it", limit), []).append((row.target, limit))
+    told = sorted(having.items(), key=lambda one: -len(one[1]))
+    return [
+        {"targets": ", ".join(target for target, _ in which), "text": text if len(which) > 1 else which[0][1]}
+        for text, which in told
+    ]

@@ -1,0 +1,314 @@
+"""How builds go on, for people: on a terminal drawn anew, in a pipe a line now and then; one build or several."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from tfdock import events
+from tfdock.cli.console import Style, clean, colour_wanted, duration, redraws, say, wrapped
+from tfdock.plan.estimate import remaining
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.text import Text
+
+HEARTBEAT_SECONDS = 60.0
+"""Silence after which a pipe gets a line: CI systems kill jobs that say nothing."""
+_SHOWN_LINES = 6
+_KEPT_LINES = 8
+"""Lines of a screen that a table leaves to what is said above it, and to its own end."""
+
+
+class Progress(Protocol):
+    """Whoever shows how builds go on."""
+
+    def of(self, name: str) -> events.Listener:
+        """Hears of the build of that name, one of several at a time."""
+
+    def __call__(self, event: events.Event) -> None:
+        """Hears of the only one."""
+
+    def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
+        """These are to come, so many at a time, each with the seconds that it may take, where that is known."""
+
+    def over(self, name: str, status: str) -> None:
+        """One of them has ended."""
+
+    def close(self) -> None:
+        """No more comes."""
+
+
+class Going:
+    """What is known of a phase that runs."""
+
+    def __init__(self) -> None:
+        self.phase: events.PhaseStarted | None = None
+        self.lines: deque[str] = deque(maxlen=_SHOWN_LINES)
+        self._started = time.monotonic()
+        self._progress = events.Progress(done=0, total=0)
+
+    def take(self, event: events.Event) -> None:
+        """Take one event."""
+        match event:
+            case events.PhaseStarted():
+                self.phase, self._started = event, time.monotonic()
+                self._progress = events.Progress(done=0, total=0)
+                self.lines.clear()
+            case events.PhaseEnded():
+                self.phase = None
+            case events.Progress():
+                self._progress = event
+            case events.Line() if event.text.strip():
+                self.lines.append(clean(event.text.expandtabs()))
+            case _:
+                pass
+
+    @property
+    def elapsed(self) -> str:
+        """How long it has run."""
+        return duration(time.monotonic() - self._started)
+
+    @property
+    def count(self) -> str:
+        """Bazel's count of actions, once it has one."""
+        return f"[{self._progress.done:,} / {self._progress.total:,}]" if self._progress.total else ""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """An estimate of the time until the build ends, once there is one."""
+        if self.phase is None:
+            return None
+        elapsed, progress = time.monotonic() - self._started, self._progress
+        seconds = remaining(self.phase.expected, elapsed, progress.done, progress.total)
+        return None if seconds is None else seconds + self.phase.after
+
+    @property
+    def left(self) -> str:
+        """The same in words."""
+        return _left(self.seconds_left)
+
+
+def _left(seconds: float | None) -> str:
+    return "" if seconds is None else f"about {duration(seconds)} left"
+
+
+class Tally:
+    """How far the builds of a matrix are, all together."""
+
+    def __init__(self, builds: Mapping[str, float | None], at_once: int) -> None:
+        self.waiting = dict(builds)
+        self._total, self._at_once = len(builds), at_once
+        self._ended: Counter[str] = Counter()
+
+    def over(self, name: str, status: str) -> None:
+        """One has ended, perhaps without having begun."""
+        self.waiting.pop(name, None)
+        self._ended[status] += 1
+
+    def told(self, running: Mapping[str, Going]) -> str:
+        """Such as `3 of 12 done: 2 built, 1 failed; about 2:40:00 left`."""
+        what = ", ".join(f"{count} {status}" for status, count in self._ended.items())
+        done = f"{self._ended.total()} of {self._total} done{f': {what}' if what else ''}"
+        return "; ".join(filter(None, (done, _left(self._seconds_left(running)))))
+
+    def _seconds_left(self, running: Mapping[str, Going]) -> float | None:
+        """An estimate for all, where there is one for each; those that run are shared out among as many."""
+        each = [going.seconds_left for going in running.values()]
+        waiting = list(self.waiting.values())
+        known = [one for one in (*each, *waiting) if one is not None]
+        if not known or len(known) < len(each) + len(waiting):
+            return None
+        return max(sum(known) / self._at_once, *known)
+
+
+class PlainProgress:
+    """For pipes and CI: a line per phase, a sign of life once a minute. Of several builds, each line says which."""
+
+    def __init__(self, stream: TextIO, name: str = "") -> None:
+        self._stream, self._name = stream, name
+        self._style = Style(stream)
+        self._going = Going()
+        self._spoken = time.monotonic()
+        self._tally: Tally | None = None
+        self._several: dict[str, PlainProgress] = {}
+
+    def of(self, name: str) -> PlainProgress:
+        """Hears of one of several."""
+        found = self._several[name] = PlainProgress(self._stream, name)
+        if self._tally:
+            self._tally.waiting.pop(name, None)
+        return found
+
+    def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
+        """These are to come."""
+        self._tally = Tally(builds, at_once)
+
+    def over(self, name: str, status: str) -> None:
+        """One of them has ended: a line says how far all are."""
+        self._several.pop(name, None)
+        if self._tally:
+            self._tally.over(name, status)
+            self._say(self._tally.told({name: one._going for name, one in list(self._several.items())}))
+
+    def __call__(self, event: events.Event) -> None:
+        """Take one event."""
+        self._going.take(event)
+        match event:
+            case events.PhaseStarted():
+                self._say(f"{event.build_id}: {event.phase} …")
+            case events.PhaseEnded():
+                word = self._style.good("done") if event.ok else self._style.bad("failed")
+                self._say(f"{event.build_id}: {event.phase} {word} in {duration(event.seconds)}")
+            case events.Notice():
+                whose = f"{self._name}: " if self._name else ""
+                self._say(f"{whose}{self._style.warn('note:')} {clean(event.text)}")
+            case events.Tick() if self._going.phase and time.monotonic() - self._spoken >= HEARTBEAT_SECONDS:
+                self._say(self._heartbeat(self._going.phase, event.silent))
+            case _:
+                pass
+
+    def _heartbeat(self, phase: events.PhaseStarted, silent: float) -> str:
+        quiet = f"silent for {duration(silent)}" if silent >= HEARTBEAT_SECONDS else ""
+        parts = (f"{phase.build_id}: {phase.phase} {self._going.elapsed}", self._going.count, self._going.left, quiet)
+        return ", ".join(part for part in parts if part)
+
+    def _say(self, text: str) -> None:
+        self._spoken = time.monotonic()
+        say(text, stream=self._stream)
+
+    def close(self) -> None:
+        """Nothing is left on the screen."""
+
+
+class TerminalProgress:
+    """For a terminal: finished phases scroll by, what runs is redrawn: one build with last lines, or a row each."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        # What is printed above the display goes through it as well, paths and commands to paste among them: as it
+        # stands, without line breaks where the terminal ends.
+        self._console = Console(
+            file=stream, highlight=False, markup=False, soft_wrap=True, no_color=not colour_wanted(stream)
+        )
+        self._one = Going()
+        self._several: dict[str, Going] = {}
+        self._tally: Tally | None = None
+        self._lock = threading.Lock()
+        self._live = Live(
+            console=self._console,
+            refresh_per_second=5,
+            transient=True,
+            get_renderable=self._drawn,
+            redirect_stdout=sys.stdout.isatty(),  # else the result is for a file or a program
+        )
+        self._live.start()
+
+    def of(self, name: str) -> events.Listener:
+        """Hears of one of several, which has a row."""
+        with self._lock:
+            going = self._several.setdefault(name, Going())
+            if self._tally:
+                self._tally.waiting.pop(name, None)
+        return lambda event: self._take(going, event, name)
+
+    def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
+        """These are to come: they have a table."""
+        with self._lock:
+            self._tally = Tally(builds, at_once)
+
+    def over(self, name: str, status: str) -> None:
+        """One of them has ended."""
+        with self._lock:
+            self._several.pop(name, None)
+            if self._tally:
+                self._tally.over(name, status)
+
+    def __call__(self, event: events.Event) -> None:
+        """Take one event of the only one."""
+        self._take(self._one, event)
+
+    def _take(self, going: Going, event: events.Event, name: str = "") -> None:
+        from rich.text import Text
+
+        with self._lock:
+            going.take(event)
+        match event:
+            case events.PhaseEnded():
+                mark, style = ("✓", "green") if event.ok else ("✗", "bold red")
+                line = Text.assemble(
+                    (mark, style), f" {event.phase:<8} {duration(event.seconds):>8}  ", event.build_id
+                )
+                self._live.console.print(line)
+            case events.Notice():
+                whose = f"{name}: " if name else ""
+                for part in wrapped(f"  {whose}{clean(event.text)}", self._console.width):
+                    self._live.console.print(Text(part, style="yellow"))
+            case _:
+                pass
+
+    def _drawn(self) -> Text | Group:
+        from rich.console import Group
+        from rich.text import Text
+
+        with self._lock:
+            if self._tally:
+                return Group(*self._table(self._tally))
+            if self._several:
+                rows = [_head(going, last=True) for going in self._several.values() if going.phase]
+                return Group(*rows)
+            if self._one.phase is None:
+                return Text("")
+            lines = [Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis") for line in self._one.lines]
+            return Group(_head(self._one), *lines)
+
+    def _table(self, tally: Tally) -> list[Text]:
+        """A row for each that runs, for as many of those that wait as there is room for, and for all together."""
+        from rich.text import Text
+
+        rows = [_head(going, last=True) for going in self._several.values() if going.phase]
+        room = max(self._console.height - len(rows) - _KEPT_LINES, 0)
+        shown = list(tally.waiting.items())[:room]
+        for name, seconds in shown:
+            expected = duration(seconds) if seconds is not None else ""
+            rows.append(Text(f"○ waiting  {expected:>8}  {name}", style="dim", no_wrap=True, overflow="ellipsis"))
+        more = len(tally.waiting) - len(shown)
+        if more:
+            rows.append(Text(f"  and {more} more", style="dim"))
+        rows.append(Text(tally.told(self._several), style="bold", no_wrap=True, overflow="ellipsis"))
+        return rows
+
+    def close(self) -> None:
+        """Leave the screen as it is."""
+        self._live.stop()
+
+
+def _head(going: Going, *, last: bool = False) -> Text:
+    """The row of a build: its phase, how far it is, and what it is; with its `last` line of output or without."""
+    from rich.text import Text
+
+    assert going.phase is not None
+    head = Text.assemble(
+        ("● ", "cyan"),
+        (f"{going.phase.phase:<8}", "bold"),
+        f" {going.elapsed:>8}  ",
+        overflow="ellipsis",
+        no_wrap=True,
+    )
+    head.append(f"{going.count}  " if going.count else "")
+    head.append(f"{going.left}  " if going.left else "", style="green")
+    head.append(going.phase.build_id, style="dim")
+    if last and going.lines:
+        head.append(f"  {going.lines[-1]}", style="dim")
+    return head
+
+
+def progress_for(stream: TextIO) -> PlainProgress | TerminalProgress:
+    """The way to show progress that fits the stream."""
+    return TerminalProgress(stream) if redraws(stream) else PlainProgress(stream)

@@ -1,0 +1,105 @@
+"""What was pulled, told; and how this machine's GPUs run it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from tfdock.cli import console
+from tfdock.cli.app import knowledge_for
+from tfdock.errors import ProfileError
+
+if TYPE_CHECKING:
+    from tfdock.cli.gpu_text import Asked
+    from tfdock.host.settings import Settings
+    from tfdock.images.image_pull import Pulled
+    from tfdock.images.stored_image import StoredImage
+    from tfdock.knowledge.tables import KnowledgeBase
+    from tfdock.wheel.inspection import Inspection
+    from tfdock.wheel.wheel import WheelFacts
+
+
+class LocalGpus:
+    """Reads wheels as `inspect` does where this machine has a GPU, and remembers what was found."""
+
+    def __init__(self, settings: Settings) -> None:
+        from tfdock.host.hardware import local_gpus
+
+        self._settings = settings
+        self._here = bool(local_gpus())
+        self._found: dict[str, Inspection] = {}
+
+    @property
+    def reader(self) -> Callable[[BinaryIO, str], WheelFacts] | None:
+        """Reads a wheel of that name; raises WheelError. None where nobody needs to know what is in it."""
+        return self._read if self._here else None
+
+    def _read(self, file: BinaryIO, name: str) -> WheelFacts:
+        from tfdock.gpu.compatibility import XLA_TRACE
+        from tfdock.wheel.inspection import inspect_wheel
+
+        found = self._found[name] = inspect_wheel(file, name, traces=[XLA_TRACE.encode()])
+        return found.wheel
+
+    def answers(self, wheel: Path) -> tuple[KnowledgeBase, Inspection, tuple[Asked, ...]] | None:
+        """The GPUs of this machine, and a wheel to be asked about; None where there is no GPU that is known."""
+        if not self._here:
+            return None
+        from tfdock.cli.gpu_text import asked
+
+        base = knowledge_for(self._settings)
+        if wheel.name not in self._found:  # it was here before
+            with wheel.open("rb") as file:
+                self._read(file, wheel.name)
+        try:
+            return base, self._found[wheel.name], asked(base, ["local"])
+        except ProfileError:
+            return None
+
+
+def tell_pulled(image: StoredImage, one: Pulled, gpus: LocalGpus) -> dict[str, Any]:
+    """A build that was pulled, for people and as JSON has it."""
+    style = console.Style(sys.stderr)
+    came = f", {console.size(one.kept)} of it by an earlier pull" if one.kept else ""
+    console.say(f"{style.good(one.status)}  {one.build.build_id} from {one.origin}{came}")
+    serving: list[dict[str, Any]] = []
+    wheels = []
+    for path, wheel in zip(one.wheels, one.build.wheels, strict=True):
+        console.say(f"  wheel    {path}  {console.size(wheel.size)}")
+        serving += _served(path, gpus)
+        console.say(f"  install  pip install '{path}'")
+        wheels.append({"path": str(path), "sha256": wheel.sha256, "size": wheel.size})
+    console.say(f"  record   {one.record_path}")
+    return {
+        "build_id": one.build.build_id,
+        "fingerprint": one.build.fingerprint,
+        "status": one.status,
+        "reference": str(image.image),
+        "digest": image.digest,
+        "platform": image.platform,
+        "wheels": wheels,
+        "record": str(one.record_path),
+        "received": one.received,
+        "kept": one.kept,
+        "gpus": serving,
+    }
+
+
+def _served(wheel: Path, gpus: LocalGpus) -> Iterator[dict[str, Any]]:
+    """How this machine's GPUs run a wheel."""
+    found = gpus.answers(wheel)
+    if not found:
+        return
+    from tfdock.cli.gpu_text import answer, gpu_json, reasons
+    from tfdock.gpu.compatibility import evidence_of, serve
+
+    base, inspection, asked = found
+    style, evidence = console.Style(sys.stderr), evidence_of(base, inspection)
+    for one in asked:
+        service = serve(base, one.gpu, evidence, one.host)
+        console.tell(f"  {answer(base, service, style, wheel='the wheel')}", indent=" " * 4)
+        for line, indent in reasons(service, style):
+            console.tell(f"  {line}", indent=f"  {indent}")
+        yield gpu_json(service)

@@ -1,1 +1,0 @@
-"""Talk: the only ring that prints and exits."""

@@ -1,1 +1,0 @@
-"""One module a group of commands; each registers itself with the application."""
