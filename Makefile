@@ -25,6 +25,6 @@ lint: setup ## ruff and mypy
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
 
 golden: setup ## Write the expected renders anew; then read the diff
-	@$(PYTHON) -m pytest -q tests/unit/test_render.py tests/unit/test_runtime_image.py \
-		 tests/unit/test_pipeline.py tests/unit/test_matrix_command.py \
+	@$(PYTHON) -m pytest -q tests/unit/plan/test_render.py tests/unit/images/test_runtime_image.py \
+		 tests/unit/ci/test_pipeline.py tests/unit/cli/test_matrix_command.py \
 		 tests/unit/test_recorded_documents.py --golden

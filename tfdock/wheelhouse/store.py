@@ -8,7 +8,7 @@ wheelhouse/
                                           not ended well (builder/run_document); pulled.json where it was not built
                                           here, and pull-*.part while a pull is under way or broke off
   .tfdock/staging/<run id>/                                     what a container may write to
-  simple/, <wheel>.metadata, .tfdock/{index.json, coverage/}    the index, where one was asked for (index, coverage_index)
+  simple/, <wheel>.metadata, .tfdock/{index.json, coverage/}    the index, where one was asked for (index.py)
 """
 
 from __future__ import annotations

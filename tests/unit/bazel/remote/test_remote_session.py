@@ -1,0 +1,647 @@
+"""Remote caches and executors without an engine: addresses, flags, credentials, and the relay over real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+
+from tfdock.bazel.remote import relay, remote_session
+from tfdock.bazel.remote.relay_grpc import capabilities
+from tfdock.errors import ProfileError, TfdockError
+from tfdock.host.settings import Settings, load
+from tfdock.knowledge import loader
+from tfdock.plan import remote_flags as decided
+from tfdock.profile import profile as profiles
+from tfdock.profile.endpoint import parse
+from tfdock.types import Endpoint, Remote
+
+from ...desk import Desk
+
+SECRET = "c2VjcmV0LWhlYWRlcg"
+PROFILE = """
+schema: 1
+tensorflow: "2.18.0"
+compute_capabilities: [sm_86]
+"""
+
+
+# --- addresses ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint", "shown"),
+    [
+        ("http://cache.example", Endpoint("http", "cache.example", 80), "http://cache.example"),
+        ("https://Cache.example/a/b/", Endpoint("https", "cache.example", 443, "/a/b"), "https://cache.example"),
+        ("grpc://10.0.0.1:9092", Endpoint("grpc", "10.0.0.1", 9092), "grpc://10.0.0.1:9092"),
+        ("grpcs://[::1]:8443", Endpoint("grpcs", "[::1]", 8443), "grpcs://[::1]:8443"),
+        ("grpcs://cache.example", Endpoint("grpcs", "cache.example", 443), "grpcs://cache.example:443"),
+    ],
+)
+def test_an_address_is_scheme_host_port_and_path_and_is_shown_without_the_path(
+    text: str, endpoint: Endpoint, shown: str
+) -> None:
+    assert parse(text) == endpoint
+    assert str(endpoint) == shown
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        "remote: https://me:c2VjcmV0@cache.example",
+        "remote: ftp://cache.example",
+        "remote: grpc://cache.example",  # no port goes without saying
+        "remote: http://cache.example/a?b",
+        "executor: http://cache.example",  # an executor speaks gRPC only
+        "executor: grpcs://c2VjcmV0@cache.example",
+        'instance: "-x"',
+        "jobs: 0",
+        "upload: maybe",
+    ],
+)
+def test_what_is_no_address_is_refused_at_its_place_with_a_fix_and_without_the_password(
+    desk: Desk, cache: str
+) -> None:
+    with pytest.raises(ProfileError) as caught:
+        desk.plan(f"{PROFILE}cache:\n  {cache}\n")
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.column) == (6, cache.index(":") + 5)
+    assert problem.fix
+    assert "c2VjcmV0" not in f"{problem}"
+
+
+@pytest.mark.parametrize(
+    "flag", ["--remote_cache=http://x", "--remote_header=a=b", "--noremote_upload_local_results"]
+)
+def test_flags_that_would_go_past_the_relay_are_refused(desk: Desk, flag: str) -> None:
+    with pytest.raises(ProfileError):
+        desk.plan(f"{PROFILE}bazel: {{flags: ['{flag}']}}\n")
+
+
+def test_settings_say_the_same_and_a_wrong_one_names_its_variable() -> None:
+    given = {
+        "TFDOCK_REMOTE_CACHE": "https://cache.example/x",
+        "TFDOCK_REMOTE_EXECUTOR": "grpcs://executor.example",
+        "TFDOCK_REMOTE_INSTANCE": "main",
+        "TFDOCK_REMOTE_JOBS": "70",
+        "TFDOCK_REMOTE_UPLOAD": "false",
+    }
+    found = load({}, given).remote
+    assert found == Remote(
+        cache=parse(given["TFDOCK_REMOTE_CACHE"]),
+        executor=parse("grpcs://executor.example"),
+        instance="main",
+        upload=False,
+        jobs=70,
+    )
+    assert load({"remote_upload": None}, {}).remote.upload
+    for name, wrong in (("CACHE", "http://a:c2VjcmV0@b"), ("EXECUTOR", "http://b"), ("UPLOAD", "no"), ("JOBS", "-1")):
+        with pytest.raises(ProfileError) as caught:
+            load({}, {f"TFDOCK_REMOTE_{name}": wrong})
+        (problem,) = caught.value.problems
+        assert (problem.code, problem.file) == ("settings-bad-value", f"TFDOCK_REMOTE_{name}")
+        assert "c2VjcmV0" not in str(problem)
+
+
+# --- what Bazel is told -------------------------------------------------------------------------------------------
+
+
+def words(desk: Desk, text: str) -> tuple[str, ...]:
+    return desk.plan(text).phases[1].command
+
+
+def test_bazel_is_told_of_its_own_loopback_and_neither_build_id_nor_fingerprint_knows(desk: Desk) -> None:
+    plain = desk.plan(PROFILE)
+    cache = "cache: {remote: 'https://cache.example/secret-path', instance: main, upload: false}\n"
+    plan = desk.plan(PROFILE + cache)
+    assert (plan.build_id, plan.fingerprint) == (plain.build_id, plain.fingerprint)
+    command = plan.phases[1].command
+    assert command[:4] == ("python3", f"{decided.FOLDER}/forward.py", f"8980={decided.FOLDER}/cache", "--")
+    assert {"--remote_cache=http://127.0.0.1:8980", "--remote_upload_local_results=false"} <= set(command)
+    assert "--remote_instance_name=main" in command
+    assert not any("remote_cache" in word for word in plan.phases[0].command)
+    assert not plan.phases[1].network
+    assert "secret-path" not in str(command)
+    assert not any("--remote_cache" in word for word in plain.phases[1].command)
+
+
+def test_an_executor_gets_jobs_of_its_own_and_wins_against_the_releases_strategy(desk: Desk) -> None:
+    command = words(desk, f"{PROFILE}cache: {{executor: 'grpcs://executor.example'}}\n")
+    assert "--remote_executor=grpc://127.0.0.1:8981" in command
+    assert [word for word in command if word.startswith("--jobs=")][-1] == f"--jobs={decided.DEFAULT_JOBS}"
+    assert {"--spawn_strategy=remote,local", "--remote_local_fallback"} <= set(command)
+
+
+def test_the_toolchain_is_part_of_every_action_with_and_without_a_remote_cache(desk: Desk) -> None:
+    for text in (PROFILE, f"{PROFILE}cache: {{remote: 'http://cache.example'}}\n"):
+        assert "--remote_default_exec_properties=tfdock-toolchain={toolchain}" in words(desk, text)
+
+
+def test_a_bazel_whose_options_nobody_tried_is_refused_with_a_way_on() -> None:
+    with pytest.raises(TfdockError) as caught:
+        decided.check(Remote(cache=parse("http://cache.example")), "0.7.0", lambda *_: ())
+    (problem,) = caught.value.problems
+    assert problem.code == "remote-bazel-too-old"
+    assert "TFDOCK_REMOTE_CACHE" in problem.fix
+
+
+def test_an_executor_beside_an_http_cache_is_refused_as_bazel_would() -> None:
+    both = Remote(cache=parse("http://cache.example"), executor=parse("grpcs://executor.example"))
+    with pytest.raises(TfdockError) as caught:
+        decided.check(both, "7.4.1", lambda *_: ("--some",))
+    assert caught.value.problems[0].code == "remote-http-executor"
+    assert caught.value.problems[0].fix
+
+
+def test_code_for_one_machines_cpu_is_not_shared_by_its_settings_either() -> None:
+    with pytest.raises(TfdockError) as caught:
+        decided.check(Remote(executor=parse("grpcs://x.example")), "7.4.1", lambda *_: ("--some",), native=True)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.field) == ("native-shared", "optimize")
+    assert "TFDOCK_REMOTE_EXECUTOR" in problem.fix
+    decided.check(Remote(), "7.4.1", lambda *_: (), native=True)
+
+
+def test_nothing_is_uploaded_that_profile_or_machine_want_to_keep() -> None:
+    for profile in (True, False):
+        for machine in (True, False):
+            found = decided.asked(profiles.Cache(upload=profile), Remote(upload=machine))
+            assert found.upload is (profile and machine)
+
+
+# --- credentials --------------------------------------------------------------------------------------------------
+
+
+def settings(**values: object) -> Settings:
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+def headers(endpoint: str, machine: Settings) -> tuple[tuple[str, str], ...]:
+    return remote_session.lines_for(Remote(cache=parse(endpoint)), machine)["cache"].headers
+
+
+def helper(folder: Path, script: str) -> str:
+    program = folder / "helper"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o700)
+    return str(program)
+
+
+def test_the_environments_credentials_go_to_this_machines_endpoints_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(remote_session.VARIABLE, f"Authorization: Bearer {SECRET}\nX-Key: 1")
+    own = settings(remote_cache="https://cache.example")
+    assert headers("https://cache.example", own) == (("Authorization", f"Bearer {SECRET}"), ("X-Key", "1"))
+    assert headers("https://a-strangers.example", own) == ()
+    assert headers("http://cache.example", own) == (), "not even without TLS"
+
+
+def test_a_helper_is_asked_by_bazels_protocol(tmp_path: Path) -> None:
+    script = f'cat >{tmp_path}/asked; echo $1 >>{tmp_path}/asked; echo \'{{"headers": {{"X-Token": ["{SECRET}"]}}}}\''
+    machine = settings(remote_credential_helper=helper(tmp_path, script))
+    assert headers("grpcs://cache.example/", machine) == (("X-Token", SECRET),)
+    assert (tmp_path / "asked").read_text() == '{"uri": "https://cache.example:443"}get\n'
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"echo {SECRET}; echo {SECRET} >&2; exit 3",
+        f"echo {SECRET}",
+        f"echo '[\"{SECRET}\"]'",
+        f'echo \'{{"headers": ["{SECRET}"]}}\'',
+        f'echo \'{{"headers": {{"X": ["{SECRET}\\\\nY: 1"]}}}}\'',
+        f'echo \'{{"headers": {{"X {SECRET}": ["1"]}}}}\'',
+    ],
+)
+def test_a_helper_that_fails_is_named_and_what_it_said_is_not_repeated(tmp_path: Path, script: str) -> None:
+    program = helper(tmp_path, script)
+    machine = settings(remote_credential_helper=program)
+    with pytest.raises(TfdockError) as caught:
+        headers("https://cache.example", machine)
+    (problem,) = caught.value.problems
+    assert problem.code == "remote-credentials"
+    assert program in problem.message
+    assert SECRET not in str(problem)
+    assert caught.value.__cause__ is None
+
+
+def test_a_variable_that_is_no_header_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(remote_session.VARIABLE, SECRET)
+    with pytest.raises(TfdockError) as caught:
+        headers("https://cache.example", settings(remote_cache="https://cache.example"))
+    assert caught.value.problems[0].code == "remote-credentials"
+    assert SECRET not in str(caught.value)
+
+
+# --- an HTTP cache that can be told what to do --------------------------------------------------------------------
+
+
+@dataclass
+class Cache:
+    """What it holds, what it was asked, and what it answers instead."""
+
+    held: dict[str, bytes] = field(default_factory=dict)
+    asked: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    refuse: dict[str, int] = field(default_factory=dict)
+    chunked: bool = False
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/pre/fix"
+
+
+def handler(cache: Cache) -> type[http.server.BaseHTTPRequestHandler]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self, status: int, body: bytes = b"") -> None:
+            self.send_response(status)
+            if cache.chunked and body:
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                for at in range(0, len(body), 1000):
+                    piece = body[at : at + 1000]
+                    self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+                self.wfile.write(b"0\r\n\r\n")
+                return
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            cache.asked.append(("GET", self.path, dict(self.headers.items())))
+            body = cache.held.get(self.path)
+            status = cache.refuse.get("GET", 404 if body is None else 200)
+            self.answer(status, body or b"" if status == 200 else b"no")
+
+        def do_PUT(self) -> None:
+            cache.asked.append(("PUT", self.path, dict(self.headers.items())))
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            status = cache.refuse.get("PUT", 201)
+            if status == 201:
+                cache.held[self.path] = body
+            self.answer(status)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing."""
+
+    return Handler
+
+
+@contextlib.contextmanager
+def http_cache(cache: Cache) -> Iterator[Cache]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler(cache)) as server:
+        server.daemon_threads = True
+        cache.port = server.server_port
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield cache
+        server.shutdown()
+
+
+class Client(http.client.HTTPConnection):
+    """Bazel's place: HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=20)
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(20)
+        self.sock.connect(str(self.path))
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, method: str, target: str, body: bytes | None = None) -> tuple[int, bytes]:
+        self.request(method, target, body)
+        answer = self.getresponse()
+        return answer.status, answer.read()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for a server that is gone."""
+    monkeypatch.setattr(relay, "_PAUSES", (0.0, 0.01))
+
+
+KEY = "/ac/" + "0" * 64
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_requests_get_host_path_and_credentials_and_bodies_pass_as_they_are(tmp_path: Path, chunked: bool) -> None:
+    with http_cache(Cache(chunked=chunked)) as cache:
+        line = relay.Line(parse(cache.url), (("Authorization", f"Basic {SECRET}"),))
+        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
+            body = bytes(range(256)) * 4000
+            assert client.ask("GET", KEY)[0] == 404
+            assert client.ask("PUT", KEY, body)[0] == 201
+            assert client.ask("GET", KEY) == (200, body)
+            with Client(tmp_path / "cache") as another:
+                assert another.ask("GET", KEY) == (200, body)
+    assert cache.held == {f"/pre/fix{KEY}": body}
+    for _, target, sent in cache.asked:
+        assert target == f"/pre/fix{KEY}"
+        assert sent["host"] == f"127.0.0.1:{cache.port}"
+        assert sent["Authorization"] == f"Basic {SECRET}"
+    assert line.hits == 2
+    assert line.sent == len(body)
+    assert line.received >= 2 * len(body)
+    assert SECRET not in repr(line)
+
+
+def test_a_job_that_may_not_write_is_stopped_before_the_endpoint(tmp_path: Path) -> None:
+    with http_cache(Cache()) as cache:
+        line = relay.Line(parse(cache.url), upload=False)
+        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
+            assert client.ask("PUT", KEY, b"x" * 10_000_000)[0] == 403, "it hears so once all of it is sent"
+        assert cache.asked == []
+
+
+def told(lines: dict[str, relay.Line]) -> list[str]:
+    heard: list[str] = []
+    link = remote_session.Link(lines, lambda event: heard.append(getattr(event, "text", "")))
+    link.feed(b"")
+    link.feed(b"")
+    return heard
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_endpoint_that_goes_away_has_nothing_takes_everything_and_is_told_of_once(tmp_path: Path) -> None:
+    cache = Cache()
+    with http_cache(cache):
+        line = relay.Line(parse(cache.url))
+    with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
+        assert client.ask("GET", KEY) == (404, b"")
+        assert client.ask("PUT", KEY, b"x" * 100_000) == (200, b"")
+        assert line.lost == "connection refused"
+        (text,) = told({"cache": line})
+        assert text.startswith(f"warning: the remote cache http://127.0.0.1:{cache.port} is gone")
+
+
+def test_credentials_that_run_out_and_uploads_that_are_refused_end_in_one_line_each(tmp_path: Path) -> None:
+    with http_cache(Cache()) as cache:
+        line = relay.Line(parse(cache.url))
+        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
+            cache.refuse["PUT"] = 405
+            assert client.ask("PUT", KEY, b"x")[0] == 200
+            assert client.ask("PUT", KEY, b"x")[0] == 200
+            assert [method for method, _, _ in cache.asked] == ["PUT"]
+            assert "takes no uploads" in told({"cache": line})[0]
+            cache.refuse["GET"] = 401
+            assert client.ask("GET", KEY) == (404, b"")
+            assert "no longer takes the credentials" in told({"cache": line})[0]
+
+
+def test_a_server_that_breaks_off_is_a_miss_and_the_next_question_is_asked_again(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        answers = [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]
+
+        def serve() -> None:
+            for answer in answers:
+                with server.accept()[0] as connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        line = relay.Line(parse(url))
+        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
+            assert client.ask("GET", KEY) == (404, b"")
+            assert client.ask("GET", KEY) == (200, b"ok")
+        assert line.lost is None
+
+
+def test_a_folder_deeper_than_a_sockets_path_may_be_serves_too(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    with http_cache(Cache()) as cache, relay.running({"cache": relay.Line(parse(cache.url))}, deep):
+        (tmp_path / "near").symlink_to(deep)
+        assert (deep / "cache").is_socket()
+    assert not (deep / "cache").exists()
+
+
+# --- gRPC ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def grpc_server(status: str, asked: list[dict[str, str]]) -> Iterator[str]:
+    """An address that answers every call with that status, and what it was asked."""
+
+    def talk(plain: socket.socket) -> None:
+        connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
+        connection.initiate_connection()
+        with plain, contextlib.suppress(OSError):
+            while True:
+                plain.sendall(connection.data_to_send())
+                data = plain.recv(1 << 16)
+                if not data:
+                    return
+                for event in connection.receive_data(data):
+                    if isinstance(event, h2.events.RequestReceived):
+                        asked.append({str(name): str(value) for name, value in event.headers or ()})
+                        head = [(":status", "200"), ("grpc-status", status), ("grpc-message", "as told")]
+                        connection.send_headers(event.stream_id, head, end_stream=True)
+
+    def serve(server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, args=(server,), daemon=True).start()
+        yield f"grpc://127.0.0.1:{server.getsockname()[1]}"
+
+
+def call(path: Path) -> tuple[str, str]:
+    """Ask what can be done, through a relay, as Bazel would with an address of its own loopback."""
+    with socket.socket(socket.AF_UNIX) as plain:
+        plain.settimeout(20)
+        plain.connect(str(path))
+        mine = relay.Line(Endpoint("grpc", "127.0.0.1", 8980))
+        return capabilities(mine, "main", plain.sendall, lambda: plain.recv(1 << 16))
+
+
+def test_a_call_gets_the_endpoints_name_and_credentials(tmp_path: Path) -> None:
+    asked: list[dict[str, str]] = []
+    with grpc_server("0", asked) as url:
+        line = relay.Line(parse(url), (("Authorization", f"Bearer {SECRET}" + "x" * 20_000),))
+        with relay.running({"cache": line}, tmp_path):
+            assert call(tmp_path / "cache") == ("0", "as told")
+    (headers,) = asked
+    assert headers[":authority"] == url.removeprefix("grpc://")
+    assert headers["authorization"] == f"Bearer {SECRET}" + "x" * 20_000, "in more frames than one"
+    assert headers[":path"].endswith("Capabilities/GetCapabilities")
+
+
+def test_a_job_that_may_not_write_is_stopped_before_a_server_that_speaks_grpc_too(tmp_path: Path) -> None:
+    asked: list[dict[str, str]] = []
+    with grpc_server("0", asked) as url:
+        line = relay.Line(parse(url), upload=False)
+        with relay.running({"cache": line}, tmp_path), socket.socket(socket.AF_UNIX) as plain:
+            plain.settimeout(20)
+            plain.connect(str(tmp_path / "cache"))
+            connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding=None))
+            connection.initiate_connection()
+            told: dict[int, bytes] = {}
+            for stream, path in (
+                (1, "/google.bytestream.ByteStream/Write"),
+                (3, "/google.bytestream.ByteStream/Read"),
+            ):
+                head = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
+                connection.send_headers(stream, head)
+                connection.send_data(stream, b"x" * 10_000, end_stream=True)
+            while len(told) < 2:
+                plain.sendall(connection.data_to_send())
+                for event in connection.receive_data(plain.recv(1 << 16)):
+                    if isinstance(event, h2.events.ResponseReceived):
+                        told[event.stream_id] = dict(event.headers or ())[b"grpc-status"]
+            assert connection.outbound_flow_control_window > 65_535 - 10_001, "the window was given back"
+    assert told == {1: b"7", 3: b"0"}
+    assert [one[":path"] for one in asked] == ["/google.bytestream.ByteStream/Read"]
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_an_endpoint_that_says_nothing_any_more_is_gone(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "SILENCE", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        line = relay.Line(Endpoint(scheme, "127.0.0.1", server.getsockname()[1]))
+        with relay.running({"cache": line}, tmp_path):
+            if scheme == "http":
+                with Client(tmp_path / "cache") as client:
+                    assert client.ask("GET", KEY) == (404, b"")
+            else:
+                with pytest.raises(ConnectionError):
+                    call(tmp_path / "cache")
+                assert call(tmp_path / "cache")[0] == "0", "somebody else answers now"
+        assert line.lost == "it does not answer"
+
+
+def test_a_ping_of_the_relays_own_is_not_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "SILENCE", 0.3)
+    with grpc_server("0", []) as url:
+        line = relay.Line(parse(url))
+        with relay.running({"cache": line}, tmp_path), socket.socket(socket.AF_UNIX) as plain:
+            plain.settimeout(20)
+            plain.connect(str(tmp_path / "cache"))
+            mine = relay.Line(Endpoint("grpc", "127.0.0.1", 8980))
+            seen: list[bytes] = []
+
+            def receive() -> bytes:
+                seen.append(plain.recv(1 << 16))
+                return seen[-1]
+
+            assert capabilities(mine, "", plain.sendall, receive)[0] == "0"
+            time.sleep(1)
+            plain.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                plain.recv(1)
+        assert line.lost is None
+
+
+@pytest.mark.usefixtures("quick")
+def test_in_place_of_an_endpoint_that_is_gone_somebody_can_do_all_and_has_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        line = relay.Line(Endpoint("grpc", "127.0.0.1", server.getsockname()[1]))
+    with relay.running({"cache": line}, tmp_path):
+        assert call(tmp_path / "cache")[0] == "0"
+    assert line.lost == "connection refused"
+
+
+# --- asked at the start -------------------------------------------------------------------------------------------
+
+
+def refused(url: str, machine: Settings | None = None) -> str:
+    with pytest.raises(TfdockError) as caught:
+        remote_session.check(Remote(cache=parse(url)), machine or Settings())
+    (problem,) = caught.value.problems
+    assert problem.fix
+    assert re.search(r"the remote cache \w+://[\w.:]+", problem.message)
+    return problem.code
+
+
+def test_an_http_cache_is_asked_before_the_build() -> None:
+    with http_cache(Cache()) as cache:
+        remote_session.check(Remote(cache=parse(cache.url)), Settings())
+        assert cache.asked[0][1].startswith("/pre/fix/ac/")
+        for status, code in ((401, "remote-denied"), (403, "remote-denied"), (500, "remote-unusable")):
+            cache.refuse["GET"] = status
+            assert refused(cache.url) == code
+        assert refused(cache.url.replace("http:", "https:")) == "remote-unreachable"
+        assert refused(cache.url.partition("/pre")[0].replace("http:", "grpc:")) == "remote-unreachable"
+    assert refused(cache.url) == "remote-unreachable"
+    assert refused("http://no-such-host.invalid") == "remote-unreachable"
+
+
+def test_a_server_that_speaks_grpc_is_asked_before_the_build() -> None:
+    for status, code in (("16", "remote-denied"), ("7", "remote-denied"), ("3", "remote-unusable")):
+        with grpc_server(status, []) as url:
+            assert refused(url) == code
+    for status in ("0", "12"):
+        with grpc_server(status, []) as url:
+            remote_session.check(Remote(cache=parse(url)), Settings())
+
+
+def test_why_a_connection_failed_is_told_in_words() -> None:
+    untrusted = ssl.SSLCertVerificationError(1, "x")
+    untrusted.verify_message = "self-signed certificate"
+    assert relay.reason(untrusted) == "its certificate is not trusted: self-signed certificate"
+    assert relay.reason(TimeoutError()) == "it does not answer"
+    assert relay.reason(ConnectionRefusedError(111, "('10.0.0.1', 1)")) == "connection refused"
+
+
+def test_an_engine_on_another_machine_is_refused() -> None:
+    (problem,) = remote_session.far(Remote(cache=parse("http://cache.example"))).problems
+    assert problem.code == "remote-engine-far"
+    assert "TFDOCK_REMOTE_CACHE" in problem.fix
+
+
+# --- in the container ---------------------------------------------------------------------------------------------
+
+
+def test_the_forwarder_hands_connections_on_and_ends_as_its_command_does(tmp_path: Path) -> None:
+    script = tmp_path / "forward.py"
+    script.write_text(loader.templates()["run/forward.py"])
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with http_cache(Cache()) as cache, relay.running({"cache": relay.Line(parse(cache.url))}, tmp_path):
+        ask = (
+            "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]));"
+            f"c.request('PUT', '{KEY}', b'x' * 300000); c.getresponse().read();"
+            f"c.request('GET', '{KEY}'); sys.exit(len(c.getresponse().read()) % 251)"
+        )
+        began = time.monotonic()
+        command = [
+            sys.executable,
+            str(script),
+            f"{port}={tmp_path}/cache",
+            "--",
+            sys.executable,
+            "-c",
+            ask,
+            str(port),
+        ]
+        assert subprocess.run(command, check=False).returncode == 300_000 % 251
+        assert time.monotonic() - began < 10

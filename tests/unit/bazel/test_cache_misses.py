@@ -1,0 +1,322 @@
+"""Why a build was cold: each thing that can differ is named, and nothing is claimed that was not compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdock.bazel.cache_misses import Inputs, differences, inputs_of, kept_inputs, last_build, misses, why
+from tfdock.bazel.execution_log import Spawn, Spawns, read_log
+
+ID = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
+TOOLCHAIN = (
+    "bazel 6.5.0\npackage g++-12 12.2.0-14 amd64\npackage libc6 2.36-9 amd64\ntool /usr/bin/gcc aaaabbbbccccdddd\n"
+)
+CONTEXT = {"Dockerfile": b"FROM x", "tfdock/environment": b"A=1", "tfdock/phase.sh": b"#"}
+FILES = {"BUILD": "file\0aa", "tensorflow/core/a.cc": "file\0bb", "tensorflow/core/b.cc": "file\0cc"}
+
+
+def record(**changes: object) -> dict[str, Any]:
+    plan = {
+        "bazel_flags": ["--config=opt", "--copt=-O2"],
+        "startup_options": ["--max_idle_secs=15"],
+        "environment": {"TF_NEED_CUDA": "1", "TF_ENABLE_XLA": "1"},
+        "image": {"base": "tensorflow/build:2.18", "source": {"kind": "path", "location": "local checkout"}},
+    }
+    return {
+        "build_id": ID,
+        "finished": "2026-11-21T22:34:09+00:00",
+        "toolchain_key": "e15ed4792ec563ec",
+        "base_digest": f"sha256:{'ab' * 32}",
+        "source": {"ref": None, "found": ""},
+        "plan": plan | changes,
+    }
+
+
+def inputs(
+    toolchain: str = TOOLCHAIN, context: Mapping[str, bytes] = CONTEXT, files: Mapping[str, str] = FILES
+) -> Inputs:
+    return inputs_of(record(), kept_inputs(toolchain.encode(), context, files))
+
+
+BEFORE = inputs()
+
+
+def texts(after: Inputs) -> list[str]:
+    return [one.text for one in differences(BEFORE, after)]
+
+
+@pytest.mark.parametrize("junk", [5, [], {}, {"a": [1]}, "x", 1.5, True, None])
+@pytest.mark.parametrize(
+    "key",
+    ["plan", "source", "base_digest", "toolchain_key", "bazel_flags", "startup_options", "environment", "image"],
+)
+def test_a_record_of_any_shape_can_be_compared(key: str, junk: object) -> None:
+    damaged = record() | {key: junk}
+    damaged["plan"] = damaged["plan"] | {key: junk} if key != "plan" else junk
+    for kept in (None, junk, {"schema": "tfdock.inputs/1", "toolchain": junk, "context": junk, "files": junk}):
+        before = inputs_of(damaged, kept)
+        assert isinstance(differences(before, BEFORE) + differences(BEFORE, before), tuple)
+
+
+def test_equal_builds_differ_in_nothing() -> None:
+    assert differences(BEFORE, inputs()) == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--config=opt", "--copt=-O2", "--copt=-O3"], ["`--copt=-O3` was added"]),
+        (["--config=opt"], ["`--copt=-O2` was removed"]),
+        (["--config=opt", "--copt=-O3"], ["`--copt=-O2` -> `--copt=-O3`"]),
+        (["--copt=-O2", "--config=opt"], ["the flags stand in another order"]),
+        (["--config=opt", "--copt=-O2", "--copt=-O2"], ["`--copt=-O2` was added"]),
+        (["--config=opt", "--copt=-O2", "--action_env=X=1"], ["`--action_env=X=1` was added"]),
+    ],
+)
+def test_flags_are_named(flags: list[str], told: list[str]) -> None:
+    assert texts(replace(BEFORE, flags=tuple(flags))) == told
+
+
+def test_a_variable_of_an_option_is_told_with_both_values() -> None:
+    before = replace(BEFORE, flags=("--action_env=X=1", "--action_env=Y=1"))
+    after = replace(BEFORE, flags=("--action_env=X=2", "--action_env=Y=1"))
+    assert [one.text for one in differences(before, after)] == ["`--action_env=X=1` -> `--action_env=X=2`"]
+
+
+def test_the_environment_is_told_by_variable_and_its_file_is_not_told_again() -> None:
+    after = inputs(context={**CONTEXT, "tfdock/environment": b"A=2"})
+    after = replace(after, environment={"TF_NEED_CUDA": "1", "TF_ENABLE_XLA": "0", "NEW": "x"})
+    assert texts(after) == [
+        "environment variable NEW `x` was added",
+        "environment variable TF_ENABLE_XLA `1` -> `0`",
+    ]
+
+
+def test_the_toolchain_is_told_by_package_tool_and_bazel() -> None:
+    after = inputs(
+        "bazel 6.6.0\npackage g++-12 12.2.0-15 amd64\npackage libc6 2.36-9 arm64\n"
+        "tool /usr/bin/gcc 0123456789abcdef\n"
+        "package new 1.0 amd64\n"
+    )
+    assert texts(replace(after, toolchain_key="f000000000000000")) == [
+        "Bazel 6.5.0 -> 6.6.0",
+        "tool /usr/bin/gcc aaaabbbbcccc… -> 0123456789ab…",
+        "package g++-12 12.2.0-14 -> 12.2.0-15",
+        "package libc6 2.36-9 amd64 -> 2.36-9 arm64",
+        "package new 1.0 was added",
+        "toolchain key e15ed4792ec563ec -> f000000000000000: another disk cache, which shares nothing",
+    ]
+
+
+def test_other_files_of_the_image_and_cachebusters_are_told() -> None:
+    before, after = inputs(f"{TOOLCHAIN}files aa\n"), inputs(f"{TOOLCHAIN}files bb\ncachebuster X\n")
+    assert [one.text for one in differences(before, after)] == [
+        "cachebuster X was added",
+        "files of the image that are of no package changed",
+    ]
+
+
+def test_of_many_packages_three_are_named() -> None:
+    lines = "".join(f"package p{number} 2 all\n" for number in range(9))
+    assert texts(inputs(TOOLCHAIN + lines))[-2:] == ["package p2 2 was added", "and 6 more of its packages"]
+
+
+def test_the_base_image_is_told_by_its_digest() -> None:
+    after = replace(BEFORE, base_digest=f"sha256:{'cd' * 32}")
+    (only,) = differences(BEFORE, after)
+    assert only.text == "base image sha256:abababababab… -> sha256:cdcdcdcdcdcd…"
+    assert not only.reaches, "the same toolchain, out of an image that was built anew"
+    assert differences(BEFORE, replace(after, toolchain_key="f000000000000000"))[0].reaches
+    assert texts(replace(BEFORE, base="other:1"))[0].startswith("base image tensorflow/build:2.18 -> other:1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"tensorflow/core/a.cc": "file\0xx"}, "source: tensorflow/core/a.cc changed"),
+        ({"tensorflow/core/a.cc": "program\0bb"}, "source: tensorflow/core/a.cc changed"),
+        ({"c": "file\0yy"}, "source: c was added"),
+        ({"BUILD": None}, "source: BUILD was removed"),
+        (
+            {"BUILD": "x", "tensorflow/core/a.cc": "x", "new": "x"},
+            "source: BUILD, tensorflow/core/a.cc changed; new was added",
+        ),
+    ],
+)
+def test_files_of_a_checkout_are_named(changes: Mapping[str, str | None], told: str) -> None:
+    files = {path: identity for path, identity in {**FILES, **changes}.items() if identity is not None}
+    assert texts(inputs(files=files)) == [told]
+
+
+def test_of_many_files_one_is_named() -> None:
+    files = {f"tensorflow/{number}.cc": "file\0aa" for number in range(5)}
+    before, after = inputs(files=files), inputs(files=dict.fromkeys(files, "file\0bb"))
+    assert [one.text for one in differences(before, after)] == ["source: tensorflow/0.cc and 4 more changed"]
+
+
+def test_a_commit_and_a_patch_are_named() -> None:
+    after = inputs(context={**CONTEXT, "tfdock/patches/01.patch": b"x"})
+    after = replace(after, source={**after.source, "ref": "v2.18.1", "found": "cd" * 20})
+    before = replace(BEFORE, source={**BEFORE.source, "ref": "v2.18.0", "found": "ab" * 20})
+    assert [one.text for one in differences(before, after)] == [
+        "source ref v2.18.0 -> v2.18.1",
+        f"source {'ab' * 20} -> {'cd' * 20}",
+        "patch 01.patch was added",
+    ]
+
+
+def test_what_no_action_is_made_from_is_not_the_reason() -> None:
+    after = inputs(context={**CONTEXT, "tfdock/phase.sh": b"other"})
+    (only,) = differences(BEFORE, after)
+    assert (only.text, only.reaches) == ("context file tfdock/phase.sh changed", False)
+    told = why(after, (record(), BEFORE), executed=3, cache_was_empty=False)
+    assert told.sentences[0].startswith("nothing that was compared differs")
+
+
+# --- why ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_warm_build_needs_no_reason_and_still_tells_what_differs() -> None:
+    after = replace(BEFORE, flags=("--config=opt",))
+    told = why(after, (record(), BEFORE), executed=0, cache_was_empty=False)
+    assert told.sentences == ()
+    assert len(told.differences) == 1
+    assert told.since == {"build_id": ID, "finished": "2026-11-21T22:34:09+00:00"}
+
+
+def test_a_cold_build_is_told_what_differs() -> None:
+    after = replace(BEFORE, flags=("--config=opt",))
+    told = why(after, (record(), BEFORE), executed=9, cache_was_empty=False)
+    assert told.sentences == ("`--copt=-O2` was removed",)
+
+
+@pytest.mark.parametrize(
+    ("empty", "said"), [(True, "its disk cache was empty"), (False, "part of the cache was pruned")]
+)
+def test_where_nothing_differs_that_is_said_with_the_likely_cause(empty: bool, said: str) -> None:
+    (sentence,) = why(inputs(), (record(), BEFORE), executed=9, cache_was_empty=empty).sentences
+    assert sentence.startswith("nothing that was compared differs from the last build")
+    assert said in sentence
+
+
+def test_without_an_earlier_build_nothing_is_compared() -> None:
+    told = why(inputs(), None, executed=9, cache_was_empty=True)
+    assert told.sentences == ("no earlier build of it is in this wheelhouse",)
+    assert told.since is None
+    assert why(inputs(), None, executed=0, cache_was_empty=False).sentences == ()
+
+
+def test_what_an_older_record_does_not_say_is_not_claimed() -> None:
+    old = inputs_of(record(), None)
+    told = why(inputs("bazel 9\n", {}, {}), (record(), old), executed=9, cache_was_empty=False)
+    assert told.differences == ()
+    assert told.not_compared == (
+        "system packages and tools",
+        "the files of the image's context",
+        "the files of the checkout",
+    )
+    assert (
+        "(system packages and tools, the files of the image's context and the files of the checkout could not be)"
+        in (told.sentences[0])
+    )
+
+
+@pytest.mark.parametrize("document", [{}, {"plan": 5}, {"plan": {"image": [], "environment": "x", "bazel_flags": 3}}])
+def test_a_record_of_another_shape_raises_nothing(document: Mapping[str, Any]) -> None:
+    found = inputs_of(document, {"schema": "tfdock.inputs/1", "toolchain": "x", "context": 7, "files": []})
+    assert found.toolchain is None
+    differences(found, BEFORE)
+
+
+# --- which build it is compared with --------------------------------------------------------------------------------
+
+LOCAL = "tf2.18.0.src11111111-py3.11-cpu-x86_64"
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([], None),
+        ([("tf2.18.0-py3.12-cpu-x86_64", "9")], None),
+        ([(LOCAL, "1"), (LOCAL, "2")], (LOCAL, "2")),
+        ([(LOCAL, "1"), ("tf2.18.0.src22222222-py3.11-cpu-x86_64", "2")], (LOCAL, "1")),
+        ([("tf2.18.0.src22222222-py3.11-cpu-x86_64", "2")], ("tf2.18.0.src22222222-py3.11-cpu-x86_64", "2")),
+        ([("tf2.18.0-py3.11-cpu-p0123abcd-x86_64", "2")], ("tf2.18.0-py3.11-cpu-p0123abcd-x86_64", "2")),
+        ([("tf2.18.0-py3.11-cpu-dbg-x86_64", "2")], None),
+    ],
+)
+def test_the_last_build_is_of_the_same_id_or_differs_in_its_source_alone(
+    others: Sequence[tuple[str, str]], expected: tuple[str, str] | None
+) -> None:
+    found = last_build([{"build_id": name, "finished": time} for name, time in others], LOCAL)
+    assert (found and (found["build_id"], found["finished"])) == expected
+
+
+# --- actions ------------------------------------------------------------------------------------------------------
+
+ENVIRONMENTS = ({"PATH": "aa"}, {"PATH": "aa", "X": "bb"})
+
+
+def spawn(output: str, **changes: Any) -> Spawn:
+    fields: dict[str, Any] = {
+        "mnemonic": "CppCompile",
+        "arguments": "a",
+        "environment": 0,
+        "sources": "s",
+        "generated": "g",
+        "cached": False,
+    }
+    return Spawn(output=output, **fields | changes)
+
+
+OLD = Spawns(spawns=(spawn("a.o"),), environments=ENVIRONMENTS, files={"a.cc": "1", "b.cc": "1"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"arguments": "b"}, "other arguments"),
+        ({"environment": 1}, "environment variable X"),
+        ({"sources": "t"}, "other source files"),
+        ({"generated": "h"}, "other outputs of actions before"),
+        ({"arguments": "b", "sources": "t"}, "other arguments and other source files"),
+        ({"mnemonic": "Genrule"}, "not part of the last build"),
+        ({}, "nothing of theirs differs: the cache no longer had them"),
+    ],
+)
+def test_each_executed_action_has_its_reason(changes: Mapping[str, Any], reason: str) -> None:
+    new = Spawns(spawns=(spawn("a.o", **changes),), environments=ENVIRONMENTS, files={})
+    assert misses(OLD, new) == {changes.get("mnemonic", "CppCompile"): {reason: 1}}
+
+
+def test_cached_actions_have_none() -> None:
+    new = Spawns(spawns=(spawn("a.o", arguments="b", cached=True),), environments=ENVIRONMENTS)
+    assert misses(OLD, new) == {}
+
+
+def test_explained_builds_say_which_files_and_how_many_actions() -> None:
+    new = Spawns(
+        spawns=(spawn("a.o", sources="t"), spawn("b.o", sources="t")),
+        environments=ENVIRONMENTS,
+        files={"a.cc": "2", "b.cc": "1", "c.cc": "1"},
+    )
+    told = why(inputs(), (record(), BEFORE), executed=2, cache_was_empty=False, spawns=(OLD, new))
+    assert told.sentences[1:] == (
+        "CppCompile: 1 missed (other source files), 1 missed (not part of the last build)",
+        "input files of actions: a.cc changed",
+    )
+
+
+def test_a_real_log_against_itself_with_another_compiler_option() -> None:
+    text = (Path(__file__).parents[1] / "data/bazel" / "4.2.3-cold.execution.json").read_text("utf-8")
+    before, after = read_log([text]), read_log([text.replace('"-fPIC"', '"-fPIC", "-O3"')])
+    assert misses(before, after) == {
+        "CppCompile": {"other arguments": 3},
+        "CppLink": {"nothing of theirs differs: the cache no longer had them": 1},
+        "Genrule": {"nothing of theirs differs: the cache no longer had them": 1},
+    }

@@ -1,0 +1,347 @@
+"""What is known, asked directly: computed from the rows, so that a new row is seen at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
+from tfdock.errors import Incompatible
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.resolve import gpu_support
+from tfdock.resolve import resolution as resolving
+from tfdock.types import Version
+
+from ..desk import Desk
+
+
+@pytest.fixture(autouse=True)
+def read_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped tables, read once for all tests; folders are read as they are named."""
+    shipped = desk.knowledge
+    monkeypatch.setattr(loader, "knowledge", lambda folders=(), _cache=None: read(folders) if folders else shipped)
+
+
+read = loader.knowledge
+
+
+def run(*words: str, columns: int = 80, **variables: str) -> Result:
+    environment = {"COLUMNS": str(columns), "NO_COLOR": "1", "TFDOCK_KNOWLEDGE": "", **variables}
+    return CliRunner().invoke(app, list(words), env=environment)
+
+
+def document(*words: str) -> dict[str, Any]:
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+# --- gpus ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_known_gpu_is_listed_below_what_compiles_for_it(desk: Desk) -> None:
+    text = run("gpus", columns=200).stdout
+    listed = {line.split()[0] for line in text.splitlines() if line.startswith("  ") and line[2] != " "}
+    assert listed == set(desk.knowledge.gpus)
+    (heading,) = [line for line in text.splitlines() if line.startswith("12.0 (sm_120), Blackwell: ")]
+    assert heading.endswith(": CUDA 12.8 or newer; TensorFlow 2.20 or newer; driver 570 or newer (WSL2: 570)")
+
+
+def test_gpus_are_listed_vendor_by_vendor_the_newest_first_and_embedded_ones_last() -> None:
+    lines = [line for line in run("gpus", columns=200).stdout.splitlines() if line and line[0] != " "]
+    order = [line.split()[0].rstrip(",:") for line in lines]
+    places = {target: order.index(target) for target in ("12.0", "9.0", "3.0", "8.7", "gfx1201", "gfx1030", "gfx90a")}
+    assert [*places.values()] == sorted(places.values())
+
+
+@pytest.mark.parametrize(("gpu", "name"), [("v100", "V100"), ("a100", "A100")])
+def test_a_short_name_is_written_as_drivers_write_it(gpu: str, name: str) -> None:
+    assert run("gpus", gpu).stdout.splitlines()[0] == f"{gpu}  {name}"
+
+
+def test_the_releases_of_a_gpu_are_those_that_resolve(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every target of a GPU that stands in any machine, and every release."""
+    monkeypatch.setattr(resolving, "ways_out", lambda *_: [])
+    base = desk.knowledge
+    for name, target in {(gpu.accelerator, gpu.target) for gpu in base.gpus.values() if not gpu.machine}:
+        accelerator = base.accelerators[name]
+        facts = gpu_support.target_facts(base, accelerator, target)
+        listed = {one.release: one.xla for one in facts.releases}
+        for release in base.releases.values():
+            dotted = release.capability_format == "dotted"
+            written = facts.written.replace("sm_", "compute_") if dotted else facts.written
+            xla = "true" if listed.get(release.release, True) else "false"
+            text = (
+                f'schema: 1\ntensorflow: "{release.release}"\n{accelerator.target_field}: [{written}]\nxla: {xla}\n'
+            )
+            try:
+                desk.resolve(text)
+                resolves = True
+            except Incompatible:
+                resolves = False
+            assert resolves == (release.release in listed), (target, release.release)
+
+
+def test_the_official_wheel_serves_a_gpu_by_code_of_its_major_version_too() -> None:
+    text = run("gpus", "k80", columns=200).stdout
+    assert "2.14  11.8          official wheel runs (sm_35)\n" in text
+    assert "1.4   8.0           official wheel runs (sm_37)\n" in text
+    assert "with `xla: false`" in run("gpus", "quadro-k600", columns=200).stdout
+
+
+def test_one_driver_is_told_the_highest_of_what_gpu_and_toolkit_need(desk: Desk) -> None:
+    facts = facts_of(desk, "rtx5080")
+    assert (facts.driver, facts.toolkit_driver, facts.needs_driver) == ("570", "525.60.13", "570")
+    assert "  driver        570 or newer (WSL2: 570)\n" in run("gpus", "rtx5080", columns=200).stdout
+
+
+@pytest.mark.parametrize("words", [[""], ["\N{GRINNING FACE}"], ["9.1"], ["sm_91"], ["gfx9999"]])
+def test_where_nothing_is_found_nothing_is_guessed(words: list[str]) -> None:
+    result = run("gpus", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "[gpu-unknown]" in result.stderr
+    assert "did you mean" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["rtx3080"], {"rtx3080"}),
+        (["RTX", "3080"], {"rtx3080"}),
+        (["NVIDIA GeForce RTX 3080"], {"rtx3080"}),
+        (["GeForce RTX 3080"], {"rtx3080"}),
+        (["3080"], {"rtx3080", "rtx3080ti", "rtx3080-laptop", "rtx3080ti-laptop"}),
+        (["RTX 3080 10GB"], {"rtx3080"}),
+        (["rtx3080", "h100"], {"rtx3080", "h100"}),
+        (["gfx90a", "mi250"], {"mi250", "mi250x"}),
+        (["laptop", "8.9", "4090"], {"rtx4090-laptop"}),
+        (["sm_37"], {"k80"}),
+        (["compute_37"], {"k80"}),
+    ],
+)
+def test_gpus_are_found_by_name_by_part_of_a_name_and_by_target(
+    desk: Desk, words: list[str], expected: set[str]
+) -> None:
+    assert {gpu["gpu"] for gpu in document("gpus", *words)["gpus"]} == expected & set(desk.knowledge.gpus)
+    assert expected & set(desk.knowledge.gpus)
+
+
+def test_one_gpu_says_its_capability_its_first_cuda_its_releases_and_its_driver() -> None:
+    (gpu,) = document("gpus", "rtx5080")["gpus"]
+    assert (gpu["target"], gpu["written"], gpu["architecture"]) == ("12.0", "sm_120", "Blackwell")
+    assert gpu["toolkits"][0] == "12.8"
+    assert [one["release"] for one in gpu["releases"]] == ["2.20", "2.21"]
+    assert gpu["driver"] == "570"
+    text = run("gpus", "rtx5080").stdout
+    for words in ("12.0 (sm_120)", "Blackwell", "16 GiB", "CUDA 12.8 or newer", "TensorFlow 2.20 or newer", "570"):
+        assert words in text
+    assert text.splitlines()[0] == "rtx5080  NVIDIA GeForce RTX 5080", "the answer first"
+
+
+def test_a_name_that_is_not_known_gets_the_nearest_ones() -> None:
+    result = run("gpus", "rtx3081")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "[gpu-unknown]" in result.stderr
+    assert "`rtx3080`" in result.stderr
+
+
+def facts_of(desk: Desk, gpu: str) -> gpu_support.TargetFacts:
+    row = desk.knowledge.gpus[gpu]
+    return gpu_support.target_facts(desk.knowledge, desk.knowledge.accelerators[row.accelerator], row.target)
+
+
+def test_a_made_up_gpu_is_served_by_the_rows_that_name_its_target(made_up: Desk) -> None:
+    facts = facts_of(made_up, "twelve")
+    assert (facts.written, facts.toolkits, facts.last_toolkit) == ("sm_120", ("20.1",), True)
+    # 9.8 takes two digits, 1.9 takes CUDA 20.0 only; 9.9's versions of 20.1 do it.
+    assert [(one.release, one.toolkits, one.tested) for one in facts.releases] == [
+        ("9.9", ("20.1.0", "20.1.3"), True)
+    ]
+    old = facts_of(made_up, "old")
+    assert (old.toolkits, old.last_toolkit) == (("20.0",), False)
+    assert [one.release for one in old.releases] == ["1.9", "9.8", "9.9"]
+    slab = facts_of(made_up, "slab")
+    assert (slab.written, slab.toolkit, [one.official for one in slab.releases]) == ("xe2", "xpu", [True])
+    assert (slab.architecture, slab.driver, slab.toolkit_driver) == (None, None, None)
+
+
+def overlay(made_up: Desk, **tables: str) -> Desk:
+    """Made-up knowledge with further tables."""
+    base = {name: list(made_up.knowledge._texts[name]) for name in made_up.knowledge._texts}
+    for name, text in tables.items():
+        base[name] = [*base.get(name, []), (f"{name}.yaml", text)]
+    return Desk(knowledge=KnowledgeBase(base), templates={})
+
+
+def test_drivers_and_architectures_are_told_where_there_are_rows(made_up: Desk) -> None:
+    desk = overlay(
+        made_up,
+        architectures='rows:\n- {architecture: Zeta, accelerator: cuda, targets: ["12.0"], embedded: ["12.0"], '
+        'driver_min: "700", driver_max: "800", source: x}\n',
+        drivers='rows:\n- {toolkit: cuda, version: "20", linux: "690.1", windows: "691.2", source: x}\n',
+    )
+    facts = facts_of(desk, "twelve")
+    assert (facts.architecture, facts.embedded, facts.driver, facts.driver_max) == ("Zeta", True, "700", "800")
+    assert (facts.toolkit_driver, facts.toolkit_driver_windows) == ("690.1", "691.2")
+
+
+def test_a_release_without_a_library_for_the_gpu_does_not_take_it(made_up: Desk) -> None:
+    library = "{component: cudnn, since: '9', lowest: '8.0', highest: '12.0', toolkits: ['20.1'], source: x}"
+    desk = overlay(made_up, libraries=f"rows:\n- {library}\n")
+    assert [one.release for one in facts_of(desk, "old").releases] == ["1.9", "9.8"]
+    (one,) = [one for one in facts_of(desk, "one").releases if one.release == "9.9"]
+    assert one.toolkits == ("20.1.0", "20.1.3"), "what the library is not made for is not offered"
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ([], []),
+        (["2.9"], [("2.9", "2.9")]),
+        (["2.10", "2.9", "2.11"], [("2.9", "2.11")]),
+        (["2.8", "2.10"], [("2.8", "2.8"), ("2.10", "2.10")]),
+    ],
+)
+def test_versions_that_stand_side_by_side_are_a_span(versions: list[str], expected: list[tuple[str, str]]) -> None:
+    assert gpu_support.spans(versions, ["2.8", "2.9", "2.10", "2.11"]) == expected
+
+
+# --- releases -----------------------------------------------------------------------------------------------------
+
+
+def test_every_release_has_a_line_with_what_it_was_tested_with(desk: Desk) -> None:
+    lines = run("releases", columns=200).stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == sorted(desk.knowledge.releases, key=Version)
+    (line,) = [line for line in lines if line.startswith("2.18 ")]
+    assert line.split()[:7] == ["2.18", "3.9-3.12", "6.5.0", "clang", "18", "12.5.1", "9.3.0"]
+    assert line.endswith("sm_60 sm_70 sm_80 sm_89 compute_90")
+
+
+@pytest.mark.parametrize("asked", ["2.18", "2.18.1"])
+def test_a_release_says_everything_that_its_row_does_and_from_where(desk: Desk, asked: str) -> None:
+    text = " ".join(run("releases", asked, columns=60).stdout.split())
+    row = desk.knowledge.releases["2.18"]
+    for value in (row.patches[-1], row.bazel, row.wheel.target, row.checked, row.note, str(row.unverified)):
+        assert str(value) in text
+    for support in row.components.values():
+        assert all(version in text for version in support.accepted)
+    sources = desk.knowledge.sources("releases")
+    assert all(" ".join(sources[key].split()) in text for key in row.source)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("2.81", "known are 1.4 to 2.21"),
+        ("1.99", "`1.15` or `2.0`"),
+        ("2.18.9", "TensorFlow 2.18.9 does not exist; of 2.18 there are 2.18.0, 2.18.1"),
+        ("two", "`two` is no version of TensorFlow"),
+    ],
+)
+def test_a_release_that_is_not_known_is_refused_alike_everywhere(
+    asked: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asking = (["releases"], ["advise", "rtx3080", "--tensorflow"], ["init", "--gpu", "cpu", "--tensorflow"])
+    results = [run(*command, asked) for command in asking]
+    assert {(result.exit_code, result.stdout) for result in results} == {(2, "")}
+    assert words in " ".join(results[0].stderr.split())
+    assert len({result.stderr for result in results}) == 1
+
+
+def test_a_release_added_as_a_row_is_listed(tmp_path: Path, desk: Desk) -> None:
+    row = desk.knowledge.releases["2.18"].model_dump(mode="json", exclude_none=True) | {"release": "9.9"}
+    (tmp_path / "releases.yaml").write_text(json.dumps({"rows": [row]}))
+    assert "\n9.9 " in run("releases", "--knowledge", str(tmp_path)).stdout
+    assert "TensorFlow 9.9\n" in run("releases", "9.9", "--knowledge", str(tmp_path)).stdout
+
+
+# --- explain ------------------------------------------------------------------------------------------------------
+
+
+def test_all_codes_are_listed_a_line_each(desk: Desk) -> None:
+    lines = run("explain", columns=200).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(desk.knowledge.codes)
+
+
+def test_a_code_is_explained_by_its_cause_an_example_as_it_is_answered_today_and_the_ways_out(desk: Desk) -> None:
+    text = run("explain", "target-not-in-toolkit", columns=999).stdout
+    row = desk.knowledge.codes["target-not-in-toolkit"]
+    assert text.startswith(f"{row.code}: {row.title}\n\n{row.cause}\n\n")
+    assert '  cuda: "11.0"\n' in text
+    assert "profile.yaml:6:8: error: " in text
+    assert "Unsupported gpu architecture 'compute_86'" in text
+    assert text.index("fix:") < text.index("ways out")
+    assert all(f"-  {way}\n" in text for way in row.ways)
+    (problem,) = document("explain", "target-not-in-toolkit")["problems"]
+    assert problem["code"] == "target-not-in-toolkit"
+    assert problem["ways"]
+
+
+def test_a_code_without_profile_shows_its_example(desk: Desk) -> None:
+    text = run("explain", "[container-killed]", columns=200).stdout
+    assert (desk.knowledge.codes["container-killed"].example or "?").strip() in text
+
+
+def test_a_code_that_does_not_exist_gets_the_nearest_ones() -> None:
+    result = run("explain", "yaml-sintax")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "[code-unknown]" in result.stderr
+    assert "`yaml-syntax`" in result.stderr
+
+
+def test_the_beginning_of_codes_is_answered_by_all_of_them(desk: Desk) -> None:
+    result = run("explain", "gpu")
+    assert result.exit_code == 2
+    assert all(f"`{code}`" in result.stderr for code in desk.knowledge.codes if code.startswith("gpu-"))
+
+
+# --- all of them --------------------------------------------------------------------------------------------------
+
+COMMANDS = [
+    ["gpus"],
+    ["gpus", "rtx5080"],
+    ["gpus", "gfx1100"],
+    ["releases"],
+    ["releases", "2.18"],
+    ["releases", "1.4"],
+]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(desk: Desk, columns: int) -> None:
+    commands = [*COMMANDS, ["explain"], *(["explain", code] for code in desk.knowledge.codes)]
+    # Resolving each example takes a while: at other widths a tenth of them will do.
+    for words in commands if columns == 80 else commands[::10]:
+        result = run(*words, columns=columns)
+        assert result.exit_code == 0, (words, result.stderr)
+        wide = [line for line in result.stdout.splitlines() if len(line) > columns]
+        assert wide == [], words
+
+
+def test_every_command_prints_one_document() -> None:
+    for words in (*COMMANDS, ["explain"], ["explain", "yaml-syntax"]):
+        found = document(*words)
+        assert list(found)[:2] == ["schema", "ok"]
+        assert found["schema"] == f"tfdock.{words[0]}/1"
+
+
+@pytest.mark.parametrize("name", ["gpus", "releases", "explain"])
+def test_help_gives_an_example(name: str) -> None:
+    assert f"`tfdock {name}" in run(name, "-h").stdout
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    script = f"{sys.executable} -m tfdock gpus | head -n 1"
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert result.stderr == ""
+    assert len(result.stdout.splitlines()) == 1

@@ -1,0 +1,676 @@
+"""`tfdock matrix`: what it prints for people, programs and CI services, and what it leaves out.
+
+`make golden` writes tests/golden-matrix anew; the diff is then read line by line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli import ci_log, matrix_formats
+from tfdock.cli.app import app
+from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.host import hardware
+from tfdock.host.settings import load
+from tfdock.knowledge import loader
+from tfdock.matrix.planned_matrix import Cells, cells
+from tfdock.plan.prepare import Preparer
+from tfdock.profile.profile import Profile
+from tfdock.types import BuildId
+from tfdock.wheelhouse.store import WheelFile, Wheelhouse
+
+from .. import houses
+from ..desk import MACHINE, Desk
+
+GOLDEN = Path(__file__).parents[2] / "golden-matrix"
+BASE = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\ngpus: [rtx3080]\n'
+MATRIX = """\
+schema: 1
+base: base.yaml
+axes:
+  python: ["3.11", "3.12"]
+  gpus: [[rtx3080], [rtx2080], [rtx5090]]
+exclude:
+  - when: {python: "3.12", gpus: [rtx2080]}
+    reason: "nobody asked"
+overrides:
+  - when: {gpus: [rtx2080]}
+    runner: [self-hosted, gpu]
+"""
+FIRST = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
+OTHER = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm75-x86_64"
+THIRD = "tf2.18.0-py3.12-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
+
+
+@pytest.fixture(autouse=True)
+def read_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "local_machine", lambda: MACHINE)
+    original = loader.knowledge
+    monkeypatch.setattr(
+        loader, "knowledge", lambda folders=(), cache=None: original(folders, cache) if folders else desk.knowledge
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "base.yaml").write_text(BASE)
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+PATCH = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
+
+
+def run(folder: Path, *words: str, code: int = 0, **variables: str) -> Result:
+    environment = {
+        "COLUMNS": "400",
+        "NO_COLOR": "1",
+        "TFDOCK_KNOWLEDGE": "",
+        "TFDOCK_REGISTRIES": "",
+        "TFDOCK_WHEELHOUSE": str(folder / "wheels"),
+        **variables,
+    }
+    result = CliRunner().invoke(app, ["matrix", str(folder / "m.yaml"), *words], env=environment)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def document(folder: Path, *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(folder, *words, "--format", "json").stdout)
+    assert list(found)[:2] == ["schema", "ok"]
+    assert (found["schema"], found["ok"]) == ("tfdock.matrix/1", True)
+    return found
+
+
+def names(told: Mapping[str, Any]) -> list[str]:
+    return [cell["build_id"] for cell in told["include"]]
+
+
+def refused(folder: Path) -> list[Problem]:
+    with pytest.raises(ProfileError) as caught:
+        planned(folder)
+    return list(caught.value.problems)
+
+
+def planned(folder: Path) -> Cells:
+    return cells(folder / "m.yaml", Preparer(load({}, {}), MACHINE))
+
+
+# --- what there is to be had ----------------------------------------------------------------------------------------
+
+
+def test_each_cell_is_planned_as_the_profile_alone_would_be(folder: Path) -> None:
+    found = planned(folder)
+    preparer = Preparer(load({}, {}), MACHINE)
+    assert [cell.status for cell in found.cells] == [
+        "missing",
+        "missing",
+        "impossible",
+        "missing",
+        "excluded",
+        "impossible",
+    ]
+    for cell in found.wanted:
+        (folder / "alone.yaml").write_text(json.dumps(cell.profile))
+        alone = preparer.prepare(str(folder / "alone.yaml")).plan
+        again = found.prepared(cell).plan
+        assert (cell.build_id, cell.fingerprint) == (alone.build_id, alone.fingerprint)
+        assert again == alone
+    for cell in found.cells:
+        if cell.status == "impossible":
+            (folder / "alone.yaml").write_text(json.dumps(cell.profile))
+            with pytest.raises(Incompatible) as caught:
+                preparer.resolve(str(folder / "alone.yaml"))
+            assert [one.code for one in cell.problems] == [one.code for one in caught.value.problems]
+
+
+def test_what_cannot_be_is_told_with_the_knowledge_bases_own_code_at_its_line_and_fails_nothing(folder: Path) -> None:
+    impossible, _, excluded = sorted(document(folder)["excluded"], key=lambda one: one["status"], reverse=True)
+    assert excluded["fields"] == {"python": "3.12", "gpus": ["rtx2080"]}
+    assert (excluded["code"], excluded["reason"]) == ("matrix-excluded", "nobody asked")
+    assert (excluded["line"], excluded["column"], excluded["problems"]) == (7, 5, [])
+    assert (impossible["code"], impossible["line"], impossible["column"]) == ("capability-syntax", 5, 33)
+    assert impossible["file"] == str(folder / "m.yaml")
+    assert impossible["reason"] == "TensorFlow 2.18 does not take the capability `sm_120`"
+    assert impossible["problems"][0]["why"]
+    shown = run(folder).stdout
+    assert f"nobody asked [matrix-excluded] {folder}/m.yaml:7:5\n" in shown
+    assert f"`sm_120` [capability-syntax] {folder}/m.yaml:5:33\n" in shown
+
+
+def test_two_cells_that_are_one_wheel_are_refused_with_both_lines(folder: Path) -> None:
+    (folder / "m.yaml").write_text("schema: 1\nbase: base.yaml\naxes:\n  gpus:\n    - [rtx3080]\n    - [rtx3090]\n")
+    (problem,) = refused(folder)
+    assert (problem.code, problem.line, problem.column) == ("build-id-twice", 6, 7)
+    assert problem.message == f"two cells are one wheel, {FIRST}: this and that of line 5, column 7"
+    told = json.loads(run(folder, "--format", "json", code=2).stdout)
+    assert (told["ok"], told["problems"][0]["code"]) == (False, "build-id-twice")
+
+
+def test_two_cells_whose_wheels_are_files_of_one_name_are_refused(folder: Path) -> None:
+    text = 'schema: 1\nbase: base.yaml\nprofile: {cudnn: "9.3.0"}\naxes:\n  cuda: ["12.5.0", "12.5.1"]\n'
+    (folder / "m.yaml").write_text(text)
+    (problem,) = refused(folder)
+    assert (problem.code, problem.line, problem.column) == ("wheel-name-twice", 5, 20)
+    assert problem.message.startswith(f"{FIRST.replace('12.5.1', '12.5.0')} and {FIRST} are files of one name: ")
+    own = "  - {when: {cuda: '12.5.0'}, set: {wheel.local_version: cuda12.5.0.sm86}}\n"
+    (folder / "m.yaml").write_text(f"{text}overrides:\n{own}")
+    assert len(planned(folder).wanted) == 2
+
+
+def test_what_is_wrong_with_a_value_is_told_once_however_many_cells_have_it(folder: Path) -> None:
+    axes = 'axes: {python: ["3.11", "3.12"], tensorflow: ["2.18.0", 2.17], gpus: [[rtx3080], [rtx2080]]}\n'
+    (folder / "m.yaml").write_text("schema: 1\nbase: base.yaml\n" + axes)
+    (problem,) = refused(folder)
+    assert (problem.code, problem.line, problem.column) == ("version-not-text", 3, 57)
+
+
+@pytest.mark.parametrize(
+    ("rule", "code", "place"),
+    [
+        ("when: {python: 3.11}", "version-not-text", "4:27"),
+        ("when: {pyhton: '3.11'}", "profile-unknown-key", "4:19"),
+        ("when: {bazel.versoin: '3.11'}", "profile-unknown-key", "4:19"),
+    ],
+)
+def test_a_rule_that_is_misspelt_is_refused(folder: Path, rule: str, code: str, place: str) -> None:
+    text = f"schema: 1\nbase: base.yaml\naxes: {{xla: [true]}}\nexclude: [{{{rule}, reason: x}}]\n"
+    (folder / "m.yaml").write_text(text)
+    (problem,) = refused(folder)
+    assert (problem.code, problem.where) == (code, f"{folder}/m.yaml:{place}")
+
+
+def test_what_a_cell_names_is_relative_to_the_matrix_and_must_be_there(folder: Path) -> None:
+    source = "tensorflow: [{release: '2.18.0', patches: [a.patch]}]"
+    (folder / "m.yaml").write_text(f"schema: 1\nbase: base.yaml\naxes: {{{source}}}\n")
+    (problem,) = refused(folder)
+    assert (problem.code, problem.line, problem.column) == ("source-missing", 3, 51)
+    (folder / "a.patch").write_text(PATCH)
+    (cell,) = planned(folder).wanted
+    assert cell.name.startswith("tf2.18.0-")
+    assert "-p" in cell.name
+    (folder / "a.patch").chmod(0)
+    if not os.access(folder / "a.patch", os.R_OK):  # root reads everything
+        assert refused(folder)[0].code == "file-unreadable"
+
+
+def test_a_rule_by_which_nobody_is_meant_is_a_warning(folder: Path) -> None:
+    (folder / "m.yaml").write_text(MATRIX.replace("[rtx2080]}\n    reason", "[rtx9999]}\n    reason"))
+    assert "m.yaml:7:5: warning: no cell has what this rule is for [matrix-rule-idle]" in run(folder).stderr
+
+
+def test_a_matrix_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
+    for where in (tmp_path, tmp_path / "m.yaml"):
+        where.mkdir(exist_ok=True)
+        assert "[matrix-not-found]" in run(tmp_path, code=2).stderr
+
+
+def test_a_matrix_is_not_a_profile_of_that_name() -> None:
+    result = CliRunner().invoke(app, ["check", "matrix"])
+    assert result.exit_code == 2
+    assert "[profile-not-found]" in result.stderr
+
+
+# --- which of them --------------------------------------------------------------------------------------------------
+
+
+def test_build_ids_are_chosen_by_patterns(folder: Path) -> None:
+    told = document(folder, "--only", "*-py3.12-*", "--only", OTHER)
+    assert names(told) == [OTHER, THIRD]
+    assert told["excluded"] == [], "nobody asked for those"
+
+
+def test_nothing_left_is_fine_and_said(folder: Path) -> None:
+    result = run(folder, "--only", "x*", "--format", "github")
+    assert json.loads(result.stdout) == {"include": []}
+    assert "no cell is left to build" in result.stderr
+
+
+def test_a_pattern_that_means_nobody_is_a_warning(folder: Path) -> None:
+    result = run(folder, "--only", "*-py3.12-*", "--only", "*-py312-*", "--only", "\x1b[", "--only", "*-sm120-*")
+    assert result.stderr.count("[matrix-only-idle]") == 3
+    for pattern in ("*-py312-*", "\\x1b[", "*-sm120-*"):
+        assert f"no cell that can be built is called like `{pattern}` [matrix-only-idle]" in result.stderr
+    assert "py3.12" in result.stdout
+
+
+def test_a_table_gives_github_no_commands_whatever_a_reason_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ci_log, "here", lambda: ci_log.GitHub({"GITHUB_ACTIONS": "true"}))
+    (folder / "m.yaml").write_text(MATRIX.replace("nobody asked", "::set-output name=plan::x ##[add-mask]x"))
+    for columns in ("400", "40"):
+        result = run(folder, COLUMNS=columns)
+        assert "name=plan" in result.stdout
+        assert not re.search(r"^\s*::|##\[", result.stdout, re.MULTILINE)
+
+
+def test_an_analysis_gives_github_no_commands_whatever_bazel_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tfdock.cli import matrix_analysis
+    from tfdock.matrix.analysis import Analysis
+
+    monkeypatch.setattr(ci_log, "here", lambda: ci_log.GitHub({"GITHUB_ACTIONS": "true"}))
+    found = planned(folder)
+    problem = Problem(code="fetch-failed", message="x")
+    failed = Analysis(cell=found.wanted[0], outcome="drifted", problems=(problem,), error="ERROR: ##[add-mask]x")
+    matrix_analysis._show(found, [failed])
+    told = capsys.readouterr().out
+    assert "add-mask" in told
+    assert "##[" not in told
+
+
+def test_a_jobs_page_does_not_call_missing_what_nobody_has_looked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = folder / "summary.md"
+    monkeypatch.setattr(ci_log, "here", lambda: ci_log.GitHub({"GITHUB_STEP_SUMMARY": str(page)}))
+    publish(houses.house(folder / "wheels"), document(folder)["include"][0])
+    run(folder, "--format", "github", "--only", FIRST)
+    assert f"| {FIRST} | to build | " in page.read_text()
+
+
+def test_a_few_cells_touch_every_value_that_can_be_built(folder: Path) -> None:
+    assert names(document(folder, "--smoke")) == [OTHER, THIRD]
+
+
+def publish(house: Wheelhouse, cell: Mapping[str, Any], domain: str = "release") -> Path:
+    """A wheel, as if the build of that cell had made it."""
+    name = BuildId(cell["build_id"])
+    file, data = houses.wheel(salt=name)
+    (house.root / "new").write_bytes(data)
+    sealed = {house.root / "new": WheelFile(file=file, sha256=hashlib.sha256(data).hexdigest(), size=len(data))}
+    house.publish(name, houses.record(name, cell["fingerprint"], file, data, 1.7e9, domain), sealed)
+    return house.root / file
+
+
+def test_what_lies_in_the_wheelhouse_is_not_missing_until_its_wheel_goes(folder: Path) -> None:
+    house = houses.house(folder / "wheels")
+    wheel = publish(house, document(folder)["include"][0])
+    told = document(folder)
+    assert [(cell["build_id"], cell["status"]) for cell in told["include"]] == [
+        (FIRST, "here"), (OTHER, "missing"), (THIRD, "missing"),
+    ]  # fmt: skip
+    assert names(document(folder, "--missing")) == [OTHER, THIRD]
+    (folder / "base.yaml").write_text(BASE + "bazel: {copts: [-O3]}\n")
+    assert names(document(folder, "--missing")) == [FIRST, OTHER, THIRD], "that is another build"
+    (folder / "base.yaml").write_text(BASE)
+    wheel.write_bytes(wheel.read_bytes()[:-1])
+    assert names(document(folder, "--missing")) == [FIRST, OTHER, THIRD]
+
+
+def test_a_build_of_another_trust_domain_counts_as_missing(folder: Path) -> None:
+    publish(houses.house(folder / "wheels"), document(folder)["include"][0], domain="f" * 16)
+    assert names(document(folder, "--missing")) == [FIRST, OTHER, THIRD]
+
+
+def test_a_registry_that_does_not_answer_is_a_warning_but_not_where_it_decides(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfdock.oci.http.random.uniform", lambda *_: 0.005)  # nobody waits to try again
+    nobody = "127.0.0.1:1/wheels"
+    result = run(folder, TFDOCK_REGISTRIES=nobody)
+    assert result.stderr.count("[registry-unreachable]") == 1
+    assert "what it has counts as missing" in result.stderr
+    result = run(folder, "--missing", "--format", "github", code=7, TFDOCK_REGISTRIES=nobody)
+    assert result.stdout == "", "hours of building would follow"
+
+
+def test_costs_are_told_from_the_records_of_builds(folder: Path) -> None:
+    cell = document(folder)["include"][0]
+    house = houses.house(folder / "wheels")
+    publish(house, cell)
+    file = house.record_folder(BuildId(FIRST), cell["fingerprint"]) / "record.json"
+    record = json.loads(file.read_text())
+    record |= {
+        "seconds": {"compile": 1000.0, "verify": 20.0},
+        "machine": {"cpus": MACHINE.cpus, "memory": MACHINE.memory},
+    }
+    file.write_text(json.dumps(record))
+    first, other, _ = document(folder)["include"]
+    assert (first["seconds"], other["seconds"]) == (1020.0, 1020.0)
+
+
+# --- what a commit changed ------------------------------------------------------------------------------------------
+
+
+def git(folder: Path, *words: str) -> str:
+    who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1", **who}
+    return subprocess.run(
+        ["git", "-C", str(folder), *words], env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.fixture
+def history(folder: Path) -> Iterator[Path]:
+    """The matrix in a repository with one commit, in a folder of its own."""
+    (folder / "profiles").mkdir()
+    for name in ("base.yaml", "m.yaml"):
+        (folder / name).rename(folder / "profiles" / name)
+    git(folder, "init", "--quiet")
+    (folder / ".gitattributes").write_text("profiles/* export-ignore\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "a")
+    yield folder / "profiles"
+    assert not list(folder.glob("tfdock-*"))
+
+
+def commit(folder: Path) -> None:
+    git(folder, "add", "--all", "..")
+    git(folder, "commit", "--quiet", "-m", "b")
+
+
+def commit_of_nothing(folder: Path) -> None:
+    git(folder, "commit", "--quiet", "--allow-empty", "-m", "b")
+
+
+def test_nothing_has_changed_since_this_very_commit_and_the_work_tree_is_left_alone(history: Path) -> None:
+    (history / "m.yaml").write_text(MATRIX + "# not committed\n")
+    git(history, "add", ".")
+    (history / "new").write_text("x")
+    before = git(history, "status", "--porcelain"), (history.parent / ".git/index").read_bytes()
+    assert names(document(history, "--changed-since", "HEAD")) == []
+    assert (git(history, "status", "--porcelain"), (history.parent / ".git/index").read_bytes()) == before
+
+
+def test_a_cell_that_is_new_or_is_built_otherwise_has_changed(history: Path) -> None:
+    text = MATRIX.replace('"3.12"]', '"3.12", "3.10"]') + "    set: {bazel.copts: [-O3]}\n"
+    (history / "m.yaml").write_text(text)
+    expected = [OTHER, THIRD.replace("py3.12", "py3.10"), OTHER.replace("py3.11", "py3.10")]
+    assert names(document(history, "--changed-since", "HEAD")) == expected
+    commit(history)
+    assert names(document(history, "--changed-since", "HEAD~1")) == expected
+    assert names(document(history, "--changed-since", "HEAD")) == []
+
+
+def test_what_a_patch_or_a_base_profile_changes_is_seen(history: Path) -> None:
+    base = BASE.replace('"2.18.0"', '{release: "2.18.0", patches: [a.patch]}')
+    (history / "base.yaml").write_text(base)
+    (history / "a.patch").write_text(PATCH)
+    commit(history)
+    assert len(names(document(history, "--changed-since", "HEAD~1"))) == 3
+    (history / "a.patch").write_text(PATCH.replace("+b", "+c"))
+    assert len(names(document(history, "--changed-since", "HEAD"))) == 3
+    (history / "a.patch").write_text(PATCH)
+    assert names(document(history, "--changed-since", "HEAD")) == []
+
+
+def test_what_a_checkout_in_the_repository_changes_is_seen(history: Path) -> None:
+    tree = history.parent / "tensorflow"
+    tree.mkdir()
+    (tree / "configure").write_text("")
+    (history / "base.yaml").write_text(BASE.replace('"2.18.0"', '{release: "2.18.0", path: ../tensorflow}'))
+    commit(history)
+    assert names(document(history, "--changed-since", "HEAD")) == []
+    (tree / "new.cc").write_text("int x;\n")
+    assert len(names(document(history, "--changed-since", "HEAD"))) == 3
+
+
+def test_what_the_knowledge_beside_it_changes_is_seen(history: Path) -> None:
+    rows = history.parent / "knowledge"
+    rows.mkdir()
+    text = 'rows:\n  - {flag: "--copt=-DA", releases: "2.0..", source: x, checked: "2026-11-21"}\n'
+    (rows / "flags.yaml").write_text(text)
+    commit(history)
+    assert names(document(history, "--knowledge", str(rows), "--changed-since", "HEAD")) == []
+    (rows / "flags.yaml").write_text(text.replace("-DA", "-DB"))
+    assert len(names(document(history, "--knowledge", str(rows), "--changed-since", "HEAD"))) == 3
+    commit(history)
+    assert len(names(document(history, "--knowledge", str(rows), "--changed-since", "HEAD~2"))) == 3, (
+        "it was not there"
+    )
+
+
+def test_a_matrix_that_was_not_there_or_was_malformed_has_all_its_cells_changed(history: Path) -> None:
+    (history / "m.yaml").rename(history / "other.yaml")
+    commit(history)
+    (history / "m.yaml").write_text("schema: 1\n")
+    commit(history)
+    (history / "m.yaml").write_text(MATRIX)
+    assert len(names(document(history, "--changed-since", "HEAD~1"))) == 3
+    result = run(history, "--changed-since", "HEAD", "--format", "json")
+    assert len(names(json.loads(result.stdout))) == 3
+    assert "at `HEAD` the matrix was malformed: profiles/m.yaml:1:1: the matrix has no cells" in result.stderr
+    assert "[matrix-then]" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "revision",
+    ["nowhere", "--upload-pack=x", "-x", "--all", "HEAD x", "^HEAD", "HEAD..HEAD", "HEAD:profiles", "HEAD~99", ""],
+)
+def test_a_commit_that_is_not_there_is_refused(history: Path, revision: str) -> None:
+    assert "[matrix-revision]" in run(history, f"--changed-since={revision}", code=2).stderr
+
+
+def test_what_git_says_is_told_in_a_line_and_a_shallow_clone_is_no_history(history: Path) -> None:
+    told = run(history, "--changed-since", "HEAD^{tree}", code=2).stderr
+    assert "cannot be told: HEAD^{tree}^{commit}: expected commit type" in told
+    commit_of_nothing(history)
+    clone = history.parent / "shallow"
+    git(history, "clone", "--quiet", "--depth", "1", f"file://{history.parent}", str(clone))
+    assert names(document(clone / "profiles", "--changed-since", "HEAD")) == []
+    told = run(clone / "profiles", "--changed-since", "HEAD~1", code=2).stderr
+    assert "`git fetch --deepen=100`" in told
+
+
+def test_git_hears_of_another_configuration_and_of_no_other_repository(history: Path) -> None:
+    git(history.parent, "init", "--quiet", "other")
+    other = str(history.parent / "other/.git")
+    words = ("--changed-since", "HEAD", "--format", "json")
+    result = run(history, *words, GIT_DIR=other, GIT_INDEX_FILE=f"{other}/index")
+    assert names(json.loads(result.stdout)) == []
+    told = run(history, "--changed-since", "HEAD", code=2, GIT_CONFIG_COUNT="x").stderr
+    assert "bogus count in GIT_CONFIG_COUNT" in told
+
+
+def test_a_matrix_that_is_a_link_has_the_history_of_what_it_names(history: Path) -> None:
+    (history.parent / "matrices").mkdir()
+    (history / "m.yaml").rename(history.parent / "matrices/m.yaml")
+    (history / "m.yaml").symlink_to("../matrices/m.yaml")
+    commit(history)
+    assert names(document(history, "--changed-since", "HEAD")) == []
+    (history / "m.yaml").write_text(MATRIX.replace('"3.12"]', '"3.12", "3.10"]'))
+    assert len(names(document(history, "--changed-since", "HEAD"))) == 2
+
+
+def test_a_checkout_in_a_submodule_counts_as_changed(history: Path) -> None:
+    tree = history.parent / "tensorflow"
+    tree.mkdir()
+    (tree / "configure").write_text("")
+    git(tree, "init", "--quiet")
+    git(tree, "add", ".")
+    git(tree, "commit", "--quiet", "-m", "a")
+    (history / "base.yaml").write_text(BASE.replace('"2.18.0"', '{release: "2.18.0", path: ../tensorflow}'))
+    commit(history)
+    assert "160000 commit" in git(history, "ls-tree", "HEAD", "../tensorflow")
+    result = run(history, "--changed-since", "HEAD", "--format", "json")
+    assert len(names(json.loads(result.stdout))) == 3
+    assert "[matrix-then]" in result.stderr
+
+
+def programs_of(repository: Path, mark: Path) -> None:
+    """Let the repository's own settings name programs that leave a mark."""
+    program = repository / ".git/program"
+    program.write_text(f"#!/bin/sh\necho x >>{mark}\ncat\n")
+    program.chmod(0o755)
+    (repository / ".git/info/attributes").write_text("* filter=x diff=x\n")
+    settings = {"filter.x.smudge": program, "filter.x.required": "true", "diff.x.textconv": program}
+    settings |= {"core.fsmonitor": program, "core.hooksPath": repository / ".git/own", "core.sshCommand": program}
+    for name, value in settings.items():
+        git(repository, "config", name, str(value))
+    (repository / ".git/own").mkdir()
+    for hook in ("post-index-change", "post-checkout", "reference-transaction"):
+        (repository / ".git/own" / hook).symlink_to(program)
+
+
+def test_no_program_of_the_repository_s_own_settings_runs(history: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    programs_of(history.parent, mark)
+    assert names(document(history, "--changed-since", "HEAD")) == []
+    assert not mark.exists()
+
+
+def test_a_file_that_a_partial_clone_lacks_is_not_fetched(history: Path, tmp_path: Path) -> None:
+    repository, mark = history.parent, tmp_path / "mark"
+    programs_of(repository, mark)
+    blob = git(history, "rev-parse", "HEAD:profiles/base.yaml").strip()
+    (repository / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    settings = {"remote.origin.url": str(repository), "remote.origin.promisor": "true", "protocol.allow": "always"}
+    settings |= {"remote.origin.uploadpack": str(repository / ".git/program"), "protocol.file.allow": "always"}
+    for name, value in (
+        settings | {"core.repositoryFormatVersion": "1", "extensions.partialClone": "origin"}
+    ).items():
+        git(repository, "config", name, value)
+    told = run(history, "--changed-since", "HEAD", code=2).stderr
+    assert "[matrix-revision]" in told
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["m.yaml", "base.yaml"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_of_a_commit_is_not_followed_out_of_it(history: Path, tmp_path: Path, name: str, there: bool) -> None:
+    secret = tmp_path / "secret.yaml"
+    if there:
+        secret.write_text("CANARY-4711: x\n")
+    text = (history / name).read_text()
+    (history / name).unlink()
+    (history / name).symlink_to(secret)
+    commit(history)
+    (history / name).unlink()
+    (history / name).write_text(text)
+    result = run(history, "--changed-since", "HEAD", "--format", "json")
+    assert len(names(json.loads(result.stdout))) == 3
+    assert "[matrix-then]" in result.stderr
+    assert "CANARY" not in result.output
+
+
+@pytest.mark.parametrize("name", ["../escaped", ".git/config", ".GIT", "a//b"])
+def test_a_path_that_git_itself_never_writes_is_refused(history: Path, name: str) -> None:
+    blob = git(history, "rev-parse", "HEAD:profiles/base.yaml").strip()
+    tree = f"100644 {name}".encode() + b"\0" + bytes.fromhex(blob)
+    made = subprocess.run(
+        ["git", "-C", history, "hash-object", "-t", "tree", "-w", "--literally", "--stdin"],
+        input=tree,
+        capture_output=True,
+        check=True,
+    )
+    evil = git(history, "commit-tree", "-m", "x", made.stdout.decode().strip()).strip()
+    assert "[matrix-revision]" in run(history, "--changed-since", evil, code=2).stderr
+
+
+def test_programs_and_links_of_a_checkout_are_as_the_commit_has_them(history: Path) -> None:
+    tree = history.parent / "tensorflow"
+    (tree / "a/b").mkdir(parents=True)
+    (tree / "configure").write_text("")
+    (tree / "configure").chmod(0o755)
+    (tree / "a/b/empty").write_text("")
+    (tree / "a/long\n\xe9 name").write_bytes(bytes(range(256)) * 9000)
+    (tree / "a/link").symlink_to("/nowhere/at all")
+    (history / "base.yaml").write_text(BASE.replace('"2.18.0"', '{release: "2.18.0", path: ../tensorflow}'))
+    commit(history)
+    assert names(document(history, "--changed-since", "HEAD")) == []
+    (tree / "configure").chmod(0o644)
+    assert len(names(document(history, "--changed-since", "HEAD"))) == 3
+
+
+def test_a_work_tree_elsewhere_is_no_history(history: Path, tmp_path: Path) -> None:
+    git(history, "config", "core.worktree", str(tmp_path / "elsewhere"))
+    assert "[matrix-revision]" in run(history, "--changed-since", "HEAD", code=2).stderr
+
+
+def test_an_interrupt_is_one_though_git_hears_it_first(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise subprocess.CalledProcessError(-signal.SIGINT, "git", b"", b"")
+
+    monkeypatch.setattr("tfdock.matrix.matrix_history.subprocess.run", interrupted)
+    assert "[matrix-revision]" not in run(history, "--changed-since", "HEAD", code=130).stderr
+
+
+def test_a_matrix_in_no_repository_has_no_history(folder: Path) -> None:
+    assert "[matrix-revision]" in run(folder, "--changed-since", "HEAD", code=2, GIT_CEILING_DIRECTORIES="/").stderr
+
+
+# --- formats --------------------------------------------------------------------------------------------------------
+
+
+def test_github_gets_one_line_and_each_job_its_cells_labels_and_minutes(folder: Path) -> None:
+    result = run(folder, "--format", "github", "--shards", "1")
+    assert result.stdout.count("\n") == 1
+    both, gpu = json.loads(result.stdout)["include"]
+    minutes = gpu["minutes"]
+    assert minutes > 60
+    assert gpu == {"job": OTHER, "cells": OTHER, "runner": ["self-hosted", "gpu"], "minutes": minutes}
+    assert both["job"] == f"{FIRST}+1"
+    assert both["cells"] == f"{FIRST} {THIRD}"
+
+
+def test_more_jobs_than_a_service_takes_are_split(folder: Path) -> None:
+    axes = {
+        "bazel.copts": [["-O2"]],
+        "compute_capabilities": [[f"compute_{n}", *m] for n in (60, 70, 75) for m in extra()],
+    }
+    (folder / "m.yaml").write_text(json.dumps({"schema": 1, "base": "base.yaml", "axes": axes}))
+    count = len(planned(folder).wanted)
+    assert count > 256
+    parts = json.loads(run(folder, "--format", "github").stdout)
+    assert [len(part["include"]) for part in parts] == [256, count - 256]
+    told = json.loads(run(folder, "--format", "gitlab").stdout)
+    assert len(told) == count
+    whole = json.loads(run(folder, "--format", "github", "--shards", "256").stdout)
+    assert len(whole["include"]) == 256
+    assert sum(len(job["cells"].split()) for job in whole["include"]) == count
+
+
+def extra() -> Iterator[list[str]]:
+    """Further capabilities: seven of them, in every combination."""
+    known = ["sm_50", "sm_52", "sm_61", "sm_80", "sm_86", "sm_89", "sm_90"]
+    yield from ([one for bit, one in enumerate(known) if chosen & 1 << bit] for chosen in range(100))
+
+
+def test_the_shipped_matrix_is_told_in_every_format_as_it_was_read_last(refresh_golden: bool) -> None:
+    found = cells(loader.profiles() / loader.MATRIX, Preparer(load({}, {}), MACHINE))
+    here = f"{loader.profiles()}/"
+    jobs, shards = matrix_formats.jobs_of(found, None), matrix_formats.jobs_of(found, 3)
+    files = {
+        "matrix.json": json.dumps(matrix_formats.document(found, jobs), indent=2, ensure_ascii=False) + "\n",
+        "github.json": matrix_formats.github(jobs) + "\n",
+        "github-3.json": matrix_formats.github(shards) + "\n",
+        "gitlab.json": matrix_formats.gitlab(jobs) + "\n",
+        "table.txt": "\n".join(matrix_formats.table(found, shards, sharded=True)) + "\n",
+        "smoke.txt": "\n".join(cell.name for cell in found.smoke().wanted) + "\n",
+    }
+    files = {name: text.replace(here, "profiles/") for name, text in files.items()}
+    if refresh_golden:
+        shutil.rmtree(GOLDEN, ignore_errors=True)
+        GOLDEN.mkdir()
+        for name, text in files.items():
+            (GOLDEN / name).write_text(text, "utf-8")
+    assert {path.name for path in GOLDEN.iterdir()} == set(files)
+    for name, text in files.items():
+        assert text == (GOLDEN / name).read_text("utf-8"), "if it is meant: make golden, and read the diff"
+
+
+def test_the_shipped_matrix_is_true() -> None:
+    """Every cell can be built, but for those that the README says cannot; and none is untested."""
+    found = cells(loader.profiles() / loader.MATRIX, Preparer(load({}, {}), MACHINE))
+    assert found.warnings == ()
+    assert len(found.wanted) == 13
+    assert {cell.code for cell in found.cells} == {None, "matrix-excluded", "capability-syntax"}
+    assert all(Profile.model_validate(cell.profile) for cell in found.wanted)
+    assert [problem.message for cell in found.wanted for problem in cell.warnings] == []

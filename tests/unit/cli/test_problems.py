@@ -1,0 +1,128 @@
+"""Problems that need a broken file, machine or program to be seen: each is provoked once, by its code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tfdock.cli import main
+from tfdock.cli.app import app
+from tfdock.errors import ExitCode, Incompatible, TfdockError
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import Cost, KnowledgeBase
+from tfdock.plan.resources import Resources
+from tfdock.run.phase_errors import Failures, file_error
+
+from ..desk import MADE_UP_TABLES, Desk
+
+CPU = 'schema: 1\ntensorflow: "2.18.0"\n'
+
+
+def check(*words: str | Path) -> str:
+    """What `check` says on standard error."""
+    result = CliRunner().invoke(app, ["check", *map(str, words)], env={"COLUMNS": "300", "TFDOCK_KNOWLEDGE": ""})
+    assert result.exit_code == ExitCode.USAGE, result.stderr
+    return result.stderr
+
+
+def test_a_profile_that_is_not_text_is_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "wheel.whl"
+    path.write_bytes(b"PK\x03\x04\xff\xfe")
+    assert "[profile-unreadable]" in check(path)
+
+
+def test_a_patch_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text('schema: 1\ntensorflow: {release: "2.18.0", patches: [lost.patch]}\n')
+    said = check(path)
+    assert "[source-missing]" in said
+    assert "`lost.patch`" in said
+
+
+def test_a_patch_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    path, patch = tmp_path / "x.yaml", tmp_path / "mine.patch"
+    path.write_text('schema: 1\ntensorflow: {release: "2.18.0", patches: [mine.patch]}\n')
+    patch.touch(mode=0)
+    # Root reads everything, unless that capability is taken away.
+    as_others = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    command = [*as_others, sys.executable, "-m", "tfdock", "check", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == ExitCode.USAGE
+    assert "mine.patch: error: cannot be read: Permission denied [file-unreadable]" in " ".join(done.stderr.split())
+
+
+def test_whatever_cannot_be_read_on_the_way_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "some/file")
+
+    monkeypatch.setattr("tfdock.plan.prepare.read_local", unreadable)
+    path = tmp_path / "x.yaml"
+    path.write_text(CPU)
+    said = check(path)
+    assert "some/file: error: cannot be read: Permission denied [file-unreadable]" in said
+
+
+def test_a_knowledge_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "todo.yaml").write_text("- much\n")
+    for folder in (tmp_path, tmp_path / "todo.yaml", tmp_path / "nowhere"):
+        with pytest.raises(TfdockError) as caught:
+            loader.knowledge([folder])
+        assert caught.value.problems[0].code == "knowledge-folder"
+
+
+def test_a_machine_for_which_no_image_is_known_is_told_which_are(desk: Desk) -> None:
+    with pytest.raises(Incompatible) as caught:
+        desk.resolve(CPU, machine="riscv64")
+    (problem,) = caught.value.problems
+    assert problem.code == "machine-unsupported"
+    assert "x86_64" in problem.why
+
+
+def test_a_gpu_compiler_that_nobody_has_tried_is_not_trusted() -> None:
+    tables = {name: [(f"{name}.yaml", text)] for name, text in MADE_UP_TABLES.items()}
+    row = MADE_UP_TABLES["compilers"].replace("source: x", 'source: x, unverified: "nobody tried"')
+    desk = Desk(knowledge=KnowledgeBase(tables | {"compilers": [("compilers.yaml", row)]}), templates={})
+    text = 'schema: 1\ntensorflow: "9.9.1"\npython: "3.11"\ngpus: [one]\ncompiler: clang\n'
+    (problem,) = desk.problems(text)
+    assert (problem.code, problem.why) == ("compiler-untested", "nobody tried")
+
+
+def failures(phase: str, *tail: str) -> Failures:
+    resources = Resources(jobs=4, cpus=4, memory=8 << 30, pids=4096, disk=1 << 30, time_limit=None)
+    cost = Cost(memory_per_job_mib=2560, disk_gib=1)
+    return Failures(phase=phase, resources=resources, cost=cost, log=None, tail=tail, errors=(), folders={})
+
+
+@pytest.mark.parametrize(("phase", "code"), [("fetch", "fetch-failed"), ("compile", "compile-failed")])
+def test_a_bazel_that_stops_for_reasons_of_its_own_names_the_phase(phase: str, code: str) -> None:
+    error = failures(phase, "ERROR: no such target '//:x'").of_container(1, memory=False)
+    assert (error.exit_code, error.problems[0].code) == (ExitCode.BUILD_FAILED, code)
+    assert "no such target '//:x'" in error.problems[0].message
+
+
+def test_a_file_of_ours_that_cannot_be_written_is_named() -> None:
+    error = file_error(PermissionError(errno.EACCES, "Permission denied", "/srv/x"), {})
+    assert error.problems[0].code == "file-error"
+    assert "/srv/x" in error.problems[0].message
+
+
+def test_what_nobody_expected_is_a_mistake_of_ours_and_ends_with_70(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise KeyError("ghost")
+
+    monkeypatch.setattr(main, "app", broken)
+    monkeypatch.delenv("TFDOCK_DEBUG", raising=False)
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == ExitCode.INTERNAL
+    said = capsys.readouterr().err
+    assert "KeyError: 'ghost'" in said
+    assert "[internal-error]" in said

@@ -1,0 +1,601 @@
+"""Runtime images: which packages, variables and files they get, and what becomes of one on an engine in memory.
+
+`make golden` writes tests/golden-runtime anew; the diff is then read line by line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdock.engine.fake_engine import FakeBuild, FakeEngine, FakeRun
+from tfdock.engine.protocol import ContainerSpec, ImageBuild, ImageInfo
+from tfdock.errors import (
+    BuildFailed,
+    NetworkError,
+    Problem,
+    ProfileError,
+    TfdockError,
+    VerificationFailed,
+    WheelRefused,
+)
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Stop
+from tfdock.images import wheel_image
+from tfdock.images.runtime.runtime_contents import (
+    STAGES,
+    RuntimeImage,
+    libraries,
+    render_runtime,
+    settings,
+    site_packages,
+)
+from tfdock.images.runtime.runtime_image import Made, Wish, make
+from tfdock.knowledge import loader
+from tfdock.oci.manifest import Descriptor
+from tfdock.types import ImageRef
+from tfdock.verify.environment import Bench, bench_for
+from tfdock.wheel import zip_archive
+from tfdock.wheel.facts import Library
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.wheel_file import inspected
+from tfdock.wheelhouse import simple_index
+
+from .. import golden
+from ..small_wheels import NAME, inspection_of, wheel_of
+
+KNOWLEDGE = loader.knowledge()
+TEMPLATES = loader.templates()
+GOLDEN = Path(__file__).parents[2] / "golden-runtime"
+BASE = "python:3.11-slim-bookworm"
+BUILD_ID = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
+
+
+def built(cuda: str = "", cudnn: str = "", version: str = "2.18.0", runpath: Sequence[str] = ()) -> Inspection:
+    """A wheel of that release, built with these; without CUDA it is for the CPU."""
+    info = {"is_cuda_build": bool(cuda), "cuda_version": cuda, "cudnn_version": cudnn}
+    core = "tensorflow/libtensorflow_cc.so.2"
+    library = Library(path=core, size=1, machine="x86_64", versions={}, runpath=tuple(runpath))
+    return inspection_of(version, (library,), info if cuda else {"is_cuda_build": False})
+
+
+EXTRA = tuple(
+    f"nvidia-{name}-cu12=={version}"
+    for name, version in {
+        "cublas": "12.5.3.2", "cuda-cupti": "12.5.82", "cuda-nvcc": "12.5.82", "cuda-runtime": "12.5.82",
+        "cudnn": "9.3.0.75", "cufft": "11.2.3.61", "cusolver": "11.6.3.83", "cusparse": "12.5.1.3", "nccl": "2.21.5",
+    }.items()
+)  # fmt: skip
+
+
+# --- packages -------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_wheels_own_extra_names_is_taken_as_it_is() -> None:
+    found = libraries(KNOWLEDGE, built("12.5.1", "9.3.0"), EXTRA, "3.11")
+    assert (found.lines, found.lacking) == (EXTRA, ())
+
+
+def test_an_extra_for_another_toolkit_than_the_wheel_was_built_with_is_not_taken() -> None:
+    found = libraries(KNOWLEDGE, built("13.0", "9.12", version="2.21.0"), EXTRA, "3.11")
+    assert "nvidia-cublas==13.*" in found.lines
+    assert {"nvidia-cufft==12.*", "nvidia-cudnn-cu13==9.*", "nvidia-cuda-nvcc==13.*"} <= set(found.lines)
+    assert not any("cu12" in line for line in found.lines)
+    assert found.lacking == ()
+
+
+def test_a_release_without_such_an_extra_gets_the_packages_that_are_known() -> None:
+    found = libraries(KNOWLEDGE, built("11.2", "8.1", version="2.10.0"), (), "3.10")
+    assert set(found.lines) == {
+        "nvidia-cuda-runtime-cu11==11.*", "nvidia-cublas-cu11==11.*", "nvidia-cufft-cu11==10.*",
+        "nvidia-cusolver-cu11==11.*", "nvidia-cusparse-cu11==11.*", "nvidia-cudnn-cu11==8.*", "nvidia-cuda-nvcc-cu11",
+    }  # fmt: skip
+    assert len(found.lines) == len(set(found.lines)), "cuBLAS has two libraries"
+    assert found.lacking == ()
+
+
+def test_what_nobody_packs_is_said_to_be_lacking() -> None:
+    found = libraries(KNOWLEDGE, built("10.1", "7.6", version="2.3.0"), (), "3.8")
+    assert found.lines == ()
+    assert found.lacking[0].startswith("libcudart.so.10.1, libcublas.so.10, ")
+    assert "libcudnn.so.7" in found.lacking[0]
+    assert found.lacking[0].endswith("no package is known that has them, and without them the wheel uses no GPU")
+    assert found.lacking[1:] == ("libdevice.10.bc, for XLA: no package is known that has it",)
+
+
+def test_what_an_extra_names_and_this_python_cannot_have_is_left_out_and_told() -> None:
+    lines = (*(line.replace("cu12", "cu11") for line in EXTRA), "tensorrt==8.5.3.1")
+    on_311 = libraries(KNOWLEDGE, built("11.8", "8.7", version="2.14.1"), lines, "3.11")
+    assert on_311.lines == lines[:-1]
+    assert on_311.lacking == ("tensorrt==8.5.3.1, which has no files for Python 3.11",)
+    on_310 = libraries(KNOWLEDGE, built("11.8", "8.7", version="2.14.1"), lines, "3.10")
+    assert (on_310.lines, on_310.lacking) == (lines, ())
+
+
+def test_a_wheel_for_the_cpu_gets_nothing_of_an_accelerator() -> None:
+    found = libraries(KNOWLEDGE, built(), (), "3.11")
+    assert (found.lines, found.lacking) == ((), ())
+    assert settings(KNOWLEDGE, built(), "/s", ()).variables == {}
+
+
+# --- variables ------------------------------------------------------------------------------------------------------
+
+CU12 = (
+    "nvidia/cublas/lib/libcublas.so.12", "nvidia/cublas/lib/libcublasLt.so.12", "nvidia/cuda_nvcc/bin/ptxas",
+    "nvidia/cuda_nvcc/nvvm/libdevice/libdevice.10.bc", "nvidia/nvjitlink/lib/libnvJitLink.so.12",
+)  # fmt: skip
+CU11 = tuple(name.replace(".so.12", ".so.11") for name in CU12)
+CU13 = ("nvidia/cu13/lib/libcublas.so.13", "nvidia/cu13/nvvm/libdevice/libdevice.10.bc")
+TOOLKIT = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility", "NVIDIA_VISIBLE_DEVICES": "all"}
+
+
+def test_a_wheel_that_looks_beside_itself_is_told_nothing() -> None:
+    wheel = built("12.5.1", "9.3.0", runpath=["$ORIGIN/../nvidia/cublas/lib", "$ORIGIN"])
+    found = settings(KNOWLEDGE, wheel, "/s", CU12)
+    assert (found.variables, found.library_path) == (TOOLKIT, ())
+
+
+def test_a_wheel_that_does_not_is_told_where_they_are() -> None:
+    found = settings(KNOWLEDGE, built("11.2", "8.1", version="2.10.0"), "/s", (*CU11, "numpy.libs/libblas.so.3"))
+    assert found.library_path == ("/s/nvidia/cublas/lib", "/s/nvidia/nvjitlink/lib")
+    assert found.variables == {**TOOLKIT, "XLA_FLAGS": "--xla_gpu_cuda_data_dir=/s/nvidia/cuda_nvcc"}
+
+
+def test_a_folder_that_no_release_looks_into_is_told() -> None:
+    wheel = built("13.0", "9.12", version="2.21.0", runpath=["$ORIGIN/../nvidia/cublas/lib"])
+    found = settings(KNOWLEDGE, wheel, "/s", CU13)
+    assert found.library_path == ("/s/nvidia/cu13/lib",)
+    assert found.variables["XLA_FLAGS"] == "--xla_gpu_cuda_data_dir=/s/nvidia/cu13"
+
+
+def test_without_the_libraries_there_is_nothing_to_tell_of_them() -> None:
+    found = settings(KNOWLEDGE, built("11.2", "8.1", version="2.10.0"), "/s", ())
+    assert (found.variables, found.library_path) == (TOOLKIT, ())
+
+
+# --- the context ----------------------------------------------------------------------------------------------------
+
+PINS = {
+    "required": ("numpy==2.0.2",),
+    "accelerator": ("nvidia-cudnn-cu12==9.3.0.75",),
+    "wheel": ("tensorflow==2.18.0",),
+}
+HOSTILE = "a \"b\" 'c' $HOME ${PATH} $(id) `id` \\ # {{ x }} \\n"
+
+
+def image(name: str) -> RuntimeImage:
+    """The images whose contexts are kept as golden files."""
+    wheel, members, stages = {
+        "cpu": (built(), (), ("required", "wheel")),
+        "cuda": (built("12.5.1", "9.3.0", runpath=["$ORIGIN/../nvidia/cublas/lib"]), CU12, STAGES),
+        "cuda-2.10": (built("11.2", "8.1", version="2.10.0"), CU11, STAGES),
+        "alone": (built(), (), ("wheel",)),
+    }[name]
+    wheels = json.dumps([{"file": NAME, "sha256": "0" * 64, "size": 1}])
+    return RuntimeImage(
+        build_id=BUILD_ID,
+        base=ImageRef.parse(BASE),
+        python="3.11",
+        stages={stage: PINS[stage] for stage in stages},
+        settings=settings(KNOWLEDGE, wheel, site_packages("3.11"), members),
+        labels={"io.tfdock.build-id": BUILD_ID, "io.tfdock.wheels": wheels},
+        constraints="tensorflow==2.18.0\n",
+    )
+
+
+CASES = ("alone", "cpu", "cuda", "cuda-2.10")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_image_renders_to_the_very_bytes_that_were_read_last(name: str, refresh_golden: bool) -> None:
+    files = render_runtime(image(name), TEMPLATES).files
+    golden.held_against(GOLDEN / name, files, refresh=refresh_golden)
+
+
+def test_there_is_a_golden_folder_for_each_case_and_no_other() -> None:
+    assert sorted(folder.name for folder in GOLDEN.iterdir()) == sorted(CASES)
+
+
+def dockerfile(name: str) -> str:
+    return render_runtime(image(name), TEMPLATES).files["Dockerfile"].decode()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hadolint_has_nothing_to_say(name: str, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(dockerfile(name), "utf-8")
+    program = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or "hadolint"
+    result = subprocess.run([program, tmp_path / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_dockerfile_is_one_for_the_classic_builder(name: str) -> None:
+    text = dockerfile(name)
+    assert not re.search(r"^#\s*\w+\s*=", text), "a directive: syntax, escape or check"
+    options = re.findall(r"^(?:RUN|COPY|ADD)\s+(--\S+)", text, re.MULTILINE)
+    assert {option.partition("=")[0] for option in options} == {"--from"}
+    assert "<<" not in text
+    assert "\n\n\n" not in text
+
+
+def test_only_what_comes_last_differs_between_two_wheels_that_require_the_same() -> None:
+    one, other = image("cuda"), replace(image("cuda"), build_id="other", labels={"x": "y"}, constraints="other\n")
+    copied = [line for line in dockerfile("cuda").splitlines() if line.startswith("COPY --from=")]
+    assert [re.findall(r"--from=(\w+)", line)[0] for line in copied] == ["python", *STAGES]
+    ours, theirs = (render_runtime(each, TEMPLATES).files for each in (one, other))
+    assert {path for path in ours if ours[path] != theirs[path]} == {"Dockerfile", "wheel/constraints.txt"}
+    until = ours["Dockerfile"].decode().index("LABEL io.tfdock.build-id")
+    head = ours["Dockerfile"].decode()[:until]
+    assert theirs["Dockerfile"].decode().partition("\nARG ")[2].startswith(head.partition("\nARG ")[2])
+
+
+def test_a_label_is_one_word_whatever_is_in_it() -> None:
+    text = render_runtime(replace(image("cpu"), labels={"one": HOSTILE, "two": "x"}), TEMPLATES).files["Dockerfile"]
+    (line,) = [line for line in text.decode().splitlines() if line.startswith("LABEL one=")]
+    # As a shell reads double quotes, but for backticks, which the builder leaves alone; shlex unquotes no dollar.
+    _, word = shlex.split(line.removesuffix(" \\"))
+    assert word.replace("\\$", "$") == f"one={HOSTILE}"
+    with pytest.raises(ValueError, match="control character"):
+        render_runtime(replace(image("cpu"), labels={"one": "a\nRUN id"}), TEMPLATES)
+
+
+# --- on an engine in memory -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    engine = FakeEngine()
+    engine.registry[BASE] = ImageInfo(id="sha256:" + "a" * 64, size=100, digests=(f"{BASE}@sha256:{'b' * 64}",))
+    engine.on_run = containers()
+    return engine
+
+
+@pytest.fixture
+def bench(engine: FakeEngine, tmp_path: Path) -> Iterator[Bench]:
+    machine = Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
+    log = tmp_path / "cache/images/log"
+    with bench_for(engine, machine, lambda _: None, Stop(), log, BUILD_ID, "image") as bench:
+        yield bench
+    assert engine.containers("io.tfdock.run") == []
+    assert [*tmp_path.glob("cache/output/*"), *tmp_path.glob("state/runs/*")] == []
+
+
+def containers(**outcomes: str) -> Callable[[ContainerSpec], FakeRun]:
+    """Fetches what is asked for by name, and tries images with these outcomes, all passed but for those given."""
+
+    def run(spec: ContainerSpec) -> FakeRun:
+        places = {mount.target: Path(mount.source) for mount in spec.mounts}
+        if "/tfdock/made" in places:
+            return FakeRun(effect=lambda _: fetch(places["/tfdock/given"], places["/tfdock/made"] / "wheels"))
+        request = json.loads((places["/tfdock/try"] / "request.json").read_bytes())
+        results = [
+            {"check": one["check"], "outcome": outcomes.get(one["check"], "passed")} for one in request["checks"]
+        ]
+        lines = [f"{request['mark']} {json.dumps(one)}\n".encode() for one in results if one["outcome"] != "none"]
+        return FakeRun(output=lines, exit_code=0 if lines else 139)
+
+    return run
+
+
+def fetch(given: Path, folder: Path) -> None:
+    folder.mkdir()
+    for line in (given / "requirements.txt").read_text().splitlines():
+        name = re.split(r"[<=>;\s]", line)[0].replace("-", "_")
+        with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("nvidia/cudnn/lib/libcudnn.so.9" if "cudnn" in name else f"{name}.py", "")
+            wheel.writestr(f"{name}-1.0.dist-info/METADATA", "")
+
+
+def build_of(folder: Path, **plan: Any) -> tuple[wheel_image.ImageBuild, list[Path]]:
+    """A finished build of a small wheel, and where that lies."""
+    path = folder / NAME
+    path.write_bytes(wheel_of({"tensorflow/__init__.py": b""}))
+    with path.open("rb") as file:
+        listed, metadata = simple_index.listed(file, NAME, hashlib.sha256(path.read_bytes()).hexdigest())
+    layer = Descriptor.of("x", b"")
+    wheel = wheel_image.ImageWheel(listed=listed, metadata=metadata, size=path.stat().st_size, layer=layer)
+    choices = [{"field": "python", "value": "3.11", "source": "default"}]
+    record = {"build_id": BUILD_ID, "fingerprint": "f" * 64, "plan": {"choices": choices, "runtime": BASE, **plan}}
+    return wheel_image.ImageBuild(record=record, document=b"", wheels=(wheel,)), [path]
+
+
+def made(bench: Bench, folder: Path, wish: Wish | None = None, **plan: Any) -> Made:
+    return make(bench, KNOWLEDGE, *build_of(folder, **plan), wish or Wish(name="mine:1"))
+
+
+def context_of(engine: FakeEngine) -> dict[str, bytes]:
+    ((request,),) = engine.called("build")
+    assert isinstance(request, ImageBuild)
+    assert request.network == "none"
+    with tarfile.open(fileobj=io.BytesIO(b"".join(request.context()))) as tar:
+        return {one.name: file.read() for one in tar if (file := tar.extractfile(one))}
+
+
+def test_an_image_is_built_tried_and_then_named(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+    found = made(bench, tmp_path)
+    assert set(context_of(engine)) == {
+        "Dockerfile", "tfdock/environment.sh", "tfdock/install.sh", "wheel/constraints.txt", f"wheel/{NAME}",
+        "wheel/requirements.txt", "required/numpy-1.0-py3-none-any.whl", "required/requirements.txt",
+    }  # fmt: skip
+    assert found.distributions == ("numpy 1.0", "tensorflow 2.18.0")
+    assert found.labels["io.tfdock.build-id"] == BUILD_ID
+    assert found.labels["org.opencontainers.image.base.name"] == BASE
+    assert found.labels["org.opencontainers.image.base.digest"] == f"sha256:{'b' * 64}"
+    assert "org.opencontainers.image.created" not in found.labels
+    assert (found.name, found.base_size, found.lacking, found.pushed) == ("mine:1", 100, (), None)
+    assert context_of(engine)["required/requirements.txt"] == b"numpy==1.0\n"
+    steps = [name for name, *_ in engine.calls]
+    assert steps.index("build") < len(steps) - 1 - steps[::-1].index("start") < steps.index("tag")
+    (trial,) = [spec for (spec,) in engine.called("create") if getattr(spec, "name", "").endswith("-try")]
+    assert isinstance(trial, ContainerSpec)
+    assert (trial.user, trial.read_only, trial.network, trial.hardened) == (None, True, "none", True)
+
+
+def test_what_is_there_is_not_made_again(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+    engine.on_build = labelled
+    first = made(bench, tmp_path)
+    again = made(bench, tmp_path)
+    assert (first.status, again.status, again.id) == ("built", "up-to-date", first.id)
+    assert len(engine.called("build")) == 1
+    engine.images[BASE] = replace(engine.images[BASE], id="sha256:" + "d" * 64)
+    assert made(bench, tmp_path).status == "built"
+
+
+def labelled(request: ImageBuild) -> FakeBuild:
+    """Gives the image the label that its Dockerfile gives it."""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(request.context()))) as tar:
+        file = tar.extractfile("Dockerfile")
+        assert file
+        found = re.findall(r'(io\.tfdock\.contents)="([0-9a-f]+)"', file.read().decode())
+    return FakeBuild(labels=dict(found))
+
+
+def test_stages_that_have_served_are_removed_and_those_of_others_stay(
+    bench: Bench, engine: FakeEngine, tmp_path: Path
+) -> None:
+    for name, run in (("ours", bench.steps.run), ("theirs", "20261122-000000-aaaaaa")):
+        engine.images[name] = ImageInfo(id=f"sha256:{name}", labels={"io.tfdock.stage": run})
+    made(bench, tmp_path)
+    assert [one for (one,) in engine.called("remove_image")] == ["sha256:ours"]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "says"),
+    [
+        ({"import": "failed"}, "`import`"),
+        ({"op": "none"}, "`op`: no result"),
+        ({"user": "failed"}, "`user`"),
+        (dict.fromkeys(("user", "dependencies", "import", "op"), "none"), "exit status 139"),
+    ],
+)
+def test_an_image_that_does_not_work_gets_no_name(
+    bench: Bench, engine: FakeEngine, tmp_path: Path, outcomes: Mapping[str, str], says: str
+) -> None:
+    engine.on_run = containers(**outcomes)
+    with pytest.raises(VerificationFailed) as caught:
+        made(bench, tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.code == "runtime-image-broken"
+    assert says in problem.message
+    assert str(tmp_path / "cache/images/log") in problem.fix
+    assert engine.called("tag") == engine.called("push") == []
+
+
+def test_a_step_that_fails_is_told_with_its_own_last_words(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+    error = BuildFailed(Problem(code="image-step-failed", message="the image step failed with exit code 67"))
+    said = b"tfdock: the base image has no Python 3.11\n"
+    engine.on_build = lambda _: FakeBuild(output=[b"Step 1/9\n", said], error=error)
+    with pytest.raises(BuildFailed) as caught:
+        made(bench, tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.code == "image-step-failed"
+    assert said.decode().strip() in problem.message
+    assert "log: " in problem.message
+
+
+def test_an_image_is_sent_under_the_name_that_was_given(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+    found = made(bench, tmp_path, Wish(name="mine:1", push="reg.example/a:2"))
+    assert found.pushed is not None
+    assert found.pushed["reference"] == "reg.example/a:2"
+    assert re.fullmatch("sha256:[0-9a-f]{64}", found.pushed["digest"])
+    assert [name for (name,) in engine.called("push")] == ["reg.example/a:2"]
+
+
+def refused(bench: Bench, folder: Path, kind: type[TfdockError], **plan: Any) -> Problem:
+    with pytest.raises(kind) as caught:
+        made(bench, folder, **plan)
+    return caught.value.problems[0]
+
+
+def test_a_python_without_a_known_image_is_refused(bench: Bench, tmp_path: Path) -> None:
+    choices = [{"field": "python", "value": "3.99", "source": "default"}]
+    assert refused(bench, tmp_path, ProfileError, choices=choices).code == "runtime-unknown"
+    assert refused(bench, tmp_path, ProfileError, choices="mine").code == "runtime-unknown"
+
+
+def chosen(python: str = "3.11", runtime: object = "reg.example/py:1") -> dict[str, Any]:
+    """A plan of a profile that names its runtime."""
+    choices = [
+        {"field": "python", "value": python, "source": "default"},
+        {"field": "runtime", "value": runtime, "source": "profile"},
+    ]
+    return {"choices": choices, "runtime": runtime}
+
+
+@pytest.mark.parametrize("python", ["", "3", "3.11'; evil #", "../../3.11", "3.11\nRUN id", "٣.١١", "3.11.0"])
+def test_what_a_record_calls_its_python_is_one_or_nothing_is_built(
+    bench: Bench, engine: FakeEngine, tmp_path: Path, python: str
+) -> None:
+    engine.registry["reg.example/py:1"] = ImageInfo(id="sha256:" + "c" * 64, size=7)
+    assert refused(bench, tmp_path, ProfileError, **chosen(python)).code == "runtime-unknown"
+    assert engine.called("pull") == engine.called("build") == []
+
+
+@pytest.mark.parametrize("runtime", ["Not An Image", "a\nRUN id", "a$(id)", 3, [], ""])
+def test_what_a_record_calls_its_runtime_is_an_image_or_not_taken(
+    bench: Bench, engine: FakeEngine, tmp_path: Path, runtime: object
+) -> None:
+    plan = chosen(runtime=runtime)
+    if runtime:
+        assert refused(bench, tmp_path, ProfileError, **plan).code == "runtime-unknown"
+        assert engine.called("pull") == engine.called("build") == []
+    else:
+        assert made(bench, tmp_path, **plan).base == BASE
+
+
+def test_what_a_record_says_is_a_line_in_a_label(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+    source = {"kind": "archive", "location": 'https://example/\nRUN id\n"$(id)', "commit": "\x1b[31m"}
+    found = made(bench, tmp_path, image={"source": source})
+    assert found.labels["org.opencontainers.image.source"] == 'https://example/ RUN id "$(id)'
+    assert b"\nRUN id" not in context_of(engine)["Dockerfile"]
+
+
+@pytest.mark.parametrize(
+    "name", ["numpy-1.0.whl", "a\n--index-url=x-1.0-py3-none-any.whl", "..-1.0-py3-none-any.whl", "broken", "link"]
+)
+def test_what_a_package_put_among_the_wheels_is_not_installed(
+    bench: Bench, engine: FakeEngine, tmp_path: Path, name: str
+) -> None:
+    honest = containers()
+
+    def hostile(spec: ContainerSpec) -> FakeRun:
+        places = {mount.target: Path(mount.source) for mount in spec.mounts}
+        if "/tfdock/made" not in places:
+            return honest(spec)
+
+        def effect(_: ContainerSpec) -> None:
+            folder = places["/tfdock/made"] / "wheels"
+            fetch(places["/tfdock/given"], folder)
+            path = folder / (name if name.endswith(".whl") else "evil-1.0-py3-none-any.whl")
+            if name == "link":
+                path.symlink_to(folder / "numpy-1.0-py3-none-any.whl")
+            else:
+                path.write_bytes(b"PK" if name == "broken" else (folder / "numpy-1.0-py3-none-any.whl").read_bytes())
+
+        return FakeRun(effect=effect)
+
+    engine.on_run = hostile
+    problem = refused(bench, tmp_path, TfdockError)
+    leaves = name not in ("link", "a\n--index-url=x-1.0-py3-none-any.whl")
+    assert problem.code == ("dependencies-unavailable" if leaves else "container-file-refused")
+    assert "\n" not in problem.message
+    assert engine.called("build") == []
+
+
+def test_a_wheel_that_requires_what_cannot_be_read_is_refused(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def requiring(path: Path) -> Inspection:
+        found = inspected(path)
+        return replace(found, metadata=replace(found.metadata, requires_dist=("numpy @ https://example/numpy.whl",)))
+
+    monkeypatch.setattr("tfdock.images.runtime.runtime_image.inspected", requiring)
+    problem = refused(bench, tmp_path, ProfileError)
+    assert (problem.code, bool(problem.fix)) == ("dependencies-unavailable", True)
+
+
+def test_the_image_that_the_profile_names_is_the_base(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+    engine.registry["reg.example/py:1"] = ImageInfo(id="sha256:" + "c" * 64, size=7)
+    found = made(bench, tmp_path, **chosen())
+    assert (found.base, found.base_size) == ("reg.example/py:1", 7)
+    assert "org.opencontainers.image.base.digest" not in found.labels
+
+
+def test_packages_that_cannot_be_had_are_the_networks_fault(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+    engine.on_run = lambda _: FakeRun(output=[b"ERROR: No matching distribution found for numpy\n"], exit_code=1)
+    problem = refused(bench, tmp_path, NetworkError)
+    assert problem.code == "dependencies-unavailable"
+    assert "--dependencies" not in problem.fix, "an option of another command"
+
+
+def test_a_wheel_that_is_replaced_meanwhile_gives_no_image(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+    def replacing(_: ImageBuild) -> FakeBuild:
+        (tmp_path / NAME).write_bytes(b"another")
+        return FakeBuild()
+
+    engine.on_build = replacing
+    assert refused(bench, tmp_path, WheelRefused).code == "wheel-changed"
+    assert engine.called("tag") == []
+
+
+@pytest.fixture
+def for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small wheel says that it was built with CUDA."""
+    info = {"is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9.3.0"}
+    monkeypatch.setattr(
+        "tfdock.images.runtime.runtime_image.inspected", lambda path: replace(inspected(path), build_info=info)
+    )
+
+
+@pytest.mark.usefixtures("for_gpus")
+def test_a_library_with_a_directory_larger_than_any_is_not_installed(
+    bench: Bench, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own reader holds all of it in memory: some gigabytes."""
+    monkeypatch.setattr(zip_archive, "MAX_MEMBERS", 20)
+    honest = containers()
+
+    def hostile(spec: ContainerSpec) -> FakeRun:
+        places = {mount.target: Path(mount.source) for mount in spec.mounts}
+        if "/tfdock/made" not in places:
+            return honest(spec)
+
+        def effect(_: ContainerSpec) -> None:
+            folder = places["/tfdock/made"] / "wheels"
+            fetch(places["/tfdock/given"], folder)
+            for path in folder.glob("nvidia_cudnn*"):
+                with zipfile.ZipFile(path, "a") as wheel:
+                    for number in range(20):
+                        wheel.writestr(f"{number}.py", "")
+
+        return FakeRun(effect=effect)
+
+    engine.on_run = hostile
+    problem = refused(bench, tmp_path, ProfileError)
+    assert (problem.code, "22 members" in problem.message) == ("dependencies-unavailable", True)
+    assert engine.called("build") == []
+
+
+@pytest.mark.usefixtures("for_gpus")
+def test_libraries_for_gpus_are_a_layer_of_their_own(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+    found = made(bench, tmp_path)
+    files = context_of(engine)
+    # The small wheel's own extra names cuDNN alone: not enough, so what is known of CUDA 12 is taken.
+    assert "accelerator/nvidia_cublas_cu12-1.0-py3-none-any.whl" in files
+    assert not {path for path in files if path.startswith("accelerator/numpy")}
+    assert found.variables == TOOLKIT
+    text = files["Dockerfile"].decode()
+    assert f'ENV LD_LIBRARY_PATH="{site_packages("3.11")}/nvidia/cudnn/lib$' in text.replace("{", "", 1)
+
+
+@pytest.mark.usefixtures("for_gpus")
+def test_libraries_for_gpus_can_be_left_out(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+    found = made(bench, tmp_path, Wish(name="mine:1", gpu=False))
+    assert not {path for path in context_of(engine) if path.startswith("accelerator/")}
+    assert found.lacking == ("the libraries for GPUs, which were not wanted (`--no-gpu-libraries`)",)
+
+
+def test_a_wheel_that_links_what_the_base_lacks_is_refused(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Library(path="a.so", size=1, machine="x86_64", versions={}, needed=("libamdhip64.so.6",))
+    info = {"is_rocm_build": True}
+    monkeypatch.setattr(
+        "tfdock.images.runtime.runtime_image.inspected",
+        lambda path: replace(inspected(path), libraries=(library,), build_info=info),
+    )
+    assert refused(bench, tmp_path, ProfileError).code == "runtime-lacks-libraries"

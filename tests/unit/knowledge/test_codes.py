@@ -1,0 +1,211 @@
+"""Every code that the program can print is explained, and every explanation's example is what it says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tfdock
+from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import Code
+
+from ..desk import FILE, Desk
+
+ROOT = Path(tfdock.__file__).parent
+MODULES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")}
+CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+WORDS = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
+CODES = loader.knowledge().codes
+# A code made from a name, and what the name may be.
+COMPOSED = {"{self.phase}-failed": ("fetch-failed", "compile-failed")}
+
+
+# --- every code is explained --------------------------------------------------------------------------------------
+
+
+Places = Mapping[str, Mapping[str, int]]
+
+
+def places() -> Places:
+    """Callable -> module -> at which position it takes a code: functions and records with a name `code`."""
+    found: dict[str, dict[str, int]] = {}
+    for module, tree in MODULES.items():
+        for node in ast.walk(tree):
+            parameters = parameters_of(node)
+            if "code" in parameters:
+                found.setdefault(getattr(node, "name", ""), {})[module] = parameters.index("code")
+    return found
+
+
+def parameters_of(node: ast.AST) -> list[str]:
+    """What a function takes, or what a class is made with, in order."""
+    if isinstance(node, ast.ClassDef):
+        made = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+        fields = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
+        return names_of(made[0]) if made else [one.id for one in fields if isinstance(one, ast.Name)]
+    return names_of(node) if isinstance(node, ast.FunctionDef) and node.name != "__init__" else []
+
+
+def names_of(function: ast.FunctionDef) -> list[str]:
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names
+
+
+def given_codes(module: str, tree: ast.AST, taking: Places) -> Iterator[str]:
+    """The codes that a module hands over or keeps. By position a code must look like one: it has a dash."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                yield from texts(keyword.value) if keyword.arg == "code" else ()
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            # What begins with an underscore belongs to its own module.
+            homes = taking.get(name, {})
+            for place in {place for home, place in homes.items() if home == module or not name.startswith("_")}:
+                yield from (text for one in node.args[place : place + 1] for text in texts(one) if "-" in text)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from (text for one in assigned(target, node.value) for text in texts(one))
+
+
+def assigned(target: ast.expr, value: ast.expr) -> Iterator[ast.expr]:
+    """What a name `code` is given, alone or among others."""
+    if isinstance(target, ast.Name) and target.id == "code":
+        yield value
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for one, part in zip(target.elts, value.elts, strict=False):
+            yield from assigned(one, part)
+
+
+def texts(node: ast.expr) -> Iterator[str]:
+    """The codes that an expression may be."""
+    if isinstance(node, ast.JoinedStr):
+        yield from COMPOSED.get(ast.unparse(node)[2:-1], ())
+    elif isinstance(node, ast.IfExp):
+        yield from (*texts(node.body), *texts(node.orelse))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and CODE.fullmatch(node.value):
+        yield node.value
+
+
+def printed_codes() -> dict[str, str]:
+    """Code -> a module that gives it."""
+    taking = places()
+    return {code: module for module, tree in MODULES.items() for code in given_codes(module, tree, taking)}
+
+
+def test_every_code_that_can_be_printed_is_explained() -> None:
+    printed = printed_codes()
+    missing = {code: module for code, module in sorted(printed.items()) if code not in CODES}
+    assert missing == {}, "codes without a row in knowledge/codes.yaml"
+
+
+def test_no_code_is_explained_that_is_never_printed() -> None:
+    assert sorted(set(CODES) - set(printed_codes())) == []
+
+
+def test_the_scan_finds_codes_in_whatever_way_they_are_given() -> None:
+    lines = {
+        "Problem(code='a-b', message='')": {"a-b"},
+        "Problem(code='a-b' if x else 'c-d')": {"a-b", "c-d"},
+        "self.refuse('a-b', 'path', 'message')": {"a-b"},
+        "code, message = 'a-b', 'something'": {"a-b"},
+        "code = 'a-b'": {"a-b"},
+        "_means(r'x', Error, 'a-b', 'message', 'fix')": {"a-b"},
+        "Problem(code=f'{self.phase}-failed')": {"fetch-failed", "compile-failed"},
+        "style.warn('untested')": set(),
+    }
+    taking = {"refuse": {"x": 0}, "_means": {"here": 2, "there": 0}, "warn": {"x": 0}}
+    for line, expected in lines.items():
+        assert set(given_codes("here", ast.parse(line), taking)) == expected, line
+    assert {"refuse", "_means"} <= set(places()), "the program still gives codes by position"
+
+
+# --- every code is provoked ---------------------------------------------------------------------------------------
+
+WITH_PROFILE = {code: row.profile for code, row in CODES.items() if row.profile is not None}
+QUOTED = {
+    text
+    for path in (Path(__file__).parents[2]).rglob("test_*.py")
+    if path != Path(__file__)
+    for node in ast.walk(ast.parse(path.read_text("utf-8")))
+    if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    for text in WORDS.findall(node.value)
+}
+
+
+def answer(desk: Desk, text: str) -> list[Problem]:
+    """What a profile is answered with, warnings included."""
+    try:
+        resolution = desk.resolve(text)
+    except (ProfileError, Incompatible) as error:
+        return list(error.problems)
+    return [*resolution.untested, *getattr(resolution, "warnings", ())]
+
+
+@pytest.mark.parametrize("code", sorted(WITH_PROFILE))
+def test_a_profile_that_explains_a_code_provokes_that_code_and_no_other(desk: Desk, code: str) -> None:
+    assert {problem.code for problem in answer(desk, WITH_PROFILE[code])} == {code}
+
+
+WARNINGS = {"bazel-disputed", "component-disputed", "gpu-jit", "image-holds-other"}
+
+
+@pytest.mark.parametrize("code", sorted(set(WITH_PROFILE) - WARNINGS))
+def test_each_way_out_of_an_example_is_one(desk: Desk, code: str) -> None:
+    with pytest.raises((ProfileError, Incompatible)) as caught:
+        desk.resolve(WITH_PROFILE[code])
+    problems = caught.value.problems
+    assert all(problem.fix for problem in problems)
+    # What is malformed says how to write it instead; no change of a field could be tried.
+    assert bool(problems[0].ways) is isinstance(caught.value, Incompatible)
+    for way in problems[0].ways:
+        desk.resolve(applied(WITH_PROFILE[code], way.change))  # raises what it refuses
+
+
+def applied(text: str, change: Mapping[str, Any]) -> str:
+    """A profile's text with the fields of a way out changed."""
+    document = yaml.safe_load(text)
+    for path, value in change.items():
+        *outer, last = path.split(".")
+        holder = document
+        for name in outer:
+            holder = holder.setdefault(name, {})
+        if value is None:
+            holder.pop(last, None)
+        else:
+            holder[last] = value
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def test_a_way_out_changes_adds_and_removes_fields() -> None:
+    change = {"b": None, "c": {"d": "2"}, "e.f": ["3"]}
+    assert yaml.safe_load(applied("a: '1'\nb: x\n", change)) == {"a": "1", "c": {"d": "2"}, "e": {"f": ["3"]}}
+
+
+@pytest.mark.parametrize("code", sorted(set(CODES) - set(WITH_PROFILE)))
+def test_a_code_that_no_profile_provokes_has_an_example_and_a_test_that_names_it(code: str) -> None:
+    assert CODES[code].example
+    assert code in QUOTED, "no test provokes it"
+
+
+# --- the explanations read well -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", CODES.values(), ids=lambda row: row.code)
+def test_an_explanation_is_made_of_sentences(row: Code) -> None:
+    assert CODE.fullmatch(row.code)
+    assert row.title[0].islower() or row.title[0] in "`ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    assert not row.title.endswith("."), "a title is no sentence"
+    assert row.cause.rstrip().endswith(".")
+    assert row.ways
+    assert all(way.rstrip()[-1] not in ".," for way in row.ways)
+
+
+def test_the_examples_stand_in_files_of_their_own() -> None:
+    assert FILE not in "".join(WITH_PROFILE.values())

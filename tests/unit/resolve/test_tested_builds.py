@@ -1,0 +1,82 @@
+"""Every build that TensorFlow's own documentation calls tested is one that tfdock takes as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tfdock.knowledge.component_archives import archives_of
+from tfdock.types import Version
+
+from ..desk import Desk
+
+TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parents[1] / "data/tested_builds.yaml").read_text("utf-8"))
+BUILDS = [
+    pytest.param(row, python, id=f"{row['release']}-{row['kind']}-py{python}")
+    for row in TABLE["rows"]
+    for python in row["pythons"]
+]
+
+
+def profile_of(desk: Desk, row: dict[str, Any], python: str) -> str:
+    """The documented row as a profile. A release with exact versions only is asked for the one the row begins."""
+    release = desk.knowledge.releases[row["release"]]
+    lines = [
+        "schema: 1",
+        f'tensorflow: "{release.patches[-1]}"',
+        f'python: "{python}"',
+        f"accelerator: {row['kind']}",
+    ]
+    for name in ("cuda", "cudnn"):
+        if name not in row:
+            continue
+        support = release.components[name]
+        version = support.tested if support.closed else row[name]
+        assert Version(str(version)).matches(Version(row[name]))
+        lines.append(f'{name}: "{version}"')
+    if row["kind"] == "cuda" and not release.official_targets.get("cuda"):
+        lines.append("gpus: [k80]")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(("row", "python"), BUILDS)
+def test_a_documented_build_is_taken_as_it_is(desk: Desk, row: dict[str, Any], python: str) -> None:
+    resolution = desk.resolve(profile_of(desk, row, python))
+    assert resolution.untested == ()
+    assert resolution.python == python
+    assert all(resolution.components[name].startswith(row[name]) for name in ("cuda", "cudnn") if name in row)
+    image = resolution.image
+    assert not image.interpreter or python in desk.knowledge.interpreters
+    archives = archives_of(desk.knowledge, image, resolution.components)
+    assert archives is not None, "the image lacks a component, and no archive brings it"
+    assert [one.component for one in archives] == list(image.archives)
+    assert (
+        "cuda" not in row or image.archives or "cuda" in image.paths or resolution.release.components["cuda"].closed
+    )
+
+
+@pytest.mark.parametrize(("row", "python"), BUILDS)
+def test_a_documented_build_is_taken_with_the_documented_compiler_and_bazel(
+    desk: Desk, row: dict[str, Any], python: str
+) -> None:
+    name, version = row["compiler"].lower().split()
+    tools = f'host_compiler: {{name: {name}, version: "{version}"}}\nbazel: {{version: "{row["bazel"]}"}}\n'
+    resolution = desk.resolve(profile_of(desk, row, python) + tools)
+    assert resolution.untested == ()
+    assert (resolution.host_compiler, resolution.bazel) == (name, row["bazel"])
+    assert resolution.python == python
+    # What is built with is in the image, and is that compiler: agreed as far as the image's version is written.
+    own = [key for key, path in resolution.image.paths.items() if path == resolution.paths[name] and "-" in key]
+    assert own
+    assert all(Version(version).matches(Version(key.partition("-")[2])) for key in own)
+
+
+def test_the_table_is_whole() -> None:
+    """34 minor releases, each tested on CPU and on GPU."""
+    rows = [(row["release"], row["kind"]) for row in TABLE["rows"]]
+    assert len(set(rows)) == len(rows) == 2 * 34
+    assert all({"pythons", "compiler", "bazel"} <= set(row) for row in TABLE["rows"])
+    assert all(("cuda" in row) == ("cudnn" in row) == (row["kind"] == "cuda") for row in TABLE["rows"])
