@@ -67,8 +67,8 @@ from build import harness, registries
 # isort: split (a folder `build` at the top, which this script makes, changes whose package the linter takes it for)
 from tfdock.host import settings
 from tfdock.host.beneath import remove_folder
+from tfdock.host.files import file_sha256
 from tfdock.types import ImageRef
-from tfdock.wheelhouse.store import file_sha256
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

@@ -14,9 +14,10 @@ from tfdock import events
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.builder import compile_phase, image_phase, seal_phase
 from tfdock.builder.build_run import Run
+from tfdock.engine.engine_host import engine_data
 from tfdock.engine.protocol import Engine, EngineInfo
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
-from tfdock.host.hardware import engine_data
+from tfdock.host.files import file_error, gib, make_folder, make_private
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Limit, Stop
 from tfdock.plan.build_plan import BuildPlan, with_resources
@@ -25,11 +26,10 @@ from tfdock.plan.lock_file import LockFile, Pin
 from tfdock.plan.resources import Resources, size
 from tfdock.run import journal
 from tfdock.run.disk_space import Room
-from tfdock.run.phase_errors import file_error, gib, make_folder
 from tfdock.run.phases import Steps, ready
 from tfdock.run.results import RunFolders
 from tfdock.types import Machine
-from tfdock.wheelhouse.store import Wheelhouse, make_private
+from tfdock.wheelhouse.store import Wheelhouse
 
 if TYPE_CHECKING:
     from tfdock.builder.run_document import Papers

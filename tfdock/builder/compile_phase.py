@@ -11,10 +11,10 @@ from tfdock.builder import image_phase
 from tfdock.builder.build_run import Run
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem
 from tfdock.host.beneath import open_up, remove_folder
+from tfdock.host.files import make_folder
 from tfdock.host.locks import held
 from tfdock.plan.build_plan import EXTERNAL, BuildPlan, unpacking, with_resources
 from tfdock.plan.resources import after_memory
-from tfdock.run.phase_errors import make_folder
 
 _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
 """Codes of failures that another source ref may not have."""

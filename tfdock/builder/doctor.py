@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tfdock.engine.engine_host import engine_data, engine_machine, gives_gpus
 from tfdock.errors import (
     BuildFailed,
     DiskFull,
@@ -19,7 +20,7 @@ from tfdock.errors import (
     TfdockError,
     combined_exit_code,
 )
-from tfdock.host.hardware import engine_data, engine_machine, gives_gpus, local_host, local_machine, place
+from tfdock.host.hardware import local_host, local_machine, place
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase
 from tfdock.plan import preflight

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tfdock.builder import pins as registry
 from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError, one_of
+from tfdock.host.files import file_error, write_atomically
 from tfdock.host.project_files import MOST_LOCK, Project
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
@@ -26,8 +27,6 @@ from tfdock.plan.prepare import Prepared, Preparer, find_profile, placed
 from tfdock.profile import endpoint
 from tfdock.profile import profile as profiles
 from tfdock.resolve.resolution import Resolution
-from tfdock.run.phase_errors import file_error
-from tfdock.wheelhouse.store import write_atomically
 
 if TYPE_CHECKING:
     from tfdock.builder.build import Builder

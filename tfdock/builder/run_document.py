@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from tfdock import __version__
 from tfdock.builder.build_summary import plain_file
 from tfdock.errors import TfdockError
+from tfdock.host.files import write_atomically
 from tfdock.run import journal
 from tfdock.wheelhouse.build_record import BUILD_ID, DEEPEST, is_shallow
-from tfdock.wheelhouse.store import Wheelhouse, write_atomically
+from tfdock.wheelhouse.store import Wheelhouse
 
 if TYPE_CHECKING:
     from tfdock.plan.prepare import Prepared

@@ -7,10 +7,11 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfdock.errors import BuildFailed, Problem, WheelRefused
+from tfdock.host.files import file_sha256
 from tfdock.plan.build_plan import EPOCH, BuildPlan
 from tfdock.run.results import RunFolders
 from tfdock.wheel import wheel as wheels
-from tfdock.wheelhouse.store import WheelFile, file_sha256
+from tfdock.wheelhouse.store import WheelFile
 
 
 def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, WheelFile]:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from tfdock import __version__
 from tfdock.builder.build_run import Run
 from tfdock.host.beneath import remove_folder
+from tfdock.host.files import write_atomically
 from tfdock.plan.build_plan import BuildPlan, as_json, described_toolchain
 from tfdock.plan.estimate import weight
 from tfdock.plan.local_source import listing_hash, tree_listing
 from tfdock.run.phases import announced
 from tfdock.wheelhouse import build_record
-from tfdock.wheelhouse.store import WheelFile, write_atomically
+from tfdock.wheelhouse.store import WheelFile
 
 if TYPE_CHECKING:
     from tfdock.builder.build_summary import Account

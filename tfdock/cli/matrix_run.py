@@ -53,7 +53,7 @@ class Choice:
     def begin(self) -> None:
         """See that the report can be written, before hours of work."""
         if self.report is not None:
-            from tfdock.run.phase_errors import make_folder
+            from tfdock.host.files import make_folder
 
             make_folder(self.report)
 

@@ -50,7 +50,6 @@ from tfdock.engine.protocol import (
     EngineInfo,
     ImageBuild,
     ImageInfo,
-    Output,
 )
 from tfdock.engine.streams import (
     Upload,
@@ -72,6 +71,7 @@ from tfdock.errors import (
     Problem,
     TfdockError,
 )
+from tfdock.host.supervise import Output
 from tfdock.types import Digest
 
 T = TypeVar("T")

@@ -21,16 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tfdock.engine.protocol import (
-    RUN_LABEL,
-    Cancel,
-    ContainerSpec,
-    ContainerState,
-    EngineInfo,
-    ImageBuild,
-    ImageInfo,
-    Output,
-)
+from tfdock.engine.protocol import RUN_LABEL, Cancel, ContainerSpec, ContainerState, EngineInfo, ImageBuild, ImageInfo
 from tfdock.errors import (
     BuildFailed,
     EngineError,
@@ -41,6 +32,7 @@ from tfdock.errors import (
     Problem,
     TfdockError,
 )
+from tfdock.host.supervise import Output
 from tfdock.types import Digest
 
 _SIGNALS = {"INT": 130, "TERM": 143, "KILL": 137}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tfdock.host.supervise import Output
 from tfdock.types import Digest, Mount
 
 RUN_LABEL = "io.tfdock.run"
@@ -140,9 +141,6 @@ class ImageBuild:
     build_args: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
     memory: int | None = None
-
-
-Output = Callable[[bytes], None]
 
 
 class Engine(Protocol):

@@ -16,13 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tfdock.types import Host, LocalGpu, Machine, Place
-
-if TYPE_CHECKING:
-    from tfdock.engine.protocol import EngineInfo
-    from tfdock.knowledge.tables import Accelerator
 
 _ANSWER_SECONDS = 20.0
 """nvidia-smi takes seconds where no persistence daemon keeps the driver loaded, and for ever when a GPU has died."""
@@ -41,33 +36,6 @@ def local_machine() -> Machine:
     # What a group may swap is another limit, which few set: swap counts only where nothing limits the memory.
     swap = swap_total(_text("/proc/meminfo")) if memory == physical else 0
     return Machine(cpus=max(1, min([_cores(), *core_limits(groups)])), memory=memory, swap=swap)
-
-
-def engine_machine(info: EngineInfo) -> Machine:
-    """The machine that compiles: the engine's, and not more than this process's own limits if it is the same one."""
-    if not info.local:
-        return Machine(cpus=info.cpus, memory=info.memory)
-    local = local_machine()
-    # An engine in a virtual machine of its own (Docker Desktop) has not this machine's swap either.
-    swap = local.swap if info.memory >= local.memory else 0
-    return Machine(cpus=min(info.cpus, local.cpus), memory=min(info.memory, local.memory), swap=swap)
-
-
-def engine_data(info: EngineInfo) -> Path | None:
-    """Where an engine keeps images and containers, if that can be looked at from here.
-
-    Of an engine in a virtual machine, or in a root of its own, the path means another place than ours.
-    """
-    root = Path(info.data_root) if info.local and info.data_root else None
-    return root if root and nearest(root) == root else None
-
-
-def gives_gpus(info: EngineInfo, accelerator: Accelerator) -> bool:
-    """Whether an engine on this machine can give containers the GPUs of a family, by a runtime it has for them."""
-    runtime = accelerator.engine_runtime
-    return runtime is not None and (
-        runtime in info.runtimes or any(shutil.which(program) for program in accelerator.engine_programs)
-    )
 
 
 def _cores() -> int:

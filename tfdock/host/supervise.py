@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from tfdock.engine.protocol import Engine, Output
 from tfdock.errors import EngineHung, Interrupted, Problem
 
 TICK_SECONDS = 0.5
@@ -31,7 +30,16 @@ _EACH = 64
 """Bytes that a piece of output takes besides its own."""
 
 _T = TypeVar("_T")
+Output = Callable[[bytes], None]
+"""Takes the output of something long, piece by piece."""
 _DONE = object()
+
+
+class Pinged(Protocol):
+    """Whoever does the work, such as a container engine: asked for a sign of life after a long silence."""
+
+    def ping(self) -> bool:
+        """Return whether it answers."""
 
 
 class _Left(Exception):
@@ -93,7 +101,7 @@ def watched(
     produce: Callable[[Output], _T],
     on_output: Output,
     on_tick: Callable[[float], None],
-    engine: Engine | None,
+    engine: Pinged | None,
     clock: Callable[[], float] = time.monotonic,
 ) -> _T:
     """Run `produce(output)` in a thread; hand its output on and tick in this one; return its result.
@@ -130,7 +138,7 @@ def watched(
             on_tick(now - last_output)
 
 
-def _ping_or_give_up(engine: Engine, silent: float) -> None:
+def _ping_or_give_up(engine: Pinged, silent: float) -> None:
     if engine.ping():
         return
     raise EngineHung(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock.errors import DiskFull, NetworkError, Problem, VerificationFailed
+from tfdock.host.files import file_error, file_sha256, gib, make_folder
 from tfdock.host.hardware import free_disk
 from tfdock.images.prefetch import Ahead
 from tfdock.images.stored_image import StoredImage, malformed
@@ -26,11 +27,10 @@ from tfdock.images.wheel_image import frame
 from tfdock.images.wheel_image_read import FoundBuild, FoundWheel, wheel_bytes
 from tfdock.oci.manifest import Malformed
 from tfdock.plan.trust_domain import recorded
-from tfdock.run.phase_errors import file_error, gib, make_folder
 from tfdock.types import BuildId
 from tfdock.wheel.defects import WheelError
 from tfdock.wheel.wheel import WheelFacts, read_wheel
-from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse, file_sha256
+from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse
 
 _BLOCK = 1 << 20
 _ROOM = 64 << 20

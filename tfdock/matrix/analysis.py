@@ -18,10 +18,10 @@ from tfdock import events
 from tfdock.bazel import output
 from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
 from tfdock.host.beneath import remove_folder
+from tfdock.host.files import make_folder
 from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.resolve.naming import source_identity
 from tfdock.run import journal
-from tfdock.run.phase_errors import make_folder
 from tfdock.wheelhouse.store import Wheelhouse, record_of
 
 if TYPE_CHECKING:

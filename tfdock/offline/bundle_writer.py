@@ -11,9 +11,11 @@ from typing import BinaryIO
 
 from tfdock import __version__, events
 from tfdock.builder.build_run import came_back
-from tfdock.engine.protocol import Cancel, ImageInfo, Output
+from tfdock.engine.protocol import Cancel, ImageInfo
 from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockError
+from tfdock.host.files import file_sha256
 from tfdock.host.hardware import free_disk
+from tfdock.host.supervise import Output
 from tfdock.offline import bundle_format
 from tfdock.offline.bundle_file import Writer, file_chunks
 from tfdock.offline.bundle_format import Build, Image, Index, Runtime, Texts, Wheels
@@ -22,7 +24,6 @@ from tfdock.plan.prepare import Prepared, Written
 from tfdock.run.phases import Steps
 from tfdock.run.results import from_folder
 from tfdock.types import BuildId
-from tfdock.wheelhouse.store import file_sha256
 
 REPOSITORY = "repository"
 """The folder of a bundle's downloads, which containers write to."""

@@ -14,10 +14,12 @@ from pathlib import Path
 from tfdock import __version__
 from tfdock.bazel.cache.cache_folder import opened as opened_part
 from tfdock.engine.engine_archives import image_names
+from tfdock.engine.engine_host import engine_data
 from tfdock.engine.protocol import Cancel, Engine
 from tfdock.errors import DiskFull, EngineError, Incompatible, Problem, ProfileError, VerificationFailed
 from tfdock.host.beneath import remove_folder
-from tfdock.host.hardware import engine_data, free_disk
+from tfdock.host.files import make_folder
+from tfdock.host.hardware import free_disk
 from tfdock.host.settings import Settings
 from tfdock.offline.bundle_file import Bundle, opened
 from tfdock.offline.bundle_format import Build, Image
@@ -27,7 +29,6 @@ from tfdock.plan.lock_file import LockFile
 from tfdock.plan.prepare import Prepared, Preparer, Written
 from tfdock.plan.trust_domain import of_bundle
 from tfdock.resolve.question import LocalSource
-from tfdock.run.phase_errors import make_folder
 from tfdock.run.phases import Steps
 from tfdock.verify.trial_container import dependencies
 

@@ -20,6 +20,7 @@ from tfdock.builder import run_document
 from tfdock.builder.locking import gathered, prepare_locked
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
+from tfdock.host.files import file_error
 from tfdock.knowledge import loader
 from tfdock.offline import bundle_format
 from tfdock.offline.bundle_writer import NAME, REPOSITORY, Made, Pack, Packed, Work
@@ -29,7 +30,6 @@ from tfdock.plan.lock_file import LockFile
 from tfdock.plan.prepare import Prepared, Preparer, Written
 from tfdock.run import journal
 from tfdock.run.disk_space import Room
-from tfdock.run.phase_errors import file_error
 from tfdock.run.phases import Steps
 from tfdock.run.results import RunFolders
 from tfdock.types import Expected

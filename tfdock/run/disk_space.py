@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfdock.bazel.cache.cache_folder import folder_size
 from tfdock.errors import DiskFull, Problem
+from tfdock.host.beneath import folder_size
 from tfdock.host.hardware import nearest
 from tfdock.plan.resources import least_free
 

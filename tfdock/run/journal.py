@@ -27,8 +27,8 @@ from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Engine
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.beneath import remove_folder
+from tfdock.host.files import make_private, write_atomically
 from tfdock.host.settings import Settings
-from tfdock.wheelhouse.store import Wheelhouse, make_private, write_atomically
 
 ANALYSIS = "analysis"
 """The folder of the state where the logs of analyses lie, and what their containers write."""
@@ -89,6 +89,11 @@ def running(state: Path, entry: RunEntry) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def staging_folder(wheelhouse: Path, run: str) -> Path:
+    """Return where a run's containers write, on the wheelhouse's own file system so that the last move is atomic."""
+    return wheelhouse / ".tfdock" / "staging" / run
 
 
 def folder_of(state: Path, run: str) -> Path:
@@ -245,7 +250,7 @@ def _implied(settings: Settings, entry: RunEntry) -> Iterator[Path]:
     """Return the folders that a run has with these settings, and the folder of a bundle: its name has the run id."""
     yield CacheFolder(settings.cache_dir.absolute()).output(entry.run)
     for root in (settings.wheelhouse, settings.state_dir / ANALYSIS):
-        yield Wheelhouse(root.absolute()).staging(entry.run)
+        yield staging_folder(root.absolute(), entry.run)
     staging = Path(entry.staging)
     if staging.is_absolute() and re.fullmatch(rf"\..+\.{re.escape(entry.run)}", staging.name, re.DOTALL):
         yield staging

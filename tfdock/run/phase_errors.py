@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from tfdock.errors import (
     Problem,
     TfdockError,
 )
+from tfdock.host.files import file_error, full_disk, gib
 from tfdock.host.hardware import free_disk
 from tfdock.knowledge.tables import Cost
 from tfdock.plan.resources import GIB, Resources, more_memory
@@ -30,8 +29,6 @@ _BAZEL_OUT_OF_MEMORY = 33
 _STOPPED = (8, 130, 137, 143)
 """Bazel was interrupted, or a shell or all of a container got SIGINT, SIGKILL or SIGTERM."""
 _KILLED = 137
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says where there is no room, on the disk or for the user."""
 _FULL = 32 << 20
 """Free bytes below which a disk is taken to be what made a build fail."""
 
@@ -153,7 +150,7 @@ class Failures:
         return file_error(error, self.folders)
 
     def _full_disk(self) -> DiskFull:
-        return _full_disk(self.folders)
+        return full_disk(self.folders)
 
     @property
     def _is_full(self) -> bool:
@@ -164,47 +161,3 @@ class Failures:
         said = [line for line in self.tail if line.strip()]
         first = output.first_error(self.errors) or (said[-1].strip()[:300] if said else "")
         return f": {first}" if first else ""
-
-
-def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
-    """The error for a file of ours that could not be written or read."""
-    if error.errno in FULL:
-        return _full_disk(folders)
-    return BuildFailed(Problem(code="file-error", message=str(error), fix="check the folder's owner and mode"))
-
-
-def _full_disk(folders: Mapping[str, Path]) -> DiskFull:
-    free = {name: free_disk(path) for name, path in folders.items()}
-    known = [(size, name) for name, size in free.items() if size is not None]
-    told = [f"; {fullest} ({folders[fullest]}) has {gib(left)} left" for left, fullest in sorted(known)[:1]]
-    return DiskFull(
-        Problem(
-            code="disk-full",
-            message=f"a disk ran full{''.join(told)}",
-            fix="make room there or in the engine's data root (`docker system prune`), then run again",
-        )
-    )
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder that can be written to, or say in one sentence why it cannot be used."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        # Without a name: nothing in the folder can lead it elsewhere.
-        tempfile.TemporaryFile(dir=path).close()
-    except OSError as error:
-        if error.errno in FULL:
-            problem = Problem(code="disk-full", message=f"no room in {path}: {error.strerror}", fix="make room there")
-            raise DiskFull(problem) from error
-        raise BuildFailed(
-            Problem(
-                code="folder-not-writable",
-                message=f"cannot write to {path}: {error.strerror}",
-                fix="give another folder (`--wheelhouse`, `--cache-dir`, `--report`), or correct its owner",
-            )
-        ) from error
-
-
-def gib(size: int) -> str:
-    """Bytes for people."""
-    return f"{size / (1 << 30):.1f} GiB"

@@ -13,11 +13,11 @@ from typing import BinaryIO, Protocol, TypeVar
 from tfdock import events
 from tfdock.bazel import output as bazel
 from tfdock.bazel.build_events import read_output
-from tfdock.engine.protocol import ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo, Output
+from tfdock.engine.protocol import ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo
 from tfdock.errors import EngineLost, Problem, TfdockError, TimeLimit
 from tfdock.host.logins import Without
 from tfdock.host.settings import Settings
-from tfdock.host.supervise import Lines, Stop, Stopper, watched
+from tfdock.host.supervise import Lines, Output, Stop, Stopper, watched
 from tfdock.run import journal
 from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import Room

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from tfdock import events
 from tfdock.bazel.cache.cache_folder import CacheFolder
+from tfdock.engine.engine_host import engine_data
 from tfdock.engine.protocol import Engine, EngineInfo
 from tfdock.errors import (
     Problem,
     ProfileError,
     TfdockError,
 )
-from tfdock.host.hardware import engine_data
+from tfdock.host.files import file_error, make_folder
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.resolve.resolution import Resolution
 from tfdock.run import journal
 from tfdock.run.disk_space import Room
-from tfdock.run.phase_errors import file_error, make_folder
 from tfdock.run.phases import Steps, ready
 from tfdock.run.results import RunFolders
 from tfdock.types import BuildId

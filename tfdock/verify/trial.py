@@ -14,6 +14,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
+from tfdock.engine.engine_host import gives_gpus
 from tfdock.engine.protocol import EngineInfo, ImageInfo
 from tfdock.errors import (
     EngineError,
@@ -22,7 +23,6 @@ from tfdock.errors import (
     EngineUnavailable,
     NetworkError,
 )
-from tfdock.host.hardware import gives_gpus
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase
 from tfdock.types import ImageRef, Mount

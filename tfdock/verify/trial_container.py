@@ -20,10 +20,10 @@ from tfdock.errors import (
     OutOfMemory,
     Problem,
 )
+from tfdock.host.files import make_folder
 from tfdock.host.hardware import free_disk
 from tfdock.host.logins import logins
 from tfdock.host.settings import Settings
-from tfdock.run.phase_errors import make_folder
 from tfdock.run.phases import Tap
 from tfdock.run.results import ContainerFolder
 from tfdock.types import Expected, Mount

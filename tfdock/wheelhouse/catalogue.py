@@ -12,13 +12,14 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from tfdock.errors import Problem
+from tfdock.host.files import file_sha256
 from tfdock.types import BuildId
 from tfdock.wheel.defects import WheelError
 from tfdock.wheel.inspection import build_info_of
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.index import Signature, WheelIndex, signature
 from tfdock.wheelhouse.retention import Told, told_by_build_info, told_by_record
-from tfdock.wheelhouse.store import Wheelhouse, file_sha256, record_of
+from tfdock.wheelhouse.store import Wheelhouse, record_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,10 @@ from tfdock import __version__
 from tfdock.errors import WheelRefused
 from tfdock.gpu.compatibility import XLA_TRACE, evidence_of
 from tfdock.gpu.coverage import coverage
+from tfdock.host.files import write_atomically
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.wheel.wheel_file import inspected
-from tfdock.wheelhouse.store import Wheelhouse, write_atomically
+from tfdock.wheelhouse.store import Wheelhouse
 
 SCHEMA = "tfdock.coverage/1"
 

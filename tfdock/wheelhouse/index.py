@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.run.phase_errors import FULL
+from tfdock.host.files import FULL, write_atomically
 from tfdock.wheel.defects import FIXES, WheelError
 from tfdock.wheel.wheel import facts_of
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.build_record import WHEEL
 from tfdock.wheelhouse.simple_index import METADATA_SUFFIX, Listed, is_ours, listed, project_page, root_page
-from tfdock.wheelhouse.store import Wheelhouse, write_atomically
+from tfdock.wheelhouse.store import Wheelhouse
 
 SCHEMA = "tfdock.index/1"
 Progress = Callable[[str], object]

@@ -13,11 +13,8 @@ wheelhouse/
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +24,9 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from tfdock.errors import Locked, Problem, WheelRefused
+from tfdock.host.files import file_sha256, sync_path, write_atomically, written_atomically
 from tfdock.plan.trust_domain import recorded, replaces, stands_for
+from tfdock.run.journal import staging_folder
 from tfdock.types import BuildId
 from tfdock.wheelhouse.build_record import MOST
 
@@ -73,7 +72,7 @@ class Wheelhouse:
 
     def staging(self, run: str) -> Path:
         """Where a run's containers write, on the wheelhouse's own file system so that the last move is atomic."""
-        return self._private / "staging" / run
+        return staging_folder(self.root, run)
 
     @contextmanager
     def locked(self, build_id: BuildId, patience: float = _PATIENCE) -> Iterator[None]:
@@ -221,7 +220,7 @@ class Wheelhouse:
         from tfdock.wheelhouse.index import WheelIndex
 
         for path in sealed:
-            _sync(path)
+            sync_path(path)
         pins = constraints(build_id, [wheel.file for wheel in sealed.values()])
         index = WheelIndex(self)
         with self.changing():
@@ -233,7 +232,7 @@ class Wheelhouse:
             write_atomically(self.constraints(build_id), pins.encode())
             for path, wheel in sealed.items():
                 path.replace(self.root / wheel.file)
-            _sync(self.root)
+            sync_path(self.root)
             with suppress(OSError):  # the wheels count all the same; `wheelhouse index` takes them in
                 index.take_in({wheel.file: wheel.sha256 for wheel in sealed.values()})
 
@@ -274,55 +273,6 @@ def kept_files(record: Mapping[str, Any]) -> dict[str, str]:
     kept = record.get("kept")
     named = kept.items() if isinstance(kept, Mapping) else ()
     return {str(what): name for what, name in named if isinstance(name, str) and _KEPT.fullmatch(name)}
-
-
-def file_sha256(path: Path) -> str:
-    """sha256 of a file: 64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_atomically(path: Path, data: bytes, *, durable: bool = True, private: bool = False) -> None:
-    """Write a file that is either the old one or the new one, whatever happens; raises OSError.
-
-    One that is not `durable` may be lost or spoilt when the machine goes down, and takes a thousandth of the time.
-    One that is `private` is never anybody else's to read.
-    """
-    with written_atomically(path, data, durable=durable, private=private):
-        pass
-
-
-@contextmanager
-def written_atomically(path: Path, data: bytes, *, durable: bool = True, private: bool = False) -> Iterator[None]:
-    """As `write_atomically`: all is on the disk before what is done meanwhile, and has its name after it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with os.fdopen(os.open(temporary, flags, 0o600 if private else 0o666), "wb") as file:
-            file.write(data)
-        if durable:
-            _sync(temporary)
-        yield
-        temporary.replace(path)
-    finally:
-        with suppress(OSError):  # the first error is the one to tell
-            temporary.unlink(missing_ok=True)
-    if durable:
-        with suppress(OSError):  # some file systems sync no folders
-            _sync(path.parent)
-
-
-def make_private(path: Path) -> None:
-    """Make a folder that no other user can look into. A folder that exists keeps its mode. Raises OSError."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def record_of(path: Path) -> dict[str, Any] | None:

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from tfdock.errors import Locked
 from tfdock.host.beneath import remove_folder
+from tfdock.host.files import FULL, file_sha256, make_private
 from tfdock.run import journal
-from tfdock.run.phase_errors import FULL
 from tfdock.types import BuildId
 from tfdock.wheelhouse.catalogue import Held, Recorded, held
 from tfdock.wheelhouse.index import WheelIndex, signature
 from tfdock.wheelhouse.orphans import Leftover, build_ids, joined, left_behind, of_builds_without_wheel, traces
 from tfdock.wheelhouse.retention import Chosen, Rules, Stock, choose
-from tfdock.wheelhouse.store import Wheelhouse, file_sha256, make_private
+from tfdock.wheelhouse.store import Wheelhouse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

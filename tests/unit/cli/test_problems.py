@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from tfdock.cli import main
 from tfdock.cli.app import app
 from tfdock.errors import ExitCode, Incompatible, TfdockError
+from tfdock.host.files import file_error
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Cost, KnowledgeBase
 from tfdock.plan.resources import Resources
-from tfdock.run.phase_errors import Failures, file_error
+from tfdock.run.phase_errors import Failures
 
 from ..desk import MADE_UP_TABLES, Desk
 

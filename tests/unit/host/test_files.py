@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tfdock.errors import ProfileError
-from tfdock.host import settings
+from tfdock.host import files, settings
 from tfdock.host.files import read_text, write_text
 from tfdock.knowledge import loader
-from tfdock.wheelhouse import store
 
 LATIN = "# Müller\n".encode("latin-1")
 
@@ -72,7 +71,7 @@ def test_a_knowledge_folder_that_one_may_not_look_into_is_named(
     assert told(caught.value)[:2] == ("knowledge-folder", str(tmp_path))
 
 
-@pytest.mark.parametrize(("place", "step"), [(store, "_sync"), (Path, "replace")])
+@pytest.mark.parametrize(("place", "step"), [(files, "sync_path"), (Path, "replace")])
 def test_a_file_that_cannot_be_written_is_the_old_one_and_leaves_nothing_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: object, step: str
 ) -> None:
@@ -84,5 +83,5 @@ def test_a_file_that_cannot_be_written_is_the_old_one_and_leaves_nothing_beside_
 
     monkeypatch.setattr(place, step, full)
     with pytest.raises(OSError, match="No space"):
-        store.write_atomically(file, b"new")
+        files.write_atomically(file, b"new")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"x": b"old"}

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tfdock.engine.protocol import Output
 from tfdock.host import supervise
+from tfdock.host.supervise import Output
 
 MOMENT = 30.0
 """Seconds after which a thread that has not ended never will."""

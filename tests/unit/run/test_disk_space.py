@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tfdock.host.files import file_error
 from tfdock.run import phase_errors
 from tfdock.run.disk_space import Room, folder_sizes
-from tfdock.run.phase_errors import file_error
 
 GIB = 1 << 30
 

@@ -22,11 +22,12 @@ from typer.testing import CliRunner, Result
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
 from tfdock.errors import Locked, WheelRefused
+from tfdock.host.files import write_atomically
 from tfdock.types import BuildId
 from tfdock.wheelhouse import coverage_index, wheelhouse_pruning
 from tfdock.wheelhouse.index import WheelIndex
 from tfdock.wheelhouse.retention import Rules, Stock, choose, told_by_build_info, told_by_record
-from tfdock.wheelhouse.store import PULLED, Wheelhouse, write_atomically
+from tfdock.wheelhouse.store import PULLED, Wheelhouse
 
 from .. import houses, small_wheels
 from .test_simple_index import contents, named

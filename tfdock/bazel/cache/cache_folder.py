@@ -29,12 +29,11 @@ from typing import Any
 
 from tfdock.bazel.cache.action_cache import LARGEST, Malformed
 from tfdock.errors import BuildFailed, Problem, ProfileError
-from tfdock.host.beneath import Beneath, Found, is_hollow
+from tfdock.host.beneath import Beneath, Found, folder_size, is_hollow
+from tfdock.host.files import make_folder, make_private, write_atomically
 from tfdock.host.locks import held
 from tfdock.host.owners import other_writers
 from tfdock.plan.trust_domain import RELEASE, split_key
-from tfdock.run.phase_errors import make_folder
-from tfdock.wheelhouse.store import make_private, write_atomically
 
 TAG = "CACHEDIR.TAG"
 _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55"
@@ -281,18 +280,6 @@ def folders(folder: Path) -> list[Path]:
     """The folders in a folder, by name; none where it is a link, or not there. Links are not followed."""
     found = [] if folder.is_symlink() else _listed(folder)
     return [Path(one.path) for one in found if one.is_dir(follow_symlinks=False)]
-
-
-def folder_size(path: Path) -> int:
-    """Bytes of all files in a folder, links not followed; what disappears or cannot be read counts nothing."""
-    with suppress(OSError), Beneath.opened(path) as folder:
-        return size_of(folder)
-    return 0
-
-
-def size_of(folder: Beneath) -> int:
-    """The same of an open folder."""
-    return sum(one.status.st_size for one in folder.walk() if not stat.S_ISDIR(one.status.st_mode))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from tfdock.bazel.cache.packs import Entry
 from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.errors import DiskFull, Problem
 from tfdock.host.beneath import Beneath
+from tfdock.host.files import make_folder
 from tfdock.host.hardware import free_disk
-from tfdock.run.phase_errors import make_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,7 @@ from tfdock.bazel.cache.action_cache import LARGEST
 from tfdock.bazel.cache.cache_folder import DiskCache, is_whiteout
 from tfdock.bazel.cache.cache_pruning import Configuration
 from tfdock.host.beneath import Beneath, Found, remove_folder
-from tfdock.run.phase_errors import make_folder
-from tfdock.wheelhouse.store import write_atomically
+from tfdock.host.files import make_folder, write_atomically
 
 UNSEEN = "what builds take from it cannot be seen, so that `tfdock cache prune` keeps all of it but what is old"
 _DIGEST = 32

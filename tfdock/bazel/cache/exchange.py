@@ -22,11 +22,11 @@ from tfdock.bazel.cache.cache_push import Inventory, Pushed, Say, Sending, inven
 from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.errors import Locked, NetworkError, Problem
 from tfdock.host.beneath import remove_folder
+from tfdock.host.files import file_error
 from tfdock.host.locks import held
 from tfdock.host.supervise import Stop
 from tfdock.oci import http
 from tfdock.plan.trust_domain import RELEASE, in_domains
-from tfdock.run.phase_errors import file_error
 from tfdock.types import Digest
 
 _TRIES = 8

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tfdock.bazel.cache import action_cache, cache_pruning
 from tfdock.bazel.cache.action_cache import EMPTY, ActionResult, Malformed
-from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache, Entry, folder_size, folders, opened, size_of
+from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache, Entry, folders, opened
 from tfdock.bazel.cache.cache_usage import clear_work, forget, uses
-from tfdock.host.beneath import is_hollow, open_up, remove_folder
+from tfdock.host.beneath import folder_size, is_hollow, open_up, remove_folder, size_of
 from tfdock.resolve.tools import NATIVE
 
 _DEEP = 2

@@ -19,9 +19,9 @@ from typing import Any
 from tfdock import events
 from tfdock.bazel.remote import relay
 from tfdock.errors import EngineError, NetworkError, Problem, TfdockError
+from tfdock.host.files import make_folder
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
-from tfdock.run.phase_errors import make_folder
 from tfdock.types import Endpoint, Remote
 
 VARIABLE = "TFDOCK_REMOTE_HEADER"

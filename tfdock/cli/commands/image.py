@@ -177,10 +177,10 @@ def _chosen(
     settings: Settings, asked: Asked, kept: str, *, allow_untested: bool
 ) -> Iterator[tuple[Choosing, Shipment, Stop]]:
     """The builds, their wheels held open, and the images of them."""
+    from tfdock.host.files import file_error
     from tfdock.host.supervise import until_stopped
     from tfdock.images.image_tags import shipment
     from tfdock.images.selection import Choosing
-    from tfdock.run.phase_errors import file_error
     from tfdock.wheelhouse.store import Wheelhouse as House
 
     house = House(settings.wheelhouse.absolute())

@@ -102,9 +102,9 @@ def runtime(
 
 
 def _made(settings: Settings, name: str, wish: Callable[[ImageBuild], Wish], *, allow_untested: bool) -> Made:
+    from tfdock.host.files import file_error
     from tfdock.images.runtime import runtime_image as images
     from tfdock.images.selection import Choosing
-    from tfdock.run.phase_errors import file_error
     from tfdock.verify.environment import bench_for
     from tfdock.wheelhouse.store import Wheelhouse as House
 

@@ -95,7 +95,7 @@ def _taken(path: Path) -> Problem:
 
 
 def _write(path: Path, text: str) -> None:
-    from tfdock.wheelhouse.store import write_atomically
+    from tfdock.host.files import write_atomically
 
     try:
         path.open("x").close()  # the name is ours, or somebody else's already

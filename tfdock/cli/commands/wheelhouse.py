@@ -39,7 +39,7 @@ _DAY = 86400
 @contextmanager
 def _opened(settings: Settings) -> Iterator[store.Wheelhouse]:
     """The wheelhouse, which must be there; what goes wrong with its files is told as such."""
-    from tfdock.run.phase_errors import file_error
+    from tfdock.host.files import file_error
     from tfdock.wheelhouse.store import Wheelhouse
 
     root = settings.wheelhouse.absolute()

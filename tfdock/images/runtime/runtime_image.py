@@ -16,6 +16,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfdock.engine.protocol import Cancel, ImageBuild, ImageInfo
 from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused
+from tfdock.host.files import file_sha256
 from tfdock.host.locks import held
 from tfdock.images import wheel_image
 from tfdock.images.runtime.runtime_contents import (
@@ -47,7 +48,6 @@ from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.build_record import WHEEL
-from tfdock.wheelhouse.store import file_sha256
 
 _PYTHON = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}")
 """What may be called so in a script and in a path, whoever wrote the record."""

@@ -23,7 +23,7 @@ import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.bazel.cache import cache_usage as cache_use
 from tfdock.bazel.cache import maintenance as cache_care
 from tfdock.bazel.cache.action_cache import EMPTY, Digest, Malformed, action_result, command_of, tree_files
-from tfdock.bazel.cache.cache_folder import TAG, CacheFolder, DiskCache, Entry, folder_size
+from tfdock.bazel.cache.cache_folder import TAG, CacheFolder, DiskCache, Entry
 from tfdock.bazel.cache.cache_pull import Taking
 from tfdock.bazel.cache.cache_push import inventory
 from tfdock.bazel.cache.downloads import removed_downloads
@@ -35,6 +35,7 @@ from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import IMAGE_LABEL, ImageInfo
 from tfdock.errors import EngineError, Locked, Problem, ProfileError
 from tfdock.host import locks, owners
+from tfdock.host.beneath import folder_size
 from tfdock.host.locks import held
 from tfdock.run import journal
 from tfdock.run.journal import RunEntry
