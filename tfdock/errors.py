@@ -48,7 +48,7 @@ def one_of(fixes: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Suggestion:
     """One way out of a refusal, tried before it was offered: the profile so changed is accepted.
 
     `change` maps a field of the profile to its new value, None to leave it out; `keep` says what stays as it was.
@@ -73,7 +73,7 @@ class Problem:
     message: str
     why: str = ""
     fix: str = ""
-    ways: tuple[Way, ...] = ()
+    ways: tuple[Suggestion, ...] = ()
     severity: str = "error"
     file: str | None = None
     line: int | None = None

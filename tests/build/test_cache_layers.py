@@ -16,7 +16,7 @@ from tfdock.bazel.cache import packs, push_plan
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.bazel.cache.cache_layers import CONFIG_TYPE, Layers, Pack, Shelf
 from tfdock.bazel.cache.exchange import Exchange
-from tfdock.bazel.cache.packs import CONTENTS_TYPE, PACK_TYPE, Contents, Entry, in_order
+from tfdock.bazel.cache.packs import CONTENTS_TYPE, PACK_TYPE, PackContents, PackEntry, in_order
 from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.builder import pins
 from tfdock.errors import Problem, TfdockError
@@ -562,21 +562,21 @@ def hostile(site: Site, contents: bytes, layer: bytes) -> Outcome:
 DATA = b"an object" * 100
 
 
-def good(toolchain: str = KEY) -> tuple[Contents, bytes]:
+def good(toolchain: str = KEY) -> tuple[PackContents, bytes]:
     result = action_result(DATA)
     found = in_order(
         [
-            Entry(f"cas/{sha256(DATA)[:2]}/{sha256(DATA)}", len(DATA), sha256(DATA)),
-            Entry(f"ac/00/{'0' * 64}", len(result), sha256(result)),
+            PackEntry(f"cas/{sha256(DATA)[:2]}/{sha256(DATA)}", len(DATA), sha256(DATA)),
+            PackEntry(f"ac/00/{'0' * 64}", len(result), sha256(result)),
         ]
     )
-    contents = Contents(toolchain=toolchain, entries=found)
+    contents = PackContents(toolchain=toolchain, entries=found)
     return contents, b"".join(packs.packed(found, lambda one: [result if one.is_action else DATA]))
 
 
 def test_a_pack_with_other_bytes_than_its_table_says_is_refused(site: Site) -> None:
     contents, pack = good()
-    other = Contents(toolchain=KEY, entries=contents.entries[:1])
+    other = PackContents(toolchain=KEY, entries=contents.entries[:1])
     outcome = hostile(site, other.encoded(), pack)
     assert (outcome.code, problem(outcome)["code"]) == (4, "cache-layers-malformed")
 
@@ -590,8 +590,8 @@ def test_a_pack_of_another_toolchain_is_refused(site: Site) -> None:
 
 def test_an_action_that_needs_what_nobody_has_is_never_seen(site: Site) -> None:
     result = action_result(b"never pushed")
-    entry = Entry(f"ac/00/{'0' * 64}", len(result), sha256(result))
-    contents = Contents(toolchain=KEY, entries=(entry,))
+    entry = PackEntry(f"ac/00/{'0' * 64}", len(result), sha256(result))
+    contents = PackContents(toolchain=KEY, entries=(entry,))
     outcome = hostile(site, contents.encoded(), b"".join(packs.packed([entry], lambda _: [result])))
     assert outcome.code == 0
     assert outcome.document["toolchains"][0]["incomplete"] == 1
@@ -599,9 +599,9 @@ def test_an_action_that_needs_what_nobody_has_is_never_seen(site: Site) -> None:
 
 def test_more_than_the_disk_can_hold_is_refused_before_it_is_asked_for(site: Site, before: Proxy) -> None:
     names = [f"{number:02x}{'0' * 62}" for number in range(256)]
-    huge = [Entry(f"cas/{name[:2]}/{name}", packs.LARGEST, name) for name in names]
+    huge = [PackEntry(f"cas/{name[:2]}/{name}", packs.LARGEST, name) for name in names]
     _, pack = good()
-    outcome = hostile(site, Contents(toolchain=KEY, entries=in_order(huge)).encoded(), pack)
+    outcome = hostile(site, PackContents(toolchain=KEY, entries=in_order(huge)).encoded(), pack)
     assert (outcome.code, problem(outcome)["code"]) == (8, "disk-full")
     assert before.count(f"GET .*{oci.digest(pack)}") == 0
 

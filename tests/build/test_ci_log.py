@@ -40,7 +40,7 @@ def github(log: io.StringIO, **variables: str) -> GitHub:
 def test_a_service_is_known_by_what_it_sets() -> None:
     assert isinstance(service_of({"GITHUB_ACTIONS": "true"}), GitHub)
     assert isinstance(service_of({"GITLAB_CI": "true"}), GitLab)
-    assert type(service_of({"CI": "true"})) is type(service_of({})) is ci_log.Service
+    assert type(service_of({"CI": "true"})) is type(service_of({})) is ci_log.CiService
 
 
 def test_elsewhere_nothing_is_said(capfd: pytest.CaptureFixture[str]) -> None:

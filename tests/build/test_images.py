@@ -29,7 +29,7 @@ from wheelhouses import Made, made
 from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.host.settings import load
 from tfdock.images import image_pack
-from tfdock.images.image_push import Push, Pushed
+from tfdock.images.image_push import Push, PushedImages
 from tfdock.images.image_tags import shipment
 from tfdock.images.layer_stream import WheelLayer
 from tfdock.images.selection import Choosing
@@ -424,7 +424,7 @@ def own_address() -> str:
     pytest.skip("this machine has no address but 127.0.0.1")
 
 
-def pushed_here(house: Path, name: str, repository: str, say: Callable[[str], None] = print) -> Pushed:
+def pushed_here(house: Path, name: str, repository: str, say: Callable[[str], None] = print) -> PushedImages:
     """A push in this process, in which every chunk takes a while."""
     image, seconds = ImageRef.parse(repository), itertools.count(step=8)
     with Choosing(Wheelhouse(house), no_plan, lambda: None) as choosing:

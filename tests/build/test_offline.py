@@ -19,7 +19,7 @@ from tfdock.errors import Incompatible, Interrupted, ProfileError, TfdockError, 
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.offline.bundle_file import opened
-from tfdock.offline.bundle_writer import Made
+from tfdock.offline.bundle_writer import WrittenBundle
 from tfdock.offline.bundled_inputs import prepare
 from tfdock.offline.fetch import Bundler, warm
 from tfdock.plan.prepare import Preparer
@@ -133,7 +133,7 @@ class Place:
             stop=self.stop,
         )
 
-    def bundle(self, *profiles: Path, target: Path) -> Made:
+    def bundle(self, *profiles: Path, target: Path) -> WrittenBundle:
         return Bundler(target, self.preparer, self.builder).make([str(profile) for profile in profiles])
 
     def build(self, bundle: Path, *names: str) -> list[BuildResult]:

@@ -22,8 +22,8 @@ from wheelhouses import Made, made
 
 from tfdock.errors import NetworkError, Problem, TfdockError
 from tfdock.images import image_pull
-from tfdock.images.image_pull import Pulled, Pulling, Read
-from tfdock.images.lookup import Finding, here
+from tfdock.images.image_pull import PulledImage, Pulling, Read
+from tfdock.images.lookup import ImageLookup, here
 from tfdock.images.stored_image import stored
 from tfdock.images.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
 from tfdock.oci import manifest as oci
@@ -33,7 +33,7 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.trust_domain import IN_RELEASE
 from tfdock.types import ImageRef
 from tfdock.wheel.inspection import inspect_wheel
-from tfdock.wheel.zip_archive import Member, Source, pieces
+from tfdock.wheel.zip_archive import ByteSource, Member, pieces
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
 from .harness import Json, Outcome, Tfdock, closed_port, wait_until
@@ -74,7 +74,7 @@ class Here:
     def reference(self, tag: str) -> str:
         return f"{self.where}{'@' if oci.is_digest(tag) else ':'}{tag}"
 
-    def pull(self, tag: str, platform: str = "linux/amd64", read: Read | None = None) -> list[Pulled]:
+    def pull(self, tag: str, platform: str = "linux/amd64", read: Read | None = None) -> list[PulledImage]:
         """Pull in this process."""
         image = stored(ImageRef.parse(self.reference(tag)), platform, lambda: None)
         if image is None:
@@ -224,7 +224,7 @@ def test_members_are_unpacked_while_the_wheel_arrives_and_not_again(
     push(site.where, build)
     again: list[str] = []
 
-    def counted(source: Source, member: Member) -> Iterator[bytes]:
+    def counted(source: ByteSource, member: Member) -> Iterator[bytes]:
         again.append(member.name)
         return pieces(source, member)
 
@@ -240,7 +240,7 @@ def test_a_plan_is_looked_for_by_the_platform_of_its_wheel(
     push(site.where, build)
     plan = SimpleNamespace(build_id=build.build_id, fingerprint=build.fingerprint, trust=IN_RELEASE)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")  # from where an engine elsewhere is used
-    looking = Finding(repositories=(ImageRef.parse(site.where),), check=lambda: None)
+    looking = ImageLookup(repositories=(ImageRef.parse(site.where),), check=lambda: None)
     (image,) = looking.images(cast("BuildPlan", plan), None, print)
     assert (image.platform, image.builds[0].build_id) == ("linux/amd64", build.build_id)
 

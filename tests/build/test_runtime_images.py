@@ -21,7 +21,7 @@ from tfdock.errors import BuildFailed, NetworkError
 from tfdock.host.settings import load
 from tfdock.host.supervise import Stop
 from tfdock.images import wheel_image
-from tfdock.images.runtime.runtime_image import Made, Wish, make
+from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, Wish, make
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import RuntimeLibrary
 from tfdock.oci.manifest import Descriptor
@@ -239,7 +239,7 @@ def made(
     name: str,
     libraries: Callable[[RuntimeLibrary], bool] | None = None,
     **choices: str,
-) -> Made:
+) -> BuiltRuntimeImage:
     """The runtime image of a wheel that no build has made; of CUDA it gets these `libraries`, or none."""
     data = wheel.read_bytes()
     listed, metadata = simple_index.listed(io.BytesIO(data), wheel.name, hashlib.sha256(data).hexdigest())
@@ -249,7 +249,7 @@ def made(
     ]
     plan = {"choices": chosen, "runtime": choices.get("runtime", BASE)}
     record = {"build_id": f"tf-{folder.name}", "fingerprint": "f" * 64, "plan": plan}
-    build = wheel_image.ImageBuild(record=record, document=b"", wheels=(one,))
+    build = wheel_image.WheelBuild(record=record, document=b"", wheels=(one,))
     machine = load(
         {"cache_dir": finished.tfdock.cache, "state_dir": finished.tfdock.state, "knowledge": (KNOWLEDGE,)}
     )

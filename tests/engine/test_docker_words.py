@@ -6,8 +6,8 @@ import pytest
 
 from tfdock.engine import docker_engine, engine_archives, streams
 from tfdock.engine import engine_errors as engine_words
-from tfdock.engine.address import Address
-from tfdock.engine.image_progress import Progress
+from tfdock.engine.address import EngineAddress
+from tfdock.engine.image_progress import ImageProgress
 from tfdock.errors import DiskFull, EngineError, NetworkError, TfdockError
 
 from .bench import tar
@@ -105,7 +105,7 @@ def test_pull_never_asks_for_all_tags(reference: str, expected: tuple[str, str])
 
 
 def test_step_text_printed_by_a_command_is_not_the_image() -> None:
-    progress = Progress({"BASE": "r/x:1"})
+    progress = ImageProgress({"BASE": "r/x:1"})
     progress.take({"stream": "Step 2/3 : FROM ${BASE} AS tools"})
     assert progress.base == "r/x:1"
     progress.take({"stream": "Successfully built 123456789abc\n"})
@@ -122,6 +122,6 @@ def test_first_member_of_an_archive_is_read_and_never_unpacked() -> None:
 
 
 def test_an_address_is_told_without_its_password() -> None:
-    told = str(Address("ssh://me:c2VjcmV0@builder:22", "from DOCKER_HOST"))
+    told = str(EngineAddress("ssh://me:c2VjcmV0@builder:22", "from DOCKER_HOST"))
     assert told == "ssh://me@builder:22 (from DOCKER_HOST)"
-    assert "c2VjcmV0" not in repr(Address("ssh://me:c2VjcmV0@builder:22", "x"))
+    assert "c2VjcmV0" not in repr(EngineAddress("ssh://me:c2VjcmV0@builder:22", "x"))

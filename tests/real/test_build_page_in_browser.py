@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.bazel.trace_profile import Action, Profile, read_profile
+from tfdock.bazel.trace_profile import TracedAction, TraceProfile, read_profile
 from tfdock.cli.pages.build_page import build_page
 
 from .browser import HOSTILE, Browser, faint, overlap
@@ -21,13 +21,13 @@ SCHEMES = ("light", "dark")
 KINDS = ("CppCompile", "CudaCompile", "CppLink", "Genrule", "TfWheel", "ProtoCompile", "PyCompile")
 
 
-def recorded() -> tuple[dict[str, Any], Profile]:
+def recorded() -> tuple[dict[str, Any], TraceProfile]:
     """A build of 4.2.3."""
     profile = read_profile((RECORDED / "4.2.3-cold.profile.json").read_text("utf-8").splitlines())
     return record(profile), profile
 
 
-def large() -> tuple[dict[str, Any], Profile]:
+def large() -> tuple[dict[str, Any], TraceProfile]:
     """A build of TensorFlow's size, on 64 processors."""
     chance = random.Random(5)
     actions, clock = [], [0.0] * 64
@@ -37,26 +37,26 @@ def large() -> tuple[dict[str, Any], Profile]:
         how: Any = "executed" if number % 3 else "cached"
         kind = KINDS[int(len(KINDS) * chance.random() ** 3)] if how == "executed" else ""
         name = f"Compiling tensorflow/core/kernels/file_{number}.cc"
-        actions.append(Action(name=name, start=clock[lane], seconds=seconds, lane=lane, how=how, mnemonic=kind))
+        actions.append(TracedAction(name=name, start=clock[lane], seconds=seconds, lane=lane, how=how, mnemonic=kind))
         clock[lane] += seconds
-    profile = Profile(actions=tuple(actions))
+    profile = TraceProfile(actions=tuple(actions))
     return record(profile), profile
 
 
-def hostile() -> tuple[dict[str, Any], Profile]:
+def hostile() -> tuple[dict[str, Any], TraceProfile]:
     """Names with markup in them, far too long."""
     text = HOSTILE + "x" * 400
     actions = [
-        Action(
+        TracedAction(
             name=text, start=float(number), seconds=1.0, lane=number % 3, how="executed", mnemonic=f"{number}{text}"
         )
         for number in range(9)
     ]
-    profile = Profile(actions=tuple(actions))
+    profile = TraceProfile(actions=tuple(actions))
     return record(profile) | {"build_id": text, "finished": text, "toolchain_key": text}, profile
 
 
-def record(profile: Profile) -> dict[str, Any]:
+def record(profile: TraceProfile) -> dict[str, Any]:
     cached = sum(one.how == "cached" for one in profile.actions)
     slowest = [
         {"name": one.name, "seconds": one.seconds, "mnemonic": one.mnemonic, "how": one.how}
@@ -87,22 +87,22 @@ def record(profile: Profile) -> dict[str, Any]:
     }
 
 
-def empty() -> tuple[dict[str, Any], Profile]:
+def empty() -> tuple[dict[str, Any], TraceProfile]:
     """A record that says nothing."""
-    return {}, Profile()
+    return {}, TraceProfile()
 
 
 BUILDS = {"recorded": recorded, "large": large, "hostile": hostile, "empty": empty}
 
 
 @pytest.fixture(scope="module")
-def builds() -> dict[str, tuple[dict[str, Any], Profile]]:
+def builds() -> dict[str, tuple[dict[str, Any], TraceProfile]]:
     return {name: make() for name, make in BUILDS.items()}
 
 
 @pytest.fixture(scope="module")
 def pages(
-    builds: dict[str, tuple[dict[str, Any], Profile]], tmp_path_factory: pytest.TempPathFactory
+    builds: dict[str, tuple[dict[str, Any], TraceProfile]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     for name, (document, profile) in builds.items():
@@ -138,7 +138,7 @@ BARS = """[...document.querySelectorAll("svg.chart rect[data-kind]")].map(one =>
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_bars_stand_where_the_profile_says(
-    browser: Browser, pages: dict[str, Path], builds: dict[str, tuple[dict[str, Any], Profile]], width: int
+    browser: Browser, pages: dict[str, Path], builds: dict[str, tuple[dict[str, Any], TraceProfile]], width: int
 ) -> None:
     browser.open(pages["recorded"], width, "light")
     bars = {one["title"].partition(":")[0]: one for one in browser.run(BARS)}

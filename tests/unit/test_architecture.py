@@ -75,8 +75,20 @@ HOMES = {
     "typer": ("cli/",),
     "rich": ("cli/",),
 }
-CIRCLES: list[set[str]] = []
-HOMONYMS: set[str] = set()
+CIRCLES = [
+    {"bazel/remote/relay.py", "bazel/remote/relay_grpc.py", "bazel/remote/relay_http.py"},
+    {
+        "builder/build.py", "builder/build_run.py", "builder/cache_overlay.py", "builder/compile_phase.py",
+        "builder/image_phase.py", "builder/locking.py", "builder/prebuilt.py", "builder/run_document.py",
+        "builder/seal_phase.py",
+    },
+    {"images/wheel_image.py", "images/wheel_labels.py"},
+    {"knowledge/failure_rows.py", "knowledge/tables.py"},
+    {"offline/bundled_inputs.py", "plan/prepare.py"},
+    {"resolve/resolution.py", "resolve/suggestions.py"},
+    {"wheelhouse/index.py", "wheelhouse/store.py"},
+]  # fmt: skip
+"""Modules that import each other and are left to take apart."""
 MOST_MODULES = 15
 """Modules in one folder, its `__init__` aside."""
 CROWDED = {"cli/commands"}
@@ -156,7 +168,7 @@ def test_no_class_name_stands_for_two_things() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    assert set(homonyms(classes)) <= HOMONYMS
+    assert homonyms(classes) == {}
 
 
 def test_no_folder_holds_more_modules_than_a_reader_can_look_over() -> None:

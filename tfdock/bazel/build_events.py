@@ -43,7 +43,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
+class BuildEvents:
     """What Bazel says of one build.
 
     `sources` says where hits came from: `disk`, `remote`, or `cache` where this Bazel does not tell which. `runners`
@@ -70,12 +70,12 @@ _RUNNERS = 100
 """Runners that are kept, and characters of their names."""
 
 
-def read_events(lines: Iterable[str]) -> Build:
+def read_events(lines: Iterable[str]) -> BuildEvents:
     """Read a build event file.
 
     Some Bazels count actions by runner in `buildMetrics`; the others only print `INFO: 13 processes: …`.
     """
-    found = Build()
+    found = BuildEvents()
     metrics: Mapping[str, int] = {}
     said: deque[str] = deque(maxlen=_TEXTS)
     options: list[str] = []
@@ -91,16 +91,16 @@ def read_events(lines: Iterable[str]) -> Build:
     return _with_output(_with_counts(found, counted, options), said)
 
 
-def read_output(lines: Iterable[str]) -> Build:
+def read_output(lines: Iterable[str]) -> BuildEvents:
     """The same from what Bazel printed, for one that writes no event file."""
     said = deque((line[-_LONGEST:] for line in lines if line.startswith("INFO: ")), _TEXTS)
-    return _with_output(_with_counts(Build(), _processes(said), ()), said)
+    return _with_output(_with_counts(BuildEvents(), _processes(said), ()), said)
 
 
 # --- counts -------------------------------------------------------------------------------------------------------
 
 
-def _with_counts(found: Build, counted: Mapping[str, int], options: Iterable[str]) -> Build:
+def _with_counts(found: BuildEvents, counted: Mapping[str, int], options: Iterable[str]) -> BuildEvents:
     own = {"total", "internal"}
     hits = {name: count for name, count in counted.items() if "cache hit" in name}
     runners = {name: count for name, count in counted.items() if name not in {*hits, *own}}
@@ -142,7 +142,7 @@ def _processes(said: Iterable[str]) -> dict[str, int]:
 # --- metrics and output -------------------------------------------------------------------------------------------
 
 
-def _with_metrics(found: Build, event: Mapping[str, Any]) -> Build:
+def _with_metrics(found: BuildEvents, event: Mapping[str, Any]) -> BuildEvents:
     metrics = _at(event, "buildMetrics")
     if metrics is None:
         return found
@@ -170,7 +170,7 @@ def _outputs(event: Mapping[str, Any]) -> Iterator[str]:
             yield content
 
 
-def _with_output(found: Build, said: Iterable[str]) -> Build:
+def _with_output(found: BuildEvents, said: Iterable[str]) -> BuildEvents:
     for text in said:
         for elapsed in _ELAPSED.finditer(text) if found.wall_seconds is None else ():
             found = replace(found, wall_seconds=float(elapsed[1]))

@@ -25,7 +25,7 @@ _ENVIRONMENT = "tfdock/environment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class InputDifference:
     """One thing that differs, in words; `reaches`: it can make compiled actions miss the cache."""
 
     kind: str
@@ -64,7 +64,7 @@ class Why:
 
     since: Mapping[str, str] | None = None
     sentences: tuple[str, ...] = ()
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[InputDifference, ...] = ()
     not_compared: tuple[str, ...] = ()
     misses: Mapping[str, Mapping[str, int]] | None = None
 
@@ -127,18 +127,18 @@ def last_build(records: Iterable[Mapping[str, Any]], build_id: str) -> Mapping[s
 # --- differences --------------------------------------------------------------------------------------------------
 
 
-def differences(before: Inputs, after: Inputs) -> tuple[Difference, ...]:
+def differences(before: Inputs, after: Inputs) -> tuple[InputDifference, ...]:
     """All that differs, what reaches most first."""
     return tuple(_differences(before, after))
 
 
-def _differences(before: Inputs, after: Inputs) -> Iterator[Difference]:
+def _differences(before: Inputs, after: Inputs) -> Iterator[InputDifference]:
     if before.base != after.base or (before.base_digest != after.base_digest):
         old, new = (_short(one.base_digest) or one.base for one in (before, after))
         name = f"{before.base} -> {after.base}, " if before.base != after.base else ""
         # An image that was built anew with the same content has another digest, and the same toolchain.
         reaches = before.toolchain_key != after.toolchain_key
-        yield Difference(kind="base", text=f"base image {name}{old} -> {new}", reaches=reaches)
+        yield InputDifference(kind="base", text=f"base image {name}{old} -> {new}", reaches=reaches)
     if before.toolchain is not None and after.toolchain is not None:
         yield from _toolchain(before.toolchain, after.toolchain)
     yield from _source(before, after)
@@ -151,10 +151,10 @@ def _differences(before: Inputs, after: Inputs) -> Iterator[Difference]:
         text = (
             f"toolchain key {before.toolchain_key} -> {after.toolchain_key}: another disk cache, which shares nothing"
         )
-        yield Difference(kind="toolchain", text=text)
+        yield InputDifference(kind="toolchain", text=text)
 
 
-def _toolchain(before: Sequence[str], after: Sequence[str]) -> Iterator[Difference]:
+def _toolchain(before: Sequence[str], after: Sequence[str]) -> Iterator[InputDifference]:
     old, new = _tools(before), _tools(after)
     for kind in ("bazel", "tool", "package", "cachebuster", "files"):
         told = [
@@ -163,9 +163,9 @@ def _toolchain(before: Sequence[str], after: Sequence[str]) -> Iterator[Differen
             if old.get((kind, name)) != new.get((kind, name))
         ]
         for text in told[:_NAMED]:
-            yield Difference(kind=kind, text=text)
+            yield InputDifference(kind=kind, text=text)
         if len(told) > _NAMED:
-            yield Difference(kind=kind, text=f"and {len(told) - _NAMED} more of its {kind}s")
+            yield InputDifference(kind=kind, text=f"and {len(told) - _NAMED} more of its {kind}s")
 
 
 def _tools(lines: Iterable[str]) -> dict[tuple[str, str], str]:
@@ -195,14 +195,14 @@ def _moved(what: str, old: str | None, new: str | None) -> str:
     return f"{what} {old}".rstrip() + " was removed" if new is None else f"{what} {old} -> {new}"
 
 
-def _source(before: Inputs, after: Inputs) -> Iterator[Difference]:
+def _source(before: Inputs, after: Inputs) -> Iterator[InputDifference]:
     for key, title in (("kind", "source"), ("location", "source"), ("ref", "source ref"), ("found", "source")):
         old, new = before.source.get(key), after.source.get(key)
         if old != new:
-            yield Difference(kind="source", text=_moved(title, old and old[:40], new and new[:40]))
+            yield InputDifference(kind="source", text=_moved(title, old and old[:40], new and new[:40]))
     text = _files(before.files, after.files) if before.files is not None and after.files is not None else ""
     if text:
-        yield Difference(kind="source", text=f"source: {text}")
+        yield InputDifference(kind="source", text=f"source: {text}")
 
 
 def _files(before: Mapping[str, str], after: Mapping[str, str]) -> str:
@@ -223,7 +223,7 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(shown)} and {more} more" if more else ", ".join(shown)
 
 
-def _lists(kind: str, before: Sequence[str], after: Sequence[str]) -> Iterator[Difference]:
+def _lists(kind: str, before: Sequence[str], after: Sequence[str]) -> Iterator[InputDifference]:
     gone, come = (
         list((Counter(before) - Counter(after)).elements()),
         list((Counter(after) - Counter(before)).elements()),
@@ -232,13 +232,13 @@ def _lists(kind: str, before: Sequence[str], after: Sequence[str]) -> Iterator[D
         again = [new for new in come if _option(new) == _option(old)]
         if len(again) == 1 and [_option(one) for one in gone].count(_option(old)) == 1:
             come.remove(again[0])
-            yield Difference(kind=kind, text=f"`{old}` -> `{again[0]}`")
+            yield InputDifference(kind=kind, text=f"`{old}` -> `{again[0]}`")
         else:
-            yield Difference(kind=kind, text=f"`{old}` was removed")
+            yield InputDifference(kind=kind, text=f"`{old}` was removed")
     for new in come:
-        yield Difference(kind=kind, text=f"`{new}` was added")
+        yield InputDifference(kind=kind, text=f"`{new}` was added")
     if tuple(before) != tuple(after) and Counter(before) == Counter(after):
-        yield Difference(kind=kind, text=f"the {kind}s stand in another order")
+        yield InputDifference(kind=kind, text=f"the {kind}s stand in another order")
 
 
 def _option(flag: str) -> str:
@@ -247,17 +247,19 @@ def _option(flag: str) -> str:
     return f"{name}={value.partition('=')[0]}" if name.endswith("_env") or name == "--define" else name
 
 
-def _variables(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Difference]:
+def _variables(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[InputDifference]:
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if old != new:
             text = _moved(
                 f"environment variable {name}", *(value if value is None else f"`{value}`" for value in (old, new))
             )
-            yield Difference(kind="environment", text=text)
+            yield InputDifference(kind="environment", text=text)
 
 
-def _context(before: Inputs, after: Inputs, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Difference]:
+def _context(
+    before: Inputs, after: Inputs, old: Mapping[str, str], new: Mapping[str, str]
+) -> Iterator[InputDifference]:
     told = {_ENVIRONMENT} if before.environment != after.environment else set()
     # Its first line names the build.
     told |= {"Dockerfile"} if before.build_id != after.build_id else set()
@@ -267,7 +269,7 @@ def _context(before: Inputs, after: Inputs, old: Mapping[str, str], new: Mapping
         how = "was added" if path not in old else "was removed" if path not in new else "changed"
         patch = path.startswith(_PATCHES)
         text = f"patch {path.removeprefix(_PATCHES)} {how}" if patch else f"context file {path} {how}"
-        yield Difference(kind="patch" if patch else "context", text=text, reaches=path not in _WITHOUT_EFFECT)
+        yield InputDifference(kind="patch" if patch else "context", text=text, reaches=path not in _WITHOUT_EFFECT)
 
 
 # --- why ----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ _MOST = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class TracedAction:
     """An action: seconds since Bazel began, seconds it took, and the lane (counted from 0) it took them in.
 
     `mnemonic` is empty where this Bazel does not say it: it is known of all that were executed.
@@ -51,10 +51,10 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class TraceProfile:
     """What a profile says: actions by their start, the critical path, whether Bazel merged events to save room."""
 
-    actions: tuple[Action, ...] = ()
+    actions: tuple[TracedAction, ...] = ()
     critical: tuple[Step, ...] = ()
     merged: bool = False
 
@@ -63,7 +63,7 @@ class Profile:
         """Return how many actions of each kind were executed, most first."""
         return dict(Counter(one.mnemonic for one in self.actions if one.how == "executed").most_common(_MNEMONICS))
 
-    def slowest(self, most: int) -> tuple[Action, ...]:
+    def slowest(self, most: int) -> tuple[TracedAction, ...]:
         """Those that took longest, of those that are not Bazel's own."""
         ours = (one for one in self.actions if one.how != "own")
         return tuple(sorted(ours, key=lambda one: (-one.seconds, one.start, one.name))[:most])
@@ -78,7 +78,7 @@ class _Mark:
     name: str
 
 
-def read_profile(lines: Iterable[str]) -> Profile:
+def read_profile(lines: Iterable[str]) -> TraceProfile:
     """Read a profile, its first `_MOST` events; one that is no JSON, or of another shape, is empty."""
     actions: list[tuple[int, int, int, str, str]] = []
     marks: dict[int, list[_Mark]] = {}
@@ -96,10 +96,10 @@ def read_profile(lines: Iterable[str]) -> Profile:
             marks.setdefault(thread, []).append(_Mark(start, kind, name))
         elif kind == _CRITICAL and len(critical) < _STEPS and (path := _PATH_NAME.match(name)):
             critical.append(Step(name=path[1], seconds=took / _MICRO))
-    return Profile(actions=tuple(_actions(actions, marks)), critical=tuple(critical), merged=merged)
+    return TraceProfile(actions=tuple(_actions(actions, marks)), critical=tuple(critical), merged=merged)
 
 
-def _actions(found: list[tuple[int, int, int, str, str]], marks: Mapping[int, list[_Mark]]) -> Iterator[Action]:
+def _actions(found: list[tuple[int, int, int, str, str]], marks: Mapping[int, list[_Mark]]) -> Iterator[TracedAction]:
     """Each action with what happened in its thread while it ran."""
     lanes: dict[int, int] = {}
     starts = {}
@@ -110,7 +110,7 @@ def _actions(found: list[tuple[int, int, int, str, str]], marks: Mapping[int, li
         begin, end = (bisect_left(starts.get(thread, ()), at) for at in (start, start + took + 1))
         inner = marks.get(thread, [])[begin:end]
         ran = [one.name for one in inner if one.kind in _EXECUTIONS]
-        yield Action(
+        yield TracedAction(
             name=name,
             start=start / _MICRO,
             seconds=took / _MICRO,

@@ -23,7 +23,7 @@ from tfdock.host.supervise import Limit, Stop
 from tfdock.plan.build_plan import BuildPlan, with_resources
 from tfdock.plan.estimate import expectation
 from tfdock.plan.lock_file import LockFile, Pin
-from tfdock.plan.resources import Resources, size
+from tfdock.plan.resources import BuildResources, size
 from tfdock.run import journal
 from tfdock.run.disk_space import Room
 from tfdock.run.phases import Steps, ready
@@ -54,7 +54,7 @@ class BuildResult:
     origin: str = ""
 
 
-def alone(plan: BuildPlan, machine: Machine) -> Resources:
+def alone(plan: BuildPlan, machine: Machine) -> BuildResources:
     """What a build gets that has a machine for itself."""
     return size(plan.asked, plan.resolution.release.cost, machine)
 
@@ -71,7 +71,7 @@ class Builder:
     listen: events.Listener
     stop: Stop = field(default_factory=Stop)
     clock: Callable[[], float] = time.monotonic
-    allotted: Callable[[BuildPlan, Machine], Resources] = alone
+    allotted: Callable[[BuildPlan, Machine], BuildResources] = alone
     """How much of the engine's machine a build gets; asked when it starts, and again before it compiles."""
     at_once: int = 1
     """How many builds share the machine, this one included."""

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from tfdock.bazel import cache_misses, execution_log
-from tfdock.bazel.build_events import Build, Figures, read_events, read_output
+from tfdock.bazel.build_events import BuildEvents, Figures, read_events, read_output
 from tfdock.bazel.execution_log import Spawns
-from tfdock.bazel.trace_profile import Profile, read_profile
+from tfdock.bazel.trace_profile import TraceProfile, read_profile
 from tfdock.plan.build_plan import TOLD
 from tfdock.run.phases import announced
 from tfdock.types import BuildId
@@ -77,7 +77,7 @@ def account(record: Mapping[str, Any], traces: Traces, wheelhouse: Wheelhouse) -
 # --- figures ------------------------------------------------------------------------------------------------------
 
 
-def _build(traces: Traces) -> Build:
+def _build(traces: Traces) -> BuildEvents:
     """What Bazel says of the build: in its event file, or for one that writes none in its output."""
     with _lines(traces.results / TOLD["events"]) as lines:
         found = read_events(lines)
@@ -101,7 +101,7 @@ def _after(lines: Iterator[str], first: str) -> Iterator[str]:
         began = began or line.rstrip("\n") == first
 
 
-def _figures(build: Build, profile: Profile) -> dict[str, Any]:
+def _figures(build: BuildEvents, profile: TraceProfile) -> dict[str, Any]:
     """The account as it stands in a record; seconds are rounded to what was measured."""
     assert build.figures is not None
     critical = profile.critical or build.critical
@@ -169,7 +169,7 @@ def kept_document(folder: Path, record: Mapping[str, Any], what: str) -> object:
         return None
 
 
-def kept_profile(path: Path) -> Profile:
+def kept_profile(path: Path) -> TraceProfile:
     """Read a profile, compressed or not; what is none is empty."""
     with _lines(path) as lines:
         return read_profile(lines)

@@ -18,13 +18,13 @@ _AGAIN = "run `tfdock doctor --fix` again when that is mended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class KilledRun:
     """Something that is left of a run: what it is for people, and the journal's entry or the file."""
 
     what: str
     entry: journal.RunEntry | None = None
     half: Leftover | None = None
-    strange: journal.Strange | None = None
+    strange: journal.StrangePath | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +35,19 @@ class Kept:
     fix: str = _AGAIN
 
 
-def found(settings: Settings) -> list[Found]:
+def found(settings: Settings) -> list[KilledRun]:
     """What is left of runs that are over, and what lies in the journal and is no run's.
 
     A file half written counts only where nobody holds the build that it belongs to. Raises OSError where journal or
     wheelhouse cannot be looked at, and ProfileError (`state-not-private`) where others can write to the journal.
     """
-    runs = [Found(what=entry.run, entry=entry) for entry in journal.leftovers(settings.state_dir)]
-    others = [Found(what=str(one.path), strange=one) for one in journal.strange(settings.state_dir)]
+    runs = [KilledRun(what=entry.run, entry=entry) for entry in journal.leftovers(settings.state_dir)]
+    others = [KilledRun(what=str(one.path), strange=one) for one in journal.strange(settings.state_dir)]
     halves = half_written(_house(settings))
-    return [*runs, *others, *(Found(what=f"half written {one.path}", half=one) for one in halves)]
+    return [*runs, *others, *(KilledRun(what=f"half written {one.path}", half=one) for one in halves)]
 
 
-def removed(one: Found, settings: Settings, engine: Engine, engine_id: str) -> Kept | None:
+def removed(one: KilledRun, settings: Settings, engine: Engine, engine_id: str) -> Kept | None:
     """Remove it; why not, where that cannot be done now."""
     try:
         if one.entry is not None:
@@ -66,7 +66,7 @@ def removed(one: Found, settings: Settings, engine: Engine, engine_id: str) -> K
     return None
 
 
-def _elsewhere(entry: journal.RunEntry, left: Sequence[journal.Strange]) -> Kept:
+def _elsewhere(entry: journal.RunEntry, left: Sequence[journal.StrangePath]) -> Kept:
     """Say which folders of a run stay, and the command that removes them, where there is one."""
     places = {}
     for path in (one.path for one in left):

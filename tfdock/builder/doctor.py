@@ -25,7 +25,7 @@ from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase
 from tfdock.plan import preflight
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, Check
+from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
 from tfdock.types import Host, Place
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def examine(
     knowledge: KnowledgeBase | None = None,
     *,
     fix: bool = False,
-) -> Iterator[Check]:
+) -> Iterator[PreflightCheck]:
     """Look at everything that a build needs, most important first; with plans (by file), at what each one needs.
 
     With `fix`, what killed runs left is removed.
@@ -76,7 +76,7 @@ def examine(
 
 def before_build(
     plan: BuildPlan, knowledge: KnowledgeBase, settings: Settings, engine: Engine, info: EngineInfo
-) -> list[Check]:
+) -> list[PreflightCheck]:
     """The same checks for a build that is about to start, whose engine answers.
 
     Raises the error of what would end it; returns what else is worth telling.
@@ -93,7 +93,7 @@ def before_build(
     return _sorted(checks)
 
 
-def before_image(plan: BuildPlan, settings: Settings, engine: Engine, info: EngineInfo) -> list[Check]:
+def before_image(plan: BuildPlan, settings: Settings, engine: Engine, info: EngineInfo) -> list[PreflightCheck]:
     """As `before_build`, where nothing but the image is made: whether there is room for that."""
     places = [one for one in build_places(settings, info) if one.what == _IMAGES]
     if not _images_needed(places, plan, engine):
@@ -106,7 +106,7 @@ def _images_needed(places: Sequence[Place], plan: BuildPlan, engine: Engine) -> 
     return any(one.what == _IMAGES for one in places) and engine.image(plan.image_name) is None
 
 
-def _sorted(checks: Sequence[Check]) -> list[Check]:
+def _sorted(checks: Sequence[PreflightCheck]) -> list[PreflightCheck]:
     """The warnings; what would end it is raised."""
     stopping = [check for check in checks if check.status == FAILED]
     if stopping:
@@ -114,7 +114,7 @@ def _sorted(checks: Sequence[Check]) -> list[Check]:
     return [check for check in checks if check.status == WARNING]
 
 
-def _error(checks: list[Check]) -> TfdockError:
+def _error(checks: list[PreflightCheck]) -> TfdockError:
     code = combined_exit_code(check.exit_code for check in checks)
     first = sorted(checks, key=lambda check: check.exit_code != code)
     kind = _ERRORS.get(ExitCode(code), EngineError)
@@ -141,16 +141,16 @@ def build_places(settings: Settings, info: EngineInfo | None = None) -> list[Pla
     return places
 
 
-def _engine_check(info: EngineInfo) -> Check:
+def _engine_check(info: EngineInfo) -> PreflightCheck:
     return preflight.engine_check(info.name, info.version, info.api_version, where=info.address, local=info.local)
 
 
-def _asked(engine: Engine) -> tuple[EngineInfo | None, Check]:
+def _asked(engine: Engine) -> tuple[EngineInfo | None, PreflightCheck]:
     try:
         info = engine.info()
     except EngineError as error:
         problem: Problem = error.problems[0]
-        return None, Check(
+        return None, PreflightCheck(
             name="engine",
             code=problem.code,
             status=FAILED,
@@ -170,28 +170,28 @@ def _families(settings: Settings, knowledge: KnowledgeBase | None) -> Iterable[A
 
 def _devices(
     host: Host, info: EngineInfo | None, families: Iterable[Accelerator], *, troubles: bool
-) -> Iterator[Check]:
+) -> Iterator[PreflightCheck]:
     """GPUs, and whether containers can see them: a build needs neither."""
     if host.wsl:
         found = "this is Windows' own Linux (WSL2): the GPU's driver is that of Windows, install none here"
-        yield Check(name="wsl", status=OK, found=found)
+        yield PreflightCheck(name="wsl", status=OK, found=found)
     if troubles:  # a plan for these GPUs has told of them
         yield from (preflight.trouble_check(host, accelerator) for accelerator in host.troubles)
     if not host.gpus:
         if not host.troubles:
-            yield Check(name="gpu", status=OK, found="no GPU here; none is needed to build")
+            yield PreflightCheck(name="gpu", status=OK, found="no GPU here; none is needed to build")
         return
     names = [f"{gpu.name} ({gpu.target})" if gpu.target else gpu.name for gpu in host.gpus]
     drivers = "".join(f", driver {version}" for version in host.drivers.values())
-    yield Check(name="gpu", status=OK, found=f"{', '.join(names)}{drivers}")
+    yield PreflightCheck(name="gpu", status=OK, found=f"{', '.join(names)}{drivers}")
     here = {gpu.accelerator for gpu in host.gpus}
     for row in families:
         if info is None or not row.engine_runtime or row.accelerator not in here:
             continue
         if gives_gpus(info, row):
-            yield Check(name="gpu runtime", status=OK, found=f"containers can use {row.engine_runtime}'s")
+            yield PreflightCheck(name="gpu runtime", status=OK, found=f"containers can use {row.engine_runtime}'s")
             continue
-        yield Check(
+        yield PreflightCheck(
             name="gpu runtime",
             code="gpu-runtime-missing",
             status=WARNING,
@@ -200,7 +200,7 @@ def _devices(
         )
 
 
-def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, fix: bool) -> Iterator[Check]:
+def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, fix: bool) -> Iterator[PreflightCheck]:
     # Here and not above: `check` asks this module for folders only, and need not wait for locks and engines.
     from tfdock.builder import cleanup
 
@@ -211,7 +211,7 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
     except ProfileError as error:
         problem = error.problems[0]
         told = f"{problem.message}: {problem.why}"
-        yield Check(
+        yield PreflightCheck(
             name="leftovers",
             code=problem.code,
             status=FAILED,
@@ -222,19 +222,21 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
         return
     if not left and info is None:
         found = "none in the folders of this machine; without an engine its containers cannot be looked at"
-        yield Check(name="leftovers", status=SKIPPED, found=found)
+        yield PreflightCheck(name="leftovers", status=SKIPPED, found=found)
         return
     if not left:
-        yield Check(name="leftovers", status=OK, found=f"none{': there was nothing to remove' if fix else ''}")
+        yield PreflightCheck(
+            name="leftovers", status=OK, found=f"none{': there was nothing to remove' if fix else ''}"
+        )
         return
     if not (fix and info):
         told = ", ".join(one.what for one in left)
         way = "`tfdock doctor --fix` removes them" + ("" if info else ", once the engine answers")
-        yield Check(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=way)
+        yield PreflightCheck(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=way)
         return
     for one in left:
         if kept := cleanup.removed(one, settings, engine, info.id):
             told = f"{one.what} is still there: {kept.why}"
-            yield Check(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=kept.fix)
+            yield PreflightCheck(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=kept.fix)
         else:
-            yield Check(name="leftovers", status=OK, found=f"{one.what} was removed")
+            yield PreflightCheck(name="leftovers", status=OK, found=f"{one.what} was removed")

@@ -22,7 +22,7 @@ from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.plan.lock_file import Difference, Lock, LockFile, Pin
+from tfdock.plan.lock_file import Lock, LockDifference, LockFile, Pin
 from tfdock.plan.prepare import Prepared, Preparer, find_profile, placed
 from tfdock.profile import endpoint
 from tfdock.profile import profile as profiles
@@ -37,12 +37,12 @@ be what the profile asks for first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class WrittenLock:
     """A lock that was written, and in what it differs from the one that was there before."""
 
     path: Path
     lock: Lock
-    differences: tuple[Difference, ...]
+    differences: tuple[LockDifference, ...]
 
 
 def lock_path(name: str) -> Path:
@@ -87,7 +87,7 @@ def _check_place(path: Path) -> None:
 # --- making one -----------------------------------------------------------------------------------------------------
 
 
-def make(name: str, preparer: Preparer, builder: Builder, notice: Callable[[str], None]) -> Made:
+def make(name: str, preparer: Preparer, builder: Builder, notice: Callable[[str], None]) -> WrittenLock:
     """Gather the pins of a profile and write its lock; raises TfdockError for what cannot be pinned.
 
     The image is built for it, from the base by its digest and the source at its commit: a locked build uses it.
@@ -96,7 +96,7 @@ def make(name: str, preparer: Preparer, builder: Builder, notice: Callable[[str]
     lock = gathered(name, preparer, builder, notice, before=lambda: _check_place(path))
     before = _former(path)
     _write(path, locks.to_text(lock))
-    return Made(path=path, lock=lock, differences=locks.compare(before.pins, lock.pins) if before else ())
+    return WrittenLock(path=path, lock=lock, differences=locks.compare(before.pins, lock.pins) if before else ())
 
 
 def gathered(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.plan.resources import Resources
+from tfdock.plan.resources import BuildResources
 from tfdock.plan.schedule import Share, next_share, within
 from tfdock.types import BuildId, Machine
 
@@ -27,7 +27,7 @@ class Ledger:
     _taken: dict[BuildId, Share] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def allot(self, plan: BuildPlan, machine: Machine) -> Resources:
+    def allot(self, plan: BuildPlan, machine: Machine) -> BuildResources:
         """A share for a build; asked again, it may grow by what others left, as long as nobody waits for that."""
         with self._lock:
             own = self._taken.pop(plan.build_id, None)

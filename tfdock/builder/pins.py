@@ -15,7 +15,7 @@ from typing import Any
 
 from tfdock.errors import NetworkError, Problem
 from tfdock.oci import http
-from tfdock.oci.http import TROUBLE, Strange
+from tfdock.oci.http import TROUBLE, StrangeAnswer
 from tfdock.oci.repository import Repository
 from tfdock.plan.lock_file import COMMIT
 from tfdock.types import ImageRef
@@ -59,7 +59,7 @@ def commit(location: str, ref: str, check: Callable[[], None] = http.nobody) -> 
         names = (name for full in wanted for name in (f"{full}^{{}}", full))
         found = next((refs[name] for name in names if name in refs), None)
         if found is not None and not COMMIT.fullmatch(found):
-            raise Strange("what it lists as its commit is none")
+            raise StrangeAnswer("what it lists as its commit is none")
     except TROUBLE as error:
         raise NetworkError(
             Problem(
@@ -88,7 +88,7 @@ def _refs(location: str) -> Iterator[tuple[str, str]]:
             yield from _advertised(stream)
             connection.sendall(b"0000")
     else:
-        raise Strange(f"only http, https and git addresses can be asked, not {address.scheme or 'this one'}")
+        raise StrangeAnswer(f"only http, https and git addresses can be asked, not {address.scheme or 'this one'}")
 
 
 def _advertised(stream: Any) -> Iterator[tuple[str, str]]:
@@ -97,16 +97,16 @@ def _advertised(stream: Any) -> Iterator[tuple[str, str]]:
     while True:
         length = _exactly(stream, 4)
         if not _LENGTH.fullmatch(length):
-            raise Strange("it is no git server")
+            raise StrangeAnswer("it is no git server")
         size = int(length, 16)
         if size == 0 and lines:
             return
         line = _exactly(stream, size - 4) if size > 4 else b""
         read += max(size, len(length))
         if read > _MOST:
-            raise Strange("it lists more refs than can be meant")
+            raise StrangeAnswer("it lists more refs than can be meant")
         if line.startswith(b"ERR "):
-            raise Strange(line[4:].decode("utf-8", "replace").strip())
+            raise StrangeAnswer(line[4:].decode("utf-8", "replace").strip())
         if not line or line.startswith(b"#"):
             continue  # `# service=git-upload-pack` and the flush behind it come first over HTTP
         lines += 1
@@ -117,5 +117,5 @@ def _advertised(stream: Any) -> Iterator[tuple[str, str]]:
 def _exactly(stream: Any, size: int) -> bytes:
     data = bytes(stream.read(size))
     if len(data) < size:
-        raise Strange("it is no git server, or it broke off")
+        raise StrangeAnswer("it is no git server, or it broke off")
     return data

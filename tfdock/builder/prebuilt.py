@@ -9,7 +9,7 @@ from tfdock import events
 from tfdock.errors import NetworkError, Problem, TimeLimit, VerificationFailed, one_of
 from tfdock.host.supervise import until_stopped
 from tfdock.images import lookup
-from tfdock.images.image_pull import Pulled, Pulling
+from tfdock.images.image_pull import PulledImage, Pulling
 from tfdock.images.stored_image import StoredImage
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import LockFile
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PHASE = "pull"
 
 
-def pulled(builder: Builder, plan: BuildPlan, lock: LockFile | None) -> Pulled | None:
+def pulled(builder: Builder, plan: BuildPlan, lock: LockFile | None) -> PulledImage | None:
     """The very build of a plan, in the wheelhouse, whose build id is held; None where no registry has it.
 
     Raises VerificationFailed for an image that is damaged or not what it says: whoever put it there wants it to be
@@ -46,9 +46,9 @@ class _Asking:
         """Time passes."""
         self._builder.listen(events.Tick(silent=silent))
 
-    def first(self, lock: LockFile | None) -> Pulled | None:
+    def first(self, lock: LockFile | None) -> PulledImage | None:
         """What the first registry has that has it whole."""
-        asked = lookup.Finding(repositories=self._builder.settings.repositories, check=self._check)
+        asked = lookup.ImageLookup(repositories=self._builder.settings.repositories, check=self._check)
         try:
             for image in asked.images(self._plan, lock, self._down):
                 try:
@@ -59,7 +59,7 @@ class _Asking:
             raise type(error)(*map(_or_build, error.problems)) from error
         return None
 
-    def _taken(self, image: StoredImage) -> Pulled:
+    def _taken(self, image: StoredImage) -> PulledImage:
         """Take it, as a phase of its own."""
         builder, build_id = self._builder, self._plan.build_id
         builder.listen(events.PhaseStarted(build_id=build_id, phase=_PHASE))

@@ -257,7 +257,7 @@ def _own_machines(matrix: Matrix) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class RegistryLogin:
     """A registry that a job logs in to; `own` where the service's own token is good for it, else `secret` begins the
     names of the variable with the user and of the secret with the token."""
 
@@ -270,12 +270,12 @@ class Login:
         return f"{self.secret}_READ" if rights == "read" else self.secret
 
 
-def _logins(ci: Ci) -> Iterator[Login]:
+def _logins(ci: Ci) -> Iterator[RegistryLogin]:
     hosts: dict[str, str] = {}
     for name, secret in ((ci.registry, "TFDOCK_REGISTRY"), (ci.cache, "TFDOCK_CACHE")):
         if name:
             hosts.setdefault(ImageRef.parse(name).registry, secret)
-    yield from (Login(host, host == _GITHUB_REGISTRY, secret) for host, secret in hosts.items())
+    yield from (RegistryLogin(host, host == _GITHUB_REGISTRY, secret) for host, secret in hosts.items())
 
 
 # --- values in files ------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tfdock.errors import Incompatible, Interrupted, Problem, ProfileError, Tfdo
 
 if TYPE_CHECKING:
     from tfdock.builder.build import Builder, BuildResult
-    from tfdock.cli.progress import Progress
+    from tfdock.cli.progress import ProgressDisplay
     from tfdock.diagnose.diagnosis import Diagnosis
     from tfdock.events import Listener
     from tfdock.plan.prepare import Prepared
@@ -65,7 +65,7 @@ class Building:
     """
 
     builder_of: Callable[[Listener], Builder]
-    progress: Progress
+    progress: ProgressDisplay
     at_once: str
     force: bool
     expected: Mapping[str, float | None] | None = None

@@ -13,7 +13,7 @@ from tfdock.cli.app import preparer_for, print_json
 from tfdock.cli.diagnosis_text import findings_json
 
 if TYPE_CHECKING:
-    from tfdock.diagnose.report_bundle import Bundle
+    from tfdock.diagnose.report_bundle import ReportBundle
     from tfdock.host.settings import Settings
 
 
@@ -46,7 +46,7 @@ def _is_same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def _print_json(path: Path, packed: Bundle) -> None:
+def _print_json(path: Path, packed: ReportBundle) -> None:
     print_json(
         "tfdock.report/1",
         True,
@@ -59,7 +59,7 @@ def _print_json(path: Path, packed: Bundle) -> None:
     )
 
 
-def _lines(packed: Bundle) -> list[str]:
+def _lines(packed: ReportBundle) -> list[str]:
     style = console.Style(sys.stderr)
     rows = [(name, console.size(len(data))) for name, data in packed.files.items()]
     took = ", ".join(f"{kind} {count}" for kind, count in packed.removed.items()) or "nothing"

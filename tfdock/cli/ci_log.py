@@ -31,7 +31,7 @@ _CELL = 300
 """Characters of a cell: the whole text stands in the log."""
 
 
-class Service:
+class CiService:
     """Whoever runs the job. This one is nobody: a terminal, a pipe, or a service that is not known."""
 
     def harmless(self, text: str) -> str:
@@ -54,16 +54,16 @@ class Service:
 
 
 @functools.cache
-def here() -> Service:
+def here() -> CiService:
     """The service that runs this process, by its environment."""
     return service_of(os.environ)
 
 
-def service_of(environment: Mapping[str, str]) -> Service:
+def service_of(environment: Mapping[str, str]) -> CiService:
     """The service that sets such variables."""
     if environment.get("GITHUB_ACTIONS") == "true":
         return GitHub(environment)
-    return GitLab() if environment.get("GITLAB_CI") == "true" else Service()
+    return GitLab() if environment.get("GITLAB_CI") == "true" else CiService()
 
 
 # --- GitHub ---------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ _COMMAND = re.compile(r"(^|\r)(\s*):(?=:)", re.MULTILINE)
 
 
 @dataclass
-class GitHub(Service):
+class GitHub(CiService):
     """A job of GitHub Actions, by the variables that its runner sets."""
 
     environment: Mapping[str, str]
@@ -214,7 +214,7 @@ _ERASE = "\x1b[0K"
 
 
 @dataclass
-class GitLab(Service):
+class GitLab(CiService):
     """A job of GitLab CI: its log folds. Reports are files that a job names: `--report`."""
 
     stream: TextIO | None = None

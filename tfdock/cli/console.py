@@ -128,7 +128,7 @@ def _character_columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-class Row(str):
+class TableRow(str):
     """A line that stands as it is, however wide: of a command, to be pasted."""
 
     __slots__ = ()
@@ -139,7 +139,7 @@ def wrapped(text: str, columns: int, indent: str = "  ") -> list[str]:
 
     Words, and `code spans` as a whole, are broken only where one alone is wider than a line. A `Row` is never.
     """
-    if isinstance(text, Row):
+    if isinstance(text, TableRow):
         return [text]
     return [line for part in text.split("\n") for line in _wrapped_line(part, columns, indent)]
 

@@ -11,7 +11,7 @@ from tfdock.errors import Problem, ProfileError
 
 if TYPE_CHECKING:
     from tfdock.cli.console import Style
-    from tfdock.gpu.compatibility import LibraryService, Service
+    from tfdock.gpu.compatibility import Compatibility, LibraryService
     from tfdock.knowledge.tables import Estimate, Gpu, KnowledgeBase
     from tfdock.types import Host
 
@@ -22,14 +22,14 @@ _TARGETS = {"cuda": "compute_capability", "rocm": "gfx"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestedGpus:
     """A GPU that was asked about. `host` is this machine, for those that were only asked for as `local`."""
 
     gpu: Gpu
     host: Host | None = None
 
 
-def asked(base: KnowledgeBase, words: Sequence[str]) -> tuple[Asked, ...]:
+def asked(base: KnowledgeBase, words: Sequence[str]) -> tuple[RequestedGpus, ...]:
     """The GPUs of some words: names, capabilities and `local`, commas between them or not; each GPU once.
 
     Raises ProfileError for what is not known, with the nearest names, and where `local` finds none.
@@ -38,14 +38,14 @@ def asked(base: KnowledgeBase, words: Sequence[str]) -> tuple[Asked, ...]:
 
     names = [name.strip() for word in words for name in word.split(",") if name.strip()]
     if "local" not in names:
-        return tuple(Asked(gpu=gpu) for gpu in gpus_named(base, names))
+        return tuple(RequestedGpus(gpu=gpu) for gpu in gpus_named(base, names))
     from tfdock.host.hardware import local_host
 
     others = [name for name in names if name != "local"]
     here = _local(base)
     named = gpus_named(base, others) if others else ()
     found = gpus_named(base, [*others, *here])
-    return tuple(Asked(gpu=gpu, host=None if gpu in named else local_host()) for gpu in found)
+    return tuple(RequestedGpus(gpu=gpu, host=None if gpu in named else local_host()) for gpu in found)
 
 
 def _local(base: KnowledgeBase) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ def _local(base: KnowledgeBase) -> tuple[str, ...]:
 # --- for programs ---------------------------------------------------------------------------------------------------
 
 
-def gpu_json(service: Service, libraries: Sequence[LibraryService] | None = None) -> dict[str, Any]:
+def gpu_json(service: Compatibility, libraries: Sequence[LibraryService] | None = None) -> dict[str, Any]:
     """An answer as all documents have it; `libraries` are how the GPU runs each of the wheel's."""
     gpu = service.gpu
     document: dict[str, Any] = {
@@ -84,7 +84,7 @@ def gpu_json(service: Service, libraries: Sequence[LibraryService] | None = None
 
 def answer(
     base: KnowledgeBase,
-    service: Service,
+    service: Compatibility,
     style: Style,
     *,
     wheel: str,
@@ -107,7 +107,7 @@ def answer(
     return f"{style.strong(name)}{target}{f' with TensorFlow {release}' if release else ''}: {words}."
 
 
-def reasons(service: Service, style: Style) -> Iterator[tuple[str, str]]:
+def reasons(service: Compatibility, style: Style) -> Iterator[tuple[str, str]]:
     """(line, indentation of what is wrapped): why, every limit, and the driver."""
     yield f"  {style.strong('why:')} {clean(service.reason)}", ASIDE
     for limit in service.limits:

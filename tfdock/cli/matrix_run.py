@@ -39,7 +39,7 @@ _STATUSES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class CellSelection:
     """What is asked for: a matrix's file, which of its cells, and a folder for the report.
 
     `missing` leaves out what is in the wheelhouse or in a registry.
@@ -185,7 +185,7 @@ class Finished:
 
 
 def build_matrix(
-    choice: Choice,
+    choice: CellSelection,
     settings: Settings,
     preparer: Preparer,
     building: Callable[[Settings], Building],
@@ -229,7 +229,7 @@ def as_build(result: Mapping[str, Any]) -> Result:
 # --- telling --------------------------------------------------------------------------------------------------------
 
 
-def told_with_matrix(finished: Finished, choice: Choice, tell: Callable[[Mapping[str, Any]], int]) -> int:
+def told_with_matrix(finished: Finished, choice: CellSelection, tell: Callable[[Mapping[str, Any]], int]) -> int:
     """Write the report, say what became of a matrix, and `tell` the results, with what JSON has beside them.
 
     Returns the exit code of `tell`, which is given the matrix's own: that of a report that cannot be written as well.

@@ -24,7 +24,7 @@ _KEPT_LINES = 8
 """Lines of a screen that a table leaves to what is said above it, and to its own end."""
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """Whoever shows how builds go on."""
 
     def of(self, name: str) -> events.Listener:

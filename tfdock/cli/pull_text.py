@@ -12,9 +12,9 @@ from tfdock.cli.app import knowledge_for
 from tfdock.errors import ProfileError
 
 if TYPE_CHECKING:
-    from tfdock.cli.gpu_text import Asked
+    from tfdock.cli.gpu_text import RequestedGpus
     from tfdock.host.settings import Settings
-    from tfdock.images.image_pull import Pulled
+    from tfdock.images.image_pull import PulledImage
     from tfdock.images.stored_image import StoredImage
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.wheel.inspection import Inspection
@@ -43,7 +43,7 @@ class LocalGpus:
         found = self._found[name] = inspect_wheel(file, name, traces=[XLA_TRACE.encode()])
         return found.wheel
 
-    def answers(self, wheel: Path) -> tuple[KnowledgeBase, Inspection, tuple[Asked, ...]] | None:
+    def answers(self, wheel: Path) -> tuple[KnowledgeBase, Inspection, tuple[RequestedGpus, ...]] | None:
         """The GPUs of this machine, and a wheel to be asked about; None where there is no GPU that is known."""
         if not self._here:
             return None
@@ -59,7 +59,7 @@ class LocalGpus:
             return None
 
 
-def tell_pulled(image: StoredImage, one: Pulled, gpus: LocalGpus) -> dict[str, Any]:
+def tell_pulled(image: StoredImage, one: PulledImage, gpus: LocalGpus) -> dict[str, Any]:
     """A build that was pulled, for people and as JSON has it."""
     style = console.Style(sys.stderr)
     came = f", {console.size(one.kept)} of it by an earlier pull" if one.kept else ""

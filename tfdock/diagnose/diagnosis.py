@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tfdock.diagnose import profile_mismatch
 from tfdock.diagnose.log_search import Seen, Sighting, Suspect
-from tfdock.errors import Way
+from tfdock.errors import Suggestion
 from tfdock.knowledge.failure_rows import Failure
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import profile_fixes
@@ -48,7 +48,7 @@ class Finding:
     values: Mapping[str, str]
     asked: str = ""
     misfit: str = ""
-    changes: tuple[Way, ...] = ()
+    changes: tuple[Suggestion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ _NO_PROGRAM = re.compile(r": [Cc]ommand not found$")
 """A shell finds no program. Many scripts go on without it, so that it is worth a look and no report of an error."""
 
 
-class Pattern(Protocol):
+class SearchPattern(Protocol):
     """A text of a tool's, and whether the tool goes on after it."""
 
     @property
@@ -42,7 +42,7 @@ class Pattern(Protocol):
     def survivable(self) -> bool: ...
 
 
-class Rule(Protocol):
+class SearchRule(Protocol):
     """What is known of a failure."""
 
     @property
@@ -50,9 +50,9 @@ class Rule(Protocol):
     @property
     def stage(self) -> str: ...
     @property
-    def patterns(self) -> Sequence[Pattern]: ...
+    def patterns(self) -> Sequence[SearchPattern]: ...
     @property
-    def facts(self) -> Sequence[Pattern]: ...
+    def facts(self) -> Sequence[SearchPattern]: ...
     @property
     def passes(self) -> Sequence[str]: ...
     @property
@@ -112,8 +112,8 @@ class _Epoch:
 class Diagnostician:
     """Reads a log, block after block, against all rules; one for each log."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        uses: dict[str, list[tuple[Rule, int]]] = {literal: [] for literal in _SUSPICIOUS}
+    def __init__(self, rules: Sequence[SearchRule]) -> None:
+        uses: dict[str, list[tuple[SearchRule, int]]] = {literal: [] for literal in _SUSPICIOUS}
         for rule in rules:
             for place, pattern in enumerate((*rule.patterns, *rule.facts)):
                 uses.setdefault(pattern.has, []).append((rule, place))
@@ -182,7 +182,7 @@ class Diagnostician:
         found.sort()
         return ((literal, start) for start, literal in found)
 
-    def _read(self, rule: Rule, place: int, text: str) -> Mapping[str, str] | None:
+    def _read(self, rule: SearchRule, place: int, text: str) -> Mapping[str, str] | None:
         if place >= len(rule.patterns):
             self._learn(rule, rule.reads(place, text) or {})
             return None
@@ -191,14 +191,16 @@ class Diagnostician:
             return None
         return rule.reads(place, text)
 
-    def _learn(self, rule: Rule, values: Mapping[str, str]) -> None:
+    def _learn(self, rule: SearchRule, values: Mapping[str, str]) -> None:
         """A fact: the last one before a failure, else the first one after it."""
         known = self._values.setdefault(rule.id, {})
         for name, text in values.items():
             if rule.id not in self._now.sightings or name not in known:
                 known[name] = text
 
-    def _found(self, rule: Rule, place: int, line: int, excerpt: tuple[str, ...], values: Mapping[str, str]) -> None:
+    def _found(
+        self, rule: SearchRule, place: int, line: int, excerpt: tuple[str, ...], values: Mapping[str, str]
+    ) -> None:
         if rule.passes:
             self._passed(rule)
             return
@@ -218,7 +220,7 @@ class Diagnostician:
                 values={**values, **known.values},
             )
 
-    def _passed(self, passing: Rule) -> None:
+    def _passed(self, passing: SearchRule) -> None:
         """Something ended well: failures before it were no reason to stop."""
         kept, well = {}, set(passing.passes).difference(self._now.spoilt)
         for name, sighting in self._now.sightings.items():

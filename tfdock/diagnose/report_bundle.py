@@ -58,7 +58,7 @@ Findings = Callable[["Diagnosis | None"], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class ReportBundle:
     """A zip, what is in it (path -> bytes), what is missing and why, and how often what was taken out."""
 
     data: bytes
@@ -78,7 +78,7 @@ class _Gathered:
     notes: list[str]
 
 
-def bundle(subject: Subject, settings: Settings, preparer: Preparer, findings: Findings) -> Bundle:
+def bundle(subject: Subject, settings: Settings, preparer: Preparer, findings: Findings) -> ReportBundle:
     """Gather what is known of a failure, take out what is nobody else's business, and pack it."""
     notes = list(subject.notes)
     diagnosis, told = _diagnosis(subject, preparer)
@@ -98,7 +98,7 @@ def bundle(subject: Subject, settings: Settings, preparer: Preparer, findings: F
     clean = tuple(redactor.text(note) for note in notes)
     removed = dict(sorted(redactor.counts.items()))
     files = {"README.txt": _readme(files, clean, removed).encode(), **files}
-    return Bundle(data=_zip(files), name=f"{FOLDER}-{name}.zip", files=files, notes=clean, removed=removed)
+    return ReportBundle(data=_zip(files), name=f"{FOLDER}-{name}.zip", files=files, notes=clean, removed=removed)
 
 
 # --- what is known --------------------------------------------------------------------------------------------------

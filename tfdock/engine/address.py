@@ -30,7 +30,7 @@ def causes(error: Any) -> Iterator[BaseException]:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class EngineAddress:
     """Where the engine is and who said so."""
 
     url: str = field(repr=False)
@@ -51,13 +51,13 @@ class Address:
 _DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 
-def find_address(base_url: str | None) -> Address:
+def find_address(base_url: str | None) -> EngineAddress:
     """As the docker command finds it: an explicit URL, DOCKER_HOST, the chosen context, the default socket."""
     if base_url:
-        return Address(base_url, "as given")
+        return EngineAddress(base_url, "as given")
     environment: Any = kwargs_from_env()
     if "base_url" in environment:
-        return Address(environment["base_url"], "from DOCKER_HOST", environment.get("tls", False))
+        return EngineAddress(environment["base_url"], "from DOCKER_HOST", environment.get("tls", False))
     return _context_address(os.environ.get("DOCKER_CONTEXT"))
 
 
@@ -70,20 +70,20 @@ def elsewhere() -> str | None:
     return None if address.local else str(address)
 
 
-def _context_address(name: str | None) -> Address:
+def _context_address(name: str | None) -> EngineAddress:
     """The chosen context's. The SDK's own reader looks into the working folder where there is no config.json."""
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     try:
         name = name or _chosen_context(folder)
         if name == "default":
-            return Address(_DEFAULT_SOCKET, "the default")
+            return EngineAddress(_DEFAULT_SOCKET, "the default")
         key = hashlib.sha256(name.encode()).hexdigest()
         meta = folder / "contexts/meta" / key / "meta.json"
         if not meta.is_file():
             raise unavailable(f"there is no docker context `{name}`", "see `docker context ls`")
         endpoint = json.loads(meta.read_bytes())["Endpoints"]["docker"]
         tls = _context_tls(folder / "contexts/tls" / key / "docker", verify=not endpoint.get("SkipTLSVerify"))
-        return Address(endpoint["Host"] or _DEFAULT_SOCKET, f"from the docker context `{name}`", tls)
+        return EngineAddress(endpoint["Host"] or _DEFAULT_SOCKET, f"from the docker context `{name}`", tls)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, DockerException) as error:
         raise unavailable(f"the docker context cannot be read: {error}", "see `docker context ls`") from error
 
@@ -108,7 +108,7 @@ def unavailable(message: str, fix: str) -> EngineUnavailable:
     return EngineUnavailable(Problem(code="engine-unavailable", message=message, fix=fix))
 
 
-def cannot_connect(address: Address, error: BaseException) -> EngineUnavailable:
+def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavailable:
     """Why there is no engine, from the operating system's reason where there is one."""
     found = list(causes(error))
     start = "install Docker 20.10 or newer and start it (`sudo systemctl start docker`)"

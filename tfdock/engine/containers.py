@@ -13,14 +13,14 @@ from typing import Any
 from docker.types import DeviceRequest, LogConfig, Ulimit
 from docker.types import Mount as DockerMount
 
-from tfdock.engine.address import Address
+from tfdock.engine.address import EngineAddress
 from tfdock.engine.protocol import ContainerSpec, ContainerState, ImageInfo
 from tfdock.types import Mount
 
 _OPEN_FILES = 65536
 
 
-def open_files_allowed(address: Address) -> int | None:
+def open_files_allowed(address: EngineAddress) -> int | None:
     """How many open files a container may have: a full file table truncates Bazel's cache entries.
 
     An engine without CAP_SYS_RESOURCE (in a sandbox, or rootless) refuses to start a container with more than it

@@ -36,11 +36,11 @@ from tenacity import (
 )
 
 from tfdock.engine import terminal
-from tfdock.engine.address import Address, cannot_connect, causes, find_address
+from tfdock.engine.address import EngineAddress, cannot_connect, causes, find_address
 from tfdock.engine.containers import container_state, host_config_of, image_info, open_files_allowed, timestamp
 from tfdock.engine.engine_archives import only_file, unreadable
 from tfdock.engine.engine_errors import archive_refusal, push_refusal, refusal, registry_refusal
-from tfdock.engine.image_progress import Progress, build_refusal, step_failed, step_killed
+from tfdock.engine.image_progress import ImageProgress, build_refusal, step_failed, step_killed
 from tfdock.engine.protocol import (
     IMAGE_LABEL,
     RUN_LABEL,
@@ -52,8 +52,8 @@ from tfdock.engine.protocol import (
     ImageInfo,
 )
 from tfdock.engine.streams import (
-    Upload,
-    Watch,
+    EngineUpload,
+    StreamWatch,
     body_chunks,
     break_off,
     frames,
@@ -139,7 +139,7 @@ class DockerEngine:
     ) -> None:
         # 600 seconds: under disk load creating a container takes minutes (docker/docker-py#2266).
         self._base_url, self._timeout, self._silence, self._sleep = base_url, timeout, silence, sleep
-        self._address: Address | None = None
+        self._address: EngineAddress | None = None
         self._version: str | None = None
         self._clients: dict[float, Sdk] = {}
         self._connecting = threading.Lock()
@@ -147,7 +147,7 @@ class DockerEngine:
     # Connection ---------------------------------------------------------------------------------------------
 
     @property
-    def address(self) -> Address:
+    def address(self) -> EngineAddress:
         if self._address is None:
             self._address = find_address(self._base_url)
         return self._address
@@ -261,7 +261,7 @@ class DockerEngine:
 
     def _watched(self, what: str, response: requests.Response, cancel: Cancel | None) -> Iterator[Iterator[bytes]]:
         wait_forever(response)
-        watch = Watch(response, lambda: self.ping(self._silence / 6), self._silence)
+        watch = StreamWatch(response, lambda: self.ping(self._silence / 6), self._silence)
         forget = cancel.on_set(lambda: break_off(response)) if cancel is not None else None
         try:
             yield self._body(what, response, watch, cancel)
@@ -270,7 +270,9 @@ class DockerEngine:
             if forget:
                 forget()
 
-    def _body(self, what: str, response: requests.Response, watch: Watch, cancel: Cancel | None) -> Iterator[bytes]:
+    def _body(
+        self, what: str, response: requests.Response, watch: StreamWatch, cancel: Cancel | None
+    ) -> Iterator[bytes]:
         try:
             for chunk in body_chunks(response):
                 watch.heard()
@@ -338,7 +340,7 @@ class DockerEngine:
             raise
 
     def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
-        progress = Progress(request.build_args)
+        progress = ImageProgress(request.build_args)
         try:
             self._build(request, progress, output, cancel)
         except BaseException:
@@ -350,10 +352,10 @@ class DockerEngine:
             raise self._lost("build an image", RuntimeError("the output ended without an image"))
         return progress.image
 
-    def _build(self, request: ImageBuild, progress: Progress, output: Output, cancel: Cancel) -> None:
+    def _build(self, request: ImageBuild, progress: ImageProgress, output: Output, cancel: Cancel) -> None:
         if cancel:
             raise stopped()
-        upload = Upload(request.context(), cancel)
+        upload = EngineUpload(request.context(), cancel)
         try:
             with self._stream("build an image", _build_request(request, upload), cancel) as chunks:
                 for message in messages(chunks):
@@ -363,14 +365,14 @@ class DockerEngine:
                 raise upload.error from None
             raise
 
-    def _build_message(self, progress: Progress, message: Mapping[str, Any], output: Output) -> None:
+    def _build_message(self, progress: ImageProgress, message: Mapping[str, Any], output: Output) -> None:
         progress.take(message)
         if "error" in message or "errorDetail" in message:
             self._build_error(progress, message)
         if "stream" in message:
             output(message["stream"].encode())
 
-    def _build_error(self, progress: Progress, message: Mapping[str, Any]) -> NoReturn:
+    def _build_error(self, progress: ImageProgress, message: Mapping[str, Any]) -> NoReturn:
         detail = message.get("errorDetail") or {}
         words, code = detail.get("message") or message.get("error") or "", detail.get("code")
         if code is None and (refused := build_refusal(progress, words)):
@@ -378,7 +380,7 @@ class DockerEngine:
         self._why_stopped(progress, code)
         raise step_failed(progress.step, words, code)
 
-    def _why_stopped(self, progress: Progress, code: int | None) -> None:
+    def _why_stopped(self, progress: ImageProgress, code: int | None) -> None:
         """Raise what an exit code may hide: 137 alone is a memory kill, `docker kill`, or an engine going down."""
         if code == _KILLED and progress.container and self.memory_killed(progress.container):
             raise step_killed(progress.step)
@@ -449,7 +451,7 @@ class DockerEngine:
             yield from chunks
 
     def load(self, archive: Iterable[bytes], cancel: Cancel) -> None:
-        upload = Upload(iter(archive), cancel)
+        upload = EngineUpload(iter(archive), cancel)
 
         def request(client: Sdk) -> object:
             url = f"{client.base_url}/v{client.api_version}/images/load"
@@ -576,7 +578,7 @@ class DockerEngine:
         return self._query(what, _unless(_ABSENT, request))
 
     def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
-        what, upload = f"put files into {folder} of the container {container}", Upload(iter(archive), Cancel())
+        what, upload = f"put files into {folder} of the container {container}", EngineUpload(iter(archive), Cancel())
 
         def request(client: Sdk) -> None:
             url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
@@ -694,7 +696,7 @@ def _proxies(client: Sdk, spec: ContainerSpec) -> dict[str, str]:
     return {name: _LOGIN.sub(r"\1", str(address)) for name, address in found.items()}
 
 
-def _build_request(request: ImageBuild, upload: Upload) -> Callable[[Sdk], object]:
+def _build_request(request: ImageBuild, upload: EngineUpload) -> Callable[[Sdk], object]:
     limits = {"memory": request.memory, "memswap": request.memory} if request.memory else {}
     return lambda client: client.build(
         fileobj=upload,

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from tfdock.errors import EngineError, Problem
-from tfdock.oci.manifest import Malformed
-from tfdock.oci.plain_tar import BLOCK, Header, header
+from tfdock.oci.manifest import MalformedManifest
+from tfdock.oci.plain_tar import BLOCK, TarHeader, header
 
 
 class Body(io.RawIOBase):
@@ -47,13 +47,13 @@ def image_names(archive: Iterator[bytes]) -> Iterator[str]:
             named = named or path == _MANIFEST
             yield from _NAMING[path](_json(path, content))
     if not named:  # without it, engines fall back to documents of their own choice
-        raise Malformed(f"{_MANIFEST} is not in it")
+        raise MalformedManifest(f"{_MANIFEST} is not in it")
 
 
 def _of_manifest(images: Any) -> Iterator[str]:
     for image in images:
         if "Parent" in image:  # would make the image a cached step of another image's build
-            raise Malformed("an image names its parent")
+            raise MalformedManifest("an image names its parent")
         yield from _strings(image["RepoTags"] or [])
 
 
@@ -72,7 +72,7 @@ def _of_index(index: Any) -> Iterator[str]:
 
 def _strings(names: Any) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise Malformed("a name is not text")
+        raise MalformedManifest("a name is not text")
     return names
 
 
@@ -82,10 +82,10 @@ def _json(path: str, content: bytes) -> Any:
     def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = {key.casefold(): key for key, _ in pairs}
         if len(keys) < len(pairs):
-            raise Malformed(f"{path} has a key twice")
+            raise MalformedManifest(f"{path} has a key twice")
         for folded in keys.keys() & _KEYS.keys():
             if keys[folded] != _KEYS[folded]:
-                raise Malformed(f"{path} spells the key {_KEYS[folded]} differently")
+                raise MalformedManifest(f"{path} spells the key {_KEYS[folded]} differently")
         return dict(pairs)
 
     return json.loads(content.decode("utf-8"), object_pairs_hook=plain)
@@ -118,46 +118,46 @@ def _members(archive: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
         _check_member(found)
         path = found.name.removesuffix("/")
         if path in seen:
-            raise Malformed(f"`{path}` is in it twice")
+            raise MalformedManifest(f"`{path}` is in it twice")
         seen.add(path)
         if path not in _NAMING:
             _skip(archive, found.size + -found.size % BLOCK)
         elif found.size > _LONGEST:
-            raise Malformed(f"{path} is too large")
+            raise MalformedManifest(f"{path} is too large")
         else:
             yield path, _content(archive, found.size)
     ending = BLOCK
     while piece := archive.read(_PIECE):
         if any(piece):
-            raise Malformed("something follows its end")
+            raise MalformedManifest("something follows its end")
         ending += len(piece)
     if ending < 2 * BLOCK:
-        raise Malformed("it is cut")
+        raise MalformedManifest("it is cut")
 
 
-def _headers(archive: io.BufferedReader) -> Iterator[Header]:
+def _headers(archive: io.BufferedReader) -> Iterator[TarHeader]:
     """Yield every header up to the first empty block; the caller reads the content before the next header."""
     while any(block := _exactly(archive, BLOCK)):
         found = header(block, links=True)
         if found.kind == "x":
             if found.size > _LONGEST_EXTENSION or not _EXTENSION.fullmatch(found.name):
-                raise Malformed(_EXTENDED)
+                raise MalformedManifest(_EXTENDED)
             size = _size(_content(archive, found.size))
             found = header(_exactly(archive, BLOCK), links=True)
             if found.kind == "x":
-                raise Malformed(_EXTENDED)
+                raise MalformedManifest(_EXTENDED)
             found = found if size is None else replace(found, size=size)
         yield found
 
 
-def _check_member(found: Header) -> None:
+def _check_member(found: TarHeader) -> None:
     known = {
         "0": _PLAIN.fullmatch(found.name) and not found.link,
         "2": _LAYER_LINK.fullmatch(found.name) and _LAYER.fullmatch(found.link) and not found.size,
         "5": _FOLDER.fullmatch(found.name) and not found.link and not found.size,
     }
     if not known[found.kind]:
-        raise Malformed(f"no engine writes its member `{found.name[:100]!a}`")
+        raise MalformedManifest(f"no engine writes its member `{found.name[:100]!a}`")
 
 
 _EXTENDED = "a member has extended headers that no engine writes"
@@ -173,11 +173,11 @@ def _size(extension: bytes) -> int | None:
     while place < len(extension):
         match = _RECORD.match(extension, place)
         if not match or int(match[1]) != len(match[0]) or match[2] in found:
-            raise Malformed(_EXTENDED)
+            raise MalformedManifest(_EXTENDED)
         found[match[2]], place = match[3], match.end()
     size = found.get(b"size")
     if size is not None and not re.fullmatch(rb"[1-9][0-9]{0,17}", size):
-        raise Malformed("a member has no valid size")
+        raise MalformedManifest("a member has no valid size")
     return None if size is None else int(size)
 
 
@@ -193,7 +193,7 @@ def _skip(archive: io.BufferedReader, size: int) -> None:
 def _exactly(archive: io.BufferedReader, size: int) -> bytes:
     data = archive.read(size)
     if len(data) < size:
-        raise Malformed("it is cut")
+        raise MalformedManifest("it is cut")
     return data
 
 

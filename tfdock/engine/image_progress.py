@@ -16,7 +16,7 @@ _RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12})\s*\Z")
 
 
 @dataclass(slots=True)
-class Progress:
+class ImageProgress:
     """How far a build has come, from the engine's own messages."""
 
     build_args: Mapping[str, str]
@@ -64,7 +64,7 @@ def step_killed(step: str) -> OutOfMemory:
     )
 
 
-def build_refusal(progress: Progress, words: str) -> TfdockError | None:
+def build_refusal(progress: ImageProgress, words: str) -> TfdockError | None:
     """A failure that is not a command's exit code: of the registry in FROM, of the disk, or of the Dockerfile."""
     if progress.base:
         return registry_refusal(progress.base, words)

@@ -21,7 +21,7 @@ def break_off(response: requests.Response) -> None:
         response.raw.shutdown()
 
 
-class Watch:
+class StreamWatch:
     """Breaks a silent stream off when the engine answers no ping either.
 
     A frozen engine keeps its connections: a build on one is silent forever, without an error. And a read timeout
@@ -99,7 +99,7 @@ def without(skip: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
         skip = max(0, skip - len(piece))
 
 
-class Upload:
+class EngineUpload:
     """A build context, images or files on the way to the engine: stops when cancelled, and keeps a source's error.
 
     urllib3 turns an OSError out of the body into its own "Connection aborted", as if the engine had failed.

@@ -27,9 +27,9 @@ from tfdock.wheel.inspection import Inspection
 
 __all__ = [
     "XLA_TRACE",
+    "Compatibility",
     "Evidence",
     "LibraryService",
-    "Service",
     "built_with",
     "evidence_of",
     "evidence_of_release",
@@ -41,7 +41,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class Compatibility:
     """How a GPU runs a wheel. `by` is the image it uses (`sm_80`, `compute_90`, `gfx90a`), empty where it runs none.
 
     `limits` are what is narrower than that, a sentence each, and `driver` which drivers do; what pip is told by
@@ -85,7 +85,7 @@ class LibraryService:
     lacking: tuple[Containers, ...] = ()
 
 
-def serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | None = None) -> Service:
+def serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | None = None) -> Compatibility:
     """Judge a wheel for a GPU. `host` is this machine, where the GPU is one of it: its driver and CPU count then."""
     found = _together(knowledge, gpu, evidence.own)
     limits = Limits(knowledge, gpu, evidence, found, host)
@@ -95,9 +95,9 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | N
         against = _why_not(knowledge, gpu, evidence, found, limits.ignored())
     against = against or limits.ignored() or limits.driver()
     if against or found is None:
-        return Service(gpu=gpu, runs="no", by="", reason=against, refused=refused)
+        return Compatibility(gpu=gpu, runs="no", by="", reason=against, refused=refused)
     told = tuple(limits.of())
-    return Service(
+    return Compatibility(
         gpu=gpu,
         runs=found.verdict.runs,
         by=found.verdict.by,

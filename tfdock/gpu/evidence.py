@@ -24,7 +24,7 @@ from tfdock.knowledge.tables import (
 from tfdock.types import Capability, Version
 from tfdock.wheel.facts import Containers, GpuCode, Images, Library
 from tfdock.wheel.inspection import Inspection
-from tfdock.wheel.requirements import Wanted, wanted
+from tfdock.wheel.requirements import RequiredPackage, wanted
 
 OFFICIAL_MACHINE = "x86_64"
 """The kind of machine that official wheels with GPU code are for."""
@@ -51,7 +51,7 @@ class Evidence:
     machine: str
     own: tuple[Library, ...]
     listed: tuple[str, ...] = ()
-    brought: Mapping[str, Wanted] = field(default_factory=dict)
+    brought: Mapping[str, RequiredPackage] = field(default_factory=dict)
     built: Mapping[str, str] = field(default_factory=dict)
     companions: tuple[Companion, ...] = ()
     runtime_compiler: RuntimeCompiler | None = None
@@ -104,8 +104,10 @@ def companions(knowledge: KnowledgeBase, release: Release, accelerator: Accelera
             yield row
 
 
-def _comes(row: Companion) -> Wanted:
-    return Wanted(package=row.package or "", oldest=row.version or "", before=row.before, exact=row.before is None)
+def _comes(row: Companion) -> RequiredPackage:
+    return RequiredPackage(
+        package=row.package or "", oldest=row.version or "", before=row.before, exact=row.before is None
+    )
 
 
 def _said(
@@ -268,14 +270,14 @@ def _with_generated(
     return (*own, _library(GpuCode(), embedded=generated(knowledge, release, accelerator)))
 
 
-def _brought(inspection: Inspection, accelerator: Accelerator | None) -> dict[str, Wanted]:
+def _brought(inspection: Inspection, accelerator: Accelerator | None) -> dict[str, RequiredPackage]:
     """What pip brings of the components, by the wheel's own requirements."""
     if accelerator is None:
         return {}
     match = re.match(r"cp(\d)(\d+)", inspection.wheel.python_tag)
     python = f"{match[1]}.{match[2]}" if match else "3.11"
     metadata = inspection.metadata
-    found: dict[str, Wanted] = {}
+    found: dict[str, RequiredPackage] = {}
     machine = _machine(inspection, ()) or OFFICIAL_MACHINE
     for one in wanted(metadata.requires_dist, metadata.provides_extra, python=python, machine=machine):
         for component, pattern in accelerator.packages.items():

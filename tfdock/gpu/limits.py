@@ -13,10 +13,10 @@ from tfdock.gpu.drivers import Drivers
 from tfdock.gpu.evidence import Evidence
 from tfdock.gpu.verdict import Part, Together, Verdict
 from tfdock.knowledge.fits import has_code_for, is_used, libraries, reaches
-from tfdock.knowledge.tables import Accelerator, Companion, Gpu, KnowledgeBase, Library, RuntimeCompiler, Toolkit
+from tfdock.knowledge.tables import Accelerator, Companion, Gpu, KnowledgeBase, LibraryRow, RuntimeCompiler, Toolkit
 from tfdock.types import Capability, Host, Version
 from tfdock.wheel.facts import Containers, GpuCode, merged
-from tfdock.wheel.requirements import Wanted
+from tfdock.wheel.requirements import RequiredPackage
 
 
 def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, held: Containers) -> Verdict | None:
@@ -278,7 +278,7 @@ class Limits:
         elif held:
             yield self._too_old(rows, self._title(component), version)
 
-    def _too_old(self, rows: Sequence[Library], title: str, version: str) -> str:
+    def _too_old(self, rows: Sequence[LibraryRow], title: str, version: str) -> str:
         # TensorFlow takes any newer minor version of the major version it was built with.
         major = Version(version).parts[0]
         newer = [
@@ -290,7 +290,7 @@ class Limits:
         return f"{title} {version}, which it is used with, has no code for {self._gpu.target}{way}"
 
     def _some_of(
-        self, held: Sequence[Library], serving: Sequence[Library], title: str, version: str
+        self, held: Sequence[LibraryRow], serving: Sequence[LibraryRow], title: str, version: str
     ) -> Iterator[str]:
         """The wheel says no more than `9`, pip brings none, and not every 9 will do."""
         every = sorted({row.since for row in held}, key=Version)
@@ -303,7 +303,7 @@ class Limits:
             wanted = " and ".join(words)
             yield f"the {title} {version} that is installed must be {wanted}, to have code for {self._gpu.target}"
 
-    def _newest_of(self, rows: Sequence[Library], title: str, brought: Wanted) -> Iterator[str]:
+    def _newest_of(self, rows: Sequence[LibraryRow], title: str, brought: RequiredPackage) -> Iterator[str]:
         """pip takes the newest: where that has dropped the GPU, it needs to be held back."""
         below = (row for row in rows if not brought.before or Version(row.since) < Version(brought.before))
         order = sorted(below, key=lambda row: Version(row.since))
@@ -316,12 +316,12 @@ class Limits:
         way = f"; install `{brought.package}<{first}` with it" if first else ""
         yield f"pip takes the newest {title}, which has no code for {self._gpu.target}{way}"
 
-    def _made_for(self, row: Library) -> bool:
+    def _made_for(self, row: LibraryRow) -> bool:
         # Packages are made for a major version, whatever minor version they are supported with.
         major = Version(self._evidence.version_of(self._accelerator.toolkit or "")).parts[:1]
         return not row.toolkits or any(Version(one).parts[:1] == major for one in row.toolkits)
 
-    def _serves(self, row: Library | Companion) -> bool:
+    def _serves(self, row: LibraryRow | Companion) -> bool:
         return has_code_for(row, self._accelerator, self._target)
 
 
@@ -333,6 +333,6 @@ def _sum(parts: Iterable[Part]) -> int:
     return sum(part.held.count for part in parts)
 
 
-def _end(row: Library) -> Version:
+def _end(row: LibraryRow) -> Version:
     """Behind the range: any version of `until: 9.10` is below 9.10.999999."""
     return Version(f"{row.until or row.since}.999999")

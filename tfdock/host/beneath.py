@@ -60,7 +60,7 @@ class TooMany(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """A name within a folder, with `/` between its parts, and its status. The status of a link is the link's own."""
 
     name: str
@@ -173,7 +173,7 @@ class Beneath:
         with folder:
             return os.readlink(last, dir_fd=folder._descriptor)
 
-    def entries(self, depth: int = 0, *, most: int | None = None) -> Iterator[Found]:
+    def entries(self, depth: int = 0, *, most: int | None = None) -> Iterator[FoundFile]:
         """Yield what is in this folder and in its folders, `depth` levels down, sorted by name in each folder.
 
         A folder is yielded only where the depth ends. What disappears meanwhile is left out. Raises TooMany as soon
@@ -181,7 +181,7 @@ class Beneath:
         """
         yield from self._entries("", depth, itertools.count(1), most)
 
-    def _entries(self, inside: str, depth: int, count: Iterator[int], most: int | None) -> Iterator[Found]:
+    def _entries(self, inside: str, depth: int, count: Iterator[int], most: int | None) -> Iterator[FoundFile]:
         names = []
         with os.scandir(self._descriptor) as listed:
             for one in listed:
@@ -195,12 +195,12 @@ class Beneath:
             except (FileNotFoundError, NotPlain):
                 continue
             if below is None:
-                yield Found(inside + name, status)
+                yield FoundFile(inside + name, status)
                 continue
             with below:
                 yield from below._entries(f"{inside}{name}/", depth - 1, count, most)
 
-    def walk(self, depth: int = _WALKED) -> Iterator[Found]:
+    def walk(self, depth: int = _WALKED) -> Iterator[FoundFile]:
         """Yield all files and folders, `depth` levels down, in any order. Leave out what is gone or cannot be read.
 
         The names of a folder are not held in memory, however many there are.
@@ -208,12 +208,12 @@ class Beneath:
         with suppress(OSError), os.scandir(self._descriptor) as listed:
             for one in listed:
                 with suppress(OSError):
-                    found = Found(one.name, os.stat(one.name, dir_fd=self._descriptor, follow_symlinks=False))
+                    found = FoundFile(one.name, os.stat(one.name, dir_fd=self._descriptor, follow_symlinks=False))
                     yield found
                     if depth and stat.S_ISDIR(found.status.st_mode):
                         with self.folder(one.name) as below:
                             for inside in below.walk(depth - 1):
-                                yield Found(f"{one.name}/{inside.name}", inside.status)
+                                yield FoundFile(f"{one.name}/{inside.name}", inside.status)
 
     # --- writing ---
 
@@ -311,7 +311,7 @@ class Beneath:
         return self.folder("/".join(above), make=make), last
 
 
-def walk(path: Path) -> Iterator[Found]:
+def walk(path: Path) -> Iterator[FoundFile]:
     """Yield all files and folders in a folder, as `Beneath.walk` does; nothing where the path is no folder."""
     with suppress(OSError), Beneath.opened(path) as folder:
         yield from folder.walk()

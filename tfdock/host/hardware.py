@@ -226,7 +226,7 @@ def is_wsl(release: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
+class HostDevices:
     """What one tool told: GPUs, the driver's version, and what it said instead of telling."""
 
     gpus: tuple[LocalGpu, ...] = ()
@@ -284,18 +284,18 @@ _WSL_TOOL = "/usr/lib/wsl/lib/nvidia-smi"
 """Windows' driver brings its tool there, which is not on every PATH."""
 
 
-def _nvidia() -> Devices:
+def _nvidia() -> HostDevices:
     loaded = loaded_driver(_text("/proc/driver/nvidia/version"))
     program = shutil.which("nvidia-smi") or shutil.which(_WSL_TOOL)
     if program is None:
-        return Devices(driver=loaded)
+        return HostDevices(driver=loaded)
     answer, fields = _Answer(""), _FIELDS[0]
     for fields in _FIELDS:
         answer = _ask(program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
         if "is not a valid field" not in answer.text:
             break
     found = nvidia_devices(answer.text, fields, ended_well=answer.status == 0)
-    return Devices(gpus=found.gpus, driver=loaded or found.driver, trouble=found.trouble)
+    return HostDevices(gpus=found.gpus, driver=loaded or found.driver, trouble=found.trouble)
 
 
 def loaded_driver(text: str) -> str:
@@ -304,7 +304,7 @@ def loaded_driver(text: str) -> str:
     return found[1] if found else ""
 
 
-def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> Devices:
+def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> HostDevices:
     """Read `nvidia-smi --query-gpu=<fields> --format=csv,noheader`; one line a GPU, values it has not as `[N/A]`.
 
     With MIG a line is still a whole GPU. Lines that do not fit the fields are what it has to complain of.
@@ -331,30 +331,30 @@ def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> Dev
         )
         versions += [] if version.startswith("[") else [version]
     trouble = "" if ended_well and gpus else f"nvidia-smi: {_shortened(said) or 'it failed without a word'}"
-    return Devices(gpus=tuple(gpus), driver=versions[0] if versions else "", trouble=trouble)
+    return HostDevices(gpus=tuple(gpus), driver=versions[0] if versions else "", trouble=trouble)
 
 
 # AMD.
 _ROCM_TOOL = "/opt/rocm/bin/rocminfo"
 
 
-def _amd() -> Devices:
+def _amd() -> HostDevices:
     program = shutil.which("rocminfo") or shutil.which(_ROCM_TOOL)
     if program is None:
-        return Devices()
+        return HostDevices()
     answer = _ask(program)
     return rocm_devices(answer.text, ended_well=answer.status == 0)
 
 
-def rocm_devices(text: str, *, ended_well: bool) -> Devices:
+def rocm_devices(text: str, *, ended_well: bool) -> HostDevices:
     """Read what `rocminfo` prints: a block for each agent, CPUs among them; sizes of memory pools in KB."""
     # Agents are announced between lines of asterisks; what stands before the first is about the system.
     system, *agents = re.split(r"^Agent \d+\s*$", text, flags=re.MULTILINE)
     gpus = tuple(_amd_gpu(agent) for agent in agents if _value(agent, "Device Type") == "GPU")
     if ended_well:
-        return Devices(gpus=gpus)
+        return HostDevices(gpus=gpus)
     said = [line.strip() for line in system.splitlines() if re.search(r"[a-z]{2}", line)]
-    return Devices(gpus=gpus, trouble=f"rocminfo: {_shortened(said) or 'it failed without a word'}")
+    return HostDevices(gpus=gpus, trouble=f"rocminfo: {_shortened(said) or 'it failed without a word'}")
 
 
 def _amd_gpu(agent: str) -> LocalGpu:

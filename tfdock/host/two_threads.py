@@ -11,18 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 
-__all__ = ["Job", "Lock", "run_both"]
+__all__ = ["Lock", "ThreadJob", "run_both"]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ThreadJob:
     """Something to be done by one thread: how much it is, in bytes, and its steps, whose values nobody looks at."""
 
     size: int
     steps: Iterable[object]
 
 
-def run_both(jobs: Iterable[Job]) -> None:
+def run_both(jobs: Iterable[ThreadJob]) -> None:
     """Do every job, the largest first, two at a time; handed in by an iterator, none is kept once it is done.
 
     The error that is raised is that of the first job that has one, in the order given, whichever came first. Jobs
@@ -46,7 +46,7 @@ class _Work:
     `error` is that of the first job that has one. The others' are dropped at once: each keeps all that its job held.
     """
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
+    def __init__(self, jobs: Iterable[ThreadJob]) -> None:
         self._left = deque(sorted(enumerate(jobs), key=lambda one: one[1].size, reverse=True))
         self.wanted = len(self._left)
         self.error: BaseException | None = None
@@ -63,7 +63,7 @@ class _Work:
             except BaseException as error:
                 self._failed(index, error)
 
-    def _next(self) -> tuple[int, Job] | None:
+    def _next(self) -> tuple[int, ThreadJob] | None:
         with self._lock:
             while self._left:
                 index, job = self._left.popleft()

@@ -25,7 +25,7 @@ from tfdock.images.prefetch import Ahead
 from tfdock.images.stored_image import StoredImage, malformed
 from tfdock.images.wheel_image import frame
 from tfdock.images.wheel_image_read import FoundBuild, FoundWheel, wheel_bytes
-from tfdock.oci.manifest import Malformed
+from tfdock.oci.manifest import MalformedManifest
 from tfdock.plan.trust_domain import recorded
 from tfdock.types import BuildId
 from tfdock.wheel.defects import WheelError
@@ -45,7 +45,7 @@ def _nothing(_: object) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulled:
+class PulledImage:
     """A build that is in the wheelhouse, and how it came there. `status` is `pulled` or `up-to-date`.
 
     `received` bytes of wheels came from the registry now, `kept` ones were here from a pull that broke off.
@@ -77,7 +77,7 @@ class Pulling:
     received: int = field(default=0, init=False)
     kept: int = field(default=0, init=False)
 
-    def all_of(self, image: StoredImage) -> list[Pulled]:
+    def all_of(self, image: StoredImage) -> list[PulledImage]:
         """Take every build of an image; raises Locked where another run has the build."""
         make_folder(self.wheelhouse.root)
         found = []
@@ -86,11 +86,11 @@ class Pulling:
                 found.append(self.taken(image, build))
         return found
 
-    def taken(self, image: StoredImage, build: FoundBuild) -> Pulled:
+    def taken(self, image: StoredImage, build: FoundBuild) -> PulledImage:
         """Take one build of an image, whose build id is held."""
         build_id = BuildId(build.build_id)
         folder = self.wheelhouse.record_folder(build_id, build.fingerprint)
-        result = Pulled(
+        result = PulledImage(
             status="up-to-date",
             origin=image.origin,
             build=build,
@@ -188,7 +188,7 @@ class Pulling:
                 _write(file, piece)
                 arrived(file.tell())
                 self.progress(len(piece))
-        except Malformed as error:
+        except MalformedManifest as error:
             for _ in pieces:  # are these the bytes that were pushed? If not, the registry is to blame
                 pass
             raise malformed(image.image, image.digest, str(error)) from error

@@ -13,7 +13,7 @@ from tfdock.images.image_tags import Content, Shipment
 from tfdock.images.wheel_image import ImageWheel
 from tfdock.images.wheel_image_read import says_wheels
 from tfdock.oci.manifest import Descriptor
-from tfdock.oci.repository import Found, Repository
+from tfdock.oci.repository import FoundManifest, Repository
 from tfdock.types import Digest
 
 _SAID = 10.0
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pushed:
+class PushedImages:
     """What became of a push: the digest that each tag stands for, bytes that were sent, and bytes that were there."""
 
     tags: dict[str, Digest]
@@ -50,7 +50,7 @@ class Push:
         self._sending: _Sending | None = None
         self._sent = self._there = 0
 
-    def push(self, shipment: Shipment) -> Pushed:
+    def push(self, shipment: Shipment) -> PushedImages:
         """Send what is not there. One that is stopped has given no tag that stands for half an image.
 
         Raises what `Repository` does, and ProfileError (`image-tag-taken`) where a tag stands for something else than
@@ -68,9 +68,9 @@ class Push:
         for tag, content in shipment.tags.items():
             self._put(tag, content, before[tag])
         tags = {tag: content.digest for tag, content in shipment.tags.items()}
-        return Pushed(tags=tags, sent=self._sent, there=self._there)
+        return PushedImages(tags=tags, sent=self._sent, there=self._there)
 
-    def _found(self, tag: str) -> Found | None:
+    def _found(self, tag: str) -> FoundManifest | None:
         """What a tag stands for now."""
         found = self._repository.manifest(tag)
         if found is None or says_wheels(found.data):
@@ -94,7 +94,7 @@ class Push:
         self._count(wheel.layer.size, sent=sent)
         self._say(f"{wheel.file}: {'sent' if sent else 'is there'}")
 
-    def _put(self, reference: str, content: Content, before: Found | None) -> None:
+    def _put(self, reference: str, content: Content, before: FoundManifest | None) -> None:
         """Make a tag, or a digest, stand for what is there."""
         new = before is None or before.digest != content.digest
         if new:

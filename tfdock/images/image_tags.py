@@ -10,8 +10,8 @@ from tfdock.errors import Problem, ProfileError, WheelRefused
 from tfdock.images.wheel_image import (
     MOST_PAPERS,
     MOST_WHEELS,
-    ImageBuild,
     ImageIndex,
+    WheelBuild,
     WheelImage,
     fingerprint_tag,
     moving_tag,
@@ -45,7 +45,7 @@ class Shipment:
         return tuple((content, tuple(tags)) for content, tags in found.values())
 
 
-def shipment(builds: Sequence[ImageBuild], *, together: str | None = None, moving: bool = True) -> Shipment:
+def shipment(builds: Sequence[WheelBuild], *, together: str | None = None, moving: bool = True) -> Shipment:
     """An image for each build, and one of all of them, `together` under that tag; of several platforms an index.
 
     `moving`: tags without the last numbers are given as well, to the newest of these builds. Only builds in the trust
@@ -100,7 +100,7 @@ def members(content: Content) -> tuple[WheelImage, ...]:
     return content.images if isinstance(content, ImageIndex) else (content,)
 
 
-def _image(builds: Sequence[ImageBuild]) -> WheelImage:
+def _image(builds: Sequence[WheelBuild]) -> WheelImage:
     _check_room(builds)
     try:
         image = WheelImage.of(builds)
@@ -125,7 +125,7 @@ def _image(builds: Sequence[ImageBuild]) -> WheelImage:
     return image
 
 
-def _check_room(builds: Sequence[ImageBuild]) -> None:
+def _check_room(builds: Sequence[WheelBuild]) -> None:
     """One image has one place for the record of a build id, and one for a wheel's name."""
     taken: dict[str, str] = {}
     for build in builds:

@@ -23,7 +23,7 @@ def here() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ImageLookup:
     """Looks for the very build of a plan, in one repository after another.
 
     `check` is called now and then and raises to stop.

@@ -15,7 +15,7 @@ from threading import Condition, Lock, Thread
 from types import TracebackType
 
 from tfdock.wheel.defects import WheelError, fail
-from tfdock.wheel.zip_archive import Member, Source, members_ahead, pieces
+from tfdock.wheel.zip_archive import ByteSource, Member, members_ahead, pieces
 
 _Place = tuple[int, int, int, int, int]
 
@@ -92,7 +92,7 @@ def _place(member: Member) -> _Place:
     return member.data, member.packed, member.method, member.size, member.crc
 
 
-class _Arriving(Source):
+class _Arriving(ByteSource):
     """A file that is being written, and will have `size` bytes: reading waits for what has not arrived."""
 
     def __init__(self, file: FileIO, size: int) -> None:

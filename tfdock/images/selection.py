@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, NoReturn
 
 from tfdock.errors import Problem, ProfileError, WheelRefused, one_of
 from tfdock.images.layer_stream import WheelLayer
-from tfdock.images.wheel_image import ImageBuild, ImageWheel, moving_tag
-from tfdock.oci.manifest import Descriptor, Malformed
+from tfdock.images.wheel_image import ImageWheel, WheelBuild, moving_tag
+from tfdock.oci.manifest import Descriptor, MalformedManifest
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.trust_domain import RELEASE, recorded
 from tfdock.types import BuildId
@@ -58,7 +58,7 @@ class Choosing:
         """Where a wheel that was found lies."""
         return next(path for path, found in self._wheels.items() if found.sha256 == wheel.sha256)
 
-    def builds(self, names: Iterable[str]) -> tuple[ImageBuild, ...]:
+    def builds(self, names: Iterable[str]) -> tuple[WheelBuild, ...]:
         """The builds of these names, each once.
 
         Raises ProfileError (`build-not-here`, `wheel-not-found`), WheelRefused (`wheel-without-record`,
@@ -67,7 +67,7 @@ class Choosing:
         found = [self._build(name) for name in names]
         return tuple({(build.build_id, build.fingerprint): build for build in found}.values())
 
-    def _build(self, name: str) -> ImageBuild:
+    def _build(self, name: str) -> WheelBuild:
         if name.endswith(".whl"):
             return self._of_wheel(Path(name))
         if BUILD_ID.fullmatch(name) and (records := self._records(self.wheelhouse, BuildId(name))):
@@ -86,7 +86,7 @@ class Choosing:
             raise self._not_built(name, plan.build_id, others=bool(records))
         return self._whole(self.wheelhouse, trusted) or self._gone(trusted)
 
-    def _of_wheel(self, path: Path) -> ImageBuild:
+    def _of_wheel(self, path: Path) -> WheelBuild:
         """The build of a wheel: in the wheelhouse where it lies, or the one whose wheel it is a copy of."""
         if not path.is_file():
             fix = "check the path; `tfdock build` prints that of each wheel it made"
@@ -118,7 +118,7 @@ class Choosing:
                 record = read_record(data)
             except FileNotFoundError:  # somebody prunes
                 continue
-            except Malformed as error:
+            except MalformedManifest as error:
                 self._unreadable = f"{file} cannot be used: {error}"
                 continue
             if verified(record) in ("no", "failed"):
@@ -127,7 +127,7 @@ class Choosing:
                 found.append(_Recorded(record=record, document=data))
         return sorted(found, key=_preference, reverse=True)
 
-    def _whole(self, house: Wheelhouse, records: Sequence[_Recorded]) -> ImageBuild | None:
+    def _whole(self, house: Wheelhouse, records: Sequence[_Recorded]) -> WheelBuild | None:
         """The newest of these builds whose wheels are all in the wheelhouse, byte for byte."""
         for one in records:
             paths = {house.root / file: size for file, (_, size) in one.wheels.items()}
@@ -135,7 +135,7 @@ class Choosing:
                 continue
             wheels = tuple(map(self._wheel, paths))
             if [wheel.sha256 for wheel in wheels] == [sha256 for sha256, _ in one.wheels.values()]:
-                return ImageBuild(record=one.record, document=one.document, wheels=wheels)
+                return WheelBuild(record=one.record, document=one.document, wheels=wheels)
         return None
 
     def _wheel(self, path: Path) -> ImageWheel:

@@ -12,8 +12,8 @@ from tfdock.images import wheel_image_read
 from tfdock.images.wheel_image import MOST_PAPERS
 from tfdock.images.wheel_image_read import FoundBuild, Labelled
 from tfdock.oci import manifest as oci
-from tfdock.oci.manifest import Descriptor, Malformed, Manifest
-from tfdock.oci.repository import Found, Repository
+from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
+from tfdock.oci.repository import FoundManifest, Repository
 from tfdock.types import Digest, ImageRef
 
 _INDEXES = (oci.INDEX, oci.DOCKER_LIST)
@@ -62,7 +62,7 @@ def stored(image: ImageRef, platform: str, check: Callable[[], None]) -> StoredI
     return StoredImage(image=image, digest=found.digest, platform=platform, builds=builds, repository=repository)
 
 
-def _of_platform(image: ImageRef, repository: Repository, index: Found, platform: str) -> Found:
+def _of_platform(image: ImageRef, repository: Repository, index: FoundManifest, platform: str) -> FoundManifest:
     """The manifest that an index has for a platform."""
     if not wheel_image_read.says_wheels(index.data):
         _no_wheels(image, index.digest)
@@ -85,7 +85,7 @@ def _builds(repository: Repository, about: Labelled) -> tuple[FoundBuild, ...]:
 
 def _small(repository: Repository, blob: Descriptor, most: int) -> bytes:
     if blob.size > most:
-        raise Malformed(f"{blob.digest} has {blob.size} bytes, where tfdock writes {most} at most")
+        raise MalformedManifest(f"{blob.digest} has {blob.size} bytes, where tfdock writes {most} at most")
     return repository.small_blob(blob, most)
 
 
@@ -97,7 +97,7 @@ def well_formed(image: ImageRef, digest: Digest) -> Iterator[None]:
     """Tell what is malformed in an image."""
     try:
         yield
-    except Malformed as error:
+    except MalformedManifest as error:
         raise malformed(image, digest, str(error)) from error
 
 

@@ -88,7 +88,7 @@ class ImageWheel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageBuild:
+class WheelBuild:
     """A finished build in an image: its record, the bytes of the record's file, its wheels."""
 
     record: Mapping[str, Any]
@@ -209,7 +209,7 @@ def padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % BLOCK)
 
 
-def papers(builds: Sequence[ImageBuild]) -> bytes:
+def papers(builds: Sequence[WheelBuild]) -> bytes:
     """The last layer of an image of these builds."""
     wheels = sorted_wheels(builds)
     pages = simple_index.pages((wheel.listed for wheel in wheels), wheels=f"../../{WHEELS}/")
@@ -224,7 +224,7 @@ def papers(builds: Sequence[ImageBuild]) -> bytes:
     return archive(files)
 
 
-def sorted_wheels(builds: Iterable[ImageBuild]) -> list[ImageWheel]:
+def sorted_wheels(builds: Iterable[WheelBuild]) -> list[ImageWheel]:
     """The wheels of these builds by name, each once. Two of one name and other bytes cannot be in one image."""
     found = {wheel.file: wheel for build in builds for wheel in build.wheels}
     return [found[file] for file in sorted(found)]
@@ -237,12 +237,12 @@ def sorted_wheels(builds: Iterable[ImageBuild]) -> list[ImageWheel]:
 class WheelImage:
     """An image of one build, or of several for one platform, sorted by build id."""
 
-    builds: tuple[ImageBuild, ...]
+    builds: tuple[WheelBuild, ...]
     platform: Platform
     media_type: ClassVar = MANIFEST
 
     @classmethod
-    def of(cls, builds: Iterable[ImageBuild]) -> WheelImage:
+    def of(cls, builds: Iterable[WheelBuild]) -> WheelImage:
         """The image of these builds; raises ValueError where they are not for one platform, in words for people."""
         ordered = tuple(sorted(builds, key=lambda build: build.build_id))
         files = (wheel.file for build in ordered for wheel in build.wheels)

@@ -26,7 +26,7 @@ from tfdock.images.wheel_image import (
     frame,
 )
 from tfdock.images.wheel_labels import OWN
-from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, Malformed, Manifest, parsed
+from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, MalformedManifest, Manifest, parsed
 from tfdock.oci.plain_tar import BLOCK, header, members
 from tfdock.wheelhouse.build_record import BUILD_ID, WHEEL, read_record
 
@@ -78,7 +78,7 @@ def says_wheels(data: bytes) -> bool:
     """The same of the bytes of a manifest, or of an index; whatever else it is, it is not that."""
     try:
         node = parsed(data)
-    except Malformed:
+    except MalformedManifest:
         return False
     return isinstance(node, dict) and node.get("artifactType") == ARTIFACT_TYPE
 
@@ -91,16 +91,16 @@ def platforms(data: bytes) -> dict[str, Descriptor]:
     node = parsed(data)
     rows = node.get("manifests") if isinstance(node, dict) else None
     if not isinstance(rows, list) or node.get("schemaVersion") != 2 or node.get("mediaType", INDEX) != INDEX:
-        raise Malformed("it is no index of images")
+        raise MalformedManifest("it is no index of images")
     found: dict[str, Descriptor] = {}
     for row in rows:
         descriptor = Descriptor.read(row)
         said = row.get("platform")
         platform = _platform(said) if isinstance(said, dict) else ""
         if descriptor.media_type != MANIFEST or not platform:
-            raise Malformed("it lists something else than images of platforms")
+            raise MalformedManifest("it lists something else than images of platforms")
         if platform in found:
-            raise Malformed(f"it has two images for {platform}")
+            raise MalformedManifest(f"it has two images for {platform}")
         found[platform] = descriptor
     return found
 
@@ -127,19 +127,21 @@ def labelled(manifest: Manifest, config: bytes) -> Labelled:
     """What an image says of itself; raises Malformed where its parts disagree, or it is not as tfdock writes one."""
     node = parsed(config)
     if not isinstance(node, dict) or manifest.config.media_type != CONFIG_TYPE:
-        raise Malformed("its configuration is not that of an image")
+        raise MalformedManifest("its configuration is not that of an image")
     packed = [layer.media_type for layer in manifest.layers if layer.media_type != LAYER_TYPE]
     if packed:
-        raise Malformed(f"a layer is `{packed[0]}`, but tfdock writes plain tar, and unpacks nothing")
+        raise MalformedManifest(f"a layer is `{packed[0]}`, but tfdock writes plain tar, and unpacks nothing")
     labels = _labels(node, manifest)
     rows = _wheel_rows(labels)
     if len(manifest.layers) != len(rows) + 1:
-        raise Malformed(f"it names {len(rows)} wheels, and has {len(manifest.layers)} layers for them and the papers")
+        raise MalformedManifest(
+            f"it names {len(rows)} wheels, and has {len(manifest.layers)} layers for them and the papers"
+        )
     _check_layers(node, manifest)
     wheels = tuple(_found_wheel(row, layer) for row, layer in zip(rows, manifest.layers, strict=False))
     platform = _platform(node)
     if platform != _platform_of(wheels):
-        raise Malformed(f"it says that it is for `{platform}`, but its wheels are not")
+        raise MalformedManifest(f"it says that it is for `{platform}`, but its wheels are not")
     return Labelled(platform=platform, labels=labels, wheels=wheels, papers=manifest.layers[-1])
 
 
@@ -147,7 +149,7 @@ def _platform_of(wheels: Iterable[FoundWheel]) -> str:
     try:
         return str(common_platform(wheel.file for wheel in wheels))
     except ValueError as error:
-        raise Malformed(str(error)) from error
+        raise MalformedManifest(str(error)) from error
 
 
 def _labels(node: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
@@ -155,34 +157,34 @@ def _labels(node: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
     inner = node.get("config")
     found = inner.get("Labels") if isinstance(inner, dict) else None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise Malformed("its configuration has no labels")
+        raise MalformedManifest("its configuration has no labels")
     ours, theirs = (
         {name: value for name, value in each.items() if name.startswith(f"{OWN}.")}
         for each in (found, manifest.annotations)
     )
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
-            raise Malformed(f"label and annotation `{name[:60]!a}` say different things")
+            raise MalformedManifest(f"label and annotation `{name[:60]!a}` say different things")
         if not ours[name].isascii():
-            raise Malformed(f"label `{name[:60]!a}` has letters that tfdock does not write there")
+            raise MalformedManifest(f"label `{name[:60]!a}` has letters that tfdock does not write there")
     return ours
 
 
 def _wheel_rows(labels: Mapping[str, str]) -> list[dict[str, Any]]:
     rows = parsed(labels.get(f"{OWN}.wheels", "").encode())
     if not isinstance(rows, list) or not 0 < len(rows) <= MOST_WHEELS:
-        raise Malformed("its labels list no wheels")
+        raise MalformedManifest("its labels list no wheels")
     for row in rows:
         file, sha256, size = (row.get(key) if isinstance(row, dict) else None for key in ("file", "sha256", "size"))
         if not isinstance(file, str) or not WHEEL.fullmatch(file):
-            raise Malformed(f"`{str(file)[:80]!a}` is no name of a wheel")
+            raise MalformedManifest(f"`{str(file)[:80]!a}` is no name of a wheel")
         if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-            raise Malformed(f"the label of {file} has no sha256")
+            raise MalformedManifest(f"the label of {file} has no sha256")
         if type(size) is not int or not 0 < size <= LARGEST_WHEEL:
-            raise Malformed(f"the label of {file} has no size that a wheel can have")
+            raise MalformedManifest(f"the label of {file} has no size that a wheel can have")
     files = [row["file"] for row in rows]
     if len(set(files)) < len(files):
-        raise Malformed("it lists two wheels of one name")
+        raise MalformedManifest("it lists two wheels of one name")
     return rows
 
 
@@ -191,16 +193,18 @@ def _check_layers(node: Mapping[str, Any], manifest: Manifest) -> None:
     diffs = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     # A layer that is not packed is its own content.
     if diffs != [layer.digest for layer in manifest.layers]:
-        raise Malformed("its configuration speaks of other layers than its manifest")
+        raise MalformedManifest("its configuration speaks of other layers than its manifest")
     if len({layer.digest for layer in manifest.layers}) < len(manifest.layers):
-        raise Malformed("a layer stands in it twice")
+        raise MalformedManifest("a layer stands in it twice")
 
 
 def _found_wheel(row: Mapping[str, Any], layer: Descriptor) -> FoundWheel:
     wheel = FoundWheel(file=row["file"], sha256=row["sha256"], size=row["size"], layer=layer)
     size = wheel.size + sum(map(len, frame(wheel.file, wheel.size)))
     if layer.size != size:
-        raise Malformed(f"the layer of {wheel.file} has {layer.size} bytes, but with that wheel it would have {size}")
+        raise MalformedManifest(
+            f"the layer of {wheel.file} has {layer.size} bytes, but with that wheel it would have {size}"
+        )
     return wheel
 
 
@@ -213,24 +217,24 @@ def builds(image: Labelled, layer: bytes) -> tuple[FoundBuild, ...]:
     wheels = {wheel.file: wheel for wheel in image.wheels}
     _check_names(files, wheels)
     if archive(files) != layer:
-        raise Malformed("its papers are not put together as tfdock does it")
+        raise MalformedManifest("its papers are not put together as tfdock does it")
     if _sums(files.get(SUMS)) != {wheel.file: wheel.sha256 for wheel in image.wheels}:
-        raise Malformed("SHA256SUMS and the labels do not name the same wheels with the same sums")
+        raise MalformedManifest("SHA256SUMS and the labels do not name the same wheels with the same sums")
     records = {path.split("/")[1]: data for path, data in files.items() if path.endswith("/record.json")}
     found = tuple(_build(build_id, read_record(data), wheels) for build_id, data in sorted(records.items()))
     if {wheel.file for build in found for wheel in build.wheels} != set(wheels):
-        raise Malformed("its records do not name all of its wheels")
+        raise MalformedManifest("its records do not name all of its wheels")
     _check_labels(image.labels, found)
     return found
 
 
 def _build(build_id: str, record: Mapping[str, Any], wheels: Mapping[str, FoundWheel]) -> FoundBuild:
     if record["build_id"] != build_id:
-        raise Malformed(f"the record of {build_id} is that of {record['build_id']}")
+        raise MalformedManifest(f"the record of {build_id} is that of {record['build_id']}")
     for row in record["wheels"]:
         wheel = wheels.get(row["file"])
         if wheel is None or (wheel.sha256, wheel.size) != (row["sha256"], row["size"]):
-            raise Malformed(f"the record speaks of another {row['file']} than the labels")
+            raise MalformedManifest(f"the record speaks of another {row['file']} than the labels")
     own = tuple(wheels[row["file"]] for row in record["wheels"])
     return FoundBuild(build_id=build_id, fingerprint=record["fingerprint"], record=record, wheels=own)
 
@@ -240,17 +244,17 @@ def _check_labels(labels: Mapping[str, str], found: Iterable[FoundBuild]) -> Non
     pairs = [(build.build_id, build.fingerprint) for build in found]
     said = [labels.get(f"{OWN}.{name}", "").split() for name in ("build-id", "fingerprint")]
     if not pairs or len(said[0]) != len(said[1]) or sorted(zip(*said, strict=True)) != sorted(pairs):
-        raise Malformed("its labels name other builds than its records")
+        raise MalformedManifest("its labels name other builds than its records")
 
 
 def _sums(data: bytes | None) -> dict[str, str]:
     """File -> sha256, by the lines of SHA256SUMS."""
     if data is None:
-        raise Malformed(f"it has no {SUMS}")
+        raise MalformedManifest(f"it has no {SUMS}")
     lines = [_SUM_LINE.fullmatch(line) for line in data.decode("utf-8", "replace").splitlines()]
     found = {match[2]: match[1] for match in lines if match}
     if len(found) < len(lines):
-        raise Malformed("SHA256SUMS has lines that are no sums, or a name twice")
+        raise MalformedManifest("SHA256SUMS has lines that are no sums, or a name twice")
     return found
 
 
@@ -258,7 +262,7 @@ def _check_names(files: Mapping[str, bytes], wheels: Iterable[str]) -> None:
     known = {f"{WHEELS}/{wheel}.metadata" for wheel in wheels} | {SUMS, "simple/index.html"}
     for path in files:
         if path not in known and not any(pattern.fullmatch(path) for pattern in _DOCUMENTS):
-            raise Malformed(f"it holds `{path[:100]!a}`, which tfdock does not put there")
+            raise MalformedManifest(f"it holds `{path[:100]!a}`, which tfdock does not put there")
 
 
 _DOCUMENTS = (
@@ -283,7 +287,7 @@ def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], taken: int = 0) -> I
     for piece in pieces:
         rest, seen = piece[len(before) :], piece[: len(before)]
         if seen != before[: len(seen)]:
-            raise Malformed(_instead(head, head[: len(head) - len(before)] + seen, wheel.file))
+            raise MalformedManifest(_instead(head, head[: len(head) - len(before)] + seen, wheel.file))
         before = before[len(seen) :]
         if rest and left:
             part = rest[:left]
@@ -292,9 +296,9 @@ def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], taken: int = 0) -> I
             yield part
         behind += rest
         if behind != tail[: len(behind)]:
-            raise Malformed(f"there is something behind {wheel.file}")
+            raise MalformedManifest(f"there is something behind {wheel.file}")
     if before or left or behind != tail:
-        raise Malformed(f"the layer of {wheel.file} ends too early")
+        raise MalformedManifest(f"the layer of {wheel.file} ends too early")
 
 
 def _instead(head: bytes, found: bytes, file: str) -> str:

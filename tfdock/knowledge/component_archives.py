@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfdock.knowledge.tables import Archive, Image, KnowledgeBase
+from tfdock.knowledge.tables import ArchiveRow, ImageRow, KnowledgeBase
 from tfdock.types import Version
 
 
-def archives_of(knowledge: KnowledgeBase, image: Image, components: Mapping[str, str]) -> tuple[Archive, ...] | None:
+def archives_of(
+    knowledge: KnowledgeBase, image: ImageRow, components: Mapping[str, str]
+) -> tuple[ArchiveRow, ...] | None:
     """One archive for each of the image's `archives`, in their order; None where one of them has none that fits."""
     found = []
     for name in image.archives:
@@ -20,7 +22,7 @@ def archives_of(knowledge: KnowledgeBase, image: Image, components: Mapping[str,
     return tuple(found)
 
 
-def _fits(row: Archive, components: Mapping[str, str]) -> bool:
+def _fits(row: ArchiveRow, components: Mapping[str, str]) -> bool:
     """Whether the archive is what was asked for, said as exactly or less so, and made for the other components."""
     asked = components.get(row.component)
     return (

@@ -48,7 +48,7 @@ class _Record(BaseModel):
     model_config = Row.model_config
 
 
-class Pattern(_Record):
+class PatternRow(_Record):
     """What a tool prints: `has` is a text in it, unchanged and without quotes; `line` an expression for the line.
 
     In the line every kind of quote is ". `survivable`: the tool goes on after it; a failure that stops something is
@@ -123,8 +123,8 @@ class Failure(Row):
 
     id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$")]
     stage: Stage
-    patterns: tuple[Pattern, ...] = Field(min_length=1)
-    facts: tuple[Pattern, ...] = ()
+    patterns: tuple[PatternRow, ...] = Field(min_length=1)
+    facts: tuple[PatternRow, ...] = ()
     values: dict[str, str] = Field(default_factory=dict)
     instead_of: tuple[str, ...] = ()
     cascade: bool = False

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tfdock.knowledge.component_archives import archives_of
 from tfdock.knowledge.contract import applies
-from tfdock.knowledge.tables import Accelerator, Companion, Image, KnowledgeBase, Library, Release, Toolkit
+from tfdock.knowledge.tables import Accelerator, Companion, ImageRow, KnowledgeBase, LibraryRow, Release, Toolkit
 from tfdock.types import Capability, Version
 
 
@@ -75,14 +75,14 @@ def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
 # --- libraries ------------------------------------------------------------------------------------------------------
 
 
-def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[Library]:
+def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[LibraryRow]:
     """The rows of the ranges that a component's version lies in: one, or more where it is not written in full."""
 
     def side(bound: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         length = min(len(Version(version).parts), len(Version(bound).parts))
         return Version(version).parts[:length], Version(bound).parts[:length]
 
-    def within(row: Library) -> bool:
+    def within(row: LibraryRow) -> bool:
         wanted, since = side(row.since)
         cut, until = side(row.until) if row.until else (wanted, wanted)
         return wanted >= since and cut <= until
@@ -90,12 +90,12 @@ def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[Li
     return [row for row in knowledge.libraries if row.component == component and within(row)]
 
 
-def is_made_for(row: Library, toolkit: str) -> bool:
+def is_made_for(row: LibraryRow, toolkit: str) -> bool:
     """Whether a library is made for a toolkit's version, as far as both are written."""
     return not row.toolkits or any(same_minor(toolkit, made) for made in row.toolkits)
 
 
-def has_code_for(row: Library | Companion, accelerator: Accelerator, gpu: str) -> bool:
+def has_code_for(row: LibraryRow | Companion, accelerator: Accelerator, gpu: str) -> bool:
     """Whether a GPU lies in the range of those that a library has code for."""
     if not accelerator.capabilities:
         return True
@@ -108,7 +108,11 @@ def has_code_for(row: Library | Companion, accelerator: Accelerator, gpu: str) -
 
 
 def serves(
-    knowledge: KnowledgeBase, image: Image, release: Release, accelerator: Accelerator, components: Mapping[str, str]
+    knowledge: KnowledgeBase,
+    image: ImageRow,
+    release: Release,
+    accelerator: Accelerator,
+    components: Mapping[str, str],
 ) -> bool:
     """Whether a base image is one for a release with such components, or can be given those it lacks."""
     return (

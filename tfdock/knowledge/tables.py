@@ -157,7 +157,7 @@ class Support(_Record):
         return self
 
 
-class Wheel(_Record):
+class WheelRow(_Record):
     """How the release makes a wheel: a Bazel target that is the wheel, or a script to run after the build.
 
     `folder` is where the target leaves it, relative to the source; `command` the script's words, with `{output}`
@@ -234,7 +234,7 @@ class Release(Row):
     runtime_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     runtime_doubt: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     configs: tuple[str, ...] = ()
-    wheel: Wheel
+    wheel: WheelRow
     cost: Cost
 
     @property
@@ -418,7 +418,7 @@ class Architecture(Row):
         return _not_of(row, "targets", self.targets) or _not_of(row, "embedded", self.embedded)
 
 
-class Library(Row):
+class LibraryRow(Row):
     """A range of versions of a component that is a library of GPU code (cuDNN): what it runs on, and with.
 
     `since` and `until` are inclusive, by their written parts (`9.10` holds for 9.10.2). `lowest` and `highest` are
@@ -458,7 +458,7 @@ class Interpreter(Row):
     sha256: str
 
 
-class Archive(Row):
+class ArchiveRow(Row):
     """A component that base images do not carry, as an archive to download: an image with `archives` is given it.
 
     It serves a build that asks for `version` or a prefix of it, with other components that match `components`.
@@ -496,7 +496,7 @@ class SizeLimit(Row):
     mib: Annotated[int, Field(gt=0)]
 
 
-class Runtime(Row):
+class RuntimeRow(Row):
     """A clean image with a Python and its pip, in which wheels are tried.
 
     It serves wheels that link no library of their accelerator's; what these link, it has not.
@@ -767,7 +767,7 @@ class Gpu(Row):
         return _not_of(knowledge.accelerators.get(self.accelerator), "target", (self.target,))
 
 
-class Image(Row):
+class ImageRow(Row):
     """A base image. The first row that fits a release, Python and accelerator is used.
 
     `template` names `dockerfiles/base/<template>.j2`; `paths` where its tools are (`python`, `clang`, `gcc`,
@@ -954,9 +954,9 @@ class KnowledgeBase:
         return tuple(self._keyed("architectures", Architecture).values())
 
     @cached_property
-    def libraries(self) -> tuple[Library, ...]:
+    def libraries(self) -> tuple[LibraryRow, ...]:
         """What versions of libraries run on and with."""
-        return tuple(self._keyed("libraries", Library).values())
+        return tuple(self._keyed("libraries", LibraryRow).values())
 
     @cached_property
     def redistributables(self) -> dict[tuple[str, str], Redistributable]:
@@ -969,9 +969,9 @@ class KnowledgeBase:
         return self._keyed("interpreters", Interpreter)
 
     @cached_property
-    def archives(self) -> tuple[Archive, ...]:
+    def archives(self) -> tuple[ArchiveRow, ...]:
         """Archives of components, in order of preference: overlay rows first."""
-        return self._rows("archives", Archive, newest_file_first=True)
+        return self._rows("archives", ArchiveRow, newest_file_first=True)
 
     @cached_property
     def cpu_features(self) -> dict[str, CpuFeature]:
@@ -984,9 +984,9 @@ class KnowledgeBase:
         return tuple(self._keyed("size_limits", SizeLimit).values())
 
     @cached_property
-    def runtimes(self) -> dict[str, Runtime]:
+    def runtimes(self) -> dict[str, RuntimeRow]:
         """Python minor version -> row."""
-        return self._keyed("runtimes", Runtime)
+        return self._keyed("runtimes", RuntimeRow)
 
     @cached_property
     def probes(self) -> tuple[Probe, ...]:
@@ -1057,9 +1057,9 @@ class KnowledgeBase:
         return self._keyed("gpus", Gpu)
 
     @cached_property
-    def images(self) -> tuple[Image, ...]:
+    def images(self) -> tuple[ImageRow, ...]:
         """Base images in order of preference: overlay rows first."""
-        return self._rows("images", Image, newest_file_first=True)
+        return self._rows("images", ImageRow, newest_file_first=True)
 
     @cached_property
     def accelerators(self) -> dict[str, Accelerator]:

@@ -20,7 +20,7 @@ MOST_CELLS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Combination:
+class CellCombination:
     """One cell of a matrix: a whole profile.
 
     `fields` are what it says over the base, by dotted name, with what overrides changed; `document` is the profile.
@@ -44,7 +44,7 @@ class Combination:
         return next((rule for rule in self.rules if rule.reason), None)
 
 
-def expand(matrix: Matrix) -> tuple[Combination, ...]:
+def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
     """Every cell, in the order written: the first axis changes slowest, `include` comes last.
 
     A cell that is excluded is among them. `exclude` is for combinations of the axes, `overrides` for what is included
@@ -69,7 +69,7 @@ def expand(matrix: Matrix) -> tuple[Combination, ...]:
     return (*product, *included)
 
 
-def idle(matrix: Matrix, cells: Iterable[Combination]) -> tuple[Problem, ...]:
+def idle(matrix: Matrix, cells: Iterable[CellCombination]) -> tuple[Problem, ...]:
     """A warning for each rule by which no cell is meant: mostly its value is misspelt."""
     used = {id(rule) for cell in cells for rule in cell.rules}
     return tuple(
@@ -87,7 +87,7 @@ def idle(matrix: Matrix, cells: Iterable[Combination]) -> tuple[Problem, ...]:
     )
 
 
-def misspelt(matrix: Matrix, cell: Combination) -> tuple[Problem, ...]:
+def misspelt(matrix: Matrix, cell: CellCombination) -> tuple[Problem, ...]:
     """What is wrong with rules as pieces of a profile: a name that no profile knows, a version that is no text.
 
     `cell` is one whose profile is as it must be.
@@ -164,7 +164,7 @@ def _cell(
     place: Node,
     rules: _Rules,
     keys: Mapping[str, tuple[int, int]] | None = None,
-) -> Combination:
+) -> CellCombination:
     axes = matrix.document.entries.get("axes", place).keys
     document = profiles.overlaid(matrix.base, nested(fields, place, axes if keys is None else keys))
     meant = rules.of(document)
@@ -174,7 +174,7 @@ def _cell(
         if rule.sets is not None:
             document = profiles.overlaid(document, nested(rule.sets.entries, rule.sets, rule.sets.keys))
             said = dict(_left({**said, **rule.sets.entries}, document))
-    return Combination(fields=said, document=document, runner=runner, place=place, rules=meant)
+    return CellCombination(fields=said, document=document, runner=runner, place=place, rules=meant)
 
 
 def _left(fields: Mapping[str, Node], document: Node) -> Iterator[tuple[str, Node]]:

@@ -68,7 +68,7 @@ class _Asking:
             def unreachable(error: NetworkError, repository: ImageRef = repository) -> None:
                 self.down.setdefault(repository, error)
 
-            asked = lookup.Finding(repositories=(repository,), check=self.check)
+            asked = lookup.ImageLookup(repositories=(repository,), check=self.check)
             try:
                 if next(asked.images(plan, None, unreachable), None):
                     return replace(cell, status="registry")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host.project_files import Project
 from tfdock.matrix import matrix_file as matrices
-from tfdock.matrix.cells import Combination, cover, expand, idle, misspelt
+from tfdock.matrix.cells import CellCombination, cover, expand, idle, misspelt
 from tfdock.matrix.matrix_file import Matrix
 from tfdock.plan.estimate import expectation
 from tfdock.plan.local_source import read_local
@@ -54,7 +54,7 @@ class Cell:
     of its file is made of, `domain` its trust domain.
     """
 
-    combination: Combination
+    combination: CellCombination
     status: Status
     build_id: BuildId | None = None
     fingerprint: str | None = None
@@ -253,7 +253,7 @@ class _Planner:
         self._records = records
         self._sources: dict[tuple[str | None, tuple[str, ...]], tuple[LocalSource, Path | None]] = {}
 
-    def cell(self, combination: Combination) -> Cell:
+    def cell(self, combination: CellCombination) -> Cell:
         """Plan a cell; raises ProfileError for one whose profile is malformed."""
         if combination.excluded:
             # Malformed is malformed: nobody is to find that out when the exclusion goes.
@@ -278,7 +278,7 @@ class _Planner:
             warnings=(*plan.resolution.untested, *plan.resolution.warnings),
         )
 
-    def resolved(self, combination: Combination) -> Resolved:
+    def resolved(self, combination: CellCombination) -> Resolved:
         """Resolve a cell; raises ProfileError and Incompatible, without ways out: those change one profile."""
         document, file = combination.document, self._matrix.file
         profile = profiles.checked(Profile, document, file)
@@ -354,7 +354,7 @@ def _twice(one: Cell, other: Cell, matrix: Matrix) -> Problem:
     )
 
 
-def _difference(one: Combination, other: Combination) -> tuple[Node, Node]:
+def _difference(one: CellCombination, other: CellCombination) -> tuple[Node, Node]:
     """The values of the first field in which two cells differ, else what stands for the cells."""
     for name, node in other.fields.items():
         before = one.fields.get(name)

@@ -35,7 +35,7 @@ def login_for(registry: str) -> Login | None:
     try:
         found = http.asked(lambda: _kept(registry), http.nobody, _PATIENCE)
     except Exception as error:  # the SDK takes configurations and helpers as they are: it fails in any way
-        late = isinstance(error, http.Strange)
+        late = isinstance(error, http.StrangeAnswer)
         raise NetworkError(
             Problem(
                 code="credentials-unreadable",

@@ -37,11 +37,11 @@ _LONGEST_PAUSE = 60.0
 _T = TypeVar("_T")
 
 
-class Strange(Exception):
+class StrangeAnswer(Exception):
     """An answer that cannot be used, in words for people."""
 
 
-TROUBLE = (Strange, OSError, http.client.HTTPException, ValueError)
+TROUBLE = (StrangeAnswer, OSError, http.client.HTTPException, ValueError)
 """All that asking over a network raises."""
 
 
@@ -55,7 +55,7 @@ def asked(question: Callable[[], _T], check: Callable[[], None], seconds: float)
     def tick(_: float) -> None:
         check()
         if time.monotonic() > end:
-            raise Strange(f"there was no whole answer in {seconds:.0f} s")
+            raise StrangeAnswer(f"there was no whole answer in {seconds:.0f} s")
 
     return watched(lambda _: question(), lambda _: None, tick, None)
 
@@ -108,7 +108,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             fp.close()
             # Without what follows the path: signatures stand there.
             place = urllib.parse.urlsplit(newurl)._replace(query="", fragment="").geturl()
-            raise Strange(f"it sends us to {place}, which is no address that it may send us to")
+            raise StrangeAnswer(f"it sends us to {place}, which is no address that it may send us to")
         new = super().redirect_request(req, fp, code, msg, headers, newurl)
         if new is not None:
             new.method = req.get_method()  # HEAD would have become GET
@@ -218,7 +218,7 @@ def error_codes(error: urllib.error.HTTPError) -> str:
     return ", ".join(code for code in codes if isinstance(code, str) and re.fullmatch(r"[A-Z_]{1,40}", code))[:200]
 
 
-class Broken(Strange):
+class Broken(StrangeAnswer):
     """An answer that ended before it was whole."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ def whole(response: Any, most: int = MOST) -> bytes:
     """All that an answer holds; raises Strange where that is too long, or less than the length it states."""
     data = bytes(response.read(most + 1))
     if len(data) > most:
-        raise Strange("the answer is too long")
+        raise StrangeAnswer("the answer is too long")
     if response.length:  # what is missing of the length that was stated
         raise Broken
     return data

@@ -26,7 +26,7 @@ _LARGEST = 1 << 53
 """Bytes; what stands in JSON is exact up to here."""
 
 
-class Malformed(ValueError):
+class MalformedManifest(ValueError):
     """Bytes that are not what they should be, in words for people."""
 
 
@@ -50,7 +50,7 @@ def parsed(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Malformed("it is no JSON document") from error
+        raise MalformedManifest("it is no JSON document") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +71,14 @@ class Descriptor:
     def read(cls, node: object) -> Descriptor:
         """A descriptor as it stands in a manifest; raises Malformed."""
         if not isinstance(node, dict):
-            raise Malformed("a descriptor is no map")
+            raise MalformedManifest("a descriptor is no map")
         media_type, found, size = node.get("mediaType"), node.get("digest"), node.get("size")
         if not isinstance(media_type, str) or not _MEDIA_TYPE.match(media_type):
-            raise Malformed("a descriptor has no media type")
+            raise MalformedManifest("a descriptor has no media type")
         if not isinstance(found, str) or not is_digest(found):
-            raise Malformed("a descriptor has no sha256 digest")
+            raise MalformedManifest("a descriptor has no sha256 digest")
         if type(size) is not int or not 0 <= size < _LARGEST:
-            raise Malformed(f"the descriptor of {found} has no size")
+            raise MalformedManifest(f"the descriptor of {found} has no size")
         return cls(media_type=media_type, digest=Digest(found), size=size, annotations=_annotations(node))
 
     def document(self) -> dict[str, Any]:
@@ -102,10 +102,10 @@ class Manifest:
         node = parsed(data)
         # One with both would be a manifest to some readers and an index to others.
         if not isinstance(node, dict) or node.get("schemaVersion") != 2 or "manifests" in node:
-            raise Malformed("it is no image manifest")
+            raise MalformedManifest("it is no image manifest")
         layers, artifact_type = node.get("layers"), node.get("artifactType")
         if node.get("mediaType", MANIFEST) not in (MANIFEST, DOCKER_MANIFEST) or not isinstance(layers, list):
-            raise Malformed("it is no image manifest")
+            raise MalformedManifest("it is no image manifest")
         return cls(
             config=Descriptor.read(node.get("config")),
             layers=tuple(Descriptor.read(layer) for layer in layers),
@@ -128,5 +128,5 @@ class Manifest:
 def _annotations(node: Mapping[str, object]) -> dict[str, str]:
     found = node.get("annotations") or {}
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise Malformed("annotations are no map of texts")
+        raise MalformedManifest("annotations are no map of texts")
     return found

@@ -17,7 +17,7 @@ from tfdock.errors import NetworkError, Problem
 from tfdock.host.settings import plain_http
 from tfdock.oci import http
 from tfdock.oci.credentials import Login, login_for, token_request
-from tfdock.oci.http import TROUBLE, Strange
+from tfdock.oci.http import TROUBLE, StrangeAnswer
 
 HUB = "docker.io"
 _MOST_TOKEN = 1 << 20
@@ -172,8 +172,8 @@ class Session:
         except urllib.error.HTTPError as error:
             if error.code == 429 or (error.code in (401, 403) and login):
                 raise
-            raise Strange(f"it sends us to {place} for a token, which answers {http.reason(error)}") from error
+            raise StrangeAnswer(f"it sends us to {place} for a token, which answers {http.reason(error)}") from error
         except (ValueError, RecursionError) as error:
-            raise Strange(f"it sends us to {place} for a token, which gives none") from error
+            raise StrangeAnswer(f"it sends us to {place} for a token, which gives none") from error
         token = answer.get("token") or answer.get("access_token") if isinstance(answer, dict) else None
         return token if isinstance(token, str) and token.isascii() and token.isprintable() else None

@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 from tfdock.errors import DamagedContent, Problem
 from tfdock.oci import http
 from tfdock.oci import manifest as oci
-from tfdock.oci.http import TROUBLE, Broken, Strange
+from tfdock.oci.http import TROUBLE, Broken, StrangeAnswer
 from tfdock.oci.manifest import Descriptor
 from tfdock.oci.registry_session import HUB, Session
-from tfdock.oci.upload import TRIES, Upload
+from tfdock.oci.upload import TRIES, BlobUpload
 from tfdock.types import Digest
 
 _READ = 1 << 18
@@ -30,7 +30,7 @@ _DIGEST = "Docker-Content-Digest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundManifest:
     """A manifest as a registry keeps it: its bytes, their media type and their digest."""
 
     media_type: str
@@ -64,7 +64,7 @@ class Repository(Session):
             # Registries need not say it: the digest is that of the manifest's bytes.
             return self._manifest(url).digest
 
-    def manifest(self, reference: str) -> Found | None:
+    def manifest(self, reference: str) -> FoundManifest | None:
         """The manifest of a tag or digest; None where the repository has none of that name, or no repository is."""
         with self.told(self._named(reference)):
             try:
@@ -77,13 +77,15 @@ class Repository(Session):
             raise self._damaged(reference, f"its bytes have {found.digest}")
         return found
 
-    def _manifest(self, url: str) -> Found:
-        def take() -> Found:
+    def _manifest(self, url: str) -> FoundManifest:
+        def take() -> FoundManifest:
             with self.once("GET", url, {"Accept": ", ".join(oci.MANIFESTS)}) as response:
                 if not _is_manifest(response):
-                    raise Strange("it answers with no image manifest")
+                    raise StrangeAnswer("it answers with no image manifest")
                 data, said = http.whole(response, oci.MOST), response.headers.get(_DIGEST, "")
-                found = Found(media_type=response.headers.get_content_type(), data=data, digest=oci.digest(data))
+                found = FoundManifest(
+                    media_type=response.headers.get_content_type(), data=data, digest=oci.digest(data)
+                )
             if oci.is_digest(said) and said != found.digest:
                 raise self._damaged(said, f"its bytes have {found.digest}")
             return found
@@ -141,7 +143,7 @@ class Repository(Session):
             if start and response.status != 206:  # not every registry goes on in the middle
                 self._skipped(response, start)
             elif start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-                raise Strange("it goes on elsewhere than it was asked to")
+                raise StrangeAnswer("it goes on elsewhere than it was asked to")
             while left:
                 # What has come, not so much: on a slow line it is to be kept, and seen, as it comes.
                 piece = response.read1(min(_READ, left))
@@ -168,7 +170,7 @@ class Repository(Session):
         if self.has_blob(blob.digest):
             return False
         with self.told(f"the blob {blob.digest}", writing=True):
-            upload = Upload(self, blob, data)
+            upload = BlobUpload(self, blob, data)
             while not upload.done:
                 self.check()
                 self.again(upload.step, TRIES)

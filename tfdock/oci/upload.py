@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from tfdock.oci import http
-from tfdock.oci.http import Broken, Strange
+from tfdock.oci.http import Broken, StrangeAnswer
 from tfdock.oci.manifest import Descriptor
 from tfdock.oci.registry_session import Session
 
@@ -22,7 +22,7 @@ _SLOWEST = 10e6
 
 
 @dataclass
-class Upload:
+class BlobUpload:
     """A blob on its way: what the registry calls the upload, and how much of it has arrived for sure."""
 
     session: Session
@@ -60,14 +60,14 @@ class Upload:
     def _begin(self) -> None:
         headers = self._ask("POST", f"{self.session.url}/blobs/uploads/", data=b"")
         if "Location" not in headers:
-            raise Strange("it does not say where an upload goes")
+            raise StrangeAnswer("it does not say where an upload goes")
         self._moved(headers)
 
     def _chunk(self) -> None:
         self.data.seek(self.sent)
         data = self.data.read(min(CHUNK, self.blob.size - self.sent))
         if not data:
-            raise Strange("the file that is sent has become shorter")
+            raise StrangeAnswer("the file that is sent has become shorter")
         headers = {
             "Content-Type": "application/octet-stream",
             "Content-Range": f"{self.sent}-{self.sent + len(data) - 1}",
@@ -118,5 +118,5 @@ class Upload:
         before = self.place or self.session.url
         place = urllib.parse.urljoin(before, headers.get("Location", before))
         if not http.may_lead_to(before, place):
-            raise Strange("it sends us to where it may not send us")
+            raise StrangeAnswer("it sends us to where it may not send us")
         self.place = place

@@ -18,7 +18,7 @@ _UNKNOWN = "0" * 64
 _LARGEST = (1 << 50) - 1
 
 
-class Writer:
+class BundleWriter:
     """Writes blobs behind room that is kept for the index, which only their sums make complete."""
 
     def __init__(self, file: BinaryIO, draft: Index, count: int) -> None:

@@ -53,7 +53,7 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class BundledImage:
     """An image of the archive of images: its name in there, its id on the engine that saved it, its size in bytes."""
 
     name: str
@@ -62,11 +62,11 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
+class BundledRuntime:
     """The image in which a wheel is tried, and what it is asked for as."""
 
     reference: str
-    image: Image
+    image: BundledImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Texts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
+class BundledBuild:
     """One build: who it is, its image, and what it fetched. What is a `str` of 64 digits names a blob.
 
     `external` is what its repository rules fetched past Bazel's own cache; None where that is nothing.
@@ -103,15 +103,15 @@ class Build:
     fingerprint: str
     profile: Texts
     lock: str | None
-    image: Image
+    image: BundledImage
     base_digest: str | None
     source_ref: str | None
-    runtime: Runtime | None
+    runtime: BundledRuntime | None
     wheels: Wheels | None
     external: str | None
 
     @property
-    def images(self) -> tuple[Image, ...]:
+    def images(self) -> tuple[BundledImage, ...]:
         """Its images: that which builds, and that in which the wheel is tried."""
         return (self.image, *((self.runtime.image,) if self.runtime else ()))
 
@@ -123,7 +123,7 @@ class Index:
 
     tfdock: str
     knowledge: str
-    builds: tuple[Build, ...]
+    builds: tuple[BundledBuild, ...]
     images: str
     repository: Mapping[str, str]
     blobs: tuple[Blob, ...] = field(default=())
@@ -249,9 +249,9 @@ def _named(index: Index) -> Iterator[str]:
         yield from wheels.files.values() if wheels else ()
 
 
-def _build(row: Mapping[str, Any]) -> Build:
+def _build(row: Mapping[str, Any]) -> BundledBuild:
     profile, runtime, wheels = row["profile"], row["runtime"], row["wheels"]
-    return Build(
+    return BundledBuild(
         build_id=_matching(_BUILD_ID, row["build_id"]),
         fingerprint=_sha256(row["fingerprint"]),
         profile=Texts(
@@ -265,7 +265,9 @@ def _build(row: Mapping[str, Any]) -> Build:
         image=_image(row["image"]),
         base_digest=_optional(row["base_digest"]),
         source_ref=_optional(row["source_ref"]),
-        runtime=Runtime(reference=_line(runtime["reference"]), image=_image(runtime["image"])) if runtime else None,
+        runtime=BundledRuntime(reference=_line(runtime["reference"]), image=_image(runtime["image"]))
+        if runtime
+        else None,
         wheels=Wheels(
             python_tag=_line(wheels["python_tag"]),
             requirements=tuple(_line(one) for one in wheels["requirements"]),
@@ -278,8 +280,8 @@ def _build(row: Mapping[str, Any]) -> Build:
     )
 
 
-def _image(row: Mapping[str, Any]) -> Image:
-    image = Image(name=_matching(_IMAGE, row["name"]), id=_line(row["id"]), size=_size(row["size"]))
+def _image(row: Mapping[str, Any]) -> BundledImage:
+    image = BundledImage(name=_matching(_IMAGE, row["name"]), id=_line(row["id"]), size=_size(row["size"]))
     if image.name != image_name(image.id):
         raise ValueError(f"{image.name} is the name of another image")
     return image

@@ -17,8 +17,8 @@ from tfdock.host.files import file_sha256
 from tfdock.host.hardware import free_disk
 from tfdock.host.supervise import Output
 from tfdock.offline import bundle_format
-from tfdock.offline.bundle_file import Writer, file_chunks
-from tfdock.offline.bundle_format import Build, Image, Index, Runtime, Texts, Wheels
+from tfdock.offline.bundle_file import BundleWriter, file_chunks
+from tfdock.offline.bundle_format import BundledBuild, BundledImage, BundledRuntime, Index, Texts, Wheels
 from tfdock.plan.build_plan import DOWNLOADS
 from tfdock.plan.prepare import Prepared, Written
 from tfdock.run.phases import Steps
@@ -38,7 +38,7 @@ _END = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class WrittenBundle:
     """A bundle that was written: size in bytes, sha256, and what is in it."""
 
     path: Path
@@ -74,7 +74,7 @@ class Work:
 
 
 @dataclass
-class Pack:
+class BundlePacker:
     """One bundle that is being written, as `target` in the end. `knowledge` is the version of what decided."""
 
     target: Path
@@ -82,7 +82,7 @@ class Pack:
     packed: Sequence[Packed]
     knowledge: str
 
-    def write(self) -> Made:
+    def write(self) -> WrittenBundle:
         """Write it under another name, and move it to its own when it is whole."""
         work = self.work
         images = _images(self.packed)
@@ -93,7 +93,9 @@ class Pack:
         try:
             with self._named(images), work.file.open("w+b") as file:
                 index = self._fill(file, images, cached)
-            made = Made(path=self.target, size=work.file.stat().st_size, sha256=file_sha256(work.file), index=index)
+            made = WrittenBundle(
+                path=self.target, size=work.file.stat().st_size, sha256=file_sha256(work.file), index=index
+            )
             work.steps.check("bundle")
             work.file.replace(self.target)
             ok = True
@@ -106,12 +108,12 @@ class Pack:
         """Write all contents, the small ones first, then the index over the room that its draft took."""
         contents = self._contents(cached)
         draft = self._index(dict.fromkeys([*contents, _IMAGES], "0" * 64), cached)
-        writer = Writer(file, draft, len(contents) + 1)
+        writer = BundleWriter(file, draft, len(contents) + 1)
         names = {key: writer.add(chunks()) for key, chunks in contents.items()}
         names[_IMAGES] = self._saved(writer, list(images))
         return writer.finish(self._index(names, cached))
 
-    def _saved(self, writer: Writer, names: Sequence[str]) -> str:
+    def _saved(self, writer: BundleWriter, names: Sequence[str]) -> str:
         cancel, steps = Cancel(), self.work.steps
         stopper = steps.stopper(gently=cancel.set, by_force=lambda: steps.give_up("bundle"))
         try:
@@ -190,8 +192,8 @@ def _images(packed: Iterable[Packed]) -> dict[str, ImageInfo]:
     return {bundle_format.image_name(image.id): image for image in found}
 
 
-def _image(image: ImageInfo) -> Image:
-    return Image(name=bundle_format.image_name(image.id), id=image.id, size=image.size)
+def _image(image: ImageInfo) -> BundledImage:
+    return BundledImage(name=bundle_format.image_name(image.id), id=image.id, size=image.size)
 
 
 def _downloaded(folder: Path) -> Path:
@@ -213,10 +215,10 @@ def _wheels(one: Packed) -> list[Path]:
     return sorted(one.wheels.glob("*.whl")) if one.wheels else []
 
 
-def _build(one: Packed, number: int, names: Mapping[str, str]) -> Build:
+def _build(one: Packed, number: int, names: Mapping[str, str]) -> BundledBuild:
     plan, written = one.prepared.plan, one.written
     runtime = plan.resolution.runtime
-    return Build(
+    return BundledBuild(
         build_id=plan.build_id,
         fingerprint=plan.fingerprint,
         profile=Texts(
@@ -230,7 +232,9 @@ def _build(one: Packed, number: int, names: Mapping[str, str]) -> Build:
         image=_image(one.image),
         base_digest=one.base_digest,
         source_ref=one.source_ref,
-        runtime=Runtime(reference=str(runtime), image=_image(one.runtime)) if one.runtime and runtime else None,
+        runtime=BundledRuntime(reference=str(runtime), image=_image(one.runtime))
+        if one.runtime and runtime
+        else None,
         wheels=Wheels(
             python_tag=f"cp{plan.resolution.python.replace('.', '')}",
             requirements=tuple(one.requirements),

@@ -22,7 +22,7 @@ from tfdock.host.files import make_folder
 from tfdock.host.hardware import free_disk
 from tfdock.host.settings import Settings
 from tfdock.offline.bundle_file import Bundle, opened
-from tfdock.offline.bundle_format import Build, Image
+from tfdock.offline.bundle_format import BundledBuild, BundledImage
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import in_domain
 from tfdock.plan.lock_file import LockFile
@@ -40,7 +40,7 @@ class Supply:
     """What several builds take out of one bundle: all of it once, when the first of them needs it."""
 
     bundle: Bundle
-    builds: tuple[Build, ...]
+    builds: tuple[BundledBuild, ...]
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _done: bool = False
     ids: Mapping[str, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Supply:
     # --- images ---
 
     @property
-    def _images(self) -> tuple[Image, ...]:
+    def _images(self) -> tuple[BundledImage, ...]:
         """Those that are needed."""
         return tuple({image.name: image for build in self.builds for image in build.images}.values())
 
@@ -91,7 +91,7 @@ class Supply:
                     )
                 )
 
-    def _is_there(self, engine: Engine, image: Image) -> bool:
+    def _is_there(self, engine: Engine, image: BundledImage) -> bool:
         """Whether it is the very image; engines that name images otherwise than who saved it take it once more."""
         found = engine.image(image.name)
         return found is not None and found.id == image.id
@@ -181,7 +181,7 @@ class Given:
     """What a bundle has for one build."""
 
     supply: Supply
-    build: Build
+    build: BundledBuild
 
     @property
     def path(self) -> Path:
@@ -225,12 +225,12 @@ def prepare(path: Path, names: Sequence[str], preparer: Preparer) -> list[Prepar
     """
     found = opened(path)
     asked = [_asked(found, name, preparer) for name in dict.fromkeys(names)]
-    written: Sequence[tuple[Build, Written | None]] = asked or [(build, None) for build in found.index.builds]
+    written: Sequence[tuple[BundledBuild, Written | None]] = asked or [(build, None) for build in found.index.builds]
     supply = Supply(found, tuple(build for build, _ in written))
     return [_prepared(found, build, mine, supply, preparer) for build, mine in written]
 
 
-def _asked(found: Bundle, name: str, preparer: Preparer) -> tuple[Build, Written | None]:
+def _asked(found: Bundle, name: str, preparer: Preparer) -> tuple[BundledBuild, Written | None]:
     """The build that a name means, with the caller's own profile if it is one."""
     builds = {build.build_id: build for build in found.index.builds}
     if name in builds:
@@ -249,7 +249,9 @@ def _asked(found: Bundle, name: str, preparer: Preparer) -> tuple[Build, Written
     return builds[prepared.plan.build_id], preparer.read(name)
 
 
-def _prepared(found: Bundle, build: Build, mine: Written | None, supply: Supply, preparer: Preparer) -> Prepared:
+def _prepared(
+    found: Bundle, build: BundledBuild, mine: Written | None, supply: Supply, preparer: Preparer
+) -> Prepared:
     lock = _lock(found, build)
     written = mine or _written(found, build)
     prepared = preparer.prepare_written(written, partial(locks.pinned, pins=lock.lock.pins if lock else ()))
@@ -261,7 +263,7 @@ def _prepared(found: Bundle, build: Build, mine: Written | None, supply: Supply,
     return replace(prepared, plan=plan, lock=lock, given=Given(supply, build))
 
 
-def _lock(found: Bundle, build: Build) -> LockFile | None:
+def _lock(found: Bundle, build: BundledBuild) -> LockFile | None:
     if build.lock is None:
         return None
     text = found.read(build.lock)
@@ -270,7 +272,7 @@ def _lock(found: Bundle, build: Build) -> LockFile | None:
     return LockFile(path=path, sha256=hashlib.sha256(text).hexdigest(), lock=lock)
 
 
-def _written(found: Bundle, build: Build) -> Written:
+def _written(found: Bundle, build: BundledBuild) -> Written:
     """The profile as it was when the bundle was made."""
     profile = build.profile
     return Written(
@@ -284,7 +286,7 @@ def _written(found: Bundle, build: Build) -> Written:
     )
 
 
-def _outdated(found: Bundle, build: Build, prepared: Prepared, knowledge: str) -> Incompatible:
+def _outdated(found: Bundle, build: BundledBuild, prepared: Prepared, knowledge: str) -> Incompatible:
     """Whose fault it is that the plan is another one: the tool's, the knowledge's, or the profile's."""
     index = found.index
     if index.tfdock != __version__:

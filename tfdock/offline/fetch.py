@@ -23,7 +23,7 @@ from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.host.files import file_error
 from tfdock.knowledge import loader
 from tfdock.offline import bundle_format
-from tfdock.offline.bundle_writer import NAME, REPOSITORY, Made, Pack, Packed, Work
+from tfdock.offline.bundle_writer import NAME, REPOSITORY, BundlePacker, Packed, Work, WrittenBundle
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
 from tfdock.plan.lock_file import LockFile
@@ -68,7 +68,7 @@ class Bundler:
     locked: bool = False
     _packed: list[Packed] = field(default_factory=list)
 
-    def make(self, names: Sequence[str]) -> Made:
+    def make(self, names: Sequence[str]) -> WrittenBundle:
         """Gather what the profiles need and write it; the file of that name is replaced in one step, or stays."""
         _check_target(self.target)
         try:
@@ -76,7 +76,7 @@ class Bundler:
                 for name in dict.fromkeys(names):
                     self._packed.append(self._gathered(name, work))
                     self._check_twice()
-                return Pack(self.target, work, self._packed, self.preparer.knowledge.version).write()
+                return BundlePacker(self.target, work, self._packed, self.preparer.knowledge.version).write()
         except OSError as error:
             raise file_error(error, {"the bundle's folder": self.target.absolute().parent}) from error
 

@@ -12,7 +12,7 @@ from tfdock.knowledge.contract import bazel_options
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import remote_flags as remotes
 from tfdock.plan.render import BuildContext
-from tfdock.plan.resources import MIB, Resources, size
+from tfdock.plan.resources import MIB, BuildResources, size
 from tfdock.plan.trust_domain import IN_RELEASE, RELEASE, Domain, trust_domain
 from tfdock.plan.trust_domain import as_json as trust_json
 from tfdock.profile.profile import Profile
@@ -96,7 +96,7 @@ class BuildPlan:
     targets: tuple[str, ...]
     package: tuple[str, ...]
     phases: tuple[Phase, ...]
-    resources: Resources
+    resources: BuildResources
     asked: Asked
     machine: Machine
     """What the limits were sized for."""
@@ -170,7 +170,7 @@ def make_plan(
     return with_resources(plan, resources, knowledge)
 
 
-def with_resources(plan: BuildPlan, resources: Resources, knowledge: KnowledgeBase) -> BuildPlan:
+def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: KnowledgeBase) -> BuildPlan:
     """The same plan within other limits: the commands follow, and what is built stays what it is."""
     bazel = plan.resolution.bazel
     # First, so that a profile's own startup options win.
@@ -230,7 +230,7 @@ def _results(plan: BuildPlan) -> tuple[Expected, ...]:
     return (*RESULTS, *told)
 
 
-def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: Resources) -> tuple[str, ...]:
+def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: BuildResources) -> tuple[str, ...]:
     """Flags that depend on this machine, not on what is built: outside the fingerprint."""
     values = {"jobs": resources.jobs, "cpus": resources.cpus, "memory_mib": resources.for_actions // MIB}
     return (

@@ -95,7 +95,7 @@ class LockFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class LockDifference:
     """A pin with another value than before: `locked` is None for what has no row, `found` for what is gone."""
 
     pin: str
@@ -318,11 +318,11 @@ def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
 # --- comparing ------------------------------------------------------------------------------------------------------
 
 
-def compare(locked: Iterable[Pin], now: Iterable[Pin]) -> tuple[Difference, ...]:
+def compare(locked: Iterable[Pin], now: Iterable[Pin]) -> tuple[LockDifference, ...]:
     """What differs between two sets of rows, in the lock's order."""
     before, after = ({pin.key: pin for pin in pins} for pins in (locked, now))
     return tuple(
-        Difference(
+        LockDifference(
             pin=str(before.get(key) or after[key]),
             locked=before[key].value if key in before else None,
             found=after[key].value if key in after else None,
@@ -352,7 +352,7 @@ def moved(locked: Iterable[Pin], now: Iterable[Pin], file: str) -> Problem | Non
     )
 
 
-def _lines(one: Difference) -> Iterator[str]:
+def _lines(one: LockDifference) -> Iterator[str]:
     yield f"  {one.pin}"
     yield f"    locked  {one.locked or 'not at all'}"
     yield f"    now     {one.found or 'no longer there'}"

@@ -15,7 +15,7 @@ from tfdock.gpu import verdict
 from tfdock.gpu.devices import architecture_of, is_embedded
 from tfdock.knowledge.fits import own_driver, toolkit_floor, toolkit_of_ptx
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.plan.resources import GIB, LEAST_HEAP, MIB, Resources, least_memory
+from tfdock.plan.resources import GIB, LEAST_HEAP, MIB, BuildResources, least_memory
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.rules import judge
 from tfdock.types import Capability, Host, LocalGpu, Machine, Place, Version
@@ -35,7 +35,7 @@ _MEMORY_ADVISED, _MEMORY_LEAST = 16 * GIB, 3 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class PreflightCheck:
     """One question to this machine, and the answer.
 
     `status` is `ok`, `warning` (a build may work), `failed` (it will not, and ends with `exit_code`) or `skipped`
@@ -60,28 +60,28 @@ class Check:
         return Problem(code=self.code, message=message, fix=self.fix, severity=severity, file=self.profile)
 
 
-class Wanted(Protocol):
+class PreflightRequest(Protocol):
     """What a machine is held against: a plan, or a profile that is resolved and sized and need not be planned."""
 
     @property
     def resolution(self) -> Resolution: ...
 
     @property
-    def resources(self) -> Resources: ...
+    def resources(self) -> BuildResources: ...
 
     @property
     def for_this_machine(self) -> bool: ...
 
 
 def machine_findings(
-    plan: Wanted,
+    plan: PreflightRequest,
     knowledge: KnowledgeBase,
     *,
     host: Host | None,
     machine: Machine | None,
     places: Sequence[Place],
     profile: str | None = None,
-) -> tuple[Check, ...]:
+) -> tuple[PreflightCheck, ...]:
     """What this machine, without its engine, has to say to a build: driver and GPUs, memory, disk.
 
     None, and no places, stand for facts that could not be gathered: their checks are skipped.
@@ -108,7 +108,7 @@ class DriverFloor:
 
 def device_checks(
     resolution: Resolution, knowledge: KnowledgeBase, host: Host | None, *, for_this_machine: bool
-) -> Iterator[Check]:
+) -> Iterator[PreflightCheck]:
     """The driver and the GPUs of this machine against what is built; nothing for a build without accelerator.
 
     They stop a build that is meant for the GPUs of this machine; any other may be for another machine's.
@@ -117,7 +117,7 @@ def device_checks(
     if not accelerator.toolkit:
         return
     if host is None:
-        yield Check(name="driver", status=SKIPPED, found="this machine's driver was not asked for")
+        yield PreflightCheck(name="driver", status=SKIPPED, found="this machine's driver was not asked for")
         return
     if accelerator.accelerator in host.troubles:
         yield trouble_check(host, accelerator.accelerator, for_this_machine=for_this_machine)
@@ -131,9 +131,9 @@ def device_checks(
         yield driver
 
 
-def trouble_check(host: Host, accelerator: str, *, for_this_machine: bool = False) -> Check:
+def trouble_check(host: Host, accelerator: str, *, for_this_machine: bool = False) -> PreflightCheck:
     """A driver's tool that answered with an error: there is a driver, and nothing will run on it."""
-    check = Check(
+    check = PreflightCheck(
         name="driver",
         code="driver-broken",
         status=WARNING,
@@ -143,7 +143,7 @@ def trouble_check(host: Host, accelerator: str, *, for_this_machine: bool = Fals
     return _weighed(check, for_this_machine=for_this_machine)
 
 
-def _weighed(check: Check, *, for_this_machine: bool) -> Check:
+def _weighed(check: PreflightCheck, *, for_this_machine: bool) -> PreflightCheck:
     """A wheel for another machine may be built on one that cannot run it."""
     return replace(check, status=FAILED, exit_code=ExitCode.INCOMPATIBLE) if for_this_machine else check
 
@@ -155,26 +155,26 @@ def _driver_check(
     gpus: Sequence[LocalGpu],
     *,
     for_this_machine: bool,
-) -> Check:
+) -> PreflightCheck:
     accelerator = resolution.accelerator
     floors = driver_floors(resolution, knowledge, gpus, wsl=host.wsl)
     highest = max(floors, key=lambda floor: floor.version.parts, default=None)
     needed = f"driver {highest.version} or newer, {highest.why}" if highest else ""
     here = host.drivers.get(accelerator.accelerator)
     if highest is None:
-        return Check(name="driver", status=SKIPPED, found="which drivers will do is not known")
+        return PreflightCheck(name="driver", status=SKIPPED, found="which drivers will do is not known")
     if here is None:
         vendor = accelerator.vendor or accelerator.accelerator
         found = f"no {vendor} driver here to compare; building needs none"
-        return Check(name="driver", status=SKIPPED, found=found, needed=needed)
+        return PreflightCheck(name="driver", status=SKIPPED, found=found, needed=needed)
     found = f"driver {here}{' of Windows' if host.wsl else ''}"
     if gpus and all(is_embedded(knowledge, gpu.accelerator, gpu.target) for gpu in gpus):
         found += ", which came with the board's system: the tables of drivers do not hold for it"
-        return Check(name="driver", status=SKIPPED, found=found)
+        return PreflightCheck(name="driver", status=SKIPPED, found=found)
     if Version(here) >= highest.version:
-        return Check(name="driver", status=OK, found=found, needed=needed)
+        return PreflightCheck(name="driver", status=OK, found=found, needed=needed)
     fix = _newer_driver(resolution, knowledge, highest, Version(here), wsl=host.wsl)
-    check = Check(name="driver", code=highest.code, status=WARNING, found=found, needed=needed, fix=fix)
+    check = PreflightCheck(name="driver", code=highest.code, status=WARNING, found=found, needed=needed, fix=fix)
     return _weighed(check, for_this_machine=for_this_machine)
 
 
@@ -257,14 +257,16 @@ def _newer_driver(
     return ", ".join(ways)
 
 
-def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu, *, for_this_machine: bool) -> Check:
+def _gpu_check(
+    resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu, *, for_this_machine: bool
+) -> PreflightCheck:
     named = f"{gpu.name} ({gpu.target})" if gpu.target else gpu.name
     row = architecture_of(knowledge, gpu.accelerator, gpu.target)
     name = resolution.accelerator.toolkit or ""
     title = resolution.accelerator.titles.get(name, name)
     floor = toolkit_floor(knowledge, name, Version(resolution.components.get(name, "")))
     if row and row.driver_max and floor and floor.parts[:1] > Version(row.driver_max).parts:
-        conflict = Check(
+        conflict = PreflightCheck(
             name="gpu",
             code="driver-gpu-conflict",
             status=WARNING,
@@ -276,10 +278,10 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu, 
     how = _runs(resolution, knowledge, gpu)
     if how is None:
         found = f"{named}: its driver does not tell what code it runs"
-        return Check(name="gpu", status=SKIPPED, found=found)
+        return PreflightCheck(name="gpu", status=SKIPPED, found=found)
     if how.runs != "no":
-        return Check(name="gpu", status=OK, found=f"{named}: {how.reason}")
-    check = Check(
+        return PreflightCheck(name="gpu", status=OK, found=f"{named}: {how.reason}")
+    check = PreflightCheck(
         name="gpu",
         code="gpu-not-served",
         status=WARNING,
@@ -298,10 +300,10 @@ def _runs(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) -> ve
 # --- memory -------------------------------------------------------------------------------------------------------
 
 
-def memory_check(plan: Wanted, machine: Machine | None) -> Check:
+def memory_check(plan: PreflightRequest, machine: Machine | None) -> PreflightCheck:
     """One job must fit, with swap; all that run at once should fit without."""
     if machine is None:
-        return Check(name="memory", status=SKIPPED, found="this machine's memory is not known")
+        return PreflightCheck(name="memory", status=SKIPPED, found="this machine's memory is not known")
     resources, cost = plan.resources, plan.resolution.release.cost
     per_job, least = cost.memory_per_job_mib * MIB, least_memory(cost)
     memory = min(resources.memory, machine.memory)
@@ -310,7 +312,7 @@ def memory_check(plan: Wanted, machine: Machine | None) -> Check:
     wanted = LEAST_HEAP + resources.jobs * per_job
     needed = f"about {_gib(wanted)}: {_gib(per_job)} a job, {_gib(LEAST_HEAP)} for Bazel"
     if memory + machine.swap < least:
-        return Check(
+        return PreflightCheck(
             name="memory",
             code="machine-memory-too-small",
             status=FAILED,
@@ -324,11 +326,13 @@ def memory_check(plan: Wanted, machine: Machine | None) -> Check:
         fix = f"`resources: {{jobs: {fitting}}}` fits"
         if resources.jobs == 1:
             fix = "it will swap, and be slow; give the engine's machine more memory"
-        return Check(name="memory", code="memory-overcommitted", status=WARNING, found=found, needed=needed, fix=fix)
-    return Check(name="memory", status=OK, found=found, needed=needed)
+        return PreflightCheck(
+            name="memory", code="memory-overcommitted", status=WARNING, found=found, needed=needed, fix=fix
+        )
+    return PreflightCheck(name="memory", status=OK, found=found, needed=needed)
 
 
-def any_memory_check(machine: Machine) -> Check:
+def any_memory_check(machine: Machine) -> PreflightCheck:
     """The memory of a machine where nothing is planned yet."""
     swap = f", {_gib(machine.swap)} swap" if machine.swap else ""
     found = f"{_gib(machine.memory)}{swap} and {machine.cpus} core{'s' if machine.cpus != 1 else ''} for builds"
@@ -337,12 +341,12 @@ def any_memory_check(machine: Machine) -> Check:
     if machine.memory + machine.swap < _MEMORY_LEAST:
         needed = f"{_gib(_MEMORY_LEAST)} at least"
         code, exit_code = "machine-memory-too-small", ExitCode.RESOURCES
-        return Check(
+        return PreflightCheck(
             name="memory", code=code, status=FAILED, found=found, needed=needed, fix=fix, exit_code=exit_code
         )
     if machine.memory < _MEMORY_ADVISED:
-        return Check(name="memory", code="memory-short", status=WARNING, found=found, needed=needed, fix=fix)
-    return Check(name="memory", status=OK, found=found)
+        return PreflightCheck(name="memory", code="memory-short", status=WARNING, found=found, needed=needed, fix=fix)
+    return PreflightCheck(name="memory", status=OK, found=found)
 
 
 def _jobs(count: int) -> str:
@@ -352,35 +356,35 @@ def _jobs(count: int) -> str:
 # --- disk ---------------------------------------------------------------------------------------------------------
 
 
-def disk_checks(places: Sequence[Place], needed: int) -> Iterator[Check]:
+def disk_checks(places: Sequence[Place], needed: int) -> Iterator[PreflightCheck]:
     """One check a file system: folders that share it must fit into it together. `needed` is a build's whole disk."""
     if not places:
-        yield Check(name="disk", status=SKIPPED, found="where the build would write is not known")
+        yield PreflightCheck(name="disk", status=SKIPPED, found="where the build would write is not known")
     for group in file_systems(places):
         yield _disk_check(group, needed, int(needed * _CERTAINLY))
 
 
-def any_disk_checks(places: Sequence[Place]) -> Iterator[Check]:
+def any_disk_checks(places: Sequence[Place]) -> Iterator[PreflightCheck]:
     """The disks of a machine where nothing is planned yet: what most builds want is advice."""
     for group in file_systems(places):
         yield _disk_check(group, _DISK_ADVISED, _DISK_LEAST)
 
 
-def _disk_check(group: Sequence[Place], needed: int, least: int) -> Check:
+def _disk_check(group: Sequence[Place], needed: int, least: int) -> PreflightCheck:
     """What lies on one file system against its share of the disk a build needs, and needs at the very least."""
     free = min((place.free for place in group if place.free is not None), default=None)
     names = _listed(f"{place.what} ({place.path})" for place in group)
     if free is None:
-        return Check(name="disk", status=SKIPPED, found=f"cannot see how much is free for {names}")
+        return PreflightCheck(name="disk", status=SKIPPED, found=f"cannot see how much is free for {names}")
     share = sum(place.share for place in group)
     found, wanted = f"{_gib(free)} free for {names}", f"about {_gib(int(needed * share))}"
     if free >= needed * share:
-        return Check(name="disk", status=OK, found=found, needed=wanted)
+        return PreflightCheck(name="disk", status=OK, found=found, needed=wanted)
     folders = " or ".join(f"`{place.option}`" for place in group if place.option)
     fix = f"make room{f', or choose another folder ({folders})' if folders else ''}"
     if free >= least * share:
-        return Check(name="disk", code="disk-short", status=WARNING, found=found, needed=wanted, fix=fix)
-    return Check(
+        return PreflightCheck(name="disk", code="disk-short", status=WARNING, found=found, needed=wanted, fix=fix)
+    return PreflightCheck(
         name="disk",
         code="disk-too-small",
         status=FAILED,
@@ -399,11 +403,11 @@ def file_systems(places: Iterable[Place]) -> list[list[Place]]:
     return list(groups.values())
 
 
-def folder_checks(places: Iterable[Place]) -> Iterator[Check]:
+def folder_checks(places: Iterable[Place]) -> Iterator[PreflightCheck]:
     """What cannot be written to is of no use, however much is free there."""
     for place in places:
         if place.trouble:
-            yield Check(
+            yield PreflightCheck(
                 name="folder",
                 code="folder-not-writable",
                 status=FAILED,
@@ -416,13 +420,13 @@ def folder_checks(places: Iterable[Place]) -> Iterator[Check]:
 # --- engine -------------------------------------------------------------------------------------------------------
 
 
-def engine_check(name: str, version: str, api_version: str, *, where: str = "", local: bool = True) -> Check:
+def engine_check(name: str, version: str, api_version: str, *, where: str = "", local: bool = True) -> PreflightCheck:
     """An engine that answers: is it new enough? And `where` it is, if that is known."""
     found = f"{name} {version}, API {api_version}" + (f", at {where}" if where else "")
     if not local:
         found += ", elsewhere: builds keep their caches there, in volumes"
     if Version(api_version) < OLDEST_API:
-        return Check(
+        return PreflightCheck(
             name="engine",
             code="engine-too-old",
             status=FAILED,
@@ -431,7 +435,7 @@ def engine_check(name: str, version: str, api_version: str, *, where: str = "", 
             fix="update the engine",
             exit_code=ExitCode.ENGINE,
         )
-    return Check(name="engine", status=OK, found=found)
+    return PreflightCheck(name="engine", status=OK, found=found)
 
 
 # --- words --------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from tfdock.plan import remote_flags
 from tfdock.plan.build_plan import BuildPlan, make_plan
 from tfdock.plan.local_source import read_local
 from tfdock.plan.render import render
-from tfdock.plan.resources import Resources, size
+from tfdock.plan.resources import BuildResources, size
 from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.profile.profile import Profile
@@ -45,7 +45,7 @@ class Resolved:
     profile: Profile
     document: Node
     resolution: Resolution
-    resources: Resources
+    resources: BuildResources
     tree: Path | None
     text: str = ""
     extended: Mapping[str, str] = field(default_factory=dict)

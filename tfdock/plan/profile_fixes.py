@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tfdock.errors import Way
+from tfdock.errors import Suggestion
 from tfdock.gpu.devices import find_gpu
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.plan.resources import GIB, MIB, Resources, more_memory
+from tfdock.plan.resources import GIB, MIB, BuildResources, more_memory
 from tfdock.profile.profile import Profile
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.suggestions import Change, changed, said
@@ -42,9 +42,9 @@ class Context:
     knowledge: KnowledgeBase
     profile: Profile | None = None
     resolution: Resolution | None = None
-    resources: Resources | None = None
+    resources: BuildResources | None = None
     attempt: Callable[[Profile], Resolution | None] | None = None
-    ways: tuple[Way, ...] = ()
+    ways: tuple[Suggestion, ...] = ()
 
 
 # --- what it asks ---------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def _word(subject: str, context: Context) -> str:
     return _written(subject, context.profile, context.knowledge) if context.profile else ""
 
 
-def _limits(resources: Resources | None) -> str:
+def _limits(resources: BuildResources | None) -> str:
     if resources is None:
         return ""
     return f"{resources.jobs} job{'s' if resources.jobs != 1 else ''} in {resources.memory / MIB / 1024:.1f} GiB"
@@ -173,19 +173,19 @@ def number(target: str) -> str:
 # --- changes --------------------------------------------------------------------------------------------------------
 
 
-def changes(row: Failure, values: Mapping[str, str], context: Context) -> tuple[Way, ...]:
+def changes(row: Failure, values: Mapping[str, str], context: Context) -> tuple[Suggestion, ...]:
     """The row's changes of the profile that are accepted, those of other fields each."""
     if context.profile is None or context.attempt is None:
         return ()
     if context.resolution is None:
         return context.ways if row.changes else ()
-    found: list[Way] = []
+    found: list[Suggestion] = []
     for template in row.changes:
         for change in _moves(template, values, context, context.profile):
             if any(set(change) == set(other.change) for other in found):
                 break
             if _is_another(changed(context.profile, change), context):
-                found.append(Way(text=said(change, context.profile), change=change))
+                found.append(Suggestion(text=said(change, context.profile), change=change))
                 break
         if len(found) == _MOST:
             break

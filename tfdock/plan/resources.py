@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import count
 
-from tfdock.errors import Incompatible, Problem, Way, one_of
+from tfdock.errors import Incompatible, Problem, Suggestion, one_of
 from tfdock.knowledge.tables import Cost
 from tfdock.profile.profile import Resources as Asked
 from tfdock.profile.units import parse_bytes, parse_seconds
@@ -28,7 +28,7 @@ _PIDS = 16384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class BuildResources:
     """Limits of the compile container. Memory, disk and Bazel's Java heap in bytes, the time limit in seconds."""
 
     jobs: int
@@ -45,7 +45,7 @@ class Resources:
         return max(self.memory - self.heap, 0)
 
 
-def size(asked: Asked, cost: Cost, machine: Machine) -> Resources:
+def size(asked: Asked, cost: Cost, machine: Machine) -> BuildResources:
     """Jobs and memory from the machine: a TensorFlow compile job needs RAM, and `nproc` of them swap to death.
 
     Raises Incompatible where the profile asks for less memory than Bazel and one job take.
@@ -56,7 +56,7 @@ def size(asked: Asked, cost: Cost, machine: Machine) -> Resources:
     return _sized(asked, cost, cpus=machine.cpus, memory=memory)
 
 
-def share(asked: Asked, cost: Cost, machine: Machine, *, jobs: int, memory: int) -> Resources:
+def share(asked: Asked, cost: Cost, machine: Machine, *, jobs: int, memory: int) -> BuildResources:
     """The same for a part of a machine: no more than `memory` bytes and `jobs`, whatever the profile asks."""
     wanted = parse_bytes(asked.memory) if asked.memory != "auto" else memory
     sized = _sized(asked, cost, cpus=machine.cpus, memory=min(wanted, memory))
@@ -73,10 +73,10 @@ def least_memory(cost: Cost) -> int:
     return LEAST_HEAP + cost.memory_per_job_mib * MIB
 
 
-def _sized(asked: Asked, cost: Cost, *, cpus: int, memory: int) -> Resources:
+def _sized(asked: Asked, cost: Cost, *, cpus: int, memory: int) -> BuildResources:
     cpus = cpus if asked.cpus == "auto" else asked.cpus
     heap = heap_in(memory)
-    return Resources(
+    return BuildResources(
         jobs=jobs_in(memory - heap, cost, cpus) if asked.jobs == "auto" else asked.jobs,
         cpus=cpus,
         memory=memory,
@@ -99,7 +99,7 @@ def jobs_in(memory: int, cost: Cost, cpus: int) -> int:
     return max(1, min(cpus, 1 + (memory - link) // job))
 
 
-def after_memory(resources: Resources, *, of_bazel: bool) -> Resources | None:
+def after_memory(resources: BuildResources, *, of_bazel: bool) -> BuildResources | None:
     """With what to try again after a process was killed for memory; None where nothing could be made smaller.
 
     `of_bazel`: it was Bazel's own heap that was too small.
@@ -111,7 +111,7 @@ def after_memory(resources: Resources, *, of_bazel: bool) -> Resources | None:
     return again if again != resources else None
 
 
-def more_memory(resources: Resources, cost: Cost) -> int:
+def more_memory(resources: BuildResources, cost: Cost) -> int:
     """Bytes, in whole GiB, to try again with where one job at a time was too much.
 
     What Bazel's heap and the largest link take; half as much again as it had where that was not enough.
@@ -131,7 +131,7 @@ def least_free(total: int) -> int:
 
 
 def _too_small(asked: str, cost: Cost) -> Problem:
-    way = Way(text="`resources: {memory: auto}`", change={"resources.memory": "auto"})
+    way = Suggestion(text="`resources: {memory: auto}`", change={"resources.memory": "auto"})
     return Problem(
         code="memory-too-small",
         message=f"`resources.memory: {asked}` is less than Bazel and one job need",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.plan.resources import Resources, least_memory, share, usable
+from tfdock.plan.resources import BuildResources, least_memory, share, usable
 from tfdock.types import Machine
 
 _CORES_A_BUILD = 4
@@ -46,6 +46,6 @@ def next_share(machine: Machine, taken: Sequence[Share], more: int) -> Share:
     return Share(jobs=max(1, jobs // max(more, 1)), memory=max(memory // max(more, 1), 0))
 
 
-def within(plan: BuildPlan, machine: Machine, part: Share) -> Resources:
+def within(plan: BuildPlan, machine: Machine, part: Share) -> BuildResources:
     """The limits of a build that has that part of a machine. Cores are the kernel's to share out, by who has work."""
     return share(plan.asked, plan.resolution.release.cost, machine, jobs=part.jobs, memory=part.memory)

@@ -9,22 +9,22 @@ from tfdock.gpu.devices import bare_gpu, find_gpu, is_embedded, machine_of, sort
 from tfdock.knowledge.fits import own_target
 from tfdock.knowledge.tables import Accelerator, Gpu, Release, Support
 from tfdock.profile.profile import HostCompiler
-from tfdock.resolve.notes import Finding
+from tfdock.resolve.notes import RuleFinding
 from tfdock.resolve.question import Question
 from tfdock.resolve.rules import (
     DEVICE_RULES,
     LIBRARY_RULES,
     RULES,
     Combination,
+    RequestedBuild,
     Rule,
-    Wanted,
     release_uses_the_target,
 )
 from tfdock.types import TARGET_FIELDS, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
+class ChosenDevices:
     """What is compiled for, and with what."""
 
     accelerator: Accelerator
@@ -163,7 +163,7 @@ def asked_gpus(question: Question) -> list[tuple[str, str, Gpu | None]]:
 # --- targets, toolkit, compiler, libraries --------------------------------------------------------------------------
 
 
-def devices_of(question: Question, release: Release, accelerator: Accelerator) -> Devices:
+def devices_of(question: Question, release: Release, accelerator: Accelerator) -> ChosenDevices:
     """Choose targets, components and compiler; write down everything that keeps them from getting along."""
     notes, asked = question.notes, asked_components(question)
     _refuse_unused(question, accelerator, asked)
@@ -174,7 +174,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
             f"nothing is known of TensorFlow {release.release} with {accelerator.accelerator}",
         )
     gpus = [(path, gpu) for path, _, gpu in asked_gpus(question) if gpu]
-    listed = [Wanted(target=target, path=path) for _, path, target in _asked_targets(question)]
+    listed = [RequestedBuild(target=target, path=path) for _, path, target in _asked_targets(question)]
     combination = Combination(
         knowledge=question.knowledge,
         release=release,
@@ -199,7 +199,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
     targets = sorted_targets(one.target for one in combination.targets)
     if targets and not combination.targets[0].official:
         notes.choose("targets", ", ".join(targets), "profile", _target_reason(gpus, listed))
-    return Devices(
+    return ChosenDevices(
         accelerator=accelerator,
         components=combination.components,
         targets=targets,
@@ -227,7 +227,9 @@ def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[
         )
 
 
-def _refuse_other_machines(question: Question, gpus: Sequence[tuple[str, Gpu]], listed: Sequence[Wanted]) -> None:
+def _refuse_other_machines(
+    question: Question, gpus: Sequence[tuple[str, Gpu]], listed: Sequence[RequestedBuild]
+) -> None:
     """GPUs that are sold with another CPU than the one that is built for; beside others they are but a waste."""
     knowledge, here = question.knowledge, question.machine
     found = [(path, gpu.gpu, gpu, True) for path, gpu in gpus]
@@ -244,7 +246,7 @@ def _refuse_other_machines(question: Question, gpus: Sequence[tuple[str, Gpu]], 
             continue
         base = "" if any(row.machine == machine for row in knowledge.images) else ", with a base image of yours"
         question.notes.find(
-            Finding(
+            RuleFinding(
                 code="gpu-other-machine",
                 path=path,
                 message=f"{what} stands beside a CPU of kind {machine}, and this build is for {here}",
@@ -255,16 +257,16 @@ def _refuse_other_machines(question: Question, gpus: Sequence[tuple[str, Gpu]], 
         )
 
 
-def _targets_of(release: Release, accelerator: Accelerator, gpus: Sequence[tuple[str, Gpu]]) -> list[Wanted]:
+def _targets_of(release: Release, accelerator: Accelerator, gpus: Sequence[tuple[str, Gpu]]) -> list[RequestedBuild]:
     """One exact target for each GPU."""
     found = []
     for path, gpu in gpus:
         if gpu.accelerator == accelerator.accelerator:  # else it is said as accelerator-conflict
-            found.append(Wanted(target=own_target(release, accelerator, gpu.target), path=path, gpu=gpu))
+            found.append(RequestedBuild(target=own_target(release, accelerator, gpu.target), path=path, gpu=gpu))
     return found
 
 
-def _official(question: Question, one: Combination) -> list[Wanted]:
+def _official(question: Question, one: Combination) -> list[RequestedBuild]:
     """The official wheel's list; nothing was asked."""
     official = one.release.official_targets.get(one.accelerator.accelerator, ())
     if not official:
@@ -275,7 +277,7 @@ def _official(question: Question, one: Combination) -> list[Wanted]:
             why=f"neither `gpus` nor `{one.accelerator.target_field}` says it either",
         )
     path = one.place(one.accelerator.toolkit or "") if one.accelerator.toolkit in one.asked else "accelerator"
-    return [Wanted(target=target, path=path, official=True) for target in official]
+    return [RequestedBuild(target=target, path=path, official=True) for target in official]
 
 
 def _as_far_as_it_goes(question: Question, one: Combination) -> Combination:
@@ -299,7 +301,7 @@ def _found(one: Combination, rules: Sequence[Rule]) -> bool:
     return any(True for rule in rules for _ in rule(one))
 
 
-def _target_reason(gpus: Sequence[tuple[str, Gpu]], listed: Sequence[Wanted]) -> str:
+def _target_reason(gpus: Sequence[tuple[str, Gpu]], listed: Sequence[RequestedBuild]) -> str:
     if listed:
         return "as asked"
     return f"what {', '.join(gpu.gpu for _, gpu in gpus)} run{'s' if len(gpus) == 1 else ''} natively"

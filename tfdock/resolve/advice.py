@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.gpu.compatibility import Service, serve
+from tfdock.gpu.compatibility import Compatibility, serve
 from tfdock.gpu.devices import (
     bare_gpu,
     embedded_targets,
@@ -36,7 +36,7 @@ _COMMENT_COLUMNS = 78
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wheel:
+class AdvisedWheel:
     """An official wheel: `targets` are what was compiled into it, empty where nobody knows of any for such GPUs.
 
     `requirement` is what to tell pip, with one of the Pythons `installs`; `pins` are what to tell it beside, where
@@ -64,7 +64,7 @@ class VendorWheel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AdviceEntry:
     """A target of a list: the GPUs it serves, and what it adds to the wheel (MB) and to the build (per cent)."""
 
     target: str
@@ -78,7 +78,7 @@ class SizePlan:
     """A list of targets, and about how large its wheel becomes; None where there is no figure."""
 
     targets: tuple[str, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[AdviceEntry, ...]
     wheel_mb: float | None
     compile_percent: float | None
 
@@ -111,10 +111,10 @@ class Advice:
     release: Release
     version: str
     python: str | None
-    wheel: Wheel
-    gpus: tuple[Service, ...]
-    native: Wheel | None
-    instead: Wheel | None
+    wheel: AdvisedWheel
+    gpus: tuple[Compatibility, ...]
+    native: AdvisedWheel | None
+    instead: AdvisedWheel | None
     vendors: VendorWheel | None
     offer: Offer | None
     untested: Offer | None
@@ -223,8 +223,8 @@ def _unknown(knowledge: KnowledgeBase, name: str) -> Problem:
 
 
 def _official_wheel(
-    knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Service], python: str | None
-) -> Wheel:
+    knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Compatibility], python: str | None
+) -> AdvisedWheel:
     """What a release published for such GPUs; where there are several accelerators, for the first."""
     accelerator = knowledge.accelerators[gpus[0].gpu.accelerator]
     project = release.official_project.get(accelerator.accelerator, "tensorflow")
@@ -235,7 +235,7 @@ def _official_wheel(
         extra = None  # it cannot be installed with that Python, while the wheel itself can
     tested = ((name, release.components.get(name, Support()).tested) for name in accelerator.components)
     needs = () if extra else tuple(f"{accelerator.titles.get(name, name)} {one}" for name, one in tested if one)
-    return Wheel(
+    return AdvisedWheel(
         project=project,
         release=release.release,
         version=version,
@@ -250,14 +250,16 @@ def _official_wheel(
 
 def _without_build(
     knowledge: KnowledgeBase, offer: Offer | None, asked: Release, gpus: Sequence[Gpu], python: str | None
-) -> Wheel | None:
+) -> AdvisedWheel | None:
     """The official wheel of the release that is offered, if that is another one and its wheel does it for all."""
     if offer is None or offer.release is asked:
         return None
     return _native_of(knowledge, offer.release, gpus, python)
 
 
-def _native_of(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu], python: str | None) -> Wheel | None:
+def _native_of(
+    knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu], python: str | None
+) -> AdvisedWheel | None:
     """The official wheel of a release, if it runs on all of them without JIT."""
     if len({gpu.accelerator for gpu in gpus}) > 1 or (python is not None and python not in release.pythons):
         return None
@@ -277,7 +279,7 @@ def _vendors(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) ->
     return VendorWheel(vendor=accelerator.vendor or "its vendor", project=project, release=release.release)
 
 
-def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> Service:
+def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> Compatibility:
     """How the release's official wheel serves a GPU."""
     accelerator = knowledge.accelerators[gpu.accelerator]
     found = serve(knowledge, gpu, evidence_of_release(knowledge, release, accelerator))
@@ -301,7 +303,7 @@ def _nothing_published(knowledge: KnowledgeBase, release: Release, accelerator: 
     return f"{own}; {accelerator.vendor} publishes wheels of {which} as `{published[last]}`"
 
 
-def _newest_native(knowledge: KnowledgeBase, gpus: Sequence[Gpu], python: str | None) -> Wheel | None:
+def _newest_native(knowledge: KnowledgeBase, gpus: Sequence[Gpu], python: str | None) -> AdvisedWheel | None:
     """The newest release whose official wheel runs on all of them without JIT."""
     order = sorted(knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True)
     wheels = (_native_of(knowledge, release, gpus, python) for release in order)
@@ -528,7 +530,7 @@ def _size(
         number = target.partition("_")[2]
         serves = [name for name, by in serving.items() if by == target or (number and by.endswith(f"_{number}"))]
         percent = time.value if time else None
-        entries.append(Entry(target=target, serves=tuple(serves), wheel_mb=size, compile_percent=percent))
+        entries.append(AdviceEntry(target=target, serves=tuple(serves), wheel_mb=size, compile_percent=percent))
     sizes = [entry.wheel_mb for entry in entries if entry.wheel_mb is not None]
     return SizePlan(
         targets=tuple(targets),

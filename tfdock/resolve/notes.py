@@ -14,7 +14,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class RuleFinding:
     """What a rule found: a code, the field at fault, what is wrong, and who wanted what.
 
     `weight` is `error` (cannot work), `doubt` (nobody is known to have tested it) or `warning` (works, but).
@@ -56,7 +56,7 @@ class Notes:
         """Write down a decision."""
         self.choices.append(Choice(field=name, value=str(value), source=source, reason=reason))
 
-    def find(self, finding: Finding) -> None:
+    def find(self, finding: RuleFinding) -> None:
         """Write down a finding where it belongs. The untested is refused as well, unless the profile allows it."""
         refused = finding.weight == "error" or (finding.weight == "doubt" and not self.allow_untested)
         if refused and self.trial:
@@ -66,22 +66,22 @@ class Notes:
 
     def refuse(self, code: str, path: str, message: str, *, why: str = "", fix: str = "") -> None:
         """What cannot work."""
-        self.find(Finding(code=code, path=path, message=message, why=why, fix=fix))
+        self.find(RuleFinding(code=code, path=path, message=message, why=why, fix=fix))
 
     def doubt(self, code: str, path: str, message: str, *, why: str = "") -> None:
         """What nobody is known to have tested."""
-        self.find(Finding(code=code, path=path, message=message, why=why, weight="doubt"))
+        self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="doubt"))
 
     def warn(self, code: str, path: str, message: str, *, why: str = "") -> None:
         """What works, and yet one should know."""
-        self.find(Finding(code=code, path=path, message=message, why=why, weight="warning"))
+        self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="warning"))
 
     def stop_if_refused(self) -> None:
         """Raise Incompatible with all problems so far, from the top of the profile to its end."""
         if self.problems:
             raise Incompatible(*sorted(self.problems, key=lambda item: (item.line or 0, item.column or 0)))
 
-    def _problem(self, finding: Finding, severity: str) -> Problem:
+    def _problem(self, finding: RuleFinding, severity: str) -> Problem:
         node = self.document.at_field(finding.path)
         return Problem(
             code=finding.code,

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.errors import Incompatible, Problem, Way, one_of
+from tfdock.errors import Incompatible, Problem, Suggestion, one_of
 from tfdock.knowledge.component_archives import archives_of
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
 from tfdock.knowledge.fits import same_minor, serves, written
-from tfdock.knowledge.tables import Accelerator, Archive, Image, Interpreter, KnowledgeBase, Release
+from tfdock.knowledge.tables import Accelerator, ArchiveRow, ImageRow, Interpreter, KnowledgeBase, Release
 from tfdock.profile.profile import Debug, HostCompiler, Profile, Verify
 from tfdock.profile.yaml_nodes import Node
-from tfdock.resolve.accelerator import Devices, accelerator_of, asked_components, component_fields, devices_of
+from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.resolve.naming import Names
 from tfdock.resolve.notes import Notes, Refused
 from tfdock.resolve.question import LocalSource, Question
@@ -55,9 +55,9 @@ class Resolution:
     optimize: tuple[str, ...]
     debug: Debug | None
     base: ImageRef
-    image: Image
+    image: ImageRow
     interpreter: Interpreter | None
-    archives: tuple[Archive, ...]
+    archives: tuple[ArchiveRow, ...]
     paths: Mapping[str, str]
     bazel: str
     cachebusters: tuple[str, ...]
@@ -132,7 +132,7 @@ def resolve(
         raise Incompatible(*(_with_ways(problem, found) for problem in error.problems)) from None
 
 
-def _with_ways(problem: Problem, ways: Sequence[Way]) -> Problem:
+def _with_ways(problem: Problem, ways: Sequence[Suggestion]) -> Problem:
     """A problem's own fix, which is for what no change of the profile mends, goes before the ways that were tried."""
     return replace(problem, ways=tuple(ways), fix=one_of([*problem.fixes, *(way.text for way in ways)]))
 
@@ -280,7 +280,7 @@ class _Resolver:
                 "python-unsupported", "python", message, why=f"it is built for {', '.join(release.pythons)}"
             )
 
-    def _python_and_image(self, release: Release, devices: Devices) -> tuple[str, Image | None]:
+    def _python_and_image(self, release: Release, devices: ChosenDevices) -> tuple[str, ImageRow | None]:
         """The Python asked for; else the newest that a base image has, or else that can be compiled into one."""
         rows = list(self._images(release, devices))
         asked = self.profile.python
@@ -300,12 +300,12 @@ class _Resolver:
         self.notes.choose("python", python, source, "as asked" if asked else why)
         return python, image
 
-    def _has(self, row: Image, python: str) -> bool:
+    def _has(self, row: ImageRow, python: str) -> bool:
         """Whether an image has a Python, or can be given it."""
         listed = not row.pythons or python in row.pythons
         return listed and (not row.interpreter or python in self.knowledge.interpreters)
 
-    def _images(self, release: Release, devices: Devices) -> Iterator[Image]:
+    def _images(self, release: Release, devices: ChosenDevices) -> Iterator[ImageRow]:
         """The rows that fit, whatever the Python."""
         host = self.profile.host_compiler
         compilers = {host.name: host.version} if isinstance(host, HostCompiler) and host.version else {}
@@ -317,7 +317,7 @@ class _Resolver:
             and all(part in compilers and same_minor(compilers[part], want) for part, want in row.compilers.items())
         )
 
-    def _refuse_image(self, release: Release, devices: Devices, python: str, rows: Sequence[Image]) -> None:
+    def _refuse_image(self, release: Release, devices: ChosenDevices, python: str, rows: Sequence[ImageRow]) -> None:
         machine = self.question.machine
         if not any(row.machine == machine for row in self.knowledge.images):
             known = sorted({row.machine for row in self.knowledge.images})
@@ -349,7 +349,9 @@ class _Resolver:
             fix="correct it, add the path or component to the image's or release's row, or a `when:` to this one",
         )
 
-    def _refuse_without_tool(self, missing: MissingFact, image: Image, base: ImageRef, devices: Devices) -> None:
+    def _refuse_without_tool(
+        self, missing: MissingFact, image: ImageRow, base: ImageRef, devices: ChosenDevices
+    ) -> None:
         """A tool that the base image has not: what asked for it is at fault, and not the row that reads its path."""
         tool, _, path = missing.fact.strip("'").rpartition("_")
         if path != "path" or tool in image.paths:
@@ -376,7 +378,7 @@ class _Resolver:
 
     # --- base image and source ----------------------------------------
 
-    def _base(self, image: Image, python: str, version: Version, components: Mapping[str, str]) -> ImageRef:
+    def _base(self, image: ImageRow, python: str, version: Version, components: Mapping[str, str]) -> ImageRef:
         if self.profile.base:
             self.notes.choose("base", self.profile.base, "profile", "as asked")
             return ImageRef.parse(self.profile.base)
@@ -386,7 +388,7 @@ class _Resolver:
         self.notes.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
         return reference
 
-    def _check_holdings(self, image: Image, base: ImageRef, devices: Devices) -> None:
+    def _check_holdings(self, image: ImageRow, base: ImageRef, devices: ChosenDevices) -> None:
         """An image holds one patch of a component, whichever is asked for."""
         for name, held in image.holds.items():
             asked = devices.components.get(name, "")
@@ -401,7 +403,7 @@ class _Resolver:
     def _paths(
         self,
         release: Release,
-        image: Image,
+        image: ImageRow,
         base: ImageRef,
         version: Version,
         python: str,
@@ -502,7 +504,7 @@ class _Resolver:
         release: Release,
         version: Version,
         python: str,
-        devices: Devices,
+        devices: ChosenDevices,
         host_compiler: str,
         paths: Mapping[str, str],
         optimize: Sequence[str],
@@ -545,7 +547,9 @@ class _Resolver:
         # As they stand: `-Xclang a -Xclang b` is four options.
         return (*flags, *(flag for flag in bazel.flags if not flag.startswith("--config=")))
 
-    def _names(self, release: Release, version: Version, python: str, devices: Devices, source: Source) -> Names:
+    def _names(
+        self, release: Release, version: Version, python: str, devices: ChosenDevices, source: Source
+    ) -> Names:
         cpu = self.profile.optimize
         return Names(
             version=version,

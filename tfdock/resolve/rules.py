@@ -22,13 +22,13 @@ from tfdock.knowledge.fits import (
     reaches,
     same_minor,
 )
-from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase, Library, Release, Support, Toolkit
-from tfdock.resolve.notes import Finding, prevented, sentences
+from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase, LibraryRow, Release, Support, Toolkit
+from tfdock.resolve.notes import RuleFinding, prevented, sentences
 from tfdock.types import Capability, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RequestedBuild:
     """A target to compile for, and who wants it: the field of the profile, the GPU that stands there, if any."""
 
     target: str
@@ -60,7 +60,7 @@ class Combination:
     components: Mapping[str, str]
     asked: Mapping[str, str]
     fields: Mapping[str, str]
-    targets: Sequence[Wanted]
+    targets: Sequence[RequestedBuild]
     compiler: str = ""
     compiler_version: str = ""
     compiler_asked: bool = False
@@ -98,26 +98,26 @@ class Combination:
         return text.format_map({"target": target, "number": target_number(target)}) if text else ""
 
 
-Rule = Callable[[Combination], Iterator[Finding]]
+Rule = Callable[[Combination], Iterator[RuleFinding]]
 
 
 # --- release x component --------------------------------------------------------------------------------------------
 
 
-def component_is_accepted(one: Combination) -> Iterator[Finding]:
+def component_is_accepted(one: Combination) -> Iterator[RuleFinding]:
     """Whether the release takes the versions that the profile asks for."""
     for name, asked in one.asked.items():
         if name in one.accelerator.components:
             yield from _acceptance(one, name, asked, one.components.get(name, asked))
 
 
-def _acceptance(one: Combination, name: str, asked: str, value: str) -> Iterator[Finding]:
+def _acceptance(one: Combination, name: str, asked: str, value: str) -> Iterator[RuleFinding]:
     support = one.release.components.get(name, Support())
     title, release = one.title(name), f"TensorFlow {one.release.release}"
     tested = [support.tested] if support.tested else []
     known = {*support.accepted, *tested}
     if value in support.disputed:
-        yield Finding(
+        yield RuleFinding(
             code="component-disputed",
             path=one.place(name),
             message=f"sources disagree whether {release} takes {title} {value}",
@@ -125,14 +125,14 @@ def _acceptance(one: Combination, name: str, asked: str, value: str) -> Iterator
             weight="warning",
         )
     elif support.closed and value not in {*known, *support.uncertain}:
-        yield Finding(
+        yield RuleFinding(
             code="component-not-accepted",
             path=one.place(name),
             message=f"{release} takes exact {title} versions only, and {asked} is none of them",
             why=f"it downloads {title} itself, from its own list: {', '.join(support.accepted)}",
         )
     elif support.closed and value in support.uncertain:
-        yield Finding(
+        yield RuleFinding(
             code="component-untested",
             path=one.place(name),
             message=f"{title} {value} was added to {release} about when it was cut",
@@ -140,7 +140,7 @@ def _acceptance(one: Combination, name: str, asked: str, value: str) -> Iterator
             weight="doubt",
         )
     elif known and not support.closed and not any(same_minor(value, version) for version in known):
-        yield Finding(
+        yield RuleFinding(
             code="component-untested",
             path=one.place(name),
             message=f"{release} is not known to work with {title} {value}",
@@ -149,7 +149,7 @@ def _acceptance(one: Combination, name: str, asked: str, value: str) -> Iterator
         )
 
 
-def patches_exist(one: Combination) -> Iterator[Finding]:
+def patches_exist(one: Combination) -> Iterator[RuleFinding]:
     """Whether a version that is asked for in full was ever published."""
     for name in one.asked:
         version, support = one.components.get(name, ""), one.release.components.get(name, Support())
@@ -159,7 +159,7 @@ def patches_exist(one: Combination) -> Iterator[Finding]:
         if not known or any(Version(patch).matches(Version(version)) for patch in known):
             continue
         newer = Version(version) > max(Version(patch) for row in _all_rows_of(one, name) for patch in row.patches)
-        yield Finding(
+        yield RuleFinding(
             code="version-unknown",
             path=one.place(name),
             message=f"{one.title(name)} {version} {'is not known' if newer else 'was never published'}",
@@ -168,19 +168,19 @@ def patches_exist(one: Combination) -> Iterator[Finding]:
         )
 
 
-def _all_rows_of(one: Combination, name: str) -> Sequence[Toolkit | Library]:
-    rows: Iterable[Toolkit | Library] = (*one.knowledge.toolkits.values(), *one.knowledge.libraries)
+def _all_rows_of(one: Combination, name: str) -> Sequence[Toolkit | LibraryRow]:
+    rows: Iterable[Toolkit | LibraryRow] = (*one.knowledge.toolkits.values(), *one.knowledge.libraries)
     return [row for row in rows if name == (row.toolkit if isinstance(row, Toolkit) else row.component)]
 
 
-def _rows_of(one: Combination, name: str, version: str) -> Sequence[Toolkit | Library]:
+def _rows_of(one: Combination, name: str, version: str) -> Sequence[Toolkit | LibraryRow]:
     """What is known of a component's version: the toolkit's row, or those of a library."""
     if name == one.accelerator.toolkit:
         return [one.toolkit] if one.toolkit else []
     return libraries(one.knowledge, name, version)
 
 
-def toolkit_is_known(one: Combination) -> Iterator[Finding]:
+def toolkit_is_known(one: Combination) -> Iterator[RuleFinding]:
     """Whether anything is known of the toolkit's version, so that targets can be held against it."""
     name = one.accelerator.toolkit
     if not name or one.toolkit or not one.toolkit_version:
@@ -192,7 +192,7 @@ def toolkit_is_known(one: Combination) -> Iterator[Finding]:
     weights = {finding.weight for finding in said}
     if "error" in weights or (weights and not between):
         return
-    yield Finding(
+    yield RuleFinding(
         code="toolkit-unknown",
         path=one.place(name),
         message=f"{one.title(name)} {one.toolkit_version} {'does not exist' if between else 'is not known'}",
@@ -204,11 +204,11 @@ def toolkit_is_known(one: Combination) -> Iterator[Finding]:
 # --- target x release -----------------------------------------------------------------------------------------------
 
 
-def release_can_be_told(one: Combination) -> Iterator[Finding]:
+def release_can_be_told(one: Combination) -> Iterator[RuleFinding]:
     """Whether the release can be told of the targets."""
     for wanted in one.targets:
         if needs_ptx(one.release, one.accelerator, wanted.target):
-            yield Finding(
+            yield RuleFinding(
                 code="capability-needs-ptx",
                 path=wanted.path,
                 message=f"TensorFlow {one.release.release} cannot compile SASS alone",
@@ -218,7 +218,7 @@ def release_can_be_told(one: Combination) -> Iterator[Finding]:
         elif not can_be_told(one.release, one.accelerator, wanted.target):
             unsure = bool(re.fullmatch(one.release.capability_doubt or "", wanted.target))
             knows = "is not known to take" if unsure else "does not take"
-            yield Finding(
+            yield RuleFinding(
                 code="capability-syntax",
                 path=wanted.path,
                 message=f"TensorFlow {one.release.release} {knows} the capability `{wanted.target}`",
@@ -227,7 +227,7 @@ def release_can_be_told(one: Combination) -> Iterator[Finding]:
             )
 
 
-def release_uses_the_target(one: Combination) -> Iterator[Finding]:
+def release_uses_the_target(one: Combination) -> Iterator[RuleFinding]:
     """Whether the release uses such GPUs at all, whatever is compiled for them."""
     allowed = one.release.runtime_targets.get(one.accelerator.accelerator, ())
     for wanted in one.targets:
@@ -235,7 +235,7 @@ def release_uses_the_target(one: Combination) -> Iterator[Finding]:
         if not is_listed(one.release, one.accelerator, gpu):
             unsure = gpu in one.release.runtime_doubt.get(one.accelerator.accelerator, ())
             uses = "is not known to use" if unsure else "does not use"
-            yield Finding(
+            yield RuleFinding(
                 code="runtime-target",
                 path=wanted.path,
                 message=f"TensorFlow {one.release.release} {uses} {gpu} at run time",
@@ -251,12 +251,12 @@ def release_uses_the_target(one: Combination) -> Iterator[Finding]:
         yield from _floors(one, "xla-floor", one.release.xla_floor, message)
 
 
-def _floors(one: Combination, code: str, floors: Mapping[str, str], message: str) -> Iterator[Finding]:
+def _floors(one: Combination, code: str, floors: Mapping[str, str], message: str) -> Iterator[RuleFinding]:
     floor = floors.get(one.accelerator.accelerator)
     for wanted in one.targets:
         gpu = dotted(wanted.target)
         if not reaches(one.accelerator, gpu, floors):
-            yield Finding(
+            yield RuleFinding(
                 code=code,
                 path=wanted.path,
                 message=message.format(release=one.release.release, floor=floor),
@@ -267,13 +267,13 @@ def _floors(one: Combination, code: str, floors: Mapping[str, str], message: str
 # --- target x toolkit, target x compiler ----------------------------------------------------------------------------
 
 
-def toolkit_compiles(one: Combination) -> Iterator[Finding]:
+def toolkit_compiles(one: Combination) -> Iterator[RuleFinding]:
     """Whether the toolkit knows the targets, under their exact names."""
     row = one.toolkit
     for wanted in one.targets if row else ():
         if row and target_number(wanted.target) not in row.targets:
             name = one.accelerator.toolkit or ""
-            yield Finding(
+            yield RuleFinding(
                 code="target-not-in-toolkit",
                 path=wanted.path,
                 message=f"{one.title(name)} {row.version} does not support {wanted.target}",
@@ -284,12 +284,12 @@ def toolkit_compiles(one: Combination) -> Iterator[Finding]:
             )
 
 
-def compiler_emits(one: Combination) -> Iterator[Finding]:
+def compiler_emits(one: Combination) -> Iterator[RuleFinding]:
     """Whether a compiler that is not the toolkit's own knows the targets."""
     row = one.knowledge.compilers.get((one.compiler, one.compiler_version))
     missing = [wanted for wanted in one.targets if row and target_number(wanted.target) not in row.targets]
     for wanted in missing:
-        yield Finding(
+        yield RuleFinding(
             code="compiler-cannot-emit",
             path="compiler" if one.compiler_asked else wanted.path,
             message=f"{one.compiler} {one.compiler_version} cannot emit {wanted.target}",
@@ -297,7 +297,7 @@ def compiler_emits(one: Combination) -> Iterator[Finding]:
         )
     own = any(name == one.compiler for name, _ in one.knowledge.compilers)
     if own and one.compiler_version and one.targets and not missing and (row is None or row.unverified):
-        yield Finding(
+        yield RuleFinding(
             code="compiler-untested",
             path="compiler",
             message=f"{one.compiler} {one.compiler_version} is not known to have compiled GPU code of TensorFlow",
@@ -306,12 +306,12 @@ def compiler_emits(one: Combination) -> Iterator[Finding]:
         )
 
 
-def compiler_reads_release(one: Combination) -> Iterator[Finding]:
+def compiler_reads_release(one: Combination) -> Iterator[RuleFinding]:
     """Whether the toolkit's own compiler is known to read the release's sources."""
     oldest = one.release.gpu_compilers_min.get(one.compiler)
     name = one.accelerator.toolkit or ""
     if oldest and one.toolkit_version and Version(one.toolkit_version) < Version(oldest):
-        yield Finding(
+        yield RuleFinding(
             code="compiler-untested",
             path=one.place(name) if name in one.asked else "compiler",
             message=f"{one.compiler} of {one.title(name)} {one.toolkit_version} is not known to compile "
@@ -324,13 +324,13 @@ def compiler_reads_release(one: Combination) -> Iterator[Finding]:
         )
 
 
-def compiler_reads_toolkit(one: Combination) -> Iterator[Finding]:
+def compiler_reads_toolkit(one: Combination) -> Iterator[RuleFinding]:
     """Whether a compiler that is not the toolkit's own can read its headers."""
     row = one.knowledge.compilers.get((one.compiler, one.compiler_version))
     newest = row.toolkit_max if row else None
     if newest and one.toolkit_version and Version(one.toolkit_version).minor > Version(newest):
         name = one.accelerator.toolkit or ""
-        yield Finding(
+        yield RuleFinding(
             code="compiler-toolkit",
             path=one.place(name) if name in one.asked else "compiler",
             message=f"{one.compiler} {one.compiler_version} cannot read the headers of {one.said(name)}",
@@ -343,7 +343,7 @@ def compiler_reads_toolkit(one: Combination) -> Iterator[Finding]:
 # --- libraries ------------------------------------------------------------------------------------------------------
 
 
-def libraries_fit(one: Combination) -> Iterator[Finding]:
+def libraries_fit(one: Combination) -> Iterator[RuleFinding]:
     """Whether libraries of GPU code are made for the toolkit, and have code for the GPUs."""
     for name, version in one.components.items():
         rows = libraries(one.knowledge, name, version)
@@ -356,10 +356,10 @@ def libraries_fit(one: Combination) -> Iterator[Finding]:
             yield from readings[-1]
 
 
-def _made_for_others(one: Combination, name: str, version: str, rows: Sequence[Library]) -> Finding:
+def _made_for_others(one: Combination, name: str, version: str, rows: Sequence[LibraryRow]) -> RuleFinding:
     toolkit = one.accelerator.toolkit or ""
     others = dict.fromkeys(other for row in rows for other in row.toolkits)
-    return Finding(
+    return RuleFinding(
         code="library-toolkit",
         path=one.place(name if name in one.asked else toolkit),
         message=f"{one.title(name)} {version} is not made for {one.title(toolkit)} {one.toolkit_version}",
@@ -367,14 +367,14 @@ def _made_for_others(one: Combination, name: str, version: str, rows: Sequence[L
     )
 
 
-def _library_target(one: Combination, name: str, version: str, row: Library) -> Iterator[Finding]:
+def _library_target(one: Combination, name: str, version: str, row: LibraryRow) -> Iterator[RuleFinding]:
     gpus = [(path, gpu.target, f"`{path}` ({gpu.gpu})") for path, gpu in one.served]
     held = gpus or [(wanted.path, dotted(wanted.target), wanted.who) for wanted in one.targets]
     for path, target, who in held:
         if not has_code_for(row, one.accelerator, target):
             below = row.lowest is not None and Version(target) < Version(row.lowest)
             limit = f"nothing below {row.lowest}" if below else f"nothing above {row.highest}"
-            yield Finding(
+            yield RuleFinding(
                 code="library-target",
                 path=one.place(name) if name in one.asked else path,
                 message=f"{one.title(name)} {version} has no code for {target}",
@@ -393,20 +393,20 @@ def _weight_of_library(one: Combination, served: bool, below: bool) -> str:
 # --- GPUs beside a list ---------------------------------------------------------------------------------------------
 
 
-def gpus_are_served(one: Combination) -> Iterator[Finding]:
+def gpus_are_served(one: Combination) -> Iterator[RuleFinding]:
     """Whether the GPUs named beside a list of targets run what is compiled."""
     targets = sorted_targets(wanted.target for wanted in one.targets)
     for path, gpu in one.served:
         found = judge(one.knowledge, one.accelerator, gpu.target, targets)
         if found.runs == "no":
-            yield Finding(
+            yield RuleFinding(
                 code="gpu-not-served",
                 path=path,
                 message=f"{gpu.gpu} ({gpu.target}) would not run what is compiled: {', '.join(targets)}",
                 why=sentences(found.reason, prevented(one.symptom("gpu-not-served", gpu.target))),
             )
         elif not found.starts_at_once:
-            yield Finding(
+            yield RuleFinding(
                 code="gpu-jit",
                 path=path,
                 message=f"{gpu.gpu} ({gpu.target}) would compile at its first start, for half an hour or longer",

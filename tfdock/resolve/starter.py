@@ -17,7 +17,7 @@ from tfdock.types import Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
+class StarterDevices:
     """What a profile is to be for: GPUs by their rows, or targets as a profile lists them, or neither."""
 
     accelerator: Accelerator
@@ -39,7 +39,7 @@ class Starter:
     resolution: Resolution
 
 
-def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> Devices:
+def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices:
     """What words stand for: names of GPUs, targets, or an accelerator that has none; raises ProfileError."""
     rows: list[Accelerator] = []
     gpus: list[Gpu] = []
@@ -70,7 +70,7 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> Devices:
     if targets:  # a list holds all of them, those of named GPUs as well
         targets += [_listed(rows[0], gpu.target) for gpu in gpus]
         gpus = []
-    return Devices(accelerator=rows[0], gpus=tuple(dict.fromkeys(gpus)), targets=sorted_targets(targets))
+    return StarterDevices(accelerator=rows[0], gpus=tuple(dict.fromkeys(gpus)), targets=sorted_targets(targets))
 
 
 def _target(knowledge: KnowledgeBase, word: str) -> tuple[Accelerator, str] | None:
@@ -91,7 +91,7 @@ def _listed(accelerator: Accelerator, target: str) -> str:
 
 def starter(
     knowledge: KnowledgeBase,
-    devices: Devices,
+    devices: StarterDevices,
     *,
     tensorflow: str | None = None,
     python: str | None = None,
@@ -114,7 +114,7 @@ def starter(
     return Starter(text=text, resolution=_resolved(knowledge, text.splitlines(), machine))
 
 
-def check_together(knowledge: KnowledgeBase, devices: Devices) -> None:
+def check_together(knowledge: KnowledgeBase, devices: StarterDevices) -> None:
     """Refuse what no wheel can serve, whatever the release; raises Incompatible."""
     named = [(gpu.gpu, gpu.target) for gpu in devices.gpus]
     listed = [(target, dotted(target)) for target in devices.targets]
@@ -128,7 +128,7 @@ def check_together(knowledge: KnowledgeBase, devices: Devices) -> None:
     raise Incompatible(Problem(code="target-not-in-toolkit", message=which, why="; ".join(why), fix=fix))
 
 
-def _releases(knowledge: KnowledgeBase, devices: Devices, asked: str | None, python: str | None) -> list[str]:
+def _releases(knowledge: KnowledgeBase, devices: StarterDevices, asked: str | None, python: str | None) -> list[str]:
     """The release asked for; else those that take all targets and the Python, the newest first; else the newest."""
     if asked:
         return [asked]
@@ -156,7 +156,7 @@ def _resolved(knowledge: KnowledgeBase, lines: Sequence[str], machine: str, *, w
         raise type(error)(*problems) from None
 
 
-def _lines(devices: Devices, release: str, python: str | None, found: Resolution | None = None) -> list[str]:
+def _lines(devices: StarterDevices, release: str, python: str | None, found: Resolution | None = None) -> list[str]:
     """The profile's lines; `found` adds the versions it was resolved to."""
     lines = ["schema: 1", f"tensorflow: {json.dumps(release)}"]
     lines += [f"python: {json.dumps(python)}"] if python else []
@@ -174,7 +174,7 @@ def _lines(devices: Devices, release: str, python: str | None, found: Resolution
     return lines
 
 
-def _commented(devices: Devices, lines: Sequence[str], *, newest: bool) -> Iterator[str]:
+def _commented(devices: StarterDevices, lines: Sequence[str], *, newest: bool) -> Iterator[str]:
     """The lines, each with what one may want to know of it."""
     release = "The newest release that can be built so" if newest else "The release"
     comments = {

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any
 
-from tfdock.errors import Problem, Way
+from tfdock.errors import Problem, Suggestion
 from tfdock.gpu.devices import bare_gpu, embedded_targets, find_gpu, is_target, matching, sorted_targets
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase, Release, Support
@@ -47,7 +47,7 @@ Examine = Callable[[Profile], Sequence[Problem]]
 
 def ways_out(
     profile: Profile, problems: Sequence[Problem], knowledge: KnowledgeBase, attempt: Attempt, examine: Examine
-) -> list[Way]:
+) -> list[Suggestion]:
     """The nearest changes of the profile that `attempt` accepts, each of other fields; empty if there is none.
 
     `examine` says what is wrong with a changed profile.
@@ -114,7 +114,7 @@ def _mended(moves: _Moves, attempt: Attempt, examine: Examine) -> list[tuple[Cha
     return []
 
 
-def _without_devices(moves: _Moves, attempt: Attempt) -> list[Way]:
+def _without_devices(moves: _Moves, attempt: Attempt) -> list[Suggestion]:
     """The last way there is."""
     for move in moves.without_devices():
         resolution = attempt(changed(moves.profile, move))
@@ -520,7 +520,7 @@ def _by_distance(versions: Iterable[str], asked: str | None, first: str | None =
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def _way(moves: _Moves, move: Change, resolution: Resolution, in_play: set[str]) -> Way:
+def _way(moves: _Moves, move: Change, resolution: Resolution, in_play: set[str]) -> Suggestion:
     change = {path: _explicit(path, value, resolution) for path, value in move.items()}
     always = {"tensorflow", "tensorflow.release", "gpus", *moves.components}
     kept = [
@@ -530,7 +530,7 @@ def _way(moves: _Moves, move: Change, resolution: Resolution, in_play: set[str])
     text = said(change, moves.profile)
     text = f"keep {', '.join(keep)}: {text}" if keep else text
     text += "".join(f" ({warning.message})" for warning in resolution.warnings)
-    return Way(text=text, change=change, keep=keep, untested="allow_untested" in change)
+    return Suggestion(text=text, change=change, keep=keep, untested="allow_untested" in change)
 
 
 def _keep_order(path: str) -> tuple[bool, str]:

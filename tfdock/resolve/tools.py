@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tfdock.knowledge.contract import applies, holds
 from tfdock.knowledge.fits import same_minor
 from tfdock.knowledge.tables import Config, KnowledgeBase, PackagedCompiler, Release
-from tfdock.resolve.accelerator import Devices
+from tfdock.resolve.accelerator import ChosenDevices
 from tfdock.resolve.notes import prevented, sentences
 from tfdock.resolve.question import Question
 from tfdock.types import Version
@@ -21,7 +21,7 @@ OF_OTHER_CPUS = "the next machine would get objects that it may not be able to r
 _ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
 
 
-def host_compiler_of(question: Question, release: Release, devices: Devices) -> str:
+def host_compiler_of(question: Question, release: Release, devices: ChosenDevices) -> str:
     """Who compiles C++: whom the profile names, else the release beside this GPU compiler or accelerator."""
     asked = question.profile.host_compiler
     beside = devices.compiler or devices.accelerator.accelerator
@@ -55,7 +55,9 @@ def host_compiler_of(question: Question, release: Release, devices: Devices) -> 
     return name
 
 
-def _check_host_compiler(question: Question, release: Release, devices: Devices, name: str, version: str) -> None:
+def _check_host_compiler(
+    question: Question, release: Release, devices: ChosenDevices, name: str, version: str
+) -> None:
     """Too new for the toolkit, too old for the release, or not known to have been tried."""
     own, toolkit = release.compilers.get(name), devices.accelerator.toolkit or ""
     tested = [*([own] if own else []), *release.tested_compilers.get(name, ())]
@@ -135,7 +137,7 @@ def _check_documented_bazel(question: Question, release: Release, asked: str) ->
         )
 
 
-def check_configs(question: Question, release: Release, devices: Devices, host_compiler: str) -> None:
+def check_configs(question: Question, release: Release, devices: ChosenDevices, host_compiler: str) -> None:
     """Refuse configurations that the release has not, and those that contradict the profile's own fields."""
     facts = {
         "accelerator": devices.accelerator.accelerator,

@@ -64,7 +64,7 @@ class RunEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Strange:
+class StrangePath:
     """A path in the journal that no run of this user can have made, or a folder that is not removed; and why."""
 
     path: Path
@@ -117,12 +117,12 @@ def leftovers(state: Path) -> list[RunEntry]:
     return [one for one in _over(state) if isinstance(one, RunEntry)]
 
 
-def strange(state: Path) -> list[Strange]:
+def strange(state: Path) -> list[StrangePath]:
     """Return what lies in the journal and is no entry of this user's runs. Raises as `leftovers`."""
-    return [one for one in _over(state) if isinstance(one, Strange)]
+    return [one for one in _over(state) if isinstance(one, StrangePath)]
 
 
-def _over(state: Path) -> list[RunEntry | Strange]:
+def _over(state: Path) -> list[RunEntry | StrangePath]:
     with _scan_lock(state):
         folders = sorted((state / "runs").iterdir())
         return [found for folder in folders if (found := _abandoned(folder)) is not None]
@@ -148,7 +148,7 @@ def _lives(folder: Path) -> bool:
     return False
 
 
-def _abandoned(folder: Path) -> RunEntry | Strange | None:
+def _abandoned(folder: Path) -> RunEntry | StrangePath | None:
     try:
         why = _refusal(folder)
     except FileNotFoundError:  # a run has ended meanwhile
@@ -156,17 +156,17 @@ def _abandoned(folder: Path) -> RunEntry | Strange | None:
     if not (why or _RUN.fullmatch(folder.name)):
         why = "its name is not a run id"
     if why:
-        return Strange(folder, why)
+        return StrangePath(folder, why)
     if _lives(folder):
         return None
     file = folder / "run.json"
     if os.path.lexists(file) and not _is_own_file(file):
-        return Strange(file, "it is not a file of this user")
+        return StrangePath(file, "it is not a file of this user")
     entry = RunEntry.read(folder)
     if entry is None:
         remove_folder(folder)
         return None
-    return entry if entry.run == folder.name else Strange(file, "it names another run")
+    return entry if entry.run == folder.name else StrangePath(file, "it names another run")
 
 
 def _is_own_file(path: Path) -> bool:
@@ -224,7 +224,7 @@ def clean(state: Path, entry: RunEntry, engine: Engine, *, keep_output: bool = F
     _forget(state, entry)
 
 
-def clean_left(settings: Settings, entry: RunEntry, engine: Engine) -> list[Strange]:
+def clean_left(settings: Settings, entry: RunEntry, engine: Engine) -> list[StrangePath]:
     """Remove what another process's run left: its containers, the folders that the settings imply, and its entry.
 
     Return the folders that stay: the entry names them and the settings do not, or they are not folders of this user.
@@ -236,11 +236,11 @@ def clean_left(settings: Settings, entry: RunEntry, engine: Engine) -> list[Stra
     for folder in _implied(settings, entry):
         if os.path.lexists(folder):
             if why := _refusal(folder):
-                left.append(Strange(folder, why))
+                left.append(StrangePath(folder, why))
             else:
                 remove_folder(folder)
     noted = {Path(name) for name in (entry.output, entry.staging) if name} - {one.path for one in left}
-    left += [Strange(path, "the settings do not name it") for path in sorted(noted) if os.path.lexists(path)]
+    left += [StrangePath(path, "the settings do not name it") for path in sorted(noted) if os.path.lexists(path)]
     if not left:
         _forget(state, entry)
     return left

@@ -20,7 +20,7 @@ from tfdock.errors import (
 from tfdock.host.files import file_error, full_disk, gib
 from tfdock.host.hardware import free_disk
 from tfdock.knowledge.tables import Cost
-from tfdock.plan.resources import GIB, Resources, more_memory
+from tfdock.plan.resources import GIB, BuildResources, more_memory
 from tfdock.run.memory_kills import HEAP, Killed, killed
 
 # Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
@@ -38,7 +38,7 @@ class Failures:
     """Turns what one phase left into the error to show: its last lines, and those among all that look like errors."""
 
     phase: str
-    resources: Resources
+    resources: BuildResources
     cost: Cost
     log: Path | None
     tail: tuple[str, ...]

@@ -33,7 +33,7 @@ MEMORY = 8 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TrialRequest:
     """What a wheel shall be. Without a profile there is no `resolution`; `options` are the compiler's, if known.
 
     `run` is empty, or says why nothing is tried. `dependencies` is a folder of wheels to use as it is.

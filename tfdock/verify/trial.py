@@ -27,7 +27,7 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Accelerator, KnowledgeBase
 from tfdock.types import ImageRef, Mount
 from tfdock.verify.checks import Check
-from tfdock.verify.environment import Bench, Impossible, Wanted, impossible, unfit
+from tfdock.verify.environment import Bench, Impossible, TrialRequest, impossible, unfit
 from tfdock.verify.trial_container import (
     HERE,
     Access,
@@ -68,7 +68,7 @@ class Trying(Lab):
     _instead = "; or give a folder of wheels: `tfdock verify --dependencies DIR`"
 
     def __init__(
-        self, bench: Bench, knowledge: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: Wanted
+        self, bench: Bench, knowledge: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: TrialRequest
     ) -> None:
         super().__init__(bench, inspection.wheel.python_tag, inspection.wheel.abi_tag)
         self._knowledge, self._wanted = knowledge, wanted

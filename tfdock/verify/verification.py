@@ -25,7 +25,7 @@ from tfdock.resolve.resolution import Resolution
 from tfdock.types import ImageRef
 from tfdock.verify import checks as statics
 from tfdock.verify.checks import Check, passed
-from tfdock.verify.environment import Bench, Impossible, Wanted
+from tfdock.verify.environment import Bench, Impossible, TrialRequest
 from tfdock.verify.trial import Trying
 from tfdock.verify.trial_plan import none_of_it
 from tfdock.wheel.defects import WheelError
@@ -71,7 +71,7 @@ class Verification:
 def verified_build(bench: Bench, knowledge: KnowledgeBase, plan: BuildPlan, wheel: Path) -> Verification:
     """Check a wheel that a plan's build has made, by the plan's own profile."""
     resolution = plan.resolution
-    wanted = Wanted(
+    wanted = TrialRequest(
         resolution=resolution,
         strict=resolution.verify.gpu_code == "strict",
         options=statics.compiler_options(knowledge, plan.environment, plan.bazel_flags),
@@ -85,7 +85,7 @@ def verified_build(bench: Bench, knowledge: KnowledgeBase, plan: BuildPlan, whee
 
 
 def verified(
-    bench: Bench | None, knowledge: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: Wanted
+    bench: Bench | None, knowledge: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: TrialRequest
 ) -> Verification:
     """Check a wheel that was inspected for `build_traces`. Without a bench nothing is run, for `wanted.run`.
 
@@ -117,7 +117,7 @@ def unsound(knowledge: KnowledgeBase, error: WheelRefused) -> Verification:
     return Verification(checks=(*checks, *none_of_it("the file is not a sound wheel")))
 
 
-def _static_checks(knowledge: KnowledgeBase, inspection: Inspection, wanted: Wanted) -> tuple[Check, ...]:
+def _static_checks(knowledge: KnowledgeBase, inspection: Inspection, wanted: TrialRequest) -> tuple[Check, ...]:
     # Here, not above: it takes a fifth of a second to load what knows the policies.
     from tfdock.verify.manylinux import audit
 

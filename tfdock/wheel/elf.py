@@ -43,7 +43,7 @@ class ElfError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class ElfHeader:
     """The ELF header, as far as it is used; offsets in bytes from the start of the file."""
 
     machine: int
@@ -91,7 +91,7 @@ def is_read(data: bytes) -> bool:
     return data[4:6] == b"\2\1"
 
 
-def header(data: bytes) -> Header:
+def header(data: bytes) -> ElfHeader:
     """Read the header from the first 64 bytes of a file that `is_read`."""
     if not data.startswith(MAGIC) or len(data) < HEADER_SIZE or not is_read(data):
         raise ElfError("it has no whole ELF header")
@@ -102,7 +102,7 @@ def header(data: bytes) -> Header:
         raise ElfError(f"its program headers have {program_size} bytes each")
     if section_headers and section_size != SECTION_HEADER_SIZE:
         raise ElfError(f"its section headers have {section_size} bytes each")
-    return Header(
+    return ElfHeader(
         machine=number,
         program_headers=program_headers,
         program_count=program_count,
@@ -112,7 +112,7 @@ def header(data: bytes) -> Header:
     )
 
 
-def segments(data: bytes, head: Header) -> tuple[Segment, ...]:
+def segments(data: bytes, head: ElfHeader) -> tuple[Segment, ...]:
     """Read the program headers from their bytes."""
     found = []
     for at in range(0, head.program_bytes, PROGRAM_HEADER_SIZE):
@@ -121,7 +121,7 @@ def segments(data: bytes, head: Header) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def section_table(first: bytes, head: Header) -> tuple[int, int]:
+def section_table(first: bytes, head: ElfHeader) -> tuple[int, int]:
     """The number of sections and the index of the names, from the first section header: large counts stand there."""
     size, link = _unpack("<QI", first, 32, "its section headers break off")
     count = head.section_count or size

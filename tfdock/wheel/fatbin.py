@@ -46,7 +46,7 @@ _PTX, _CUBIN = 1, 2
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class FoundCode:
     """The images of one kind and target in a container."""
 
     kind: Kind
@@ -66,7 +66,7 @@ class Container:
 
     start: int
     end: int
-    images: dict[tuple[Kind, str], Found] = field(default_factory=dict)
+    images: dict[tuple[Kind, str], FoundCode] = field(default_factory=dict)
     kernels: bool = False
     problem: str = ""
 
@@ -157,7 +157,7 @@ def _letter(text: bytes, number: int) -> str:
     return match[1].decode() if match else ""
 
 
-def _image(found: Container, kind: int, number: str) -> Found | None:
+def _image(found: Container, kind: int, number: str) -> FoundCode | None:
     """The row that an entry is counted in, for `90a`; None for one too many."""
     name: Kind = "ptx" if kind == _PTX else "sass" if kind == _CUBIN else "unknown"
     target = f"{'compute' if kind == _PTX else 'sm'}_{number}"
@@ -169,7 +169,7 @@ def _image(found: Container, kind: int, number: str) -> Found | None:
         target = f"kind {kind:#x}, architecture {number}"
     if (name, target) not in found.images and len(found.images) >= _MOST_TARGETS:
         return None
-    return found.images.setdefault((name, target), Found(kind=name, target=target))
+    return found.images.setdefault((name, target), FoundCode(kind=name, target=target))
 
 
 def _has_kernel(content: bytes, packing: Packing, unpacked: int) -> bool:

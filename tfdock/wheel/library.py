@@ -271,7 +271,7 @@ def _of_container(one: fatbin.Container) -> _Code:
     )
 
 
-def _of_bundle(one: offload.Bundle) -> _Code:
+def _of_bundle(one: offload.OffloadBundle) -> _Code:
     images = tuple(
         Images(
             kind="amdgpu" if target.startswith("gfx") else "unknown",
@@ -456,7 +456,7 @@ class _Assembly:
 
     # --- needs ------------------------------------------------------------------------------------------------------
 
-    def _needs(self, head: elf.Header) -> _Needs:
+    def _needs(self, head: elf.ElfHeader) -> _Needs:
         needs = _Needs()
         table = self._kept.read(head.program_headers, head.program_bytes)
         segments = elf.segments(table, head)
@@ -495,7 +495,7 @@ class _Assembly:
 
     # --- sections ---------------------------------------------------------------------------------------------------
 
-    def _sections(self, head: elf.Header) -> list[elf.Section]:
+    def _sections(self, head: elf.ElfHeader) -> list[elf.Section]:
         if not head.section_headers:
             if not self._found:
                 return []

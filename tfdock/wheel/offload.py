@@ -37,7 +37,7 @@ _LAYOUTS = {1: ("", "<I", 20), 2: ("<I", "<I", 24), 3: ("<Q", "<Q", 32)}
 
 
 @dataclass(slots=True, kw_only=True)
-class Bundle:
+class OffloadBundle:
     """A bundle: where it lies in the file, and the code objects in it, target -> bytes.
 
     `end` is where it ends, and in a section the next one starts at the multiple of 4096 after that; in version 1 of
@@ -67,9 +67,9 @@ def find(data: bytes, base: int, start: int) -> int:
     return plain
 
 
-def bundle(start: int, stop: int) -> Program[Bundle]:
+def bundle(start: int, stop: int) -> Program[OffloadBundle]:
     """Read the bundle that starts there and must end before `stop`."""
-    found = Bundle(start=start, end=start + len(MAGIC))
+    found = OffloadBundle(start=start, end=start + len(MAGIC))
     magic = yield Take(start, len(MAGIC))
     if magic == MAGIC:
         yield from _plain(found, stop)
@@ -80,7 +80,7 @@ def bundle(start: int, stop: int) -> Program[Bundle]:
     return found
 
 
-def _plain(found: Bundle, stop: int) -> Program[None]:
+def _plain(found: OffloadBundle, stop: int) -> Program[None]:
     table = _Table(found.start)
     at, length = found.start + len(MAGIC), 8
     read = at
@@ -140,7 +140,7 @@ class _Table:
             self.targets[code] = self.targets.get(code, 0) + size
 
 
-def _compressed(found: Bundle, stop: int) -> Program[None]:
+def _compressed(found: OffloadBundle, stop: int) -> Program[None]:
     head = yield Take(found.start, 32)
     version, method = struct.unpack_from("<HH", head, 4) if len(head) >= 20 else (0, 0)
     layout = _LAYOUTS.get(version)

@@ -23,7 +23,7 @@ _ENVIRONMENT = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RequiredPackage:
     """A package that pip brings along. `package` is its normalised name.
 
     It comes in version `oldest` exactly; or, where that is not `exact`, in the newest there is below `before`, if
@@ -38,7 +38,7 @@ class Wanted:
 
 def wanted(
     lines: Iterable[str], extras: Sequence[str] = (), *, python: str = "3.11", machine: str = "x86_64"
-) -> tuple[Wanted, ...]:
+) -> tuple[RequiredPackage, ...]:
     """The packages of Requires-Dist lines, with or by any of the extras, on Linux with such a Python and CPU.
 
     A line that is no requirement is left out.
@@ -72,15 +72,15 @@ def _holds(marker: Marker, environment: dict[str, str]) -> bool:
         return False
 
 
-def _wanted(one: Requirement) -> Wanted:
+def _wanted(one: Requirement) -> RequiredPackage:
     package = canonicalize_name(one.name)
     exact = next((text for spec in one.specifier if (text := _exact(spec))), "")
     if exact:
-        return Wanted(package=package, oldest=exact, exact=True)
+        return RequiredPackage(package=package, oldest=exact, exact=True)
     lower = [bound for spec in one.specifier if (bound := _lower(spec))]
     upper = [bound for spec in one.specifier if (bound := _upper(spec))]
     oldest, before = max(lower, key=_parts, default=""), min(upper, key=_parts, default=None)
-    return Wanted(package=package, oldest=oldest, before=before)
+    return RequiredPackage(package=package, oldest=oldest, before=before)
 
 
 def _exact(spec: Specifier) -> str:

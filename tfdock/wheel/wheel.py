@@ -29,14 +29,14 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from tfdock.host.two_threads import Job, run_both
+from tfdock.host.two_threads import ThreadJob, run_both
 from tfdock.wheel.defects import FIXES, WheelError, fail
 from tfdock.wheel.zip_archive import (
     EARLIEST_EPOCH,
     Archive,
+    ByteSource,
     Member,
-    Source,
-    Writer,
+    ZipWriter,
     blocks,
     deflate_backend,
     document,
@@ -149,7 +149,7 @@ def facts_of(
     rows, problems = _record_rows(archive)
     problems += _listing_problems(archive, rows)
     reading = _Reading(archive, rows, watch, None if watch else known)
-    run_both(chain(reading.jobs(), [Job(archive.source.size, map(whole.update, archive.source.blocks()))]))
+    run_both(chain(reading.jobs(), [ThreadJob(archive.source.size, map(whole.update, archive.source.blocks()))]))
     problems += reading.problems
     return WheelFacts(
         name=name.canonical,
@@ -205,7 +205,7 @@ def normalize(
     folders = _Folders.between(archive.dist_info, new, version=version, name=name)
     documents = _rewritten_documents(archive, old, new, name=name, version=version)
     target.seek(0)
-    writer = Writer(target, epoch)
+    writer = ZipWriter(target, epoch)
     entries = [
         _copy_member(archive.source, member, path, documents.get(member.name), rows, writer)
         for member, path in _moves(archive, folders)
@@ -562,16 +562,16 @@ class _Reading:
         self.problems: list[RecordProblem] = []
         self._archive, self._rows, self._watch, self._known = archive, rows, watch, known
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[ThreadJob]:
         """What is to be done, in the order of the archive: each a large member, or small ones together."""
         together, size = list[Member](), 0
         for member in self._archive.members:
             if together and size + member.size > _TOGETHER:
-                yield Job(size, self._steps(together))
+                yield ThreadJob(size, self._steps(together))
                 together, size = [], 0
             together.append(member)
             size += member.size
-        yield Job(size, self._steps(together))
+        yield ThreadJob(size, self._steps(together))
 
     def _steps(self, members: Iterable[Member]) -> Iterator[None]:
         for member in members:
@@ -699,12 +699,12 @@ def _moves(archive: Archive, folders: _Folders) -> list[tuple[Member, str]]:
 
 
 def _copy_member(
-    source: Source,
+    source: ByteSource,
     member: Member,
     path: str,
     document: bytes | None,
     rows: Mapping[str, _Row],
-    writer: Writer,
+    writer: ZipWriter,
 ) -> _Entry:
     """Copy a member to `path`, or write `document` there instead. Raises when RECORD has another hash."""
     row = rows[member.name]

@@ -95,7 +95,7 @@ class Member(NamedTuple):  # made 40,000 times for a TensorFlow wheel, in half t
         return 0o755 if self.unix_mode & 0o111 else 0o644
 
 
-class Source:
+class ByteSource:
     """An open file, read at any place by any number of threads; `size` is in bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -121,7 +121,7 @@ class Source:
 class Archive:
     """A sound archive with one `.dist-info` folder: `members` are its files, folders left out."""
 
-    source: Source
+    source: ByteSource
     members: tuple[Member, ...]
     dist_info: str
 
@@ -150,7 +150,7 @@ class _Directory:
 
 def open_archive(file: BinaryIO) -> Archive:
     """Read an archive's directory and local headers; check all that can be checked without unpacking."""
-    source = Source(file)
+    source = ByteSource(file)
     directory = _find_directory(source)
     members = _central_members(source, directory)
     for member in members:
@@ -183,7 +183,7 @@ def _dist_info(members: Iterable[Member]) -> str:
     return found[0]
 
 
-def _find_directory(source: Source) -> _Directory:
+def _find_directory(source: ByteSource) -> _Directory:
     """Find the central directory from the records at the end of the archive."""
     tail_start = max(source.size - _U16 - _END.size, 0)
     tail = source.read(tail_start, source.size - tail_start)
@@ -213,7 +213,7 @@ def _other_kind(head: bytes) -> str:
     return f"The file begins with {head!r}; a wheel is a zip archive."
 
 
-def _zip64_directory(source: Source, end: int, short: _Directory) -> tuple[_Directory, int]:
+def _zip64_directory(source: ByteSource, end: int, short: _Directory) -> tuple[_Directory, int]:
     """Return the directory, by zip64's values if the archive has them, and where the end records start."""
     at = end - _END64_LOCATOR.size
     raw = source.read(at, _END64_LOCATOR.size) if at >= 0 else b""
@@ -244,7 +244,7 @@ def _check_directory(directory: _Directory, end: int) -> None:
         fail("wheel-not-a-zip", "The zip directory reaches beyond its end record.")
 
 
-def _central_members(source: Source, directory: _Directory) -> list[Member]:
+def _central_members(source: ByteSource, directory: _Directory) -> list[Member]:
     raw = source.read(directory.start, directory.size)
     members: list[Member] = []
     at = 0
@@ -378,7 +378,7 @@ def _check_sizes(members: Iterable[Member], archive_size: int) -> None:
         )
 
 
-def _located(source: Source, members: Iterable[Member], directory: _Directory) -> list[Member]:
+def _located(source: ByteSource, members: Iterable[Member], directory: _Directory) -> list[Member]:
     """Return the members in file order with `data` set. Raises unless they fill the archive without gaps."""
     ordered = sorted(members, key=lambda member: member.header)
     starts = [member.header for member in ordered] + [directory.start]
@@ -407,7 +407,7 @@ class _Local(NamedTuple):
     data: int
 
 
-def _local_header(source: Source, at: int, name: str) -> _Local | None:
+def _local_header(source: ByteSource, at: int, name: str) -> _Local | None:
     """The local header that starts there; None where none does. `name` is what messages call the member."""
     header: tuple[bytes, int, int, int, int, int, int, int, int, int, int] = _LOCAL.unpack(
         source.read(at, _LOCAL.size)
@@ -421,7 +421,7 @@ def _local_header(source: Source, at: int, name: str) -> _Local | None:
     return _Local(rest[:name_length], flags, method, crc, packed, size, data)
 
 
-def _check_local_header(source: Source, member: Member) -> int:
+def _check_local_header(source: ByteSource, member: Member) -> int:
     """Compare a member's local header with its directory entry; return where its packed bytes start."""
     local = _local_header(source, member.header, member.name)
     if local is None:
@@ -444,7 +444,7 @@ def _check_local_header(source: Source, member: Member) -> int:
     return local.data
 
 
-def members_ahead(source: Source) -> Iterator[Member]:
+def members_ahead(source: ByteSource) -> Iterator[Member]:
     """The members of an archive whose directory is still to come, as their local headers lead from one to the next.
 
     They have no names, and nothing of them is believed: it is the directory that says what the archive holds. They
@@ -463,7 +463,7 @@ def members_ahead(source: Source) -> Iterator[Member]:
         at = local.data + local.packed
 
 
-def _check_gap(source: Source, member: Member, gap: int) -> None:
+def _check_gap(source: ByteSource, member: Member, gap: int) -> None:
     """Check the `gap` bytes between a member's contents and what comes next: nothing, or its data
     descriptor."""
     if gap < 0:
@@ -480,7 +480,7 @@ def _check_gap(source: Source, member: Member, gap: int) -> None:
         fail("wheel-hidden-data", f"{gap} bytes after `{member.name}` are not its data descriptor.")
 
 
-def pieces(source: Source, member: Member) -> Iterator[bytes]:
+def pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
     """Yield a member's contents unpacked, as they come, at most 1 MiB at a time.
 
     Raises `WheelError` when size, CRC or deflate stream are not as the directory says: never more bytes than declared
@@ -496,7 +496,7 @@ def pieces(source: Source, member: Member) -> Iterator[bytes]:
         fail("wheel-corrupt-member", f"`{member.name}` has another size or CRC than the directory says.")
 
 
-def blocks(source: Source, member: Member) -> Iterator[bytes]:
+def blocks(source: ByteSource, member: Member) -> Iterator[bytes]:
     """Yield a member's contents as `pieces` does, but in blocks of exactly 1 MiB, the last one shorter.
 
     The blocks depend on the contents only, never on how they were packed, so that packing them again cannot either.
@@ -511,13 +511,13 @@ def blocks(source: Source, member: Member) -> Iterator[bytes]:
         yield bytes(block)
 
 
-def _raw_pieces(source: Source, member: Member) -> Iterator[bytes]:
+def _raw_pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
     end = member.data + member.packed
     for start in range(member.data, end, _PACKED_BLOCK):
         yield source.read(start, min(_PACKED_BLOCK, end - start))
 
 
-def _inflated_pieces(source: Source, member: Member) -> Iterator[bytes]:
+def _inflated_pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
     """Yield a deflated member unpacked, at most 1 MiB at a time."""
     inflater = isal_zlib.decompressobj(-zlib.MAX_WBITS)
     try:
@@ -540,7 +540,7 @@ def _inflated_pieces(source: Source, member: Member) -> Iterator[bytes]:
 # --- the archive, written ---------------------------------------------------------------------------------
 
 
-class Writer:
+class ZipWriter:
     """Writes an archive whose bytes follow from the members added, their order and one time.
 
     Empty members are stored and all others deflated: a rule by the size alone can be kept before anything

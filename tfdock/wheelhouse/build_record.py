@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from tfdock.oci.manifest import Malformed, canonical, parsed
+from tfdock.oci.manifest import MalformedManifest, canonical, parsed
 
 SCHEMA = "tfdock.record/1"
 MOST = 8 << 20
@@ -37,22 +37,22 @@ def read_record(data: bytes) -> dict[str, Any]:
     Keys that are not known may hold anything: a newer tfdock writes more.
     """
     if len(data) > MOST:
-        raise Malformed(f"a record has more than {MOST} bytes")
+        raise MalformedManifest(f"a record has more than {MOST} bytes")
     record = parsed(data)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise Malformed(f"a record is not `{SCHEMA}`")
+        raise MalformedManifest(f"a record is not `{SCHEMA}`")
     if not is_shallow(record, DEEPEST):
-        raise Malformed("a record is deeper than anything that tfdock writes")
+        raise MalformedManifest("a record is deeper than anything that tfdock writes")
     try:
         canonical(record)
     except UnicodeEncodeError as error:  # half a character, which JSON can name and nobody can write
-        raise Malformed("a record has text that is none") from error
+        raise MalformedManifest("a record has text that is none") from error
     for name, check in _SHAPE.items():
         if not check(record.get(name)):
-            raise Malformed(f"`{name}` of a record is not what stands there: {str(record.get(name))[:60]!a}")
+            raise MalformedManifest(f"`{name}` of a record is not what stands there: {str(record.get(name))[:60]!a}")
     files = [wheel["file"] for wheel in record["wheels"]]
     if len(set(files)) < len(files):
-        raise Malformed("a record lists a wheel twice")
+        raise MalformedManifest("a record lists a wheel twice")
     return record
 
 

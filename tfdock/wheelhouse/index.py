@@ -40,7 +40,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class IndexEntry:
     """A wheel that was read: what the index says of it, by which it is known again, and METADATA's size in bytes."""
 
     listed: Listed
@@ -62,7 +62,7 @@ class Indexed:
 class _Looked:
     """Wheels as they were found. `documents` are METADATA's bytes of those that were read just now."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, IndexEntry] = field(default_factory=dict)
     documents: dict[str, bytes] = field(default_factory=dict)
     left_out: dict[str, tuple[Signature, Problem]] = field(default_factory=dict)
 
@@ -138,7 +138,7 @@ class WheelIndex:
         """The sha256 of every wheel that it has and that is still what it was."""
         return {file: entry.listed.sha256 for file, entry in self._unchanged(self._known(), without=set()).items()}
 
-    def _unchanged(self, known: Mapping[str, Entry], without: set[str]) -> dict[str, Entry]:
+    def _unchanged(self, known: Mapping[str, IndexEntry], without: set[str]) -> dict[str, IndexEntry]:
         """The wheels that are still what they were; the others wait for `update`."""
         there = dict(self._files())
         return {
@@ -179,7 +179,7 @@ class WheelIndex:
             else:
                 looked.entries[file] = entry
 
-    def _known(self) -> dict[str, Entry]:
+    def _known(self) -> dict[str, IndexEntry]:
         """What is known from before; nothing, where that cannot be read."""
         try:
             document = json.loads(self._state.read_bytes())
@@ -197,7 +197,7 @@ class WheelIndex:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def _write(self, entries: Mapping[str, Entry], documents: Mapping[str, bytes], gone: Iterable[str]) -> None:
+    def _write(self, entries: Mapping[str, IndexEntry], documents: Mapping[str, bytes], gone: Iterable[str]) -> None:
         """Write what differs. What a page names is written before it, and what it named is removed after it."""
         self._pages.mkdir(exist_ok=True)
         self._write_documents(entries, documents)
@@ -224,7 +224,7 @@ class WheelIndex:
                 with suppress(OSError):  # something else is kept there
                     folder.rmdir()
 
-    def _write_documents(self, entries: Mapping[str, Entry], documents: Mapping[str, bytes]) -> None:
+    def _write_documents(self, entries: Mapping[str, IndexEntry], documents: Mapping[str, bytes]) -> None:
         """METADATA beside each wheel; also where somebody removed it."""
         there = {one.name: one.stat().st_size for one in os.scandir(self._root) if one.name.endswith(METADATA_SUFFIX)}
         for file, entry in entries.items():
@@ -238,7 +238,7 @@ class WheelIndex:
         return self._root / f"{file}{METADATA_SUFFIX}"
 
 
-def _read(path: Path, sha256: str = "") -> tuple[Entry, bytes]:
+def _read(path: Path, sha256: str = "") -> tuple[IndexEntry, bytes]:
     """Read a wheel: all of it, unless somebody who has done so gives its sha256. Raises WheelError, OSError."""
     with path.open("rb") as file:
         before = signature(os.fstat(file.fileno()))
@@ -251,7 +251,7 @@ def _read(path: Path, sha256: str = "") -> tuple[Entry, bytes]:
         about, data = listed(file, path.name, sha256)
         if signature(os.fstat(file.fileno())) != before:
             raise WheelError("wheel-changed", "it was written to while it was read.", "make the index again")
-    return Entry(listed=about, signature=before, metadata_size=len(data)), data
+    return IndexEntry(listed=about, signature=before, metadata_size=len(data)), data
 
 
 def signature(found: os.stat_result) -> Signature:
@@ -263,7 +263,7 @@ def _refused(file: str, code: str, message: str, fix: str) -> Problem:
     return Problem(code=code, message=f"not in the index: {message}", fix=fix, file=file, severity="warning")
 
 
-def _row(entry: Entry) -> dict[str, object]:
+def _row(entry: IndexEntry) -> dict[str, object]:
     """An entry as it is kept; `asdict` takes longer for thousands than all the rest."""
     about = entry.listed
     return {
@@ -278,7 +278,7 @@ def _row(entry: Entry) -> dict[str, object]:
     }
 
 
-def _entry(row: Mapping[str, object]) -> Entry:
+def _entry(row: Mapping[str, object]) -> IndexEntry:
     """The entry of a row; raises ValueError, TypeError or KeyError for what is none, however it came there."""
     about, known, size = row["listed"], row["signature"], row["metadata_size"]
     if not (isinstance(about, dict) and isinstance(known, list) and isinstance(size, int)):
@@ -289,7 +289,7 @@ def _entry(row: Mapping[str, object]) -> Entry:
         raise ValueError("no wheel")
     if not all(isinstance(text, str | None) for text in (listed.requires_python, listed.metadata_sha256)):
         raise TypeError("no text")
-    return Entry(listed=listed, signature=(one, two, three, four), metadata_size=size)
+    return IndexEntry(listed=listed, signature=(one, two, three, four), metadata_size=size)
 
 
 def _write(path: Path, data: bytes, *, durable: bool = True) -> None:

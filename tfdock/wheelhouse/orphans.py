@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock.errors import Locked
-from tfdock.host.beneath import Found, walk
+from tfdock.host.beneath import FoundFile, walk
 from tfdock.run import journal
 from tfdock.types import BuildId
 from tfdock.wheelhouse.catalogue import Held, Recorded, records
@@ -213,7 +213,7 @@ def _entries(folder: Path) -> list[Path]:
 def _trace(path: Path) -> Trace:
     """What is there, and all that is below it: what goes meanwhile is left out. Containers may have written it."""
     with suppress(FileNotFoundError):
-        found = [Found("", path.lstat()), *walk(path)]
+        found = [FoundFile("", path.lstat()), *walk(path)]
         return frozenset((f"{path}/{one.name}", *_traits(one.status)) for one in found)
     return frozenset()
 

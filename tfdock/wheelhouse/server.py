@@ -40,7 +40,7 @@ _TYPES = {".html": "text/html; charset=utf-8", ".txt": "text/plain; charset=utf-
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """Where the server answers: `host` as it was asked for, and the port that it got."""
 
     host: str
@@ -92,7 +92,7 @@ def serve(
     house: Wheelhouse,
     host: str,
     port: int,
-    ready: Callable[[Address], object],
+    ready: Callable[[ServerAddress], object],
     seen: Callable[[str], object],
     allowed: frozenset[str] = frozenset(),
 ) -> None:
@@ -124,12 +124,12 @@ async def _serve(
     house: Wheelhouse,
     host: str,
     port: int,
-    ready: Callable[[Address], object],
+    ready: Callable[[ServerAddress], object],
     seen: Callable[[str], object],
     allowed: frozenset[str],
 ) -> None:
     sockets = _listening(host, port)
-    address = Address(host, sockets[0].getsockname()[1])
+    address = ServerAddress(host, sockets[0].getsockname()[1])
 
     def told(handler: object) -> None:
         if isinstance(handler, _Files):

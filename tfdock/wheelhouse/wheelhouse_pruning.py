@@ -25,7 +25,7 @@ from tfdock.wheelhouse.store import Wheelhouse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned:
+class PrunedWheelhouse:
     """What went, or would go. `left` are the bytes of wheels that stay; `reached` is False where they are too many.
 
     `busy` are build ids that a run holds: nothing of theirs was touched.
@@ -43,7 +43,9 @@ class Pruned:
         return sum(one.size for one in self.wheels) + sum(one.size for one in self.leftovers)
 
 
-def prune(house: Wheelhouse, state: Path, rules: Rules, *, failed: bool = False, dry_run: bool = False) -> Pruned:
+def prune(
+    house: Wheelhouse, state: Path, rules: Rules, *, failed: bool = False, dry_run: bool = False
+) -> PrunedWheelhouse:
     """Remove wheels by rule, and what killed runs left; with `failed` also what is left of builds without a wheel.
 
     Those are logs, records, and wheels that were refused; of them what is younger than `rules.before` stays.
@@ -65,7 +67,7 @@ def prune(house: Wheelhouse, state: Path, rules: Rules, *, failed: bool = False,
     if not dry_run:
         work.remove(chosen.gone, leftovers)
     kept = sum(one.size for one in chosen.gone if one in work.kept)
-    return Pruned(
+    return PrunedWheelhouse(
         wheels=tuple(one for one in chosen.gone if one not in work.kept),
         leftovers=tuple(one for one in leftovers if one not in work.kept),
         left=chosen.left + kept,

@@ -30,7 +30,7 @@ from tfdock.errors import (
 )
 from tfdock.host.settings import Settings
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.plan.preflight import Check
+from tfdock.plan.preflight import PreflightCheck
 from tfdock.run import journal
 from tfdock.run.journal import RunEntry
 from tfdock.types import BuildId, Host, LocalGpu, Machine, Place
@@ -90,11 +90,11 @@ def gone() -> FakeEngine:
 
 def checks(
     settings: Settings, fake: FakeEngine, *plans: tuple[str, BuildPlan], desk: Desk | None = None
-) -> list[Check]:
+) -> list[PreflightCheck]:
     return list(doctor.examine(settings, fake, plans, desk.knowledge if desk else None))
 
 
-def of(found: list[Check], name: str) -> Check:
+def of(found: list[PreflightCheck], name: str) -> PreflightCheck:
     (check,) = [check for check in found if check.name == name]
     return check
 

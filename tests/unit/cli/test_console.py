@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tfdock import events
 from tfdock.cli import console
 from tfdock.cli.progress import TerminalProgress
-from tfdock.errors import Problem, Way
+from tfdock.errors import Problem, Suggestion
 from tfdock.events import Event
 from tfdock.types import BuildId
 
@@ -137,8 +137,8 @@ PROBLEM = Problem(
     fix='build it elsewhere; or keep TensorFlow 2.4: `cuda: "11.1"` and `allow_untested: true`'
     '; or keep CUDA 11.0: `tensorflow: "2.5.3"`',
     ways=(
-        Way(text='keep TensorFlow 2.4: `cuda: "11.1"` and `allow_untested: true`', change={}, untested=True),
-        Way(text='keep CUDA 11.0: `tensorflow: "2.5.3"`', change={}),
+        Suggestion(text='keep TensorFlow 2.4: `cuda: "11.1"` and `allow_untested: true`', change={}, untested=True),
+        Suggestion(text='keep CUDA 11.0: `tensorflow: "2.5.3"`', change={}),
     ),
     file="profiles/x.yaml",
     line=6,

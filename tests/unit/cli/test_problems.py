@@ -17,7 +17,7 @@ from tfdock.errors import ExitCode, Incompatible, TfdockError
 from tfdock.host.files import file_error
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import Cost, KnowledgeBase
-from tfdock.plan.resources import Resources
+from tfdock.plan.resources import BuildResources
 from tfdock.run.phase_errors import Failures
 
 from ..desk import MADE_UP_TABLES, Desk
@@ -95,7 +95,7 @@ def test_a_gpu_compiler_that_nobody_has_tried_is_not_trusted() -> None:
 
 
 def failures(phase: str, *tail: str) -> Failures:
-    resources = Resources(jobs=4, cpus=4, memory=8 << 30, pids=4096, disk=1 << 30, time_limit=None)
+    resources = BuildResources(jobs=4, cpus=4, memory=8 << 30, pids=4096, disk=1 << 30, time_limit=None)
     cost = Cost(memory_per_job_mib=2560, disk_gib=1)
     return Failures(phase=phase, resources=resources, cost=cost, log=None, tail=tail, errors=(), folders={})
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.bazel.trace_profile import Action, Profile, read_profile
+from tfdock.bazel.trace_profile import TracedAction, TraceProfile, read_profile
 from tfdock.cli.app import app
 from tfdock.cli.pages.build_page import build_page
 from tfdock.cli.pages.timeline import timeline
@@ -271,7 +271,7 @@ TEXT = st.text(max_size=30) | st.sampled_from(["</style><script>x", "\"'><b>", "
 @given(name=TEXT, mnemonic=TEXT, sentence=TEXT)
 def test_names_are_text_and_nothing_else(name: str, mnemonic: str, sentence: str) -> None:
     def made(name: str, mnemonic: str, sentence: str) -> Page:
-        action = Action(name=name, start=0.0, seconds=1.0, lane=0, how="executed", mnemonic=mnemonic)
+        action = TracedAction(name=name, start=0.0, seconds=1.0, lane=0, how="executed", mnemonic=mnemonic)
         one = {"name": name, "mnemonic": mnemonic, "how": "executed", "seconds": 1.0}
         bazel = {
             "executed": 1,
@@ -280,7 +280,7 @@ def test_names_are_text_and_nothing_else(name: str, mnemonic: str, sentence: str
             "critical_path": {"seconds": 1.0, "actions": [one]},
             "why": {"sentences": [sentence.replace("`", "") or "x"], "misses": {mnemonic: {sentence: 1}}},
         }
-        return Page(build_page({"build_id": name or "x", "bazel": bazel}, Profile(actions=(action,))))
+        return Page(build_page({"build_id": name or "x", "bazel": bazel}, TraceProfile(actions=(action,))))
 
     assert made(name, mnemonic, sentence).tags == made("x", "y", "z").tags
 
@@ -296,8 +296,10 @@ SECONDS = st.floats(min_value=0, max_value=1e5, allow_nan=False)
     )
 )
 def test_no_bar_and_no_tick_leaves_the_picture(rows: list[tuple[float, float, int, Any]]) -> None:
-    actions = tuple(Action(name="x", start=at, seconds=took, lane=lane, how=how) for at, took, lane, how in rows)
-    drawn = timeline(Profile(actions=actions))
+    actions = tuple(
+        TracedAction(name="x", start=at, seconds=took, lane=lane, how=how) for at, took, lane, how in rows
+    )
+    drawn = timeline(TraceProfile(actions=actions))
     assert (drawn is None) == all(how == "own" for *_, how in rows)
     if drawn:
         assert all(one.x >= 0 and one.x + one.width <= 100.01 and one.width >= 0 for one in drawn.bars)
@@ -309,11 +311,11 @@ def test_no_bar_and_no_tick_leaves_the_picture(rows: list[tuple[float, float, in
 def test_a_kind_has_one_colour_in_both_pictures() -> None:
     kinds = ["B", "A", "C", "A"]
     actions = [
-        Action(name=kind, start=float(at), seconds=1.0, lane=0, how="executed", mnemonic=kind)
+        TracedAction(name=kind, start=float(at), seconds=1.0, lane=0, how="executed", mnemonic=kind)
         for at, kind in enumerate(kinds)
     ]
     record = {"bazel": {"executed": 4, "executed_by_mnemonic": {"A": 2, "B": 1, "C": 1}}}
-    text = build_page(record, Profile(actions=tuple(actions)))
+    text = build_page(record, TraceProfile(actions=tuple(actions)))
     legends = re.findall(r'class="(kind-\d)"[^>]*/></svg>(?:\d executed: )?(\w)', text)
     assert len(legends) == 6
     assert {name: kind for kind, name in legends[:3]} == {name: kind for kind, name in legends[3:]}
@@ -321,10 +323,10 @@ def test_a_kind_has_one_colour_in_both_pictures() -> None:
 
 def test_lanes_of_bazels_own_work_take_no_room() -> None:
     actions = [
-        Action(name="x", start=0.0, seconds=1.0, lane=lane, how="executed" if lane == 7 else "own")
+        TracedAction(name="x", start=0.0, seconds=1.0, lane=lane, how="executed" if lane == 7 else "own")
         for lane in range(9)
     ]
-    drawn = timeline(Profile(actions=tuple(actions)))
+    drawn = timeline(TraceProfile(actions=tuple(actions)))
     assert drawn is not None
     assert len(drawn.bars) == 1
     assert drawn.axis < 30

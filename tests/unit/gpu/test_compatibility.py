@@ -17,8 +17,8 @@ from tfdock.cli.gpu_text import answer, gpu_json, reasons
 from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import (
     XLA_TRACE,
+    Compatibility,
     LibraryService,
-    Service,
     evidence_of,
     evidence_of_release,
     library_verdicts,
@@ -245,7 +245,7 @@ def gpu(name: str) -> Gpu:
     return gpus_named(KNOWLEDGE, [name])[0]
 
 
-def asked(inspection: Inspection, name: str, host: Host | None = None) -> Service:
+def asked(inspection: Inspection, name: str, host: Host | None = None) -> Compatibility:
     return serve(KNOWLEDGE, gpu(name), evidence_of(KNOWLEDGE, inspection), host)
 
 

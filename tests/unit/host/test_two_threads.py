@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfdock.host.two_threads import Job, run_both
+from tfdock.host.two_threads import ThreadJob, run_both
 
 LONG = 10  # seconds until a wait is given up: nothing that passes takes as long
 
@@ -27,7 +27,7 @@ def test_the_largest_is_begun_first_and_two_run_at_once() -> None:
         begun.append(name)
         yield
 
-    run_both([Job(1, alone("small")), Job(3, meeting("large")), Job(2, meeting("middle"))])
+    run_both([ThreadJob(1, alone("small")), ThreadJob(3, meeting("large")), ThreadJob(2, meeting("middle"))])
     assert set(begun[:2]) == {"large", "middle"}
     assert begun[2:] == ["small"]
 
@@ -46,7 +46,7 @@ def test_the_first_error_in_the_order_given_is_raised_whichever_came_first() -> 
         raise ValueError("second")
 
     with pytest.raises(ValueError, match="first"):
-        run_both([Job(1, first()), Job(1, second())])
+        run_both([ThreadJob(1, first()), ThreadJob(1, second())])
 
 
 def test_after_an_error_the_others_stop_at_their_next_step_or_never_begin() -> None:
@@ -69,7 +69,7 @@ def test_after_an_error_the_others_stop_at_their_next_step_or_never_begin() -> N
         yield
 
     with pytest.raises(ValueError, match="damaged"):
-        run_both([Job(3, failing()), Job(2, endless()), Job(1, never())])
+        run_both([ThreadJob(3, failing()), ThreadJob(2, endless()), ThreadJob(1, never())])
     assert steps
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("pair")]
 
@@ -91,10 +91,10 @@ def test_jobs_behind_one_that_failed_are_not_waited_for_and_those_before_it_are(
     with pytest.raises(ValueError, match="damaged"):
         run_both(
             [
-                Job(1, job("before")),
-                Job(4, job("damaged", fails=True)),
-                Job(3, job("behind", endless=True)),
-                Job(2, job("never")),
+                ThreadJob(1, job("before")),
+                ThreadJob(4, job("damaged", fails=True)),
+                ThreadJob(3, job("behind", endless=True)),
+                ThreadJob(2, job("never")),
             ]
         )
     assert sorted(begun[:2]) == ["behind", "damaged"]
@@ -114,7 +114,7 @@ def test_of_several_errors_one_alone_is_kept_with_all_that_its_job_held() -> Non
         yield
 
     with pytest.raises(ValueError, match="first"):
-        run_both([Job(size, failing("first" if size == 1 else "later")) for size in range(1, 9)])
+        run_both([ThreadJob(size, failing("first" if size == 1 else "later")) for size in range(1, 9)])
     assert len([one for one in held if one()]) <= 1
 
 
@@ -138,7 +138,7 @@ def test_an_abandoned_job_keeps_nothing_of_what_it_held() -> None:
             yield
 
     with pytest.raises(ValueError, match="damaged"):
-        run_both(iter([Job(1, failing()), Job(2, endless())]))
+        run_both(iter([ThreadJob(1, failing()), ThreadJob(2, endless())]))
     assert [one() for one in held] == [None]
 
 
@@ -154,7 +154,7 @@ def test_an_interruption_abandons_all_of_it() -> None:
             yield
 
     with pytest.raises(KeyboardInterrupt):
-        run_both([Job(2, endless()), Job(1, endless())])
+        run_both([ThreadJob(2, endless()), ThreadJob(1, endless())])
     for thread in threading.enumerate():
         if thread.name.startswith("pair"):  # it may have been started just then
             thread.join(LONG)

@@ -20,7 +20,7 @@ from tfdock.images.prefetch import Ahead
 from tfdock.wheel import zip_archive
 from tfdock.wheel.defects import WheelError
 from tfdock.wheel.wheel import WheelFacts, read_wheel
-from tfdock.wheel.zip_archive import Member, Source, members_ahead, open_archive
+from tfdock.wheel.zip_archive import ByteSource, Member, members_ahead, open_archive
 
 from ..small_wheels import NAME, wheel_of
 
@@ -70,7 +70,7 @@ def unpacked(monkeypatch: pytest.MonkeyPatch, module: str) -> list[Member]:
     """The members that a module unpacks from now on."""
     found: list[Member] = []
 
-    def pieces(source: Source, member: Member) -> Iterator[bytes]:
+    def pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
         found.append(member)
         return zip_archive.pieces(source, member)
 
@@ -192,7 +192,7 @@ def test_whatever_arrives_is_judged_as_if_nobody_had_read_ahead(file: io.FileIO,
 
 
 def test_more_than_an_archive_may_hold_is_not_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Source(io.BytesIO(WHEEL))
+    source = ByteSource(io.BytesIO(WHEEL))
     everything = len(list(members_ahead(source)))
     monkeypatch.setattr(zip_archive, "MAX_MEMBERS", 5)
     assert len(list(members_ahead(source))) == 5 < everything

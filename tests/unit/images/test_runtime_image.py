@@ -44,7 +44,7 @@ from tfdock.images.runtime.runtime_contents import (
     settings,
     site_packages,
 )
-from tfdock.images.runtime.runtime_image import Made, Wish, make
+from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, Wish, make
 from tfdock.knowledge import loader
 from tfdock.oci.manifest import Descriptor
 from tfdock.types import ImageRef
@@ -300,7 +300,7 @@ def fetch(given: Path, folder: Path) -> None:
             wheel.writestr(f"{name}-1.0.dist-info/METADATA", "")
 
 
-def build_of(folder: Path, **plan: Any) -> tuple[wheel_image.ImageBuild, list[Path]]:
+def build_of(folder: Path, **plan: Any) -> tuple[wheel_image.WheelBuild, list[Path]]:
     """A finished build of a small wheel, and where that lies."""
     path = folder / NAME
     path.write_bytes(wheel_of({"tensorflow/__init__.py": b""}))
@@ -310,10 +310,10 @@ def build_of(folder: Path, **plan: Any) -> tuple[wheel_image.ImageBuild, list[Pa
     wheel = wheel_image.ImageWheel(listed=listed, metadata=metadata, size=path.stat().st_size, layer=layer)
     choices = [{"field": "python", "value": "3.11", "source": "default"}]
     record = {"build_id": BUILD_ID, "fingerprint": "f" * 64, "plan": {"choices": choices, "runtime": BASE, **plan}}
-    return wheel_image.ImageBuild(record=record, document=b"", wheels=(wheel,)), [path]
+    return wheel_image.WheelBuild(record=record, document=b"", wheels=(wheel,)), [path]
 
 
-def made(bench: Bench, folder: Path, wish: Wish | None = None, **plan: Any) -> Made:
+def made(bench: Bench, folder: Path, wish: Wish | None = None, **plan: Any) -> BuiltRuntimeImage:
     return make(bench, KNOWLEDGE, *build_of(folder, **plan), wish or Wish(name="mine:1"))
 
 

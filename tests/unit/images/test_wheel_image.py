@@ -18,10 +18,10 @@ from tfdock.images.image_tags import shipment
 from tfdock.images.wheel_image import (
     ARTIFACT_TYPE,
     LAYER_TYPE,
-    ImageBuild,
     ImageIndex,
     ImageWheel,
     Platform,
+    WheelBuild,
     WheelImage,
     archive,
     common_platform,
@@ -56,7 +56,7 @@ def build(
     fingerprint: str = "1" * 64,
     data: bytes = b"a wheel",
     **changes: Any,
-) -> ImageBuild:
+) -> WheelBuild:
     files = files or ("tensorflow-2.18.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl",)
     record: dict[str, Any] = {
         "build_id": build_id,
@@ -73,12 +73,12 @@ def build(
         },
         **changes,
     }
-    return ImageBuild(
+    return WheelBuild(
         record=record, document=json.dumps(record).encode(), wheels=tuple(wheel(one, data) for one in files)
     )
 
 
-def arm(release: str = "2.18.0", **changes: Any) -> ImageBuild:
+def arm(release: str = "2.18.0", **changes: Any) -> WheelBuild:
     file = f"tensorflow-{release}+cuda12.5.sm86-cp311-cp311-manylinux_2_17_aarch64.manylinux2014_aarch64.whl"
     build_id = CUDA.replace("x86_64", "aarch64").replace("2.18.0", release)
     return build(build_id, file, **{"fingerprint": "2" * 64, **changes})
@@ -354,7 +354,7 @@ def test_nothing_is_pushed_that_nobody_could_pull(limit: str, monkeypatch: pytes
 # --- the file -------------------------------------------------------------------------------------------------------
 
 
-def documents(builds: Iterable[ImageBuild], **options: Any) -> dict[str, Any]:
+def documents(builds: Iterable[WheelBuild], **options: Any) -> dict[str, Any]:
     found = shipment(list(builds), **options)
     return {path: json.loads(data) for path, data in wheel_layout.documents(found.images, found.tags)}
 

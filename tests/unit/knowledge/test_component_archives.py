@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tfdock.knowledge.component_archives import archives_of
-from tfdock.knowledge.tables import Archive, Image, Interpreter, KnowledgeBase
+from tfdock.knowledge.tables import ArchiveRow, ImageRow, Interpreter, KnowledgeBase
 from tfdock.plan.render import BuildContext, render
 from tfdock.resolve.resolution import Resolution
 
@@ -35,11 +35,11 @@ cudnn: "7"
 """
 
 
-def image(*archives: str) -> Image:
-    return Image(image="x:1", releases="1.4..", template="ubuntu-devel", archives=archives, source="x")
+def image(*archives: str) -> ImageRow:
+    return ImageRow(image="x:1", releases="1.4..", template="ubuntu-devel", archives=archives, source="x")
 
 
-def found(image: Image, **components: str) -> list[str] | None:
+def found(image: ImageRow, **components: str) -> list[str] | None:
     knowledge = KnowledgeBase({"archives": [("archives.yaml", ARCHIVES)]})
     rows = archives_of(knowledge, image, components)
     return None if rows is None else [f"{row.component} {row.version}" for row in rows]
@@ -72,10 +72,10 @@ def test_an_image_that_has_everything_needs_no_archive() -> None:
 class _Given(Resolution):
     """A resolution that is told its archives and Python."""
 
-    archives: tuple[Archive, ...] = ()
+    archives: tuple[ArchiveRow, ...] = ()
 
 
-def given(desk: Desk, *archives: Archive, interpreter: Interpreter | None) -> BuildContext:
+def given(desk: Desk, *archives: ArchiveRow, interpreter: Interpreter | None) -> BuildContext:
     resolution = desk.resolve(OLD)
     values: dict[str, Any] = {one.name: getattr(resolution, one.name) for one in fields(resolution)}
     return render(_Given(**{**values, "archives": archives, "interpreter": interpreter}), desk.templates)
@@ -143,7 +143,7 @@ def replace_row(row: Interpreter, **values: str) -> Interpreter:
 # --- laws of the shipped rows ---------------------------------------------------------------------------------------
 
 
-def downloads(desk: Desk) -> list[Archive | Interpreter]:
+def downloads(desk: Desk) -> list[ArchiveRow | Interpreter]:
     return [*desk.knowledge.archives, *desk.knowledge.interpreters.values()]
 
 

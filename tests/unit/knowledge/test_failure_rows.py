@@ -18,7 +18,7 @@ from tfdock.diagnose.log_lines import NEAR
 from tfdock.diagnose.log_search import Diagnostician
 from tfdock.errors import ProfileError
 from tfdock.knowledge import loader as assets
-from tfdock.knowledge.failure_rows import Failure, Pattern
+from tfdock.knowledge.failure_rows import Failure, PatternRow
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import MAX_BYTES
@@ -199,7 +199,7 @@ def test_no_expression_takes_long_whatever_it_is_held_against(row: Failure) -> N
         assert max(_seconds(pattern, line) for line in _hostile(row, pattern.has)) < 0.004, pattern.line
 
 
-def _seconds(pattern: Pattern, line: str) -> float:
+def _seconds(pattern: PatternRow, line: str) -> float:
     """The least of three times, unless the first is nothing: the machine is busy with other things, too."""
     spent: list[float] = []
     while len(spent) < 3:

@@ -16,7 +16,17 @@ import yaml
 import tfdock
 from tfdock.errors import ProfileError
 from tfdock.knowledge.fits import libraries
-from tfdock.knowledge.tables import Flag, Gpu, Image, KnowledgeBase, Library, Release, Toolkit, Variable, in_range
+from tfdock.knowledge.tables import (
+    Flag,
+    Gpu,
+    ImageRow,
+    KnowledgeBase,
+    LibraryRow,
+    Release,
+    Toolkit,
+    Variable,
+    in_range,
+)
 from tfdock.profile.yaml_nodes import MAX_BYTES
 from tfdock.resolve.tools import packaged
 from tfdock.types import Capability, ImageRef, Version
@@ -896,15 +906,15 @@ def test_kepler_runs_nothing_of_cuda_12_and_blackwell_nothing_of_old_drivers(kno
 # --- libraries, redistributables, instruction sets ------------------------------------------------------------------
 
 
-def _range(row: Library) -> tuple[Version, Version]:
+def _range(row: LibraryRow) -> tuple[Version, Version]:
     return Version(row.since), Version(row.until or "99.99")
 
 
-def _covering(knowledge: KnowledgeBase, component: str, version: str) -> list[Library]:
+def _covering(knowledge: KnowledgeBase, component: str, version: str) -> list[LibraryRow]:
     """Rows with a full version of what is asked for, or that lie around it where its patch releases are not told."""
     asked = Version(version)
 
-    def within(row: Library) -> bool:
+    def within(row: LibraryRow) -> bool:
         first, last = (bound.parts[: len(asked.parts)] for bound in _range(row))
         return first <= asked.parts[: len(_range(row)[0].parts)] and asked.parts[: len(_range(row)[1].parts)] <= last
 
@@ -1122,7 +1132,7 @@ def test_a_target_fits_its_accelerator(knowledge: KnowledgeBase) -> None:
 # --- images ---------------------------------------------------------------------------------------------------------
 
 
-def _image_fits(row: Image, release: str, accelerator: str, components: dict[str, str]) -> bool:
+def _image_fits(row: ImageRow, release: str, accelerator: str, components: dict[str, str]) -> bool:
     return (
         in_range(release, row.releases)
         and not row.compilers
@@ -1252,7 +1262,7 @@ def test_what_an_image_holds_is_a_full_version_that_exists_and_that_its_row_asks
     assert any(row.holds for row in knowledge.images)
     for row in knowledge.images:
         for name, version in row.holds.items():
-            rows: list[Toolkit | Library] = [one for one in knowledge.toolkits.values() if one.toolkit == name]
+            rows: list[Toolkit | LibraryRow] = [one for one in knowledge.toolkits.values() if one.toolkit == name]
             rows += [one for one in _covering(knowledge, name, version) if name != "cuda"]
             assert version in [patch for one in rows for patch in one.patches], (row.image, name)
             assert Version(version).matches(Version(row.components.get(name, version)))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tfdock.errors import Problem, ProfileError
 from tfdock.knowledge import loader
 from tfdock.matrix import matrix_file as matrices
-from tfdock.matrix.cells import MOST_CELLS, Combination, cover, expand, idle
+from tfdock.matrix.cells import MOST_CELLS, CellCombination, cover, expand, idle
 from tfdock.matrix.matrix_file import Matrix
 from tfdock.profile import profile as profiles
 
@@ -46,7 +46,7 @@ def documents(matrix: Matrix) -> list[dict[str, Any]]:
     return [plain(cell) for cell in expand(matrix) if not cell.excluded]
 
 
-def plain(cell: Combination) -> dict[str, Any]:
+def plain(cell: CellCombination) -> dict[str, Any]:
     found = cell.document.value
     assert isinstance(found, dict)
     return found

@@ -19,8 +19,17 @@ import pytest
 from tfdock.errors import TfdockError
 from tfdock.knowledge import loader
 from tfdock.offline import bundle_format as bundle
-from tfdock.offline.bundle_file import Bundle, Writer, opened
-from tfdock.offline.bundle_format import BLOCK, Build, BundleError, Image, Index, Runtime, Texts, Wheels
+from tfdock.offline.bundle_file import Bundle, BundleWriter, opened
+from tfdock.offline.bundle_format import (
+    BLOCK,
+    BundledBuild,
+    BundledImage,
+    BundledRuntime,
+    BundleError,
+    Index,
+    Texts,
+    Wheels,
+)
 from tfdock.offline.bundled_inputs import Supply
 
 ZERO = "0" * 64
@@ -31,9 +40,9 @@ IMAGES = b"layers" * 1_000_000
 
 
 def index_of(names: dict[str, str]) -> Index:
-    image = Image(name=f"tfdock/bundle:{'a' * 24}", id=f"sha256:{'a' * 64}", size=12)
-    other = Image(name=f"tfdock/bundle:{'b' * 24}", id=f"sha256:{'b' * 64}", size=12)
-    build = Build(
+    image = BundledImage(name=f"tfdock/bundle:{'a' * 24}", id=f"sha256:{'a' * 64}", size=12)
+    other = BundledImage(name=f"tfdock/bundle:{'b' * 24}", id=f"sha256:{'b' * 64}", size=12)
+    build = BundledBuild(
         build_id="tf99.18.0-py3.11-cpu-x86_64",
         fingerprint="f" * 64,
         profile=Texts(
@@ -43,7 +52,7 @@ def index_of(names: dict[str, str]) -> Index:
         image=image,
         base_digest=None,
         source_ref="v99",
-        runtime=Runtime(reference="docker.io/library/python:3.11", image=other),
+        runtime=BundledRuntime(reference="docker.io/library/python:3.11", image=other),
         wheels=Wheels(
             python_tag="cp311",
             requirements=("numpy<2",),
@@ -73,7 +82,7 @@ CONTENTS = {
 
 def write(path: Path) -> Index:
     with path.open("w+b") as file:
-        writer = Writer(file, index_of(dict.fromkeys(CONTENTS, ZERO)), len(CONTENTS))
+        writer = BundleWriter(file, index_of(dict.fromkeys(CONTENTS, ZERO)), len(CONTENTS))
         names = {key: writer.add(iter([content[:7], content[7:]])) for key, content in CONTENTS.items()}
         return writer.finish(index_of(names))
 

@@ -24,7 +24,7 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.plan.lock_file import Difference, Lock, Pin
+from tfdock.plan.lock_file import Lock, LockDifference, Pin
 from tfdock.resolve.question import LocalSource
 from tfdock.resolve.resolution import Resolution
 
@@ -262,9 +262,9 @@ def test_differences_are_other_values_rows_too_many_and_rows_too_few() -> None:
     before = [pin("package", "a", "1"), pin("package", "b", "1"), pin("package", "c", "1")]
     after = [pin("package", "d", "1"), pin("package", "c", "1", "elsewhere"), pin("package", "b", "2")]
     assert locks.compare(before, after) == (
-        Difference(pin="package a", locked="1", found=None),
-        Difference(pin="package b", locked="1", found="2"),
-        Difference(pin="package d", locked=None, found="1"),
+        LockDifference(pin="package a", locked="1", found=None),
+        LockDifference(pin="package b", locked="1", found="2"),
+        LockDifference(pin="package d", locked=None, found="1"),
     )
 
 

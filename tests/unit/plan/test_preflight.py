@@ -12,7 +12,7 @@ from tfdock.knowledge.fits import toolkit_floor
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import preflight
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, Check
+from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
 from tfdock.types import Host, LocalGpu, Machine, Place, Version
 
 from ..desk import GIB, MADE_UP_TABLES, Desk
@@ -37,7 +37,7 @@ def capabilities(*names: str) -> str:
     return f"{HEAD}compute_capabilities: [{', '.join(names)}]\n"
 
 
-def findings(desk: Desk, text: str, machine_host: Host | None, **more: Any) -> dict[str, Check]:
+def findings(desk: Desk, text: str, machine_host: Host | None, **more: Any) -> dict[str, PreflightCheck]:
     """The checks of a machine with room enough, by name."""
     plan = replace(desk.plan(text), for_this_machine=more.pop("for_this_machine", False))
     facts = {"machine": MACHINE, "places": ROOM, **more}
@@ -290,7 +290,7 @@ def test_without_rows_of_drivers_nothing_is_claimed(made_up: Desk) -> None:
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
-def memory(desk: Desk, text: str, machine: Machine, planned: Machine | None = None) -> Check:
+def memory(desk: Desk, text: str, machine: Machine, planned: Machine | None = None) -> PreflightCheck:
     """The check of a plan made for one machine (by default the same), on another."""
     plan: BuildPlan = desk.plan(text, machine=planned or machine)
     return preflight.memory_check(plan, machine)

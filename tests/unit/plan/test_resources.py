@@ -13,7 +13,7 @@ from tfdock.plan.resources import (
     GIB,
     LEAST_HEAP,
     MIB,
-    Resources,
+    BuildResources,
     after_memory,
     heap_in,
     jobs_in,
@@ -28,7 +28,7 @@ from ..desk import Desk
 
 COST = Cost(memory_per_job_mib=2048, disk_gib=1, memory_per_link_mib=4096)
 CPU = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\naccelerator: cpu\n'
-LIMITS = Resources(jobs=8, cpus=8, memory=16 * GIB, disk=GIB, pids=100, time_limit=None, heap=2 * GIB)
+LIMITS = BuildResources(jobs=8, cpus=8, memory=16 * GIB, disk=GIB, pids=100, time_limit=None, heap=2 * GIB)
 
 
 # --- Bazel's own memory -------------------------------------------------------------------------------------------

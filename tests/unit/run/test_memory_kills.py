@@ -6,7 +6,7 @@ import pytest
 
 from tfdock.errors import EngineLost, OutOfMemory
 from tfdock.knowledge.tables import Cost
-from tfdock.plan.resources import GIB, Resources
+from tfdock.plan.resources import GIB, BuildResources
 from tfdock.run.memory_kills import COMPILER, HEAP, LINKER, SERVER, killed
 from tfdock.run.phase_errors import Failures
 
@@ -64,7 +64,7 @@ def test_a_server_that_died_says_more_than_the_compiler_it_took_along() -> None:
 
 
 def error(status: int, *tail: str, memory: bool = False) -> OutOfMemory:
-    limits = Resources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None, heap=GIB)
+    limits = BuildResources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None, heap=GIB)
     found = Failures(
         phase="compile", resources=limits, cost=COST, log=None, tail=tail, errors=(), folders={}
     ).of_container(status, memory=memory)
@@ -105,7 +105,7 @@ def test_each_way_to_run_out_of_memory_has_words_of_its_own(
     ("memory", "wanted"), [(1.6, "4 GiB"), (4, "6 GiB"), (16, "24 GiB")], ids=["too little", "enough", "plenty"]
 )
 def test_with_one_job_already_it_takes_more_memory_and_says_how_much(memory: float, wanted: str) -> None:
-    limits = Resources(jobs=1, cpus=4, memory=int(memory * GIB), pids=1, disk=1, time_limit=None, heap=GIB)
+    limits = BuildResources(jobs=1, cpus=4, memory=int(memory * GIB), pids=1, disk=1, time_limit=None, heap=GIB)
     failures = Failures(phase="compile", resources=limits, cost=COST, log=None, tail=(GCC,), errors=(), folders={})
     (problem,) = failures.of_container(1, memory=True).problems
     assert problem.fix is not None
@@ -115,6 +115,6 @@ def test_with_one_job_already_it_takes_more_memory_and_says_how_much(memory: flo
 
 @pytest.mark.parametrize("status", [8, 130, 137, 143])
 def test_a_container_that_was_stopped_without_any_sign_of_memory_was_stopped_by_somebody(status: int) -> None:
-    limits = Resources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None)
+    limits = BuildResources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None)
     failures = Failures(phase="compile", resources=limits, cost=COST, log=None, tail=(), errors=(), folders={})
     assert isinstance(failures.of_container(status, memory=False), EngineLost)

@@ -21,7 +21,7 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.verify.environment import Bench, Wanted, bench_for
+from tfdock.verify.environment import Bench, TrialRequest, bench_for
 from tfdock.verify.trial import MarkedLines, access_to
 from tfdock.verify.trial_container import own_python, requirements
 from tfdock.verify.trial_plan import GPU, RUN
@@ -74,7 +74,7 @@ def found(bench: Bench, wheel: Path, inspection: Inspection | None = None, **cha
     texts |= {table: [(f"{table}.yaml", str(text))] for table, text in changes.items()}
     inspection = inspection or inspected(wheel)
     inspection = replace(inspection, metadata=replace(inspection.metadata, requires_dist=()))
-    return verified(bench, KnowledgeBase(texts), wheel, inspection, Wanted())
+    return verified(bench, KnowledgeBase(texts), wheel, inspection, TrialRequest())
 
 
 def is_impossible(result: Verification, code: str, kind: type[TfdockError] = TfdockError) -> str:
@@ -154,7 +154,7 @@ def test_an_image_in_which_pip_cannot_run_is_unfit_and_the_network_is_not_blamed
     bench: Bench, engine: FakeEngine, wheel: Path, line: bytes, status: int
 ) -> None:
     engine.on_run = lambda _: FakeRun(output=[line], exit_code=status)
-    result = verified(bench, KNOWLEDGE, wheel, inspected(wheel), Wanted())
+    result = verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
     assert is_impossible(result, "runtime-unfit").endswith(line.decode().strip())
 
 
@@ -173,7 +173,7 @@ def test_what_one_wheel_could_not_fetch_whole_is_not_left_for_the_next(
 
     engine.on_run = some
     for _ in range(2):
-        verified(bench, KNOWLEDGE, wheel, inspected(wheel), Wanted())
+        verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
     (folder,) = bench.settings.cache_dir.glob("dependencies/*")
     assert [path.name for path in folder.iterdir()] == ["0.whl"]
 
@@ -185,7 +185,7 @@ def test_what_was_fetched_for_another_python_of_the_same_image_is_not_used(
     for tag in ("cp311", "cp312"):
         inspection = inspected(wheel)
         other = replace(inspection.wheel, python_tag=tag, abi_tag=tag)
-        verified(bench, KNOWLEDGE, wheel, replace(inspection, wheel=other), Wanted())
+        verified(bench, KNOWLEDGE, wheel, replace(inspection, wheel=other), TrialRequest())
     assert len([*bench.settings.cache_dir.glob("dependencies/*")]) == 2
 
 
@@ -195,7 +195,7 @@ def test_certificates_of_pip_may_be_named_from_the_current_folder(
     (tmp_path / "ca.pem").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIP_CERT", "ca.pem")
-    verified(bench, KNOWLEDGE, wheel, inspected(wheel), Wanted())
+    verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
     (spec, *_) = [spec for (spec,) in engine.called("create")]
     assert str(tmp_path / "ca.pem") in [mount.source for mount in spec.mounts]  # type: ignore[attr-defined]
 
@@ -241,13 +241,13 @@ def test_requirements_that_cannot_be_had_are_told_with_pips_own_words(
     bench: Bench, engine: FakeEngine, wheel: Path
 ) -> None:
     engine.on_run = lambda _: FakeRun(output=[b"noise\nERROR: no numpy\n"], exit_code=1)
-    result = verified(bench, KNOWLEDGE, wheel, inspected(wheel), Wanted())
+    result = verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
     assert is_impossible(result, "dependencies-unavailable").endswith("ERROR: no numpy")
 
 
 def test_a_folder_of_wheels_is_used_as_it_is(bench: Bench, engine: FakeEngine, wheel: Path, tmp_path: Path) -> None:
     engine.on_run = lambda _: FakeRun(exit_code=127)
-    verified(bench, KNOWLEDGE, wheel, inspected(wheel), Wanted(dependencies=tmp_path))
+    verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest(dependencies=tmp_path))
     (spec,) = [spec for (spec,) in engine.called("create")]
     assert tmp_path in [Path(mount.source) for mount in spec.mounts if mount.read_only]  # type: ignore[attr-defined]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfdock.wheel.requirements import Wanted, wanted
+from tfdock.wheel.requirements import RequiredPackage, wanted
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,9 @@ from tfdock.wheel.requirements import Wanted, wanted
     ],
 )
 def test_a_requirement_says_what_pip_takes(line: str, oldest: str, before: str | None, exact: bool) -> None:
-    assert wanted([line]) == (Wanted(package="nvidia-cudnn-cu12", oldest=oldest, before=before, exact=exact),)
+    assert wanted([line]) == (
+        RequiredPackage(package="nvidia-cudnn-cu12", oldest=oldest, before=before, exact=exact),
+    )
 
 
 def test_requirements_of_an_extra_of_another_system_or_none_at_all_are_left_out() -> None:

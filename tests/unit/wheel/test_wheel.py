@@ -37,7 +37,7 @@ from tfdock.wheel.wheel import (
     read_wheel,
     requires_dist,
 )
-from tfdock.wheel.zip_archive import Writer
+from tfdock.wheel.zip_archive import ZipWriter
 
 FILENAME = "demo_pkg-1.0-cp311-cp311-linux_x86_64.whl"
 INFO = "demo_pkg-1.0.dist-info"
@@ -795,7 +795,7 @@ def test_a_rewrite_that_would_not_be_a_wheels_is_refused(
 
 def test_a_wheel_with_more_members_than_a_plain_zip_can_count_is_written_with_zip64(tmp_path: Path) -> None:
     with (tmp_path / "many.zip").open("w+b") as target:
-        writer = Writer(target, 0)
+        writer = ZipWriter(target, 0)
         for number in range(0x10001):
             writer.add_bytes(f"{number:05}", b"")
         writer.finish()

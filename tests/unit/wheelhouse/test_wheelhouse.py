@@ -432,7 +432,7 @@ def test_whatever_the_rules_what_is_busy_or_kept_stays(rows: list[Any], rules: R
 # --- prune --------------------------------------------------------------------------------------------------------
 
 
-def prune(house: Wheelhouse, rules: Rules | None = None, **words: bool) -> wheelhouse_pruning.Pruned:
+def prune(house: Wheelhouse, rules: Rules | None = None, **words: bool) -> wheelhouse_pruning.PrunedWheelhouse:
     return wheelhouse_pruning.prune(house, house.root.parent / "state", rules or Rules(), **words)
 
 

@@ -30,7 +30,7 @@ _TREE_ROOT, _TREE_CHILDREN, _DIRECTORY_FILES, _NODE_DIGEST = 1, 2, 1, 2
 _ACTION_COMMAND = 1
 
 
-class Malformed(ValueError):
+class MalformedEntry(ValueError):
     """Bytes that are not the message they should be."""
 
 
@@ -102,7 +102,7 @@ def _digest(message: bytes) -> Digest:
         elif field == _DIGEST_SIZE and isinstance(value, int):
             size = value
     if not _HASH.fullmatch(name):
-        raise Malformed("it names a digest that is none")
+        raise MalformedEntry("it names a digest that is none")
     return Digest(name, size)
 
 
@@ -120,7 +120,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | None]]:
         key, place = _varint(data, place)
         field, kind = key >> 3, key & 7
         if field == 0:
-            raise Malformed("a field has the number 0")
+            raise MalformedEntry("a field has the number 0")
         value: bytes | int | None = None
         if kind == _VARINT:
             value, place = _varint(data, place)
@@ -130,9 +130,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | None]]:
         elif kind in (_FIXED64, _FIXED32):
             place += 8 if kind == _FIXED64 else 4
         else:
-            raise Malformed(f"a field is of the kind {kind}")
+            raise MalformedEntry(f"a field is of the kind {kind}")
         if place > len(data):
-            raise Malformed("it ends in the middle of a field")
+            raise MalformedEntry("it ends in the middle of a field")
         yield field, value
 
 
@@ -142,4 +142,4 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * count)
         if byte < 0x80:
             return value, place + count + 1
-    raise Malformed("it ends in the middle of a number")
+    raise MalformedEntry("it ends in the middle of a number")

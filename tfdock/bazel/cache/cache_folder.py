@@ -27,9 +27,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from tfdock.bazel.cache.action_cache import LARGEST, Malformed
+from tfdock.bazel.cache.action_cache import LARGEST, MalformedEntry
 from tfdock.errors import BuildFailed, Problem, ProfileError
-from tfdock.host.beneath import Beneath, Found, folder_size, is_hollow
+from tfdock.host.beneath import Beneath, FoundFile, folder_size, is_hollow
 from tfdock.host.files import make_folder, make_private, write_atomically
 from tfdock.host.locks import held
 from tfdock.host.owners import other_writers
@@ -57,7 +57,7 @@ Waiting = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CacheEntry:
     """A file of a disk cache. `size` in bytes; `written` and `read` are its times in nanoseconds.
 
     `kind` is `action`, `blob`, `half` (left half written) or `foreign` (nothing of Bazel's); `digest` is the name of
@@ -124,7 +124,7 @@ class DiskCache:
         """Open its folder; raises OSError."""
         return opened(self.folder)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[CacheEntry]:
         """Its files, in both layouts that Bazel has had; links are foreign, what disappears meanwhile is left out.
 
         Raises OSError for a folder that cannot be read: what is in it is not known, which is not nothing.
@@ -152,10 +152,10 @@ class DiskCache:
         """Read what should be a message of the action cache; raises Malformed for one too large, and OSError."""
         with self.open(name) as file:
             if is_hollow(file.fileno()):
-                raise Malformed("it consists of holes")
+                raise MalformedEntry("it consists of holes")
             return checked_message(file.read(LARGEST + 1))
 
-    def is_hollow(self, entry: Entry) -> bool:
+    def is_hollow(self, entry: CacheEntry) -> bool:
         """Return whether an entry consists of holes; False for one that cannot be opened."""
         with suppress(OSError), self.open(entry.name) as file:
             return is_hollow(file.fileno())
@@ -299,11 +299,11 @@ def opened(path: Path) -> Beneath:
 def checked_message(data: bytes) -> bytes:
     """Return a message of the action cache; raises Malformed for one that is larger than any."""
     if len(data) > LARGEST:
-        raise Malformed(f"it has more than the {LARGEST} bytes that such an entry may have")
+        raise MalformedEntry(f"it has more than the {LARGEST} bytes that such an entry may have")
     return data
 
 
-def is_whiteout(found: Found) -> bool:
+def is_whiteout(found: FoundFile) -> bool:
     """Return whether this is how the kernel notes that an entry of the cache below was removed."""
     return stat.S_ISCHR(found.status.st_mode) and found.status.st_rdev == 0
 
@@ -332,7 +332,7 @@ def _check_writable(folder: Beneath, depth: int) -> None:
                 _check_writable(below, depth - 1)
 
 
-def _not_writable(folder: Beneath, within: Found | None = None) -> Problem:
+def _not_writable(folder: Beneath, within: FoundFile | None = None) -> Problem:
     about, here = within.status if within else os.fstat(folder.fileno()), os.geteuid()
     path = folder.path / within.name if within else folder.path
     why, way = f"it belongs to user {about.st_uid}", f"`sudo chown -R {here}:{os.getegid()}` the cache"
@@ -361,10 +361,10 @@ def _listed(folder: os.PathLike[str] | str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _entry(found: Found) -> Entry:
+def _entry(found: FoundFile) -> CacheEntry:
     inside, slash, last = found.name.rpartition("/")
     kind, digest = _named(inside + slash, last) if found.is_plain else ("foreign", "")
-    return Entry(
+    return CacheEntry(
         kind=kind,
         digest=digest,
         name=found.name,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfdock.bazel.cache import packs
-from tfdock.oci.manifest import Descriptor, Malformed, Manifest, canonical, parsed
+from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest, canonical, parsed
 
 SCHEMA = "tfdock.cache/1"
 ARTIFACT_TYPE = "application/vnd.tfdock.cache.v1"
@@ -71,11 +71,11 @@ class Layers:
         node = parsed(config)
         rows = node.get("toolchains") if isinstance(node, dict) and node.get("schema") == SCHEMA else None
         if not isinstance(rows, dict):
-            raise Malformed(f"its configuration is not `{SCHEMA}`")
+            raise MalformedManifest(f"its configuration is not `{SCHEMA}`")
         layers = list(manifest.layers)
         shelves = {key: _shelf(key, rows[key], layers) for key in sorted(rows)}
         if layers:
-            raise Malformed("it has more layers than its configuration speaks of")
+            raise MalformedManifest("it has more layers than its configuration speaks of")
         return cls(shelves=shelves, pushes=_count(node, "pushes"))
 
 
@@ -87,12 +87,12 @@ def is_cache(manifest: Manifest) -> bool:
 def _shelf(key: str, row: object, layers: list[Descriptor]) -> Shelf:
     """The shelf of a toolchain, whose layers are taken off the list; its key names a folder, and is nothing else."""
     if not _KEY.match(key):
-        raise Malformed("a toolchain has no key")
+        raise MalformedManifest("a toolchain has no key")
     seen = row.get("seen") if isinstance(row, dict) else None
     if not isinstance(row, dict) or not isinstance(seen, list) or not all(type(one) is int for one in seen):
-        raise Malformed(f"its configuration does not describe the toolchain {key}")
+        raise MalformedManifest(f"its configuration does not describe the toolchain {key}")
     if len(layers) < 2 * len(seen):
-        raise Malformed("it has fewer layers than its configuration speaks of")
+        raise MalformedManifest("it has fewer layers than its configuration speaks of")
     mine = layers[: 2 * len(seen)]
     del layers[: 2 * len(seen)]
     found = tuple(
@@ -101,12 +101,12 @@ def _shelf(key: str, row: object, layers: list[Descriptor]) -> Shelf:
     )
     for pack in found:
         if (pack.contents.media_type, pack.layer.media_type) != (packs.CONTENTS_TYPE, packs.PACK_TYPE):
-            raise Malformed("its layers are no packs with their tables of contents")
+            raise MalformedManifest("its layers are no packs with their tables of contents")
     return Shelf(packs=found, pushes=_count(row, "pushes"), moment=_count(row, "moment"))
 
 
 def _count(node: Mapping[str, object], name: str) -> int:
     found = node.get(name)
     if type(found) is not int or found < 0:
-        raise Malformed(f"its configuration has no `{name}`")
+        raise MalformedManifest(f"its configuration has no `{name}`")
     return found

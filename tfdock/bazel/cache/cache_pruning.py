@@ -13,7 +13,7 @@ from tfdock.profile.yaml_nodes import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class CachedAction:
     """An entry of the action cache. `size` in bytes, `used` in Unix seconds, `blobs` what it needs of the others."""
 
     size: int
@@ -31,11 +31,11 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class CacheContents:
     """One disk cache: actions by key, sizes of blobs by digest, and the configurations that are built with it."""
 
     toolchain: str
-    actions: Mapping[str, Action]
+    actions: Mapping[str, CachedAction]
     blobs: Mapping[str, int]
     configurations: tuple[Configuration, ...] = ()
 
@@ -62,7 +62,7 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned:
+class PrunePlan:
     """What goes from one disk cache."""
 
     toolchain: str
@@ -76,7 +76,7 @@ class Pruned:
 class Pruning:
     """What goes in all. `left` are the bytes that stay; `reached` is False where they are more than was asked for."""
 
-    disks: tuple[Pruned, ...] = ()
+    disks: tuple[PrunePlan, ...] = ()
     left: int = 0
     reached: bool = True
 
@@ -85,8 +85,8 @@ class Pruning:
 class _Work:
     """A disk cache while it is decided about."""
 
-    contents: Contents
-    keep: dict[str, Action] = field(init=False)
+    contents: CacheContents
+    keep: dict[str, CachedAction] = field(init=False)
     dropped: list[str] = field(default_factory=list)
     users: Counter[str] = field(init=False)
 
@@ -103,12 +103,12 @@ class _Work:
             size += 0 if self.users[blob] else self.contents.blobs.get(blob, 0)
         return size
 
-    def result(self) -> Pruned:
+    def result(self) -> PrunePlan:
         actions = frozenset(self.contents.actions.keys() - self.keep.keys())
         # A blob that no action needs can never be a hit: what an interrupted build left, and what went with others.
         blobs = frozenset(blob for blob in self.contents.blobs if not self.users[blob])
         size = sum(self.contents.actions[key].size for key in actions)
-        return Pruned(
+        return PrunePlan(
             toolchain=self.contents.toolchain,
             actions=actions,
             blobs=blobs,
@@ -118,7 +118,7 @@ class _Work:
 
 
 def prune(
-    disks: Iterable[Contents], *, others: int = 0, max_size: int | None = None, before: float | None = None
+    disks: Iterable[CacheContents], *, others: int = 0, max_size: int | None = None, before: float | None = None
 ) -> Pruning:
     """Decide. `others` are bytes that stay in any case; `before`: what was used last before that moment goes.
 

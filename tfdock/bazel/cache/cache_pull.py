@@ -13,7 +13,7 @@ from tfdock.bazel.cache.action_cache import EMPTY
 from tfdock.bazel.cache.cache_folder import DiskCache, checked_message
 from tfdock.bazel.cache.cache_layers import Pack, Shelf
 from tfdock.bazel.cache.cache_push import Say, megabytes
-from tfdock.bazel.cache.packs import Entry
+from tfdock.bazel.cache.packs import PackEntry
 from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.errors import DiskFull, Problem
 from tfdock.host.beneath import Beneath
@@ -22,7 +22,7 @@ from tfdock.host.hardware import free_disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulled:
+class PulledCache:
     """What became of a toolchain's cache in a pull: `entries` of `size` bytes from `packs` of `received` bytes.
 
     `there` were here before; of `incomplete` actions something that they need is nowhere.
@@ -50,7 +50,7 @@ class Taking:
     waiting: dict[str, Path] = field(default_factory=dict)
     """Actions that have arrived, and are not to be seen yet."""
 
-    def restored(self, shelf: Shelf) -> Pulled:
+    def restored(self, shelf: Shelf) -> PulledCache:
         """Restore what is missing of a shelf, pack by pack."""
         make_folder(self.disk.folder)
         for one in self.disk.entries():
@@ -59,7 +59,7 @@ class Taking:
         tables = [self.stored.contents(pack) for pack in shelf.packs]
         sizes = {entry.name: entry.size for table in tables for entry in table.entries}
         before = sizes.keys() & self.here
-        result = Pulled(toolchain=self.disk.key, there=len(before))
+        result = PulledCache(toolchain=self.disk.key, there=len(before))
         self._check_room(sum(size for name, size in sizes.items() if name not in self.here))
         for number, (pack, table) in enumerate(zip(shelf.packs, tables, strict=True), start=1):
             missing = {entry.name for entry in table.entries} - self.here - self.waiting.keys()
@@ -107,7 +107,7 @@ class Taking:
                 del self.waiting[name]
                 self._show(name, file)
 
-    def _staged(self, pack: Pack, missing: set[str]) -> Iterator[tuple[Entry, Path]]:
+    def _staged(self, pack: Pack, missing: set[str]) -> Iterator[tuple[PackEntry, Path]]:
         """What is missing from a pack, each in a file of the stage that is whole."""
         with ExitStack() as open_ones:
             file: BinaryIO | None = None
@@ -140,7 +140,7 @@ class Taking:
                 return False
             trees = [self.blobs[one.hash] for one in result.trees if one.hash != EMPTY]
             return self._has_all(one for tree in trees for one in action_cache.tree_files(self.disk.message(tree)))
-        except (action_cache.Malformed, FileNotFoundError):
+        except (action_cache.MalformedEntry, FileNotFoundError):
             return False
 
     def _has_all(self, needed: Iterable[action_cache.Digest]) -> bool:

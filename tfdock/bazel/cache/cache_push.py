@@ -14,8 +14,8 @@ from tfdock.bazel.cache import maintenance as cache_care
 from tfdock.bazel.cache.action_cache import EMPTY
 from tfdock.bazel.cache.cache_folder import DiskCache
 from tfdock.bazel.cache.cache_layers import Layers, Pack, Shelf
-from tfdock.bazel.cache.packs import LARGEST, Changed, Entry
-from tfdock.bazel.cache.push_plan import Action
+from tfdock.bazel.cache.packs import LARGEST, Changed, PackEntry
+from tfdock.bazel.cache.push_plan import PushedAction
 from tfdock.bazel.cache.registry_cache import Parcel, StoredCache
 
 _READ = 1 << 20
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pushed:
+class PushedCache:
     """What became of a toolchain's cache in a push.
 
     `entries` of `size` bytes were sent, in `packs` of `sent` bytes; `there` were in the registry before. `incomplete`
@@ -48,12 +48,12 @@ class Inventory:
     """A disk cache as it is: complete actions, blobs by sha256, and where each entry lies."""
 
     disk: DiskCache
-    actions: list[Action] = field(default_factory=list)
-    blobs: dict[str, Entry] = field(default_factory=dict)
+    actions: list[PushedAction] = field(default_factory=list)
+    blobs: dict[str, PackEntry] = field(default_factory=dict)
     incomplete: int = 0
     native: int = 0
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: PackEntry) -> None:
         """Forget an entry that is not what it should be, and the actions that need it."""
         if not entry.is_action:
             self.blobs.pop(entry.sha256, None)
@@ -61,7 +61,7 @@ class Inventory:
         self.actions = list(push_plan.complete(left, self.blobs))
         self.incomplete += len(left) - len(self.actions) + (1 if entry.is_action else 0)
 
-    def read(self, entry: Entry) -> Iterator[bytes]:
+    def read(self, entry: PackEntry) -> Iterator[bytes]:
         """The bytes of an entry, here or in the cache below; raises Changed where it has gone."""
         for disk in filter(None, (self.disk, self.disk.release)):
             with suppress(FileNotFoundError), disk.open(entry.name) as file:
@@ -80,17 +80,17 @@ def inventory(disk: DiskCache) -> Inventory:
         lies_in = disk if digest in listing.blobs else disk.release
         if entry.size > LARGEST or (lies_in and lies_in.is_hollow(entry)):
             continue  # no compiler made it, and reading it would take days
-        found.blobs[digest] = Entry(entry.name, entry.size, digest)
+        found.blobs[digest] = PackEntry(entry.name, entry.size, digest)
     for key, entry in listing.actions.items():
         if listing.is_native(key):
             found.native += 1
             continue
-        with suppress(action_cache.Malformed, FileNotFoundError, KeyError):
+        with suppress(action_cache.MalformedEntry, FileNotFoundError, KeyError):
             data = disk.message(entry.name)
             # Newer Bazels know the empty blob without a file; older ones may look for it.
             found.actions.append(
-                Action(
-                    entry=Entry(entry.name, len(data), hashlib.sha256(data).hexdigest()),
+                PushedAction(
+                    entry=PackEntry(entry.name, len(data), hashlib.sha256(data).hexdigest()),
                     blobs=(*listing.needs(key), EMPTY),
                 )
             )
@@ -108,7 +108,7 @@ class Sending:
     stage: Path
     inventories: list[Inventory]
     sent: dict[str, list[Pack]] = field(default_factory=dict)
-    told: dict[str, Pushed] = field(default_factory=dict)
+    told: dict[str, PushedCache] = field(default_factory=dict)
 
     def prepared(self, layers: Layers) -> dict[str, tuple[Pack, ...]]:
         """The packs that each toolchain shall have, where those are others; all that are new have been sent."""
@@ -125,7 +125,7 @@ class Sending:
             # What this push has sent already is as good as there, if it is still of use.
             spare = self.sent.get(key, []) if self._plan(inventory, shelf).sends else []
             plan = self._plan(inventory, replace(shelf, packs=(*shelf.packs, *spare)))
-            told = self.told.setdefault(key, Pushed(toolchain=key, there=plan.there))
+            told = self.told.setdefault(key, PushedCache(toolchain=key, there=plan.there))
             gone = max(told.gone, plan.gone)
             self.told[key] = replace(told, incomplete=inventory.incomplete, native=inventory.native, gone=gone)
             if not plan.sends and not spare:
@@ -139,7 +139,7 @@ class Sending:
         contents = {pack.contents.digest: self.stored.contents(pack) for pack in shelf.packs}
         return push_plan.plan(shelf, contents, inventory.actions, inventory.blobs)
 
-    def _send(self, inventory: Inventory, bundles: tuple[tuple[Entry, ...], ...]) -> list[Pack]:
+    def _send(self, inventory: Inventory, bundles: tuple[tuple[PackEntry, ...], ...]) -> list[Pack]:
         """Send new packs: each while the next one is made. What was sent counts, even where a later one fails."""
         key = inventory.disk.key
         sending: list[Future[Pack]] = []
@@ -171,7 +171,7 @@ class Sending:
         )
         return pack
 
-    def results(self) -> list[Pushed]:
+    def results(self) -> list[PushedCache]:
         return list(self.told.values())
 
 

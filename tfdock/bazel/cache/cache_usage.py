@@ -22,7 +22,7 @@ from pathlib import Path
 from tfdock.bazel.cache.action_cache import LARGEST
 from tfdock.bazel.cache.cache_folder import DiskCache, is_whiteout
 from tfdock.bazel.cache.cache_pruning import Configuration
-from tfdock.host.beneath import Beneath, Found, remove_folder
+from tfdock.host.beneath import Beneath, FoundFile, remove_folder
 from tfdock.host.files import make_folder, write_atomically
 
 UNSEEN = "what builds take from it cannot be seen, so that `tfdock cache prune` keeps all of it but what is old"
@@ -32,7 +32,7 @@ _LONG_AGO = 1_000_000_000_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class CacheUse:
     """What a build used of a disk cache. `when` in Unix seconds; `actions` is None where reads leave no trace."""
 
     build_id: str
@@ -47,7 +47,7 @@ class Use:
 
 
 @dataclass
-class Watch:
+class UsageWatch:
     """A build while it uses a disk cache. `ok` is to be set when it has ended well."""
 
     ok: bool = False
@@ -56,13 +56,13 @@ class Watch:
 
 
 @contextmanager
-def watched(disk: DiskCache, build_id: str, run: str) -> Iterator[Watch]:
+def watched(disk: DiskCache, build_id: str, run: str) -> Iterator[UsageWatch]:
     """Note what a build uses while the context lasts.
 
     A build that ended well is known by what it used; one that did not adds to what is known of the one before it.
     """
     make_folder(disk.about / "builds")
-    watch = Watch(seen=reads_are_seen(disk.about))
+    watch = UsageWatch(seen=reads_are_seen(disk.about))
     began = now(disk.about)
     with suppress(OSError):  # a folder that cannot be read, which is Bazel's to tell
         fold(disk)
@@ -73,7 +73,9 @@ def watched(disk: DiskCache, build_id: str, run: str) -> Iterator[Watch]:
         with suppress(OSError):
             used = fold(disk, since=began)
             _note(
-                disk, Use(build_id=build_id, run=run, when=time.time(), actions=used if watch.seen else None), watch
+                disk,
+                CacheUse(build_id=build_id, run=run, when=time.time(), actions=used if watch.seen else None),
+                watch,
             )
 
 
@@ -139,7 +141,7 @@ def clear_work(disk: DiskCache) -> None:
         remove_folder(disk.work)
 
 
-def _is_copy(found: Found, own: Beneath, below: Beneath) -> bool:
+def _is_copy(found: FoundFile, own: Beneath, below: Beneath) -> bool:
     """Return whether the cache below has a file: an action with the same bytes, or a blob of the same name."""
     if not found.is_plain:
         return False
@@ -153,7 +155,7 @@ def _is_copy(found: Found, own: Beneath, below: Beneath) -> bool:
     return False
 
 
-def _note(disk: DiskCache, use: Use, watch: Watch) -> None:
+def _note(disk: DiskCache, use: CacheUse, watch: UsageWatch) -> None:
     before = None if watch.ok else read_use(disk.about / "builds" / use.build_id)
     actions = use.actions
     if before is not None:
@@ -163,7 +165,7 @@ def _note(disk: DiskCache, use: Use, watch: Watch) -> None:
     write_atomically(disk.about / "builds" / use.build_id, data)
 
 
-def read_use(path: Path) -> Use | None:
+def read_use(path: Path) -> CacheUse | None:
     """What a file says that a build left; None where there is none, or it is not whole."""
     try:
         head, _, digests = path.read_bytes().partition(b"\n")
@@ -175,10 +177,10 @@ def read_use(path: Path) -> Use | None:
         return None
     text = digests.hex()
     keys = (text[start : start + 2 * _DIGEST] for start in range(0, len(text), 2 * _DIGEST))
-    return Use(build_id=build_id, run=str(run), when=when, actions=frozenset(keys) if seen else None)
+    return CacheUse(build_id=build_id, run=str(run), when=when, actions=frozenset(keys) if seen else None)
 
 
-def uses(disk: DiskCache) -> list[Use]:
+def uses(disk: DiskCache) -> list[CacheUse]:
     """What is known of the builds with a toolchain, the newest first."""
     folder = disk.about / "builds"
     files = sorted(folder.iterdir()) if folder.is_dir() else []

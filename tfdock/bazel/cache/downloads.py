@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock.bazel.cache.cache_folder import opened
-from tfdock.host.beneath import Beneath, Found, has_holes, open_up
+from tfdock.host.beneath import Beneath, FoundFile, has_holes, open_up
 
 _DIGITS = {"sha1": 40, "sha256": 64, "sha384": 96, "sha512": 128}
 """Algorithms that Bazel names downloads by, with the hexadecimal digits of their hashes."""
@@ -70,17 +70,17 @@ def _strange(folder: Beneath, since: int) -> Iterator[tuple[str, bool]]:
             yield from _strange_in(entry, found, match, since)
 
 
-def _is_folder(found: Found) -> bool:
+def _is_folder(found: FoundFile) -> bool:
     return stat.S_ISDIR(found.status.st_mode)
 
 
-def _is_expected_folder(found: Found) -> bool:
+def _is_expected_folder(found: FoundFile) -> bool:
     parts = found.name.split("/")
     expected = parts[0] == "content_addressable" and (len(parts) == 1 or parts[1] in _DIGITS)
     return _is_folder(found) and expected and len(parts) < 3
 
 
-def _strange_in(entry: Beneath, found: Found, match: re.Match[str], since: int) -> Iterator[tuple[str, bool]]:
+def _strange_in(entry: Beneath, found: FoundFile, match: re.Match[str], since: int) -> Iterator[tuple[str, bool]]:
     # A folder that gets another name changes, and the files in it do not.
     renamed = found.status.st_ctime_ns >= since
     for inside in entry.entries():

@@ -17,8 +17,8 @@ from pathlib import Path
 from tfdock.bazel.cache import push_plan
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.bazel.cache.cache_layers import Layers, Shelf
-from tfdock.bazel.cache.cache_pull import Pulled, Taking
-from tfdock.bazel.cache.cache_push import Inventory, Pushed, Say, Sending, inventory
+from tfdock.bazel.cache.cache_pull import PulledCache, Taking
+from tfdock.bazel.cache.cache_push import Inventory, PushedCache, Say, Sending, inventory
 from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.errors import Locked, NetworkError, Problem
 from tfdock.host.beneath import remove_folder
@@ -45,7 +45,7 @@ class Exchange:
 
     # --- push ---------------------------------------------------------------------------------------------------
 
-    def push(self, keys: Iterable[str]) -> tuple[list[Pushed], Digest | None]:
+    def push(self, keys: Iterable[str]) -> tuple[list[PushedCache], Digest | None]:
         """Send what the registry lacks of these toolchains; what was sent, and the digest of the manifest.
 
         Raises NetworkError (`cache-push-raced`) where others were quicker each time.
@@ -85,7 +85,7 @@ class Exchange:
 
     # --- pull ---------------------------------------------------------------------------------------------------
 
-    def pull(self, keys: Iterable[str], domains: Iterable[str] = (RELEASE,)) -> list[Pulled]:
+    def pull(self, keys: Iterable[str], domains: Iterable[str] = (RELEASE,)) -> list[PulledCache]:
         """Restore what is missing here of these disk caches.
 
         Where none is named, it is all that the registry has of these trust domains.
@@ -114,7 +114,7 @@ class Exchange:
                 )
             return [self._pull_shelf(key, shelves[key], stage) for key in wanted]
 
-    def _pull_shelf(self, key: str, shelf: Shelf, stage: Path) -> Pulled:
+    def _pull_shelf(self, key: str, shelf: Shelf, stage: Path) -> PulledCache:
         disk = self.cache.disk(key)
         with disk.held(alone=False, waiting=self._waiting):
             return Taking(self.stored, self.say, disk, stage).restored(shelf)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.bazel.cache import action_cache, cache_pruning
-from tfdock.bazel.cache.action_cache import EMPTY, ActionResult, Malformed
-from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache, Entry, folders, opened
+from tfdock.bazel.cache.action_cache import EMPTY, ActionResult, MalformedEntry
+from tfdock.bazel.cache.cache_folder import CacheEntry, CacheFolder, DiskCache, folders, opened
 from tfdock.bazel.cache.cache_usage import clear_work, forget, uses
 from tfdock.host.beneath import folder_size, is_hollow, open_up, remove_folder, size_of
 from tfdock.resolve.tools import NATIVE
@@ -40,14 +40,14 @@ class Listing:
     """A disk cache's entries by name, and what their actions need."""
 
     disk: DiskCache
-    actions: dict[str, Entry] = field(default_factory=dict)
-    blobs: dict[str, Entry] = field(default_factory=dict)
-    half: list[Entry] = field(default_factory=list)
-    foreign: list[Entry] = field(default_factory=list)
+    actions: dict[str, CacheEntry] = field(default_factory=dict)
+    blobs: dict[str, CacheEntry] = field(default_factory=dict)
+    half: list[CacheEntry] = field(default_factory=list)
+    foreign: list[CacheEntry] = field(default_factory=list)
     results: dict[str, ActionResult] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     """Actions that are no such message: why."""
-    below: dict[str, Entry] = field(default_factory=dict)
+    below: dict[str, CacheEntry] = field(default_factory=dict)
     """Blobs of the cache that lies below, which its actions may need too."""
 
     @property
@@ -81,12 +81,12 @@ class Listing:
         assert self.disk.release is not None
         return self.disk.release.message(self.below[digest].name)
 
-    def contents(self) -> cache_pruning.Contents:
+    def contents(self) -> cache_pruning.CacheContents:
         """The same, to decide with. What cannot be read needs nothing."""
-        return cache_pruning.Contents(
+        return cache_pruning.CacheContents(
             toolchain=self.disk.key,
             actions={
-                key: cache_pruning.Action(size=entry.size, used=entry.used / 1e9, blobs=self._kept_with(key))
+                key: cache_pruning.CachedAction(size=entry.size, used=entry.used / 1e9, blobs=self._kept_with(key))
                 for key, entry in self.actions.items()
             },
             blobs={digest: entry.size for digest, entry in self.blobs.items()},
@@ -98,7 +98,7 @@ class Listing:
         if key in self.unreadable:
             return ()
         found: list[str] = []
-        with suppress(Malformed, OSError):
+        with suppress(MalformedEntry, OSError):
             found += self.needs(key)
         if key in self.blobs:
             found += [key, *([command] if (command := self._command(key)) else [])]
@@ -109,7 +109,7 @@ class Listing:
         command = self._command(key)
         if command is None or not self.has(command):
             return False
-        with suppress(Malformed, OSError):
+        with suppress(MalformedEntry, OSError):
             return NATIVE.search(self._message(command).decode("latin-1")) is not None
         return False
 
@@ -117,7 +117,7 @@ class Listing:
         """The blob that says what an action ran, where the cache has the action's own message."""
         if not self.has(key):
             return None
-        with suppress(Malformed, OSError):
+        with suppress(MalformedEntry, OSError):
             command = action_cache.command_of(self._message(key))
             return command.hash if command else None
         return None
@@ -140,7 +140,7 @@ def listing(disk: DiskCache) -> Listing:
             found.results[key] = action_cache.action_result(disk.message(entry.name))
         except FileNotFoundError:
             del found.actions[key]
-        except (Malformed, OSError) as error:
+        except (MalformedEntry, OSError) as error:
             found.unreadable[key] = str(error)
     return found
 
@@ -159,7 +159,7 @@ def outputs(cache: CacheFolder) -> list[Output]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CacheFinding:
     """A finding about an entry. `kind`: `damaged` (other bytes than its name says), `truncated`, `unreadable`,
     `incomplete` (an action whose outputs are gone: a miss to Bazel, no harm) or `foreign` (nothing of Bazel's)."""
 
@@ -182,7 +182,7 @@ class Verified:
     actions: int
     blobs: int
     size: int
-    findings: tuple[Finding, ...]
+    findings: tuple[CacheFinding, ...]
     removed: int = 0
 
 
@@ -211,8 +211,8 @@ def verified(disk: DiskCache, *, repair: bool = False, check: Callable[[], None]
     )
 
 
-def _finding(entry: Entry, disk: DiskCache, kind: str, text: str) -> Finding:
-    return Finding(toolchain=disk.key, kind=kind, path=disk.folder / entry.name, text=text)
+def _finding(entry: CacheEntry, disk: DiskCache, kind: str, text: str) -> CacheFinding:
+    return CacheFinding(toolchain=disk.key, kind=kind, path=disk.folder / entry.name, text=text)
 
 
 def _bad_blobs(found: Listing, check: Callable[[], None]) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -229,7 +229,7 @@ def _bad_blobs(found: Listing, check: Callable[[], None]) -> Iterator[tuple[str,
 
 
 def _amiss_in(
-    disk: DiskCache, entry: Entry, sizes: Mapping[str, int], check: Callable[[], None]
+    disk: DiskCache, entry: CacheEntry, sizes: Mapping[str, int], check: Callable[[], None]
 ) -> tuple[str, str] | None:
     """Kind and text of what is wrong with a blob; nothing with one that is gone."""
     found = hashlib.sha256()
@@ -260,7 +260,7 @@ def _amiss(found: Listing, key: str, bad: Mapping[str, object]) -> tuple[str, st
         return "truncated", "it names no output"
     try:
         needed = found.needs(key)
-    except (Malformed, OSError):
+    except (MalformedEntry, OSError):
         needed = tuple(digest.hash for digest in (*found.results[key].files, *found.results[key].trees))
     poisoned = [digest for digest in needed if digest in bad]
     missing = [digest for digest in needed if not found.has(digest) and digest != EMPTY]
@@ -270,7 +270,7 @@ def _amiss(found: Listing, key: str, bad: Mapping[str, object]) -> tuple[str, st
     return None
 
 
-def _removed(disk: DiskCache, entries: Iterable[Entry]) -> int:
+def _removed(disk: DiskCache, entries: Iterable[CacheEntry]) -> int:
     count = 0
     with suppress(FileNotFoundError), disk.opened() as folder:
         for entry in entries:
@@ -283,10 +283,10 @@ def _removed(disk: DiskCache, entries: Iterable[Entry]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned:
+class PrunedCache:
     """What pruning took, or would take: bytes by what they were, and bytes that are left."""
 
-    disks: tuple[cache_pruning.Pruned, ...]
+    disks: tuple[cache_pruning.PrunePlan, ...]
     half_written: int
     outputs: tuple[Output, ...]
     downloads: int
@@ -317,7 +317,7 @@ def alone(cache: CacheFolder, disks: Iterable[DiskCache]) -> Iterator[None]:
 
 def prune(
     cache: CacheFolder, *, max_size: int | None = None, before: float | None = None, dry_run: bool = False
-) -> Pruned:
+) -> PrunedCache:
     """Make a cache smaller: first what nobody needs, then what was used least recently. Under `alone`.
 
     With `before` (Unix seconds) configurations go that were used last before it, and downloads: of Bazel's repository
@@ -344,7 +344,7 @@ def prune(
         for listed, disk in zip(found, decided.disks, strict=True):
             _removed(listed.disk, listed.half)
             _carry_out(listed, disk)
-    return Pruned(
+    return PrunedCache(
         disks=decided.disks,
         half_written=sum(entry.size for entry in half),
         outputs=tuple(left_over),
@@ -381,7 +381,7 @@ def _old_downloads(cache: CacheFolder, before: float) -> Iterator[_Download]:
                         yield _Download(part=part, name=name, size=size_of(folder))
 
 
-def _carry_out(found: Listing, decided: cache_pruning.Pruned) -> None:
+def _carry_out(found: Listing, decided: cache_pruning.PrunePlan) -> None:
     # Actions first: a blob without its action is waste, an action without its blob is a broken promise.
     _removed(found.disk, (found.actions[key] for key in decided.actions))
     _removed(found.disk, (found.blobs[digest] for digest in decided.blobs))

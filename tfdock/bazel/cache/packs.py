@@ -17,7 +17,7 @@ import zstandard
 
 from tfdock.bazel.cache import action_cache
 from tfdock.bazel.cache.action_cache import EMPTY
-from tfdock.oci.manifest import Malformed, canonical, parsed
+from tfdock.oci.manifest import MalformedManifest, canonical, parsed
 
 CONTENTS_SCHEMA = "tfdock.cache.contents/1"
 CONTENTS_TYPE = "application/vnd.tfdock.cache.contents.v1+json+zstd"
@@ -43,7 +43,7 @@ _NAME = re.compile(r"(?:(?:ac|cas)/([0-9a-f]{2})/(?=\1)|(?:ac_)?)([0-9a-f]{64})\
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Entry:
+class PackEntry:
     """A file of a disk cache: its name there (`cas/0f/0fac…`, in old Bazels `0fac…`), size in bytes, sha256."""
 
     name: str
@@ -56,17 +56,17 @@ class Entry:
         return self.name.startswith("ac")
 
 
-def in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def in_order(entries: Iterable[PackEntry]) -> tuple[PackEntry, ...]:
     """As they stand in a pack: actions after what they need."""
     return tuple(sorted(entries, key=lambda entry: (entry.is_action, entry.name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class PackContents:
     """What a pack holds, in order, and for which toolchain."""
 
     toolchain: str
-    entries: tuple[Entry, ...]
+    entries: tuple[PackEntry, ...]
 
     @property
     def size(self) -> int:
@@ -80,42 +80,42 @@ class Contents:
         return zstandard.ZstdCompressor(level=_CONTENTS_LEVEL).compress(text)
 
     @classmethod
-    def read(cls, data: bytes) -> Contents:
+    def read(cls, data: bytes) -> PackContents:
         """A table of contents from its bytes; raises Malformed."""
         try:
             unpacker = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(data)
             text = unpacker.read(_MOST_UNPACKED + 1)
         except zstandard.ZstdError as error:
-            raise Malformed("a table of contents cannot be unpacked") from error
+            raise MalformedManifest("a table of contents cannot be unpacked") from error
         if len(text) > _MOST_UNPACKED:
-            raise Malformed("a table of contents is too long")
+            raise MalformedManifest("a table of contents is too long")
         node = parsed(text)
         if not isinstance(node, dict) or node.get("schema") != CONTENTS_SCHEMA:
-            raise Malformed(f"a table of contents is not `{CONTENTS_SCHEMA}`")
+            raise MalformedManifest(f"a table of contents is not `{CONTENTS_SCHEMA}`")
         rows, toolchain = node.get("entries"), node.get("toolchain")
         if not isinstance(rows, list) or not isinstance(toolchain, str):
-            raise Malformed("a table of contents lists nothing")
+            raise MalformedManifest("a table of contents lists nothing")
         entries = tuple(map(_entry, rows))
         if entries != in_order(entries) or len({entry.name for entry in entries}) < len(entries):
-            raise Malformed("a table of contents is out of order")
+            raise MalformedManifest("a table of contents is out of order")
         return cls(toolchain=toolchain, entries=entries)
 
 
-def _entry(row: object) -> Entry:
+def _entry(row: object) -> PackEntry:
     """A row of a table of contents; whatever could be a path, or has no sensible size, raises Malformed."""
     name, size, *rest = row if isinstance(row, list) and len(row) in (2, 3) else (None, None)
     match = _NAME.match(name) if isinstance(name, str) else None
     if not match or not isinstance(name, str):
-        raise Malformed(f"`{str(name)[:80]!a}` is no name of a cache entry")
+        raise MalformedManifest(f"`{str(name)[:80]!a}` is no name of a cache entry")
     is_action = name.startswith("ac")
     if type(size) is not int or not 0 <= size <= (action_cache.LARGEST if is_action else LARGEST):
-        raise Malformed(f"the entry {name} has no size that it could have")
+        raise MalformedManifest(f"the entry {name} has no size that it could have")
     sha256 = rest[0] if is_action and rest else match[2]
     if bool(rest) is not is_action or not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise Malformed(f"the entry {name} has no sha256")
+        raise MalformedManifest(f"the entry {name} has no sha256")
     if (sha256 == EMPTY) is not (size == 0):
-        raise Malformed(f"the entry {name} cannot have {size} bytes")
-    return Entry(name, size, sha256)
+        raise MalformedManifest(f"the entry {name} cannot have {size} bytes")
+    return PackEntry(name, size, sha256)
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -124,12 +124,12 @@ def _entry(row: object) -> Entry:
 class Changed(Exception):
     """A file that is packed has not the size or sha256 that it should have; `entry` is what it should be."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: PackEntry) -> None:
         super().__init__(entry.name)
         self.entry = entry
 
 
-def packed(entries: Iterable[Entry], read: Callable[[Entry], Iterable[bytes]]) -> Iterator[bytes]:
+def packed(entries: Iterable[PackEntry], read: Callable[[PackEntry], Iterable[bytes]]) -> Iterator[bytes]:
     """The bytes of a pack; `read` gives those of a file. Raises Changed for a file that is not what it should be."""
     entries = tuple(entries)
     size = len(_END) + sum(_BLOCK + entry.size + _padding(entry) for entry in entries)
@@ -143,7 +143,7 @@ def packed(entries: Iterable[Entry], read: Callable[[Entry], Iterable[bytes]]) -
     yield compressor.flush()
 
 
-def _checked(entry: Entry, pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _checked(entry: PackEntry, pieces: Iterable[bytes]) -> Iterator[bytes]:
     sha256, size = hashlib.sha256(), 0
     for piece in pieces:
         size += len(piece)
@@ -155,7 +155,7 @@ def _checked(entry: Entry, pieces: Iterable[bytes]) -> Iterator[bytes]:
         raise Changed(entry)
 
 
-def _header(entry: Entry) -> bytes:
+def _header(entry: PackEntry) -> bytes:
     """What a tar has before a file (POSIX ustar): name, mode 644, root's, 1970, plain file."""
     before = entry.name.encode().ljust(100, b"\0") + b"0000644\0" + 2 * b"0000000\0"
     before += b"%011o\0%011o\0" % (entry.size, 0)
@@ -163,11 +163,11 @@ def _header(entry: Entry) -> bytes:
     return before + b"%06o\0 " % (sum(before) + 8 * ord(" ") + sum(after)) + after
 
 
-def _padding(entry: Entry) -> int:
+def _padding(entry: PackEntry) -> int:
     return -entry.size % _BLOCK
 
 
-def most_packed(contents: Contents) -> int:
+def most_packed(contents: PackContents) -> int:
     """Bytes that a pack has at most: what does not get smaller gets larger by a little."""
     return contents.size + (contents.size >> 7) + 2 * _BLOCK * len(contents.entries) + (1 << 16)
 
@@ -175,7 +175,7 @@ def most_packed(contents: Contents) -> int:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def unpacked(contents: Contents, read: Callable[[int], bytes]) -> Iterator[tuple[Entry, bytes, bool]]:
+def unpacked(contents: PackContents, read: Callable[[int], bytes]) -> Iterator[tuple[PackEntry, bytes, bool]]:
     """The entries of a pack as they come: which one, a piece of it, and whether that is its last.
 
     `read(size)` gives the bytes of the pack, none at its end. Memory is bounded, and so is what is unpacked: by what
@@ -185,7 +185,7 @@ def unpacked(contents: Contents, read: Callable[[int], bytes]) -> Iterator[tuple
     stream = _Stream(read)
     for entry in contents.entries:
         if stream.exactly(_BLOCK) != _header(entry):
-            raise Malformed(f"the pack holds something else where {entry.name} should be")
+            raise MalformedManifest(f"the pack holds something else where {entry.name} should be")
         sha256, left = hashlib.sha256(), entry.size
         while left:
             piece = stream.some(left)
@@ -195,12 +195,12 @@ def unpacked(contents: Contents, read: Callable[[int], bytes]) -> Iterator[tuple
                 break
             yield entry, piece, False
         if sha256.hexdigest() != entry.sha256:
-            raise Malformed(f"the entry {entry.name} is not what its name says")
+            raise MalformedManifest(f"the entry {entry.name} is not what its name says")
         if any(stream.exactly(_padding(entry))):
-            raise Malformed(f"there is something behind the entry {entry.name}")
+            raise MalformedManifest(f"there is something behind the entry {entry.name}")
         yield entry, piece if entry.size else b"", True
     if stream.exactly(len(_END)) != _END or not stream.is_at_end(read):
-        raise Malformed("the pack does not end where it should")
+        raise MalformedManifest("the pack does not end where it should")
 
 
 class _Stream:
@@ -215,9 +215,9 @@ class _Stream:
         try:
             data = self._reader.read(min(most, _READ))
         except zstandard.ZstdError as error:
-            raise Malformed("the pack cannot be unpacked") from error
+            raise MalformedManifest("the pack cannot be unpacked") from error
         if not data:
-            raise Malformed("the pack ends too early")
+            raise MalformedManifest("the pack ends too early")
         return data
 
     def exactly(self, size: int) -> bytes:
@@ -231,7 +231,7 @@ class _Stream:
         try:
             return not self._reader.read(1) and not read(1)
         except zstandard.ZstdError as error:
-            raise Malformed("the pack cannot be unpacked") from error
+            raise MalformedManifest("the pack cannot be unpacked") from error
 
 
 class _Source:

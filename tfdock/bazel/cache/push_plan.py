@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from tfdock.bazel.cache.action_cache import EMPTY
 from tfdock.bazel.cache.cache_layers import Layers, Pack, Shelf
-from tfdock.bazel.cache.packs import PACK_ENTRIES, PACK_SIZE, Contents, Entry, in_order
+from tfdock.bazel.cache.packs import PACK_ENTRIES, PACK_SIZE, PackContents, PackEntry, in_order
 from tfdock.types import Digest
 
 STALE = 20
@@ -29,10 +29,10 @@ MOST_TOOLCHAINS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class PushedAction:
     """An entry of the action cache, and the sha256 of the blobs that it needs."""
 
-    entry: Entry
+    entry: PackEntry
     blobs: tuple[str, ...] = ()
 
 
@@ -44,7 +44,7 @@ class Plan:
     """
 
     kept: tuple[Pack, ...]
-    bundles: tuple[tuple[Entry, ...], ...] = ()
+    bundles: tuple[tuple[PackEntry, ...], ...] = ()
     gone: int = 0
     missing: int = 0
     there: int = 0
@@ -55,13 +55,16 @@ class Plan:
         return bool(self.bundles)
 
 
-def complete(actions: Iterable[Action], blobs: Mapping[str, Entry]) -> tuple[Action, ...]:
+def complete(actions: Iterable[PushedAction], blobs: Mapping[str, PackEntry]) -> tuple[PushedAction, ...]:
     """The actions of which everything is there; nobody has anything from the others."""
     return tuple(one for one in actions if all(blob in blobs or blob == EMPTY for blob in one.blobs))
 
 
 def plan(
-    shelf: Shelf, contents: Mapping[Digest, Contents], actions: Iterable[Action], blobs: Mapping[str, Entry]
+    shelf: Shelf,
+    contents: Mapping[Digest, PackContents],
+    actions: Iterable[PushedAction],
+    blobs: Mapping[str, PackEntry],
 ) -> Plan:
     """Decide. `contents` has each pack's table of contents by that one's digest, `actions` are complete."""
     actions = sorted(actions, key=lambda one: one.entry.name)
@@ -76,7 +79,7 @@ def plan(
     held = {entry.name: entry.sha256 for pack in kept for entry in tables[pack.contents.digest].entries}
     gone = len(shelf.packs) - len(kept)
 
-    def lacking(entry: Entry) -> bool:
+    def lacking(entry: PackEntry) -> bool:
         # Where a pack went, somebody else's result of an action may lack what it needs: then ours counts.
         return entry.name not in held or (gone > 0 and held[entry.name] != entry.sha256)
 
@@ -89,7 +92,7 @@ def plan(
     )
 
 
-def _kept(shelf: Shelf, tables: Mapping[Digest, Contents], wanted: Mapping[str, Entry]) -> tuple[Pack, ...]:
+def _kept(shelf: Shelf, tables: Mapping[Digest, PackContents], wanted: Mapping[str, PackEntry]) -> tuple[Pack, ...]:
     """The packs that stay, with `seen` brought up to date."""
     now = shelf.pushes + 1
     kept = []
@@ -112,11 +115,11 @@ def _kept(shelf: Shelf, tables: Mapping[Digest, Contents], wanted: Mapping[str, 
 
 
 def _bundles(
-    actions: Iterable[Action], blobs: Mapping[str, Entry], lacking: frozenset[Entry]
-) -> Iterable[tuple[Entry, ...]]:
+    actions: Iterable[PushedAction], blobs: Mapping[str, PackEntry], lacking: frozenset[PackEntry]
+) -> Iterable[tuple[PackEntry, ...]]:
     """The entries that are lacking, in packs: each action with, or after, all that it needs."""
-    placed: set[Entry] = set()
-    bundle: list[Entry] = []
+    placed: set[PackEntry] = set()
+    bundle: list[PackEntry] = []
     size = 0
     for action in actions:
         needed = [blobs[blob] for blob in dict.fromkeys(action.blobs) if blob in blobs]

@@ -13,10 +13,10 @@ from typing import BinaryIO, cast
 
 from tfdock.bazel.cache import packs
 from tfdock.bazel.cache.cache_layers import CONFIG_TYPE, MOST_CONFIG, Layers, Pack, is_cache
-from tfdock.bazel.cache.packs import CONTENTS_TYPE, PACK_TYPE, Contents, Entry
+from tfdock.bazel.cache.packs import CONTENTS_TYPE, PACK_TYPE, PackContents, PackEntry
 from tfdock.errors import Problem, ProfileError, VerificationFailed
 from tfdock.oci import manifest as oci
-from tfdock.oci.manifest import Descriptor, Malformed, Manifest
+from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
 from tfdock.oci.repository import Repository
 from tfdock.types import Digest, ImageRef
 
@@ -28,7 +28,7 @@ _MOST_ENTRIES = 2_000_000
 class Parcel:
     """A pack that is to be sent: what it holds, its descriptor, its bytes."""
 
-    contents: Contents
+    contents: PackContents
     layer: Descriptor
     file: BinaryIO
 
@@ -42,7 +42,7 @@ class StoredCache:
 
     image: ImageRef
     check: Callable[[], None]
-    _tables: dict[Digest, Contents] = field(default_factory=dict)
+    _tables: dict[Digest, PackContents] = field(default_factory=dict)
     _repository: Repository = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,18 +73,18 @@ class StoredCache:
             )
         )
 
-    def contents(self, pack: Pack) -> Contents:
+    def contents(self, pack: Pack) -> PackContents:
         """What a pack holds."""
         digest = pack.contents.digest
         if digest not in self._tables:
             with self._well_formed(digest):
-                table = Contents.read(self._repository.small_blob(pack.contents, packs.MOST_CONTENTS))
+                table = PackContents.read(self._repository.small_blob(pack.contents, packs.MOST_CONTENTS))
                 if sum(len(one.entries) for one in self._tables.values()) + len(table.entries) > _MOST_ENTRIES:
-                    raise Malformed(f"it lists more than {_MOST_ENTRIES} entries")
+                    raise MalformedManifest(f"it lists more than {_MOST_ENTRIES} entries")
                 self._tables[digest] = table
         return self._tables[digest]
 
-    def entries(self, pack: Pack, toolchain: str) -> Iterator[tuple[Entry, bytes, bool]]:
+    def entries(self, pack: Pack, toolchain: str) -> Iterator[tuple[PackEntry, bytes, bool]]:
         """What is in a pack, as it comes: entry, a piece of it, whether it is the last one of it.
 
         That the pack is the right one is known only when all has been taken.
@@ -93,12 +93,12 @@ class StoredCache:
         pieces = _Pieces(self._repository.blob(pack.layer))
         with self._well_formed(pack.layer.digest):
             if contents.toolchain != toolchain:
-                raise Malformed(f"it is for the toolchain {contents.toolchain[:40]!a}, not for {toolchain}")
+                raise MalformedManifest(f"it is for the toolchain {contents.toolchain[:40]!a}, not for {toolchain}")
             if pack.layer.size > packs.most_packed(contents):
-                raise Malformed(f"it has {pack.layer.size} bytes, too many for what it should hold")
+                raise MalformedManifest(f"it has {pack.layer.size} bytes, too many for what it should hold")
             try:
                 yield from packs.unpacked(contents, pieces.read)
-            except Malformed:
+            except MalformedManifest:
                 # Are these the bytes that were pushed? If not, the registry is to blame, which the end will tell.
                 while pieces.read(1 << 18):
                     pass
@@ -108,7 +108,7 @@ class StoredCache:
     def _well_formed(self, digest: str) -> Iterator[None]:
         try:
             yield
-        except Malformed as error:
+        except MalformedManifest as error:
             raise VerificationFailed(
                 Problem(
                     code="cache-layers-malformed",
@@ -119,7 +119,7 @@ class StoredCache:
             ) from error
 
     def packed(
-        self, toolchain: str, entries: tuple[Entry, ...], read: Callable[[Entry], Iterable[bytes]], near: Path
+        self, toolchain: str, entries: tuple[PackEntry, ...], read: Callable[[PackEntry], Iterable[bytes]], near: Path
     ) -> Parcel:
         """Pack entries into a file in the folder `near`; raises `packs.Changed`."""
         sha256, size = hashlib.sha256(), 0
@@ -133,7 +133,7 @@ class StoredCache:
             file.close()
             raise
         layer = Descriptor(media_type=PACK_TYPE, digest=Digest(f"sha256:{sha256.hexdigest()}"), size=size)
-        return Parcel(contents=Contents(toolchain=toolchain, entries=entries), layer=layer, file=file)
+        return Parcel(contents=PackContents(toolchain=toolchain, entries=entries), layer=layer, file=file)
 
     def send(self, parcel: Parcel) -> tuple[Pack, int]:
         """Send a pack with its table of contents; how it stands in a manifest, and the bytes that were sent."""

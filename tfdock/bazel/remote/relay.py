@@ -41,7 +41,7 @@ _MOST_LARGE = 4
 
 
 @dataclass(eq=False)
-class Line:
+class RelayLine:
     """One endpoint and what went over it: hits, and bytes each way. `lost` says why it is no longer used.
 
     `headers` are credentials: they are in no message and no repr.
@@ -124,11 +124,11 @@ async def closed(writer: Writer) -> None:
         writer.transport.abort()
 
 
-Serve = Callable[[Line, Reader, Writer], Awaitable[None]]
+Serve = Callable[[RelayLine, Reader, Writer], Awaitable[None]]
 
 
 @contextmanager
-def running(lines: dict[str, Line], folder: Path) -> Iterator[None]:
+def running(lines: dict[str, RelayLine], folder: Path) -> Iterator[None]:
     """Relay while the context lasts: `<folder>/<name>` is the socket of each line."""
     from tfdock.bazel.remote import relay_grpc, relay_http
 
@@ -150,7 +150,7 @@ def running(lines: dict[str, Line], folder: Path) -> Iterator[None]:
             (folder / name).unlink(missing_ok=True)
 
 
-async def _listen(line: Line, serve: Serve, folder: Path, name: str) -> asyncio.Server:
+async def _listen(line: RelayLine, serve: Serve, folder: Path, name: str) -> asyncio.Server:
     free = CONNECTIONS
 
     async def connected(reader: Reader, writer: Writer) -> None:

@@ -18,7 +18,7 @@ import h2.exceptions
 import hpack
 
 from tfdock.bazel.remote import relay
-from tfdock.bazel.remote.relay import Line, Reader, Writer, closed
+from tfdock.bazel.remote.relay import Reader, RelayLine, Writer, closed
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _PING, _WINDOW, _CONTINUATION = 0, 1, 6, 8, 9
@@ -122,7 +122,7 @@ class Frame:
             return cls(head, await asyncio.wait_for(reader.readexactly(size), _PATIENCE))
 
 
-async def serve(line: Line, reader: Reader, writer: Writer) -> None:
+async def serve(line: RelayLine, reader: Reader, writer: Writer) -> None:
     """Serve one client until it or the endpoint goes."""
     try:
         server = None if line.lost else await line.connect()
@@ -152,7 +152,7 @@ async def serve(line: Line, reader: Reader, writer: Writer) -> None:
 class _Both:
     """Both ways of one connection. Whole frames are written at once, so that each way may add some of its own."""
 
-    line: Line
+    line: RelayLine
     client: Writer
     lookups: set[int] = field(default_factory=set)
     """Streams that ask whether an action is cached."""
@@ -337,7 +337,7 @@ def _prefixed(message: bytes) -> bytes:
 
 
 def capabilities(
-    line: Line, instance: str, send: Callable[[bytes], None], receive: Callable[[], bytes]
+    line: RelayLine, instance: str, send: Callable[[bytes], None], receive: Callable[[], bytes]
 ) -> tuple[str, str]:
     """Ask an endpoint what it can do, over a connection of its own: gRPC's status and message.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from tfdock.bazel.remote import relay
-from tfdock.bazel.remote.relay import TROUBLE, Line, Reader, Writer, closed
+from tfdock.bazel.remote.relay import TROUBLE, Reader, RelayLine, Writer, closed
 
 _PIECE = 1 << 18
 _IDLE = 4.0
@@ -77,7 +77,7 @@ class Head:
         return "\r\n".join(lines).encode("latin-1")
 
 
-async def serve(line: Line, reader: Reader, writer: Writer) -> None:
+async def serve(line: RelayLine, reader: Reader, writer: Writer) -> None:
     """Serve one client until it goes."""
     server: tuple[Reader, Writer] | None = None
     used = 0.0
@@ -110,14 +110,14 @@ async def serve(line: Line, reader: Reader, writer: Writer) -> None:
             await closed(server[1])
 
 
-def _allowed(line: Line, method: str, target: str, head: Head) -> bool:
+def _allowed(line: RelayLine, method: str, target: str, head: Head) -> bool:
     """Whether that is a question to a cache, or an upload where those may be. Any other is not Bazel's."""
     if not _TARGET.fullmatch(target):
         return False
     return line.upload if method == "PUT" else method == "GET" and not (head.chunked or head.length)
 
 
-async def _connected(line: Line, *, upload: bool) -> tuple[Reader, Writer] | None:
+async def _connected(line: RelayLine, *, upload: bool) -> tuple[Reader, Writer] | None:
     """A connection to the endpoint, or None where a request is to be answered without it."""
     if line.lost or (upload and line.no_uploads):
         return None
@@ -127,7 +127,7 @@ async def _connected(line: Line, *, upload: bool) -> tuple[Reader, Writer] | Non
         return None
 
 
-def _forwarded(head: Head, method: str, target: str, line: Line) -> Head:
+def _forwarded(head: Head, method: str, target: str, line: RelayLine) -> Head:
     own = {name.lower() for name, _ in line.headers}
     kept = tuple((name, value) for name, value in head.headers if name in _KEPT - own)
     body = ("transfer-encoding", "chunked") if head.chunked else ("content-length", str(head.length or 0))
@@ -139,7 +139,7 @@ def _forwarded(head: Head, method: str, target: str, line: Line) -> Head:
 class _Upload:
     """A request on its way: to the endpoint while it takes it, and nowhere once it does not."""
 
-    line: Line
+    line: RelayLine
     writer: Writer
     broken: bool = False
 
@@ -161,7 +161,9 @@ async def _nowhere(_: bytes) -> None:
     """Forget some bytes."""
 
 
-async def _answered(line: Line, server: tuple[Reader, Writer], writer: Writer, target: str, *, upload: bool) -> bool:
+async def _answered(
+    line: RelayLine, server: tuple[Reader, Writer], writer: Writer, target: str, *, upload: bool
+) -> bool:
     """Carry the answer back; whether the connection to the endpoint can be used again.
 
     What is no answer, or refuses, is not for Bazel: it would warn once for each of thousands of actions.
@@ -185,7 +187,7 @@ async def _answered(line: Line, server: tuple[Reader, Writer], writer: Writer, t
     return _kept_open(head)
 
 
-async def _heard(line: Line, server: Reader) -> Head | None:
+async def _heard(line: RelayLine, server: Reader) -> Head | None:
     """The head of the answer, or None where none comes."""
     if line.lost:
         return None
@@ -201,7 +203,7 @@ async def _heard(line: Line, server: Reader) -> Head | None:
         return None
 
 
-def _usable(line: Line, status: int, *, upload: bool) -> bool:
+def _usable(line: RelayLine, status: int, *, upload: bool) -> bool:
     """Whether that is an answer that Bazel may have; if not, the line knows why."""
     if status in _REFUSED and upload:
         line.no_uploads = True

@@ -41,10 +41,10 @@ Headers = tuple[tuple[str, str], ...]
 # --- credentials --------------------------------------------------------------------------------------------------
 
 
-def lines_for(remote: Remote, settings: Settings) -> dict[str, relay.Line]:
+def lines_for(remote: Remote, settings: Settings) -> dict[str, relay.RelayLine]:
     """Role -> the line to its endpoint, with credentials; raises TfdockError where they cannot be had."""
     return {
-        role: relay.Line(
+        role: relay.RelayLine(
             endpoint,
             _credentials(role, endpoint, settings),
             upload=remote.upload,
@@ -175,7 +175,7 @@ class _Strange(Exception):
     """The endpoint is not what it should be."""
 
 
-def _reason(line: relay.Line, error: Exception) -> str:
+def _reason(line: relay.RelayLine, error: Exception) -> str:
     if isinstance(error, UnicodeError):  # of IDNA, from whatever looks the name up
         return "its name cannot be one"
     if isinstance(error, OSError):
@@ -206,7 +206,7 @@ def _break(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _ask_http(line: relay.Line) -> None:
+def _ask_http(line: relay.RelayLine) -> None:
     """Ask an HTTP cache for an action that it does not know."""
     connection = http.client.HTTPConnection(line.endpoint.host, line.endpoint.port, timeout=TIMEOUT)
     with _connected(line.endpoint) as connection.sock, closing(connection):
@@ -219,7 +219,7 @@ def _ask_http(line: relay.Line) -> None:
         raise _Strange(f"HTTP status {answer.status}")
 
 
-def _ask_grpc(line: relay.Line, instance: str) -> None:
+def _ask_grpc(line: relay.RelayLine, instance: str) -> None:
     """Ask an endpoint that speaks gRPC what it can do."""
     from tfdock.bazel.remote import relay_grpc
 
@@ -249,7 +249,7 @@ def _problem(code: str, message: str, fix: str) -> TfdockError:
 class Link:
     """What the compile phase has of its endpoints. As the tap of a step it tells, once, when one is lost."""
 
-    lines: dict[str, relay.Line]
+    lines: dict[str, relay.RelayLine]
     listen: events.Listener
     _told: frozenset[str] = frozenset()
 
@@ -269,7 +269,7 @@ class Link:
                 self._told |= {role}
                 self.listen(events.Notice(text=text))
 
-    def _lost(self, role: str, line: relay.Line) -> str:
+    def _lost(self, role: str, line: relay.RelayLine) -> str:
         if line.lost:
             return f"warning: the remote {role} {line.endpoint} is gone ({line.lost}); the build goes on without it"
         if line.no_uploads:

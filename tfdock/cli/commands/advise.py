@@ -17,9 +17,9 @@ from tfdock.cli.gpu_text import ASIDE, answer, asked, gpu_json, reasons
 from tfdock.errors import Problem, ProfileError
 
 if TYPE_CHECKING:
-    from tfdock.gpu.compatibility import Service
+    from tfdock.gpu.compatibility import Compatibility
     from tfdock.knowledge.tables import Estimate, KnowledgeBase
-    from tfdock.resolve.advice import Advice, SizePlan, Wheel
+    from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan
 
 _MARK = "# Written by `tfdock advise`"
 
@@ -142,7 +142,7 @@ def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[
     }
 
 
-def _wheel_json(wheel: Wheel) -> dict[str, Any]:
+def _wheel_json(wheel: AdvisedWheel) -> dict[str, Any]:
     return {**asdict(wheel), "install": _install(wheel) if wheel.targets else None}
 
 
@@ -156,7 +156,7 @@ def _figure_json(base: KnowledgeBase, row: Estimate) -> dict[str, Any]:
     }
 
 
-def _install(wheel: Wheel) -> str:
+def _install(wheel: AdvisedWheel) -> str:
     import shlex
 
     return shlex.join(["pip", "install", wheel.requirement, *wheel.pins])
@@ -199,14 +199,14 @@ def _lines(
         yield f"{style.good('fix:')} {told}", ASIDE
 
 
-def _no_build(advice: Advice) -> Wheel | None:
+def _no_build(advice: Advice) -> AdvisedWheel | None:
     """The official wheel that is the whole answer: that of the release, or of any where none was asked for."""
     if advice.needs_no_build:
         return advice.wheel
     return advice.instead if advice.asked is None else None
 
 
-def _head(advice: Advice, wheel: Wheel, style: console.Style) -> Iterator[tuple[str, str]]:
+def _head(advice: Advice, wheel: AdvisedWheel, style: console.Style) -> Iterator[tuple[str, str]]:
     whom = "all of them" if len(advice.gpus) > 1 else "it"
     narrow = wheel is advice.wheel and any(one.limits for one in advice.gpus)
     told = f"the official wheel of TensorFlow {wheel.version} runs on {whom}{', within the limits below' * narrow}"
@@ -214,7 +214,7 @@ def _head(advice: Advice, wheel: Wheel, style: console.Style) -> Iterator[tuple[
     yield f"{style.good('fix:')} {_pip(wheel, advice.python)}", ASIDE
 
 
-def _pip(wheel: Wheel, python: str | None) -> str:
+def _pip(wheel: AdvisedWheel, python: str | None) -> str:
     """The command, the Pythons it works with, and what it does not bring."""
     with_it = f"; {' and '.join(wheel.needs)} must be installed beside it" if wheel.needs else ""
     return f"`{_install(wheel)}` ({_pythons([python] if python else wheel.installs)}{with_it})"
@@ -292,7 +292,7 @@ def _apart(base: KnowledgeBase, advice: Advice, style: console.Style) -> Iterato
         yield f"  {style.strong('why:')} {line}", ASIDE
 
 
-def _family(base: KnowledgeBase, one: Service) -> str:
+def _family(base: KnowledgeBase, one: Compatibility) -> str:
     row = base.accelerators[one.gpu.accelerator]
     return f"needs a wheel for {row.titles.get(row.toolkit or '', row.accelerator)}"
 
@@ -300,7 +300,7 @@ def _family(base: KnowledgeBase, one: Service) -> str:
 # --- what to do -----------------------------------------------------------------------------------------------------
 
 
-def _fixes(advice: Advice, output: Path | None, head: Wheel | None) -> Iterator[str]:
+def _fixes(advice: Advice, output: Path | None, head: AdvisedWheel | None) -> Iterator[str]:
     if advice.instead and not head:
         yield _pip(advice.instead, advice.python)
     if advice.offer and (head or advice.instead):

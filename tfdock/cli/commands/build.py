@@ -39,12 +39,12 @@ from tfdock.cli.app import (
 )
 from tfdock.cli.build_progress import Building, Result, prepare_all, tell_result
 from tfdock.cli.diagnosis_text import findings_json
-from tfdock.cli.matrix_run import Choice, build_matrix, check_matrix_options, told_with_matrix
+from tfdock.cli.matrix_run import CellSelection, build_matrix, check_matrix_options, told_with_matrix
 from tfdock.errors import combined_exit_code
 
 if TYPE_CHECKING:
     from tfdock.builder.build import Builder
-    from tfdock.cli.progress import Progress
+    from tfdock.cli.progress import ProgressDisplay
     from tfdock.events import Listener
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Limit, Stop
@@ -142,7 +142,7 @@ def build(
     )
     limit = limit_from_now(time_limit)
 
-    def building(settings: Settings, listen: Progress, stop: Stop) -> Building:
+    def building(settings: Settings, listen: ProgressDisplay, stop: Stop) -> Building:
         def one_of(hears: Listener) -> Builder:
             return replace(builder_for(settings, hears, stop), limit=limit, pulls=not no_pull)
 
@@ -150,7 +150,7 @@ def build(
 
     if matrix:
         preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust)
-        choice = Choice(file=matrix, only=only or (), missing=missing, report=report)
+        choice = CellSelection(file=matrix, only=only or (), missing=missing, report=report)
         choice.begin()
         with stoppable() as stop, shown_progress() as listen:
             finished = build_matrix(

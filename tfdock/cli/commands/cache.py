@@ -19,7 +19,7 @@ from tfdock.errors import EngineError, ExitCode, Problem, ProfileError
 
 if TYPE_CHECKING:
     from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
-    from tfdock.bazel.cache.maintenance import Listing, Output, Pruned, Verified
+    from tfdock.bazel.cache.maintenance import Listing, Output, PrunedCache, Verified
     from tfdock.engine.protocol import Engine, ImageInfo
     from tfdock.host.settings import Settings
 
@@ -316,7 +316,7 @@ def _images_pruned(engine: Engine, *, dry_run: bool) -> list[ImageInfo]:
     return gone
 
 
-def _pruned(pruned: Pruned | None) -> dict[str, Any]:
+def _pruned(pruned: PrunedCache | None) -> dict[str, Any]:
     if pruned is None:
         return {"size": 0, "left": 0, "reached": True, "toolchains": [], "outputs": [], "downloads": 0}
     return {
@@ -338,7 +338,7 @@ def _pruned(pruned: Pruned | None) -> dict[str, Any]:
     }
 
 
-def _tell_pruned(pruned: Pruned | None, images: list[ImageInfo], *, dry_run: bool) -> None:
+def _tell_pruned(pruned: PrunedCache | None, images: list[ImageInfo], *, dry_run: bool) -> None:
     document = _pruned(pruned)
     would = "would remove" if dry_run else "removed"
     for row in document["toolchains"]:
@@ -356,7 +356,7 @@ def _tell_pruned(pruned: Pruned | None, images: list[ImageInfo], *, dry_run: boo
     console.result(f"{would} {console.size(document['size'])}{left}")
 
 
-def _tell_not_reached(pruned: Pruned, limit: int) -> None:
+def _tell_not_reached(pruned: PrunedCache, limit: int) -> None:
     problem = Problem(
         code="cache-size-not-reached",
         message=f"{console.size(pruned.left)} are left, more than {console.size(limit)}: the last build of each "

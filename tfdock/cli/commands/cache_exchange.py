@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
-    from tfdock.bazel.cache.cache_pull import Pulled
-    from tfdock.bazel.cache.cache_push import Pushed
+    from tfdock.bazel.cache.cache_pull import PulledCache
+    from tfdock.bazel.cache.cache_push import PushedCache
     from tfdock.bazel.cache.exchange import Exchange
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Stop
@@ -90,7 +90,7 @@ def push(
         cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
     cache, keys = _chosen(settings, profiles or [], toolchains or [], domains or [RELEASE])
-    pushed: list[Pushed] = []
+    pushed: list[PushedCache] = []
     digest: Digest | None = None
     if keys:
         with _exchange(cache, image) as (exchange, stop):
@@ -219,7 +219,7 @@ def _exchange(cache: CacheFolder, image: ImageRef) -> Iterator[tuple[Exchange, S
         yield Exchange(cache, stored, lambda text: console.say(text, stream=sys.stderr), stop), stop
 
 
-def _tell_pushed(one: Pushed) -> None:
+def _tell_pushed(one: PushedCache) -> None:
     style = console.Style(sys.stderr)
     packs = "1 pack" if one.packs == 1 else f"{one.packs} packs"
     text = f"pushed {one.entries} entries, {console.size(one.sent)} in {packs}; {one.there} were there"
@@ -229,7 +229,7 @@ def _tell_pushed(one: Pushed) -> None:
     console.say(f"{style.good(one.toolchain)}: {text}{more}", stream=sys.stderr)
 
 
-def _tell_pulled(one: Pulled) -> None:
+def _tell_pulled(one: PulledCache) -> None:
     style = console.Style(sys.stderr)
     packs = "1 pack" if one.packs == 1 else f"{one.packs} packs"
     text = f"pulled {one.entries} entries, {console.size(one.received)} in {packs}; {one.there} were there"

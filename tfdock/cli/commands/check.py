@@ -31,7 +31,7 @@ from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
 if TYPE_CHECKING:
     from tfdock.plan.build_plan import BuildPlan
     from tfdock.plan.estimate import Expectation
-    from tfdock.plan.preflight import Check
+    from tfdock.plan.preflight import PreflightCheck
     from tfdock.plan.prepare import Prepared, Preparer
     from tfdock.types import Place
 
@@ -78,7 +78,7 @@ class _Checked:
     problems: Sequence[Problem] = ()
     untested: Sequence[Problem] = ()
     warnings: Sequence[Problem] = ()
-    machine: Sequence[Check] = ()
+    machine: Sequence[PreflightCheck] = ()
 
     @property
     def amiss(self) -> list[Problem]:
@@ -204,7 +204,7 @@ def _plan_lines(prepared: Prepared, *, why: bool) -> Iterator[str]:
         yield ""
         network = "with network" if phase.network else "no network"
         yield style.strong(f"{phase.name} ({network})")
-        yield from (console.Row(f"  {line}") for line in _command_lines(phase.command))
+        yield from (console.TableRow(f"  {line}") for line in _command_lines(phase.command))
     for problem in resolution.untested:
         yield ""
         yield f"{style.warn('untested')}  {problem.message}"

@@ -25,7 +25,7 @@ group = typer.Typer(
 app.add_typer(group)
 
 
-class Service(StrEnum):
+class PipelineService(StrEnum):
     """Whose pipeline it is."""
 
     GITHUB = "github"
@@ -46,7 +46,7 @@ Output = Annotated[
 @group.command(epilog="Example: `tfdock ci render github`, in the folder of a repository. Prints the files' paths.")
 @command("tfdock.ci-render/1")
 def render(
-    service: Annotated[Service, typer.Argument(help="`github` or `gitlab`.", show_default=False)],
+    service: Annotated[PipelineService, typer.Argument(help="`github` or `gitlab`.", show_default=False)],
     file: File_ = MATRIX,
     output: Output = Path(),
     force: Annotated[
@@ -79,7 +79,7 @@ def render(
 def check(
     file: File_ = MATRIX,
     service: Annotated[
-        list[Service] | None,
+        list[PipelineService] | None,
         typer.Option(
             "--service", help="Only this one's; by default those of which a file is there.", show_default=False
         ),
@@ -94,7 +94,7 @@ def check(
 
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path)
     base, allowed = knowledge_for(settings), settings.allow_paths
-    found = [pipeline_files.rendered(one.value, file, output, base, allowed) for one in service or Service]
+    found = [pipeline_files.rendered(one.value, file, output, base, allowed) for one in service or PipelineService]
     # What is asked for by name must be there, else what was rendered once.
     there = [one for one in found if service or one.there]
     if not there:

@@ -30,7 +30,7 @@ from tfdock.errors import Problem, TfdockError, combined_exit_code
 if TYPE_CHECKING:
     from tfdock.host.settings import Settings
     from tfdock.plan.build_plan import BuildPlan
-    from tfdock.plan.preflight import Check
+    from tfdock.plan.preflight import PreflightCheck
 
 _INDENT = " " * 9
 """As wide as a status and what follows it."""
@@ -87,9 +87,9 @@ def doctor(
 
 def _planned(
     settings: Settings, names: list[str], *, allow_untested: bool
-) -> tuple[list[tuple[str, BuildPlan]], list[Check], list[Problem]]:
+) -> tuple[list[tuple[str, BuildPlan]], list[PreflightCheck], list[Problem]]:
     """The profiles' plans; a failed check for each problem of those that have none, and the problems themselves."""
-    from tfdock.plan.preflight import FAILED, Check
+    from tfdock.plan.preflight import FAILED, PreflightCheck
 
     plans, refused = [], []
     problems: list[Problem] = []
@@ -101,7 +101,7 @@ def _planned(
         except TfdockError as error:
             problems += error.problems
             refused += [
-                Check(
+                PreflightCheck(
                     name=_REFUSED,
                     code=problem.code,
                     status=FAILED,
@@ -117,7 +117,7 @@ def _planned(
     return plans, refused, problems
 
 
-def _show(checks: list[Check], profiles: list[str]) -> None:
+def _show(checks: list[PreflightCheck], profiles: list[str]) -> None:
     """The answer, then a check a line with its fix below; what several profiles share is said once.
 
     What is refused for itself is left to its problems, which say more.
@@ -138,7 +138,7 @@ def _show(checks: list[Check], profiles: list[str]) -> None:
             console.tell(fix, stream=sys.stdout, indent="     ")
 
 
-def _answer(checks: list[Check], profiles: list[str], style: console.Style) -> str:
+def _answer(checks: list[PreflightCheck], profiles: list[str], style: console.Style) -> str:
     failed = [check for check in checks if check.status == "failed"]
     warnings = sum(check.status == "warning" for check in checks)
     # What no profile is named for stands in the way of all of them.

@@ -30,7 +30,7 @@ from tfdock.errors import TfdockError, combined_exit_code
 
 if TYPE_CHECKING:
     from tfdock.builder.build import Builder
-    from tfdock.offline.bundle_writer import Made
+    from tfdock.offline.bundle_writer import WrittenBundle
     from tfdock.plan.prepare import Preparer
 
 
@@ -109,7 +109,7 @@ def _fetched(build_id: str | None, profile: str) -> dict[str, Any]:
     return {"build_id": build_id, "profile": profile, "status": "fetched", "problems": []}
 
 
-def _tell(made: Made) -> None:
+def _tell(made: WrittenBundle) -> None:
     console.say(f"{console.Style(sys.stderr).good('fetched')}  {made.path}  {console.size(made.size)}")
     for build in made.index.builds:
         console.say(f"  build    {build.build_id}")

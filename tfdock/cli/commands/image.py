@@ -87,7 +87,7 @@ def pack(
     from tfdock.host.supervise import until_stopped
     from tfdock.images import image_pack
 
-    asked = Asked(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
+    asked = RequestedImages(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
     settings = settings_for(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
@@ -138,7 +138,7 @@ def push(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
     builds, where = _apart(names, settings.registries)
-    asked = Asked(names=builds, together=_tag(together), moving=not no_moving_tags)
+    asked = RequestedImages(names=builds, together=_tag(together), moving=not no_moving_tags)
     with _chosen(settings, asked, "what was sent is there", allow_untested=allow_untested) as (
         choosing,
         shipped,
@@ -164,7 +164,7 @@ def push(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestedImages:
     """Which builds are to become images, and how they are named."""
 
     names: tuple[str, ...]
@@ -174,7 +174,7 @@ class Asked:
 
 @contextmanager
 def _chosen(
-    settings: Settings, asked: Asked, kept: str, *, allow_untested: bool
+    settings: Settings, asked: RequestedImages, kept: str, *, allow_untested: bool
 ) -> Iterator[tuple[Choosing, Shipment, Stop]]:
     """The builds, their wheels held open, and the images of them."""
     from tfdock.host.files import file_error

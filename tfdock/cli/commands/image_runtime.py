@@ -32,8 +32,8 @@ from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
     from tfdock.host.settings import Settings
-    from tfdock.images.runtime.runtime_image import Made, Wish
-    from tfdock.images.wheel_image import ImageBuild
+    from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, Wish
+    from tfdock.images.wheel_image import WheelBuild
 
 
 @group.command(
@@ -88,7 +88,7 @@ def runtime(
     )
     names = (_named(tag, "--tag"), _named(push, "--push"))
 
-    def wish(build: ImageBuild) -> Wish:
+    def wish(build: WheelBuild) -> Wish:
         own = default_name(build.build_id)
         sent = _with_tag(names[1], build.build_id)
         return Wish(name=_with_tag(names[0], "latest") or own, push=sent, gpu=not no_gpu_libraries)
@@ -101,7 +101,9 @@ def runtime(
         console.say(_pushed(made.pushed) if made.pushed else made.name, stream=sys.stdout)
 
 
-def _made(settings: Settings, name: str, wish: Callable[[ImageBuild], Wish], *, allow_untested: bool) -> Made:
+def _made(
+    settings: Settings, name: str, wish: Callable[[WheelBuild], Wish], *, allow_untested: bool
+) -> BuiltRuntimeImage:
     from tfdock.host.files import file_error
     from tfdock.images.runtime import runtime_image as images
     from tfdock.images.selection import Choosing
@@ -128,7 +130,7 @@ def _made(settings: Settings, name: str, wish: Callable[[ImageBuild], Wish], *, 
         raise file_error(error, {"the wheelhouse": house.root}) from error
 
 
-def _tell(made: Made) -> None:
+def _tell(made: BuiltRuntimeImage) -> None:
     style = console.Style(sys.stderr)
     more = console.size(max(made.size - made.base_size, 0))
     console.say(f"{style.good(made.status)}  {made.name}")

@@ -18,7 +18,7 @@ from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError, one_of
 
 if TYPE_CHECKING:
     from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.resolve.starter import Devices, Starter
+    from tfdock.resolve.starter import Starter, StarterDevices
 
 _NO_GPU = "cpu"
 _ROOM = 24
@@ -114,7 +114,7 @@ def _write(path: Path, text: str) -> None:
 # --- answers, from flags, from this machine, or from somebody at a terminal ---------------------------------------
 
 
-def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, asking: bool) -> Devices:
+def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, asking: bool) -> StarterDevices:
     from tfdock.gpu.devices import local_words
     from tfdock.host.hardware import local_gpus
     from tfdock.resolve.starter import check_together, devices_of
@@ -157,7 +157,7 @@ def _default(local: Sequence[str]) -> str:
 
 
 def _starter(
-    base: KnowledgeBase, devices: Devices, tensorflow: str | None, python: str | None, *, asking: bool
+    base: KnowledgeBase, devices: StarterDevices, tensorflow: str | None, python: str | None, *, asking: bool
 ) -> Starter:
     """The profile; somebody at a terminal may choose anew what does not fit."""
     from tfdock.resolve.starter import starter
@@ -179,7 +179,9 @@ def _starter(
     return found
 
 
-def _asked_release(base: KnowledgeBase, devices: Devices, python: str | None, machine: str) -> tuple[str, Starter]:
+def _asked_release(
+    base: KnowledgeBase, devices: StarterDevices, python: str | None, machine: str
+) -> tuple[str, Starter]:
     """The release that somebody chose, and the profile for it with a Python of its own."""
     from tfdock.resolve.starter import starter
 

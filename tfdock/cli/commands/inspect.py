@@ -16,7 +16,7 @@ from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print
 from tfdock.errors import ExitCode
 
 if TYPE_CHECKING:
-    from tfdock.cli.gpu_text import Asked
+    from tfdock.cli.gpu_text import RequestedGpus
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.wheel.facts import GpuCode, Library
     from tfdock.wheel.inspection import Inspection
@@ -93,7 +93,7 @@ def _shown(texts: Iterable[str]) -> str:
 # --- for programs ---------------------------------------------------------------------------------------------------
 
 
-def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> dict[str, Any]:
+def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[RequestedGpus]) -> dict[str, Any]:
     from tfdock.cli.gpu_text import gpu_json
     from tfdock.gpu.compatibility import evidence_of, library_verdicts, own_libraries, serve
     from tfdock.wheel.facts import merged
@@ -186,7 +186,7 @@ def library_json(library: Library) -> dict[str, Any]:
 # --- for people -----------------------------------------------------------------------------------------------------
 
 
-def _answers(base: KnowledgeBase, found: Inspection, gpus: Sequence[Asked]) -> Iterator[tuple[str, str]]:
+def _answers(base: KnowledgeBase, found: Inspection, gpus: Sequence[RequestedGpus]) -> Iterator[tuple[str, str]]:
     """For each GPU: how it runs the wheel, why, and what is narrower; libraries that differ from that."""
     from tfdock.cli.gpu_text import answer, reasons
     from tfdock.gpu.compatibility import evidence_of, library_verdicts, serve

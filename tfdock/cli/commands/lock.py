@@ -30,7 +30,7 @@ from tfdock.errors import TfdockError, combined_exit_code
 
 if TYPE_CHECKING:
     from tfdock.builder.build import Builder
-    from tfdock.builder.locking import Made
+    from tfdock.builder.locking import WrittenLock
     from tfdock.plan.prepare import Preparer
 
 
@@ -104,7 +104,7 @@ def _refused(name: str, error: TfdockError) -> dict[str, Any]:
     return {"profile": name, "ok": False, **unknown, "pins": [], "moved": [], "problems": problems}
 
 
-def _tell(made: Made) -> None:
+def _tell(made: WrittenLock) -> None:
     style = console.Style(sys.stderr)
     console.say(f"{style.good('locked')}  {made.lock.build_id}")
     counts = Counter(pin.kind for pin in made.lock.pins)

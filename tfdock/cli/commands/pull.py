@@ -31,7 +31,14 @@ from tfdock.cli.app import (
     settings_for,
 )
 from tfdock.cli.commands.build import stoppable
-from tfdock.cli.matrix_run import Choice, Finished, as_build, check_matrix_options, tell_registry, told_with_matrix
+from tfdock.cli.matrix_run import (
+    CellSelection,
+    Finished,
+    as_build,
+    check_matrix_options,
+    tell_registry,
+    told_with_matrix,
+)
 from tfdock.cli.pull_text import LocalGpus, tell_pulled
 from tfdock.errors import NetworkError, Problem, ProfileError, TfdockError, combined_exit_code, one_of
 from tfdock.types import ImageRef
@@ -39,7 +46,7 @@ from tfdock.types import ImageRef
 if TYPE_CHECKING:
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Stop
-    from tfdock.images.image_pull import Pulled
+    from tfdock.images.image_pull import PulledImage
     from tfdock.images.stored_image import StoredImage
     from tfdock.matrix.planned_matrix import Cell, Cells
     from tfdock.plan.build_plan import BuildPlan
@@ -105,7 +112,9 @@ def pull(
     wanted = [looking.wanted(name) for name in names or ()]  # a misspelt name is told before anybody waits
     with stoppable("what has arrived is kept") as stop:
         if matrix:
-            code = _pull_matrix(looking, Choice(file=matrix, only=only or (), report=report), stop, as_json=as_json)
+            code = _pull_matrix(
+                looking, CellSelection(file=matrix, only=only or (), report=report), stop, as_json=as_json
+            )
         else:
             results = [_result(looking, one, stop) for one in wanted]
             code = _all_told(results, {}, as_json=as_json)
@@ -224,10 +233,10 @@ class _Looking:
     def _found(
         self, name: str, plan: BuildPlan, repositories: tuple[ImageRef, ...], check: Callable[[], None]
     ) -> StoredImage:
-        from tfdock.images.lookup import Finding
+        from tfdock.images.lookup import ImageLookup
 
         down: list[NetworkError] = []
-        asked = Finding(repositories=repositories, check=check)
+        asked = ImageLookup(repositories=repositories, check=check)
         found = next(asked.images(plan, None, down.append), None)
         if found:
             return found
@@ -312,7 +321,7 @@ def _result(looking: _Looking, wanted: _Wanted, stop: Stop) -> dict[str, Any]:
     return result
 
 
-def _pull_matrix(looking: _Looking, choice: Choice, stop: Stop, *, as_json: bool) -> int:
+def _pull_matrix(looking: _Looking, choice: CellSelection, stop: Stop, *, as_json: bool) -> int:
     """Pull the cells of a matrix whose wheels are not here; the exit code."""
     choice.begin()
     started, settings = time.monotonic(), looking.settings
@@ -341,7 +350,7 @@ def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, A
     with console.Reading(sys.stderr, wanted.name, "received") as reading:
         pulling = Pulling(house, stop.check, _say, reading, gpus.reader)
 
-        def taken() -> tuple[StoredImage, list[Pulled]]:
+        def taken() -> tuple[StoredImage, list[PulledImage]]:
             image = wanted.find(stop.check)
             reading.total = sum(wheel.size for build in image.builds for wheel in build.wheels)
             return image, pulling.all_of(image)

@@ -187,10 +187,10 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _page(document: dict[str, Any], folder: Path) -> str:
-    from tfdock.bazel.trace_profile import Profile
+    from tfdock.bazel.trace_profile import TraceProfile
     from tfdock.builder.build_summary import kept_profile
     from tfdock.cli.pages.build_page import build_page
     from tfdock.wheelhouse.store import kept_files
 
     name = kept_files(document).get("profile")
-    return build_page(document, kept_profile(folder / name) if name else Profile())
+    return build_page(document, kept_profile(folder / name) if name else TraceProfile())

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.plan.prepare import Resolved
     from tfdock.verify.checks import Check
-    from tfdock.verify.environment import Wanted
+    from tfdock.verify.environment import TrialRequest
     from tfdock.verify.verification import Verification
     from tfdock.wheel.inspection import Inspection
 
@@ -100,7 +100,7 @@ def verify(
     """
     from tfdock.diagnose.diagnose_logs import of_run
     from tfdock.verify.checks import build_traces
-    from tfdock.verify.environment import Wanted
+    from tfdock.verify.environment import TrialRequest
     from tfdock.verify.verification import unsound
     from tfdock.wheel.wheel_file import inspected
 
@@ -111,7 +111,7 @@ def verify(
     )
     base = knowledge_for(settings)
     asked = preparer_for(settings, allow_untested=allow_untested).resolve(profile) if profile else None
-    wanted = Wanted(
+    wanted = TrialRequest(
         resolution=asked.resolution if asked else None,
         strict=not relaxed and (asked is None or asked.resolution.verify.gpu_code == "strict"),
         run=_NO_RUN if no_run else "",
@@ -177,7 +177,7 @@ def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] |
 
 
 def _verified(
-    settings: Settings, base: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: Wanted
+    settings: Settings, base: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: TrialRequest
 ) -> Verification:
     """All checks; without an engine those that need none."""
     from tfdock.verify.environment import bench_for

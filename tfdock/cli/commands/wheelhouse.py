@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tfdock.wheelhouse import store
     from tfdock.wheelhouse.catalogue import Held
     from tfdock.wheelhouse.index import Indexed
-    from tfdock.wheelhouse.server import Address
-    from tfdock.wheelhouse.wheelhouse_pruning import Pruned
+    from tfdock.wheelhouse.server import ServerAddress
+    from tfdock.wheelhouse.wheelhouse_pruning import PrunedWheelhouse
 
 group = typer.Typer(
     name="wheelhouse",
@@ -267,7 +267,7 @@ def serve(
             )
         wanted = _example(index.hashes())
 
-    def ready(address: Address) -> None:
+    def ready(address: ServerAddress) -> None:
         if as_json:
             commands = dict(_installing(address, wanted)) if wanted else {}
             print_json("tfdock.wheelhouse-serve/1", True, {"url": f"{address.url}simple/", "commands": commands})
@@ -289,7 +289,7 @@ def _example(files: Iterable[str]) -> str:
     return next(iter(pins), "")
 
 
-def _installing(address: Address, wanted: str) -> Iterator[tuple[str, str]]:
+def _installing(address: ServerAddress, wanted: str) -> Iterator[tuple[str, str]]:
     """How pip and uv install from it, and all that it requires from where they always do."""
     url = f"{address.url}simple/"
     # pip takes plain HTTP from this machine only, unless it is told.
@@ -298,7 +298,7 @@ def _installing(address: Address, wanted: str) -> Iterator[tuple[str, str]]:
     yield "uv", f"uv pip install --index {url} {shlex.quote(wanted)}"
 
 
-def _tell_serving(address: Address, wanted: str) -> None:
+def _tell_serving(address: ServerAddress, wanted: str) -> None:
     for _, line in _installing(address, wanted or "NAME==VERSION"):
         console.say(f"  {line}")
     if not wanted:
@@ -364,7 +364,7 @@ def prune(
         _tell_not_reached(pruned, rules.max_size or 0)
 
 
-def _pruned_json(root: Path, pruned: Pruned) -> dict[str, Any]:
+def _pruned_json(root: Path, pruned: PrunedWheelhouse) -> dict[str, Any]:
     return {
         "size": pruned.size,
         "left": pruned.left,
@@ -380,7 +380,7 @@ def _pruned_json(root: Path, pruned: Pruned) -> dict[str, Any]:
     }
 
 
-def _tell_pruned(root: Path, pruned: Pruned, *, dry_run: bool) -> None:
+def _tell_pruned(root: Path, pruned: PrunedWheelhouse, *, dry_run: bool) -> None:
     would = "would remove" if dry_run else "removed"
     for wheel in pruned.wheels:
         told = f"{console.size(wheel.size)}, made {_ago(wheel.finished)}"
@@ -393,7 +393,7 @@ def _tell_pruned(root: Path, pruned: Pruned, *, dry_run: bool) -> None:
     console.result(f"{would} {console.size(pruned.size)}, {console.size(pruned.left)} of wheels are left")
 
 
-def _tell_not_reached(pruned: Pruned, limit: int) -> None:
+def _tell_not_reached(pruned: PrunedWheelhouse, limit: int) -> None:
     problem = Problem(
         code="wheelhouse-size-not-reached",
         message=f"wheels of {console.size(pruned.left)} are left, more than {console.size(limit)}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tfdock.bazel.trace_profile import Profile
+from tfdock.bazel.trace_profile import TraceProfile
 from tfdock.cli import console, summary_text
 from tfdock.cli.pages.timeline import Bar, colours, shares, timeline
 from tfdock.cli.pages.verification_page import environment, style
@@ -16,12 +16,12 @@ from tfdock.cli.pages.verification_page import environment, style
 _SOURCES = {"disk": "from the disk cache", "remote": "from the remote cache", "cache": "from a cache"}
 
 
-def build_page(record: Mapping[str, Any], profile: Profile) -> str:
+def build_page(record: Mapping[str, Any], profile: TraceProfile) -> str:
     """The page for a record of `tfdock.record/1`, the same text every time; what is not known is left out."""
     return environment().get_template("build.html.j2").render(_values(record, profile)).rstrip() + "\n"
 
 
-def _values(record: Mapping[str, Any], profile: Profile) -> dict[str, object]:
+def _values(record: Mapping[str, Any], profile: TraceProfile) -> dict[str, object]:
     bazel: Mapping[str, Any] = record.get("bazel") or {}
     account: Mapping[str, Any] = bazel.get("why") or {}
     path: Mapping[str, Any] = bazel.get("critical_path") or {}

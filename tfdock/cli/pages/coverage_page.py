@@ -30,7 +30,7 @@ _CPU = Way("cpu", "✓", "there is a wheel for the CPU alone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class CoverageCell:
     """How the best wheel for a GPU and a Python runs: `limits` counts what is narrower, `title` says it in words."""
 
     way: Way
@@ -117,7 +117,7 @@ def _row(served: Served, pythons: Iterable[str], wheels: Sequence[_Wheel]) -> di
     return {"target": served.target, "name": served.name, "embedded": served.embedded, "cells": cells}
 
 
-def _cell(served: Served, python: str, wheels: Sequence[_Wheel]) -> Cell:
+def _cell(served: Served, python: str, wheels: Sequence[_Wheel]) -> CoverageCell:
     """The best wheel: that which runs best, with the fewest limits, the first by name."""
     key = served.accelerator, served.target
     ranked = sorted(
@@ -129,17 +129,17 @@ def _cell(served: Served, python: str, wheels: Sequence[_Wheel]) -> Cell:
     if not ranked:
         none = WAYS["no"] if wheels else _NO_WHEEL
         told = "no wheel has code for it" if wheels else "no wheel"
-        return Cell(way=none, python=python, target=served.target, title=f"{where}: {told}")
+        return CoverageCell(way=none, python=python, target=served.target, title=f"{where}: {told}")
     _, limits, file, best = ranked[0]
     told = f"{where}: {WORDS[best.runs or 'no']} by {file}: {best.reason}"
     title = "; limit: ".join((told, *best.limits))
-    return Cell(way=WAYS[best.runs or "no"], python=python, target=served.target, limits=limits, title=title)
+    return CoverageCell(way=WAYS[best.runs or "no"], python=python, target=served.target, limits=limits, title=title)
 
 
-def _cpu(python: str, wheels: Sequence[_Wheel]) -> Cell:
+def _cpu(python: str, wheels: Sequence[_Wheel]) -> CoverageCell:
     files = ", ".join(str(one.row["file"]) for one in wheels if one.row["accelerator"] is None)
     title = f"CPU, Python {python}: {files or 'no wheel without GPU code'}"
-    return Cell(way=_CPU if files else _NO_WHEEL, python=python, target="CPU", title=title)
+    return CoverageCell(way=_CPU if files else _NO_WHEEL, python=python, target="CPU", title=title)
 
 
 # --- in words -------------------------------------------------------------------------------------------------------

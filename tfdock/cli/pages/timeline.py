@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.bazel.trace_profile import Action, Profile
+from tfdock.bazel.trace_profile import TracedAction, TraceProfile
 from tfdock.cli import console
 
 _LANE = 14
@@ -37,7 +37,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class AxisTick:
     """A time on the axis, in percent."""
 
     x: float
@@ -61,12 +61,12 @@ class Timeline:
     lane: float
     axis: float
     bars: tuple[Bar, ...]
-    ticks: tuple[Tick, ...]
+    ticks: tuple[AxisTick, ...]
     kinds: tuple[Kind, ...]
     note: str
 
 
-def timeline(profile: Profile) -> Timeline | None:
+def timeline(profile: TraceProfile) -> Timeline | None:
     """The actions that are not Bazel's own, each in its lane; None where there are none."""
     actions = [one for one in profile.actions if one.how != "own"]
     if not actions:
@@ -106,11 +106,11 @@ def colours(executed: Mapping[str, int]) -> dict[str, str]:
     return {kind: f"kind-{index}" if index < _KINDS else "kind-other" for index, kind in enumerate(kinds)}
 
 
-def _colours(actions: Iterable[Action]) -> dict[str, str]:
+def _colours(actions: Iterable[TracedAction]) -> dict[str, str]:
     return colours(Counter(one.mnemonic for one in actions if one.how == "executed"))
 
 
-def _bar(one: Action, begin: float, span: float, lanes: Mapping[int, int], kinds: Mapping[str, str]) -> Bar:
+def _bar(one: TracedAction, begin: float, span: float, lanes: Mapping[int, int], kinds: Mapping[str, str]) -> Bar:
     x, width = 100 * (one.start - begin) / span, 100 * one.seconds / span
     how = f"executed{f', {one.mnemonic}' if one.mnemonic else ''}" if one.how == "executed" else "from a cache"
     return Bar(
@@ -122,7 +122,7 @@ def _bar(one: Action, begin: float, span: float, lanes: Mapping[int, int], kinds
     )
 
 
-def _legend(actions: Sequence[Action], kinds: Mapping[str, str]) -> Iterator[Kind]:
+def _legend(actions: Sequence[TracedAction], kinds: Mapping[str, str]) -> Iterator[Kind]:
     own = [kind for kind, colour in kinds.items() if colour != "kind-other"]
     yield from (Kind(name=kinds[kind], legend=kind or "of no kind") for kind in own)
     if len(own) < len(kinds):
@@ -131,12 +131,12 @@ def _legend(actions: Sequence[Action], kinds: Mapping[str, str]) -> Iterator[Kin
         yield Kind(name="cached", legend="from a cache")
 
 
-def _ticks(span: float) -> Iterator[Tick]:
+def _ticks(span: float) -> Iterator[AxisTick]:
     """A few round times."""
     step = next(one for one in _steps() if span / one <= _TICKS)
     for index in range(int(span / step) + 1):
         if 100 * index * step / span < 93:  # its label has room
-            yield Tick(x=round(100 * index * step / span, 3), label=console.duration(index * step))
+            yield AxisTick(x=round(100 * index * step / span, 3), label=console.duration(index * step))
 
 
 def _steps() -> Iterator[float]:
@@ -147,7 +147,7 @@ def _steps() -> Iterator[float]:
         step *= 60
 
 
-def _summary(actions: Sequence[Action], lanes: int, span: float) -> str:
+def _summary(actions: Sequence[TracedAction], lanes: int, span: float) -> str:
     executed = sum(one.how == "executed" for one in actions)
     cached = len(actions) - executed
     return (

@@ -35,7 +35,7 @@ class Libraries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class RuntimeSettings:
     """Variables of the image, and folders for the loader, where the wheel does not look for libraries itself."""
 
     variables: Mapping[str, str]
@@ -50,7 +50,7 @@ class RuntimeImage:
     base: ImageRef
     python: str
     stages: Mapping[str, tuple[str, ...]]
-    settings: Settings
+    settings: RuntimeSettings
     labels: Mapping[str, str]
     constraints: str
 
@@ -130,7 +130,7 @@ def _lacking(knowledge: KnowledgeBase, inspection: Inspection, rows: Sequence[Ru
 # --- variables ------------------------------------------------------------------------------------------------------
 
 
-def settings(knowledge: KnowledgeBase, inspection: Inspection, site: str, members: Iterable[str]) -> Settings:
+def settings(knowledge: KnowledgeBase, inspection: Inspection, site: str, members: Iterable[str]) -> RuntimeSettings:
     """What the image says to the wheel and to the engine.
 
     `site` is the folder of packages in the image, `members` are the files that the accelerator's packages put there.
@@ -150,7 +150,7 @@ def settings(knowledge: KnowledgeBase, inspection: Inspection, site: str, member
     if not {homes[name] for name in opened if name in homes} <= _looked_into(inspection):
         tops = {homes[name].partition("/")[0] for name in opened if name in homes}
         path = tuple(f"{site}/{home}" for home in sorted(set(homes.values())) if home.partition("/")[0] in tops)
-    return Settings(variables=dict(sorted(variables.items())), library_path=path)
+    return RuntimeSettings(variables=dict(sorted(variables.items())), library_path=path)
 
 
 def _looked_into(inspection: Inspection) -> set[str]:

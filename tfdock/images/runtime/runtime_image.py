@@ -30,7 +30,7 @@ from tfdock.images.runtime.runtime_contents import (
     settings,
     site_packages,
 )
-from tfdock.images.runtime.runtime_trial import Use
+from tfdock.images.runtime.runtime_trial import RuntimeTrial
 from tfdock.images.wheel_image_read import says_wheels
 from tfdock.images.wheel_labels import STANDARD, labels
 from tfdock.knowledge import loader
@@ -67,7 +67,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class BuiltRuntimeImage:
     """An image that the engine has. Sizes in bytes; `lacking` says in sentences what a user may miss in it.
 
     `status` is `built`, or `up-to-date` where there was such an image of that name.
@@ -110,8 +110,8 @@ def default_name(build_id: str) -> str:
 
 
 def make(
-    bench: Bench, knowledge: KnowledgeBase, build: wheel_image.ImageBuild, wheels: Sequence[Path], wish: Wish
-) -> Made:
+    bench: Bench, knowledge: KnowledgeBase, build: wheel_image.WheelBuild, wheels: Sequence[Path], wish: Wish
+) -> BuiltRuntimeImage:
     """Make the runtime image of a finished build, whose wheels lie there.
 
     Raises ProfileError (`image-tag-taken`, `runtime-unknown`, `runtime-lacks-libraries`, `runtime-unfit`),
@@ -135,7 +135,7 @@ class _Making(Lab):
         self,
         bench: Bench,
         knowledge: KnowledgeBase,
-        build: wheel_image.ImageBuild,
+        build: wheel_image.WheelBuild,
         inspection: Inspection,
         wheels: tuple[Path, ...],
         wish: Wish,
@@ -145,7 +145,7 @@ class _Making(Lab):
         self._wheels, self._wish = wheels, wish
         self._plan: Mapping[str, Any] = build.record["plan"]
 
-    def made(self) -> Made:
+    def made(self) -> BuiltRuntimeImage:
         self._check_place()
         steps = self._bench.steps
         reference, python = self._base()
@@ -157,7 +157,7 @@ class _Making(Lab):
         status = "up-to-date" if found and found.labels.get(CONTENTS_LABEL) == work.key else "built"
         if found is None or status == "built":
             found = self._made(image, work, base)
-        return Made(
+        return BuiltRuntimeImage(
             status=status,
             name=self._wish.name,
             id=found.id,
@@ -288,7 +288,7 @@ class _Making(Lab):
         """Build it, try it, and give it its name."""
         steps = self._bench.steps
         found = self._built(image, work, base)
-        Use(self._bench, self._knowledge, self._inspection).check(found, self._wish.name)
+        RuntimeTrial(self._bench, self._knowledge, self._inspection).check(found, self._wish.name)
         for path, wheel in zip(self._wheels, self._build.wheels, strict=True):
             _check_same(path, wheel.sha256)
         steps.engine.tag(found.id, self._wish.name)

@@ -24,7 +24,7 @@ _TRIED = ("import", "op")
 _TMP = {"/tmp": "rw,exec,mode=1777,size=512m"}
 
 
-class Use(Lab):
+class RuntimeTrial(Lab):
     """An image of an inspected wheel, on a bench."""
 
     def __init__(self, bench: Bench, knowledge: KnowledgeBase, inspection: Inspection) -> None:

@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.bazel.cache import cache_usage as cache_use
 from tfdock.bazel.cache import maintenance as cache_care
-from tfdock.bazel.cache.action_cache import EMPTY, Digest, Malformed, action_result, command_of, tree_files
-from tfdock.bazel.cache.cache_folder import TAG, CacheFolder, DiskCache, Entry
+from tfdock.bazel.cache.action_cache import EMPTY, Digest, MalformedEntry, action_result, command_of, tree_files
+from tfdock.bazel.cache.cache_folder import TAG, CacheEntry, CacheFolder, DiskCache
 from tfdock.bazel.cache.cache_pull import Taking
 from tfdock.bazel.cache.cache_push import inventory
 from tfdock.bazel.cache.downloads import removed_downloads
@@ -111,7 +111,7 @@ class Disk:
     def files(self) -> set[Path]:
         return {path for path in self.disk.folder.rglob("*") if path.is_file() and not path.is_symlink()}
 
-    def paths(self, *entries: Entry) -> set[Path]:
+    def paths(self, *entries: CacheEntry) -> set[Path]:
         return {self.disk.folder / entry.name for entry in entries}
 
     def note(self, build_id: str, actions: Iterable[str], when: float) -> None:
@@ -157,7 +157,7 @@ def test_an_action_result_names_what_it_needs() -> None:
     ids=["cut", "no length", "endless number", "field 0", "group", "a path", "not hexadecimal"],
 )
 def test_what_is_no_action_result_is_malformed(data: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedEntry):
         action_result(data)
 
 

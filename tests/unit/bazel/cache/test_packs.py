@@ -13,31 +13,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock.bazel.cache import packs
-from tfdock.bazel.cache.packs import Changed, Contents, Entry, in_order, packed, unpacked
-from tfdock.oci.manifest import Malformed, canonical
+from tfdock.bazel.cache.packs import Changed, PackContents, PackEntry, in_order, packed, unpacked
+from tfdock.oci.manifest import MalformedManifest, canonical
 
 KEY = "0123456789abcdef"
 
 
-def blob(data: bytes) -> tuple[Entry, bytes]:
+def blob(data: bytes) -> tuple[PackEntry, bytes]:
     digest = hashlib.sha256(data).hexdigest()
-    return Entry(f"cas/{digest[:2]}/{digest}", len(data), digest), data
+    return PackEntry(f"cas/{digest[:2]}/{digest}", len(data), digest), data
 
 
-def action(name: str, data: bytes) -> tuple[Entry, bytes]:
+def action(name: str, data: bytes) -> tuple[PackEntry, bytes]:
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return Entry(f"ac/{digest[:2]}/{digest}", len(data), hashlib.sha256(data).hexdigest()), data
+    return PackEntry(f"ac/{digest[:2]}/{digest}", len(data), hashlib.sha256(data).hexdigest()), data
 
 
 FILES = dict([blob(b""), blob(b"x" * 511), blob(b"y" * 512), blob(bytes(range(256)) * 4000), action("a", b"result")])
-CONTENTS = Contents(toolchain=KEY, entries=in_order(FILES))
+CONTENTS = PackContents(toolchain=KEY, entries=in_order(FILES))
 
 
-def pack_of(files: dict[Entry, bytes]) -> bytes:
+def pack_of(files: dict[PackEntry, bytes]) -> bytes:
     return b"".join(packed(in_order(files), lambda entry: [files[entry]]))
 
 
-def read(contents: Contents, pack: bytes) -> dict[str, bytes]:
+def read(contents: PackContents, pack: bytes) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for entry, piece, _ in unpacked(contents, io.BytesIO(pack).read):
         found[entry.name] = found.get(entry.name, b"") + piece
@@ -46,7 +46,7 @@ def read(contents: Contents, pack: bytes) -> dict[str, bytes]:
 
 def test_what_was_packed_is_unpacked() -> None:
     assert read(CONTENTS, pack_of(FILES)) == {entry.name: data for entry, data in FILES.items()}
-    assert Contents.read(CONTENTS.encoded()) == CONTENTS
+    assert PackContents.read(CONTENTS.encoded()) == CONTENTS
 
 
 def test_packing_again_on_any_number_of_cores_gives_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +116,8 @@ H = "ab" + "0" * 62
     ids=repr,
 )
 def test_a_row_that_names_no_cache_entry_is_refused(row: object) -> None:
-    with pytest.raises(Malformed):
-        Contents.read(table(row))
+    with pytest.raises(MalformedManifest):
+        PackContents.read(table(row))
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_a_row_that_names_no_cache_entry_is_refused(row: object) -> None:
     ],
 )  # fmt: skip
 def test_a_table_that_tfdock_would_not_write_is_refused(data: bytes) -> None:
-    with pytest.raises(Malformed):
-        Contents.read(data)
+    with pytest.raises(MalformedManifest):
+        PackContents.read(data)
 
 
 def test_the_names_of_both_layouts_are_names() -> None:
     rows = [[H, 1], [f"cas/ab/{H}", 1], [f"ac/ab/{H}", 1, H], [f"ac_{H}", 1, H]]
-    assert len(Contents.read(table(*rows)).entries) == 4
+    assert len(PackContents.read(table(*rows)).entries) == 4
 
 
 # --- a stranger's pack ----------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def executable(data: bytearray) -> None:
     ids=["empty", "no-zstd", "cut", "more", "frame", "link", "name", "mode", "longer", "shorter", "other", "bomb"],
 )
 def test_a_pack_that_is_not_what_its_table_says_is_refused(pack: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedManifest):
         read(CONTENTS, pack)
 
 
@@ -209,7 +209,7 @@ def test_a_pack_that_is_not_what_its_table_says_is_refused(pack: bytes) -> None:
 def test_no_byte_of_a_pack_can_be_another(place: int, other: int) -> None:
     data = raw()
     data[place] ^= other
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedManifest):
         read(CONTENTS, squeezed(bytes(data)))
 
 
@@ -224,25 +224,25 @@ def test_a_bomb_is_left_before_it_is_unpacked() -> None:
         return data
 
     entry, _ = blob(b"small")
-    with pytest.raises(Malformed):
-        list(unpacked(Contents(toolchain=KEY, entries=(entry,)), count))
+    with pytest.raises(MalformedManifest):
+        list(unpacked(PackContents(toolchain=KEY, entries=(entry,)), count))
     assert taken <= 1 << 18
 
 
 def test_the_pieces_of_an_entry_are_bounded_and_its_last_one_comes_when_it_is_known_to_be_right() -> None:
     entry, data = blob(b"0123456789" * 200_000)
-    wrong = Entry(entry.name, entry.size, entry.sha256)
-    pieces = list(unpacked(Contents(toolchain=KEY, entries=(wrong,)), io.BytesIO(pack_of({entry: data})).read))
+    wrong = PackEntry(entry.name, entry.size, entry.sha256)
+    pieces = list(unpacked(PackContents(toolchain=KEY, entries=(wrong,)), io.BytesIO(pack_of({entry: data})).read))
     assert max(len(piece) for _, piece, _ in pieces) <= 1 << 18
     assert [last for _, _, last in pieces] == [False] * (len(pieces) - 1) + [True]
     poisoned = raw_pack(entry, b"9" * entry.size)
     seen: list[bool] = []
-    with pytest.raises(Malformed, match="not what its name says"):
-        seen.extend(last for _, _, last in unpacked(Contents(toolchain=KEY, entries=(entry,)), poisoned))
+    with pytest.raises(MalformedManifest, match="not what its name says"):
+        seen.extend(last for _, _, last in unpacked(PackContents(toolchain=KEY, entries=(entry,)), poisoned))
     assert True not in seen
 
 
-def raw_pack(entry: Entry, data: bytes) -> Callable[[int], bytes]:
+def raw_pack(entry: PackEntry, data: bytes) -> Callable[[int], bytes]:
     """A pack whose entry has other bytes, as `packed` would never write it."""
     header = packs._header(entry)
     return io.BytesIO(squeezed(header + data + bytes(-len(data) % 512) + bytes(1024))).read

@@ -16,8 +16,8 @@ from tfdock.bazel.cache.packs import (
     PACK_ENTRIES,
     PACK_SIZE,
     PACK_TYPE,
-    Contents,
-    Entry,
+    PackContents,
+    PackEntry,
     in_order,
 )
 from tfdock.bazel.cache.push_plan import (
@@ -25,28 +25,30 @@ from tfdock.bazel.cache.push_plan import (
     MOST_TOOLCHAINS,
     SMALL,
     STALE,
-    Action,
     Plan,
+    PushedAction,
     changed,
     complete,
     plan,
 )
-from tfdock.oci.manifest import Descriptor, Malformed, Manifest
+from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
 from tfdock.types import Digest
 
 KEY = "0123456789abcdef"
 KIB = 1 << 10
 
 
-def blob(name: str, size: int = KIB) -> Entry:
+def blob(name: str, size: int = KIB) -> PackEntry:
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return Entry(f"cas/{digest[:2]}/{digest}", size, digest)
+    return PackEntry(f"cas/{digest[:2]}/{digest}", size, digest)
 
 
-def act(name: str, *blobs: Entry, result: str = "") -> Action:
+def act(name: str, *blobs: PackEntry, result: str = "") -> PushedAction:
     digest = hashlib.sha256(name.encode()).hexdigest()
     sha256 = hashlib.sha256(f"result {name} {result}".encode()).hexdigest()
-    return Action(entry=Entry(f"ac/{digest[:2]}/{digest}", 100, sha256), blobs=tuple(one.sha256 for one in blobs))
+    return PushedAction(
+        entry=PackEntry(f"ac/{digest[:2]}/{digest}", 100, sha256), blobs=tuple(one.sha256 for one in blobs)
+    )
 
 
 class Desk:
@@ -54,31 +56,31 @@ class Desk:
 
     def __init__(self) -> None:
         self.layers = Layers()
-        self.tables: dict[Digest, Contents] = {}
-        self.blobs: dict[str, Entry] = {}
+        self.tables: dict[Digest, PackContents] = {}
+        self.blobs: dict[str, PackEntry] = {}
 
     @property
     def shelf(self) -> Shelf:
         return self.layers.shelves.get(KEY, Shelf())
 
-    def action(self, name: str, *sizes: int, result: str = "") -> Action:
+    def action(self, name: str, *sizes: int, result: str = "") -> PushedAction:
         """An action with outputs of these sizes, which are here."""
         blobs = [blob(f"{name} {result} {number}", size) for number, size in enumerate(sizes)]
         self.blobs |= {one.sha256: one for one in blobs}
         return act(name, *blobs, result=result)
 
-    def plan(self, actions: Iterable[Action]) -> Plan:
+    def plan(self, actions: Iterable[PushedAction]) -> Plan:
         return plan(self.shelf, self.tables, actions, self.blobs)
 
-    def push(self, actions: Iterable[Action]) -> Plan:
+    def push(self, actions: Iterable[PushedAction]) -> Plan:
         found = self.plan(actions)
         if found.sends:
             packs = (*found.kept, *map(self._pack, found.bundles))
             self.layers = changed(self.layers, {KEY: packs})
         return found
 
-    def _pack(self, bundle: tuple[Entry, ...]) -> Pack:
-        contents = Contents(toolchain=KEY, entries=bundle)
+    def _pack(self, bundle: tuple[PackEntry, ...]) -> Pack:
+        contents = PackContents(toolchain=KEY, entries=bundle)
         table = Descriptor.of(CONTENTS_TYPE, contents.encoded())
         self.tables[table.digest] = contents
         return Pack(contents=table, layer=Descriptor.of(PACK_TYPE, table.digest.encode()), seen=0)
@@ -89,7 +91,7 @@ class Desk:
         return {entry.name for pack in self.shelf.packs for entry in self.tables[pack.contents.digest].entries}
 
 
-def names(bundles: Iterable[Iterable[Entry]]) -> list[str]:
+def names(bundles: Iterable[Iterable[PackEntry]]) -> list[str]:
     return [entry.name for bundle in bundles for entry in bundle]
 
 
@@ -116,7 +118,7 @@ def test_a_blob_that_two_actions_need_is_sent_once() -> None:
 def test_actions_without_all_that_they_need_are_not_complete() -> None:
     here, gone = blob("here"), blob("gone")
     whole, half = act("whole", here), act("half", here, gone)
-    empty = act("empty", Entry("", 0, EMPTY))
+    empty = act("empty", PackEntry("", 0, EMPTY))
     assert complete([whole, half, empty], {here.sha256: here}) == (whole, empty)
 
 
@@ -144,9 +146,9 @@ def test_packs_have_no_more_entries_than_a_table_may_list(monkeypatch: pytest.Mo
 def test_the_largest_table_can_be_read() -> None:
     entries = (blob(str(number), number + 1) for number in range(PACK_ENTRIES // 2))
     actions = (act(str(number)).entry for number in range(PACK_ENTRIES // 2))
-    contents = Contents(toolchain=KEY, entries=in_order((*entries, *actions)))
+    contents = PackContents(toolchain=KEY, entries=in_order((*entries, *actions)))
     assert len(contents.encoded()) < MOST_CONTENTS
-    assert Contents.read(contents.encoded()) == contents
+    assert PackContents.read(contents.encoded()) == contents
 
 
 def test_what_somebody_else_pushed_of_an_action_counts() -> None:
@@ -186,7 +188,7 @@ def test_small_packs_of_which_something_is_not_here_are_not_rewritten() -> None:
     assert desk.names == names_of(desk, [ours, *theirs])
 
 
-def names_of(desk: Desk, actions: Iterable[Action]) -> set[str]:
+def names_of(desk: Desk, actions: Iterable[PushedAction]) -> set[str]:
     return {name for one in actions for name in (one.entry.name, *(desk.blobs[blob].name for blob in one.blobs))}
 
 
@@ -287,7 +289,7 @@ def test_a_configuration_that_tfdock_would_not_write_is_refused(old: bytes, new:
     _, config, manifest = written()
     other = config.replace(old, new, 1)
     assert other != config
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedManifest):
         Layers.read(Manifest.read(manifest), other)
 
 
@@ -310,12 +312,12 @@ def test_a_manifest_that_is_none_is_refused(old: bytes, new: bytes) -> None:
     _, _, manifest = written()
     other = manifest.replace(old, new, 1)
     assert other != manifest
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedManifest):
         Manifest.read(other)
 
 
 def test_layers_that_are_no_packs_are_refused() -> None:
     _, config, manifest = written()
     other = manifest.replace(PACK_TYPE.encode(), b"application/vnd.oci.image.layer.v1.tar")
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedManifest):
         Layers.read(Manifest.read(other), config)
