@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_engine import FakeRun
 
 from tfdock.builder.build import Builder
-from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec, ImageBuild
 from tfdock.errors import EngineError, EngineUnavailable, NetworkError, Problem, TfdockError
 from tfdock.host.supervise import Limit

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_engine import FakeRun
 
 from tfdock.bazel.cache import cache_usage as cache_use
 from tfdock.bazel.cache.action_cache import action_result
 from tfdock.bazel.cache.cache_folder import TAG, CacheFolder, DiskCache
 from tfdock.builder import compile_phase
-from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Interrupted, Locked, ProfileError
 from tfdock.events import Notice

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fake_engine import FakeRun
 
-from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed
 

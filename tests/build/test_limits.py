@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_engine import FakeRun
 
 from tfdock import events
 from tfdock.builder.parallel import Ledger, side_by_side
-from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, DiskFull, OutOfMemory, TimeLimit
 from tfdock.host.supervise import Limit

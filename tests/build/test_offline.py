@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_engine import FakeRun
 
 from tfdock import events
 from tfdock.builder.build import Builder, BuildResult
-from tfdock.engine.fake_engine import FakeRun
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import Incompatible, Interrupted, ProfileError, TfdockError, VerificationFailed
 from tfdock.host.settings import Settings

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_engine import FakeBuild, FakeEngine, FakeRun
 
 from tfdock import events
 from tfdock.builder.build import Builder, BuildResult
-from tfdock.engine.fake_engine import FakeBuild, FakeEngine, FakeRun
 from tfdock.engine.protocol import IMAGE_LABEL, TOOLCHAIN_LABEL, ContainerSpec, EngineInfo, ImageBuild, ImageInfo
 from tfdock.errors import (
     BuildFailed,

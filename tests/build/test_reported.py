@@ -7,9 +7,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from fake_engine import FakeRun
 
 from tfdock.builder.run_document import document_of, failed_runs
-from tfdock.engine.fake_engine import FakeRun
 from tfdock.errors import BuildFailed, TfdockError
 
 from .conftest import EditedTree

@@ -20,9 +20,9 @@ from typing import Any
 import docker
 import pytest
 from bed import missing
+from fake_engine import FakeBuild, FakeEngine, FakeRun
 
 from tfdock.engine.docker_engine import DockerEngine
-from tfdock.engine.fake_engine import FakeBuild, FakeEngine, FakeRun
 from tfdock.engine.protocol import (
     IMAGE_LABEL,
     RUN_LABEL,

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_engine import FakeBuild, FakeRun
 
-from tfdock.engine.fake_engine import FakeBuild, FakeRun
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Cancel, ContainerSpec
 from tfdock.errors import BuildFailed, EngineError, Interrupted, OutOfMemory, Problem, TfdockError
 from tfdock.types import Mount

@@ -307,7 +307,7 @@ OPENERS = (
     "matrix/matrix_history.py",
 )
 # What looks at the sources of mounts: it creates containers, or is an engine.
-CARRIERS = {"run/carrier.py", "engine/containers.py", "engine/fake_engine.py", "run/results.py"}
+CARRIERS = {"run/carrier.py", "engine/containers.py", "run/results.py"}
 # What creates containers: `build/image.py` creates one without mounts.
 CREATORS = {"run/carrier.py", "builder/image_phase.py"}
 # What names the folders above those of containers.

@@ -1,8 +1,8 @@
 """The narrow engine protocol: all that a build asks of a container engine, in our own records.
 
-Two implementations exist: `tfdock.engine.docker_engine` on the Docker SDK, and `tfdock.engine.fake_engine` in memory.
-Both pass the same contract tests. Every method raises only `TfdockError`s: `EngineUnavailable`, `EngineLost`,
-`NetworkError` (registry), `BuildFailed`, `DiskFull`, or plain `EngineError`.
+The implementation is `tfdock.engine.docker_engine`, on the Docker SDK. The tests have another one, in memory
+(`tests/fake_engine.py`). Both pass the same contract tests. Every method raises only `TfdockError`s:
+`EngineUnavailable`, `EngineLost`, `NetworkError` (registry), `BuildFailed`, `DiskFull`, or plain `EngineError`.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_engine import FakeEngine
 
 from tfdock.bazel.cache.cache_folder import CacheFolder, check_writable
 from tfdock.builder import cleanup
-from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import BuildFailed, EngineLost, Problem, ProfileError
 from tfdock.host.beneath import remove_folder

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_engine import FakeEngine
 from typer.testing import CliRunner
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
@@ -17,7 +18,6 @@ from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.builder import doctor
 from tfdock.cli.app import app
 from tfdock.cli.commands import doctor as command
-from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.errors import (
     DiskFull,

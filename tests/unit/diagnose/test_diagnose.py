@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from fake_engine import FakeEngine
 from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
@@ -29,7 +30,6 @@ from tfdock.diagnose.diagnose_logs import context_of, of_run
 from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
 from tfdock.diagnose.log_lines import BLOCK, NEAR, Block, Log, NotText, bare, unpacked
 from tfdock.diagnose.log_search import Diagnostician
-from tfdock.engine.fake_engine import FakeEngine
 from tfdock.errors import NetworkError, Problem
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader

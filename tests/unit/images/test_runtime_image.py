@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_engine import FakeBuild, FakeEngine, FakeRun
 
-from tfdock.engine.fake_engine import FakeBuild, FakeEngine, FakeRun
 from tfdock.engine.protocol import ContainerSpec, ImageBuild, ImageInfo
 from tfdock.errors import (
     BuildFailed,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from fake_engine import FakeEngine
 
-from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import EngineError, TfdockError
 from tfdock.run import results

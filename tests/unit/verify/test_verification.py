@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_engine import FakeEngine, FakeRun
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
-from tfdock.engine.fake_engine import FakeEngine, FakeRun
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import DiskFull, EngineError, EngineHung, EngineLost, Problem, TfdockError
 from tfdock.host.settings import Settings

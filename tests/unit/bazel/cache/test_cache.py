@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_engine import FakeEngine
 from typer.testing import CliRunner
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
@@ -31,7 +32,6 @@ from tfdock.bazel.cache.maintenance import alone, listing, verified
 from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.cli.app import app
 from tfdock.cli.commands import cache as command
-from tfdock.engine.fake_engine import FakeEngine
 from tfdock.engine.protocol import IMAGE_LABEL, ImageInfo
 from tfdock.errors import EngineError, Locked, Problem, ProfileError
 from tfdock.host import locks, owners
