@@ -23,7 +23,7 @@ from tfdock.host.supervise import Stop
 from tfdock.images import wheel_image
 from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, Wish, make
 from tfdock.knowledge import loader
-from tfdock.knowledge.tables import RuntimeLibrary
+from tfdock.knowledge.wheel_rows import RuntimeLibrary
 from tfdock.oci.manifest import Descriptor
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext, from_template

@@ -15,7 +15,7 @@ import pytest
 from bed import bed
 
 from tfdock.knowledge.loader import knowledge
-from tfdock.knowledge.tables import Toolkit
+from tfdock.knowledge.toolkit_rows import Toolkit
 
 IMAGES = {"11.8": "tensorflow/build:2.14-python3.11", "13.0": "tensorflow/build:99.18-python3.11"}
 CLANG = "/usr/lib/llvm-16/bin/clang -x cuda -nocudainc -nocudalib --cuda-device-only -fsyntax-only"

@@ -11,7 +11,8 @@ import pytest
 
 from tfdock.knowledge import loader
 from tfdock.knowledge.contract import Contract, version_facts
-from tfdock.knowledge.tables import Release, in_range
+from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.rows import in_range
 
 KNOWLEDGE = loader.knowledge()
 RELEASES = KNOWLEDGE.releases

@@ -37,8 +37,9 @@ AGAINST = {
 
 PURE = (
     "profile/*", "host/block_stream.py", "host/encodings.py", "host/logins.py", "host/two_threads.py",
-    "knowledge/component_archives.py", "knowledge/contract.py", "knowledge/failure_rows.py", "knowledge/fits.py",
-    "knowledge/tables.py", "wheel/[!w]*", "wheel/wheel.py", "gpu/*", "resolve/*", "plan/build_plan.py",
+    "knowledge/component_archives.py", "knowledge/contract.py", "knowledge/fits.py", "knowledge/rows.py",
+    "knowledge/tables.py", "knowledge/*_rows.py",
+    "wheel/[!w]*", "wheel/wheel.py", "gpu/*", "resolve/*", "plan/build_plan.py",
     "plan/estimate.py", "plan/lock_file.py", "plan/preflight.py", "plan/profile_fixes.py", "plan/remote_flags.py",
     "plan/render.py", "plan/resources.py", "plan/schedule.py", "plan/trust_domain.py", "oci/manifest.py",
     "oci/plain_tar.py", "bazel/*", "run/log_text.py", "run/memory_kills.py",
@@ -83,7 +84,6 @@ CIRCLES = [
         "builder/seal_phase.py",
     },
     {"images/wheel_image.py", "images/wheel_labels.py"},
-    {"knowledge/failure_rows.py", "knowledge/tables.py"},
     {"offline/bundled_inputs.py", "plan/prepare.py"},
     {"resolve/resolution.py", "resolve/suggestions.py"},
     {"wheelhouse/index.py", "wheelhouse/store.py"},

@@ -22,7 +22,8 @@ from tfdock.errors import (
 )
 from tfdock.host.hardware import local_host, local_machine, place
 from tfdock.host.settings import Settings
-from tfdock.knowledge.tables import Accelerator, KnowledgeBase
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import preflight
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck

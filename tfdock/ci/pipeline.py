@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from tfdock.ci.pinned import unpinned
 from tfdock.errors import Problem
-from tfdock.knowledge.tables import CiAction
+from tfdock.knowledge.program_rows import CiAction
 from tfdock.matrix.matrix_file import Ci, Matrix
 from tfdock.matrix.shards import GITHUB_JOBS, Job
 from tfdock.plan.render import from_template

@@ -12,7 +12,9 @@ from tfdock.errors import Problem, ProfileError
 if TYPE_CHECKING:
     from tfdock.cli.console import Style
     from tfdock.gpu.compatibility import Compatibility, LibraryService
-    from tfdock.knowledge.tables import Estimate, Gpu, KnowledgeBase
+    from tfdock.knowledge.gpu_rows import Gpu
+    from tfdock.knowledge.release_rows import Estimate
+    from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.types import Host
 
 ASIDE = " " * 5

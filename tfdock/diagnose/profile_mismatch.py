@@ -10,7 +10,7 @@ from tfdock.types import Version
 
 if TYPE_CHECKING:
     from tfdock.knowledge.failure_rows import Failure, Relation
-    from tfdock.knowledge.tables import Toolkit
+    from tfdock.knowledge.toolkit_rows import Toolkit
     from tfdock.plan.profile_fixes import Context
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tfdock.engine.protocol import EngineInfo
 from tfdock.host.hardware import local_machine, nearest
-from tfdock.knowledge.tables import Accelerator
+from tfdock.knowledge.rows import Accelerator
 from tfdock.types import Machine
 
 

@@ -20,7 +20,9 @@ from tfdock.gpu.evidence import (
 )
 from tfdock.gpu.limits import Limits, judge
 from tfdock.gpu.verdict import Part, Runs, Together, parts_of, together
-from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase
+from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Host
 from tfdock.wheel.facts import Containers, Library
 from tfdock.wheel.inspection import Inspection

@@ -10,7 +10,8 @@ from tfdock.gpu.compatibility import Evidence, serve
 from tfdock.gpu.devices import title
 from tfdock.gpu.verdict import Runs
 from tfdock.knowledge.fits import exact_target
-from tfdock.knowledge.tables import Architecture, Gpu, KnowledgeBase
+from tfdock.knowledge.gpu_rows import Architecture, Gpu
+from tfdock.knowledge.tables import KnowledgeBase
 
 WORDS: Mapping[Runs, str] = {
     "native": "natively",

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfdock.errors import Problem
-from tfdock.knowledge.tables import Architecture, Gpu, KnowledgeBase
+from tfdock.knowledge.gpu_rows import Architecture, Gpu
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Capability, LocalGpu
 
 

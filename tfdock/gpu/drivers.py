@@ -9,7 +9,9 @@ from tfdock.gpu.devices import architecture_of, is_embedded
 from tfdock.gpu.evidence import Evidence
 from tfdock.gpu.verdict import Verdict
 from tfdock.knowledge.fits import own_driver, toolkit_floor, toolkit_of_ptx
-from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase
+from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Host, Version
 from tfdock.wheel.facts import GpuCode, isa_order
 

@@ -11,16 +11,11 @@ from dataclasses import dataclass, field
 
 from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.contract import applies
-from tfdock.knowledge.tables import (
-    Accelerator,
-    Companion,
-    GeneratedKernels,
-    KnowledgeBase,
-    Release,
-    RuntimeCompiler,
-    Support,
-    in_range,
-)
+from tfdock.knowledge.release_rows import Release, Support
+from tfdock.knowledge.rows import Accelerator, in_range
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.knowledge.toolkit_rows import RuntimeCompiler
+from tfdock.knowledge.wheel_rows import Companion, GeneratedKernels
 from tfdock.types import Capability, Version
 from tfdock.wheel.facts import Containers, GpuCode, Images, Library
 from tfdock.wheel.inspection import Inspection

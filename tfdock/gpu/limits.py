@@ -13,7 +13,11 @@ from tfdock.gpu.drivers import Drivers
 from tfdock.gpu.evidence import Evidence
 from tfdock.gpu.verdict import Part, Together, Verdict
 from tfdock.knowledge.fits import has_code_for, is_used, libraries, reaches
-from tfdock.knowledge.tables import Accelerator, Companion, Gpu, KnowledgeBase, LibraryRow, RuntimeCompiler, Toolkit
+from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.knowledge.toolkit_rows import LibraryRow, RuntimeCompiler, Toolkit
+from tfdock.knowledge.wheel_rows import Companion
 from tfdock.types import Capability, Host, Version
 from tfdock.wheel.facts import Containers, GpuCode, merged
 from tfdock.wheel.requirements import RequiredPackage

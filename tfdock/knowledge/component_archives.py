@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfdock.knowledge.tables import ArchiveRow, ImageRow, KnowledgeBase
+from tfdock.knowledge.image_rows import ArchiveRow, ImageRow
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Version
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.knowledge.tables import KnowledgeBase, Release, in_range
+from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.rows import in_range
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Version
 
 

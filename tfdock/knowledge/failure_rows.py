@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from tfdock.knowledge.tables import Expression, Row, Template, placeholders
+from tfdock.knowledge.rows import Expression, Row, RowPart, Template, placeholders
 
 Stage = Literal["configure", "bazel", "fetch", "compile", "link", "wheel", "runtime", "docker"]
 STAGES: tuple[str, ...] = Stage.__args__  # type: ignore[attr-defined]
@@ -44,11 +44,7 @@ _TOLD = re.compile(
 )
 
 
-class _Record(BaseModel):
-    model_config = Row.model_config
-
-
-class PatternRow(_Record):
+class PatternRow(RowPart):
     """What a tool prints: `has` is a text in it, unchanged and without quotes; `line` an expression for the line.
 
     In the line every kind of quote is ". `survivable`: the tool goes on after it; a failure that stops something is
@@ -83,7 +79,7 @@ class PatternRow(_Record):
         return {name: text for name, text in match.groupdict().items() if text} if match else None
 
 
-class Examples(_Record):
+class Examples(RowPart):
     """Lines on which a row fires, each of its patterns by one at least, and some that are nearly so."""
 
     fires: tuple[str, ...] = Field(min_length=1)
@@ -94,7 +90,7 @@ Move = Mapping[str, str]
 Relation = Literal["among", "is", "unknown_to", "newest_for"]
 
 
-class Grave(_Record):
+class Grave(RowPart):
     """The failure that a harmless line is of, by its id, and the accelerator that makes it one."""
 
     row: str

@@ -11,7 +11,12 @@ from dataclasses import replace
 
 from tfdock.knowledge.component_archives import archives_of
 from tfdock.knowledge.contract import applies
-from tfdock.knowledge.tables import Accelerator, Companion, ImageRow, KnowledgeBase, LibraryRow, Release, Toolkit
+from tfdock.knowledge.image_rows import ImageRow
+from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
+from tfdock.knowledge.wheel_rows import Companion
 from tfdock.types import Capability, Version
 
 

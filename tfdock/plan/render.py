@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.knowledge.tables import PACKAGE, REQUIREMENT
+from tfdock.knowledge.rows import PACKAGE, REQUIREMENT
 from tfdock.resolve.resolution import Resolution
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from tfdock.errors import Incompatible, Problem, Suggestion, one_of
-from tfdock.knowledge.tables import Cost
+from tfdock.knowledge.release_rows import Cost
 from tfdock.profile.profile import Resources as Asked
 from tfdock.profile.units import parse_bytes, parse_seconds
 from tfdock.types import Machine

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from tfdock.gpu.devices import bare_gpu, find_gpu, is_embedded, machine_of, sorted_targets, unknown_gpu
 from tfdock.knowledge.fits import own_target
-from tfdock.knowledge.tables import Accelerator, Gpu, Release, Support
+from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.release_rows import Release, Support
+from tfdock.knowledge.rows import Accelerator
 from tfdock.profile.profile import HostCompiler
 from tfdock.resolve.notes import RuleFinding
 from tfdock.resolve.question import Question

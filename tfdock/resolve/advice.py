@@ -24,7 +24,10 @@ from tfdock.gpu.devices import (
 from tfdock.gpu.evidence import OFFICIAL_MACHINE, companions, evidence_of_release
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.fits import is_used, own_target
-from tfdock.knowledge.tables import Accelerator, Estimate, Gpu, KnowledgeBase, Release, Support
+from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.release_rows import Estimate, Release, Support
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.resolve.gpu_support import apart, release_named, taken_versions
 from tfdock.resolve.resolution import Resolution, resolve

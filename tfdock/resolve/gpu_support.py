@@ -26,7 +26,10 @@ from tfdock.knowledge.fits import (
     serves,
     toolkit_floor,
 )
-from tfdock.knowledge.tables import Accelerator, KnowledgeBase, Release, Support, Toolkit
+from tfdock.knowledge.release_rows import Release, Support
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.knowledge.toolkit_rows import Toolkit
 from tfdock.resolve.rules import judge
 from tfdock.types import Version
 

@@ -13,7 +13,10 @@ from tfdock.errors import Incompatible, Problem, Suggestion, one_of
 from tfdock.knowledge.component_archives import archives_of
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
 from tfdock.knowledge.fits import same_minor, serves, written
-from tfdock.knowledge.tables import Accelerator, ArchiveRow, ImageRow, Interpreter, KnowledgeBase, Release
+from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
+from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Debug, HostCompiler, Profile, Verify
 from tfdock.profile.yaml_nodes import Node
 from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_components, component_fields, devices_of

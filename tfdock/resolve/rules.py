@@ -22,7 +22,11 @@ from tfdock.knowledge.fits import (
     reaches,
     same_minor,
 )
-from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase, LibraryRow, Release, Support, Toolkit
+from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.release_rows import Release, Support
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
 from tfdock.resolve.notes import RuleFinding, prevented, sentences
 from tfdock.types import Capability, Version
 

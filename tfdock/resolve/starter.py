@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.gpu.devices import dotted, find_gpu, is_target, sorted_targets, spelled, unknown_gpu
 from tfdock.knowledge.fits import exact_target
-from tfdock.knowledge.tables import Accelerator, Gpu, KnowledgeBase
+from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.resolve.gpu_support import apart, release_named, target_facts
 from tfdock.resolve.resolution import Resolution, resolve

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from tfdock.errors import Problem, Suggestion
 from tfdock.gpu.devices import bare_gpu, embedded_targets, find_gpu, is_target, matching, sorted_targets
 from tfdock.knowledge.fits import exact_target
-from tfdock.knowledge.tables import Accelerator, KnowledgeBase, Release, Support
+from tfdock.knowledge.release_rows import Release, Support
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import HostCompiler, Profile
 from tfdock.types import TARGET_FIELDS, Capability, Version
 

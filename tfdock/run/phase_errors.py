@@ -19,7 +19,7 @@ from tfdock.errors import (
 )
 from tfdock.host.files import file_error, full_disk, gib
 from tfdock.host.hardware import free_disk
-from tfdock.knowledge.tables import Cost
+from tfdock.knowledge.release_rows import Cost
 from tfdock.plan.resources import GIB, BuildResources, more_memory
 from tfdock.run.memory_kills import HEAP, Killed, killed
 

@@ -9,7 +9,8 @@ from typing import Literal
 
 from tfdock.gpu.compatibility import built_with, own_libraries
 from tfdock.gpu.verdict import code_of
-from tfdock.knowledge.tables import Accelerator, KnowledgeBase
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import DISK_CACHE, OUTPUT, REPOSITORY_CACHE, SOURCE, STAGING
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.tools import NATIVE

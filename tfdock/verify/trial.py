@@ -24,7 +24,8 @@ from tfdock.errors import (
     NetworkError,
 )
 from tfdock.knowledge import loader
-from tfdock.knowledge.tables import Accelerator, KnowledgeBase
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import ImageRef, Mount
 from tfdock.verify.checks import Check
 from tfdock.verify.environment import Bench, Impossible, TrialRequest, impossible, unfit

@@ -10,7 +10,9 @@ from tfdock.gpu.compatibility import built_with, own_libraries
 from tfdock.gpu.verdict import runs
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.fits import toolkit_floor
-from tfdock.knowledge.tables import Accelerator, KnowledgeBase, Probe, RuntimeLibrary, in_range
+from tfdock.knowledge.rows import Accelerator, in_range
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.knowledge.wheel_rows import Probe, RuntimeLibrary
 from tfdock.types import Capability, ImageRef, Version
 from tfdock.verify.checks import Check, Status
 from tfdock.wheel.facts import merged

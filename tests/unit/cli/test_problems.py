@@ -16,7 +16,8 @@ from tfdock.cli.app import app
 from tfdock.errors import ExitCode, Incompatible, TfdockError
 from tfdock.host.files import file_error
 from tfdock.knowledge import loader
-from tfdock.knowledge.tables import Cost, KnowledgeBase
+from tfdock.knowledge.release_rows import Cost
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import BuildResources
 from tfdock.run.phase_errors import Failures
 

@@ -27,7 +27,8 @@ from tfdock.gpu.compatibility import (
 )
 from tfdock.host import hardware as machine
 from tfdock.knowledge import loader
-from tfdock.knowledge.tables import Gpu, KnowledgeBase
+from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import gpus_named
 from tfdock.types import Host, LocalGpu
 from tfdock.wheel.facts import Containers, GpuCode, Images, Library, merged

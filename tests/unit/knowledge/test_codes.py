@@ -14,7 +14,7 @@ import yaml
 import tfdock
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.knowledge import loader
-from tfdock.knowledge.tables import Code
+from tfdock.knowledge.program_rows import Code
 
 from ..desk import FILE, Desk
 

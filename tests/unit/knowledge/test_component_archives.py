@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tfdock.knowledge.component_archives import archives_of
-from tfdock.knowledge.tables import ArchiveRow, ImageRow, Interpreter, KnowledgeBase
+from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.render import BuildContext, render
 from tfdock.resolve.resolution import Resolution
 

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from tfdock.knowledge.contract import applies
-from tfdock.knowledge.tables import Release, in_range
+from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.rows import in_range
 
 from ..contracts import CHANNELS, RELEASES, Build, builds, each_build, given, written
 from ..desk import Desk

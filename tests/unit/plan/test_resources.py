@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.knowledge.tables import Cost
+from tfdock.knowledge.release_rows import Cost
 from tfdock.plan.resources import (
     GIB,
     LEAST_HEAP,

@@ -17,7 +17,8 @@ import tfdock.cli.main
 from tfdock.cli.app import app
 from tfdock.errors import ProfileError
 from tfdock.knowledge import loader
-from tfdock.knowledge.tables import Gpu, KnowledgeBase
+from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import Advice, advise, cover, gpus_named
 from tfdock.resolve.rules import judge
 

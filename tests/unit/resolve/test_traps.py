@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from tfdock.knowledge.contract import Contract
-from tfdock.knowledge.tables import Release, in_range
+from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.rows import in_range
 from tfdock.types import Version
 
 from ..contracts import KNOWLEDGE, RELEASES, Build, Written, each_build, written

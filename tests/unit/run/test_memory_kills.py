@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfdock.errors import EngineLost, OutOfMemory
-from tfdock.knowledge.tables import Cost
+from tfdock.knowledge.release_rows import Cost
 from tfdock.plan.resources import GIB, BuildResources
 from tfdock.run.memory_kills import COMPILER, HEAP, LINKER, SERVER, killed
 from tfdock.run.phase_errors import Failures

@@ -18,7 +18,8 @@ from tfdock.errors import Problem, ProfileError
 
 if TYPE_CHECKING:
     from tfdock.gpu.compatibility import Compatibility
-    from tfdock.knowledge.tables import Estimate, KnowledgeBase
+    from tfdock.knowledge.release_rows import Estimate
+    from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan
 
 _MARK = "# Written by `tfdock advise`"

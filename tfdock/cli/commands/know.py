@@ -15,7 +15,11 @@ from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print
 from tfdock.errors import Problem, ProfileError, TfdockError
 
 if TYPE_CHECKING:
-    from tfdock.knowledge.tables import Accelerator, Code, Gpu, KnowledgeBase, Release, Row
+    from tfdock.knowledge.gpu_rows import Gpu
+    from tfdock.knowledge.program_rows import Code
+    from tfdock.knowledge.release_rows import Release
+    from tfdock.knowledge.rows import Accelerator, Row
+    from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.resolve.gpu_support import ReleaseFor, TargetFacts
 
 

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdock.gpu.compatibility import built_with
-from tfdock.knowledge.tables import KnowledgeBase, RuntimeLibrary, RuntimeToolkit, in_range
+from tfdock.knowledge.rows import in_range
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.knowledge.toolkit_rows import RuntimeToolkit
+from tfdock.knowledge.wheel_rows import RuntimeLibrary
 from tfdock.plan.render import BuildContext, from_template
 from tfdock.types import ImageRef
 from tfdock.verify.trial_plan import accelerator_of, opened_libraries, release_of

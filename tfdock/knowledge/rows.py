@@ -1,0 +1,206 @@
+"""What the rows of all tables are made of: kinds of text, `Row`, and `Accelerator`, by which others are checked."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, ClassVar, Protocol
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from tfdock.types import TARGET_FIELDS, Capability, ImageRef, Version
+
+PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?\Z")
+"""A Debian package (policy 5.6.1), with an optional `=version`."""
+REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!]*\Z")
+"""A Python requirement pinned to one version (PEP 508)."""
+_RANGE = re.compile(r"(?P<first>\d+\.\d+)(?P<open>\.\.(?P<last>\d+\.\d+)?)?\Z")
+
+
+def placeholders(text: str) -> list[str]:
+    """The names in braces. Only plain ones: a row may not reach into objects (`{x.__class__}`)."""
+    names = []
+    for _, name, spec, conversion in string.Formatter().parse(text):
+        if name is not None and (not re.fullmatch(r"[a-z][a-z0-9_]*", name) or spec or conversion):
+            raise ValueError(f"placeholder {{{name}}} is not a plain name")
+        names += [] if name is None else [name]
+    return names
+
+
+def check_placeholders(text: str, names: Sequence[str]) -> None:
+    """Raise ValueError for a placeholder that is none of the names."""
+    if unknown := [name for name in placeholders(text) if name not in names]:
+        raise ValueError(f"placeholder {{{unknown[0]}}} is unknown here; known: {', '.join(names) or 'none'}")
+
+
+def _image_name(text: str) -> None:
+    placeholders(text)
+    ImageRef.parse(re.sub(r"\{\w+\}", "1", text))
+
+
+def _expression(text: str) -> None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+
+
+def _target_field(text: str) -> None:
+    if text not in TARGET_FIELDS:
+        raise ValueError(f"`{text}` is no list of targets in a profile; those are {', '.join(TARGET_FIELDS)}")
+
+
+def checked_by(read: Callable[[str], object]) -> AfterValidator:
+    """Return a check for text that `read` takes; its ValueError says what is wrong with it."""
+
+    def checked(text: str) -> str:
+        read(text)
+        return text
+
+    return AfterValidator(checked)
+
+
+def text_like(pattern: re.Pattern[str], what: str) -> AfterValidator:
+    """Return a check for text that a pattern matches; `what` names such text in the message."""
+
+    def read(text: str) -> None:
+        if not pattern.match(text):
+            raise ValueError(f"{text!r} is not a {what}")
+
+    return checked_by(read)
+
+
+def template_with(*names: str) -> AfterValidator:
+    """Return a check for templates with these placeholders only."""
+    return checked_by(lambda text: check_placeholders(text, names))
+
+
+Template = Annotated[str, checked_by(placeholders)]
+ImageName = Annotated[str, checked_by(_image_name)]
+ReleaseRange = Annotated[str, text_like(_RANGE, "release or range (`2.18`, `2.3..2.17`, `2.18..`)")]
+Expression = Annotated[str, checked_by(_expression)]
+Dotted = Annotated[str, checked_by(Capability.of_gpu)]
+Branch = Annotated[str, text_like(re.compile(r"[0-9]+\Z"), "driver branch (`570`)")]
+Package = Annotated[str, text_like(PACKAGE, "package")]
+Requirement = Annotated[str, text_like(REQUIREMENT, "requirement pinned to one version (`numpy==1.26.4`)")]
+
+
+def in_range(release: str, span: str) -> bool:
+    """Whether minor release `2.18` lies in `2.18`, `2.3..2.20` or `2.18..`."""
+    match = _RANGE.match(span)
+    assert match, span
+    first, wanted = Version(match["first"]), Version(release)
+    if not match["open"]:
+        return wanted.parts == first.parts
+    last = Version(match["last"]) if match["last"] else None
+    return first <= wanted and (last is None or wanted <= last)
+
+
+class RowPart(BaseModel):
+    """A row, or a map in one."""
+
+    # Deferred: a command that reads three tables need not prepare the checks of twenty.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+
+
+class Row(RowPart):
+    """What every row carries. `checked` is the day (`2026-11-21`) it was compared with its source: the table's own,
+    unless the row says another or is from `memory` alone. `unverified` says what nobody has checked. `KEY` are the
+    fields that tell the rows of a table apart."""
+
+    KEY: ClassVar[tuple[str, ...]] = ()
+
+    source: tuple[str, ...] | str
+    checked: str = ""
+    note: str | None = None
+    unverified: bool | str = False
+
+    def amiss(self, known: AcceleratorTable) -> tuple[str, str] | None:  # noqa: ARG002 - few kinds of rows ask it
+        """What cannot be right beside the accelerators' rows: the field, and what is wrong with it."""
+        return None
+
+
+class AcceleratorTable(Protocol):
+    """Whoever knows the accelerators' rows; they are read when a row is checked by them."""
+
+    @property
+    def accelerators(self) -> Mapping[str, Accelerator]:
+        """Name -> row."""
+
+
+class Accelerator(Row):
+    """A family of devices: its toolkit, what is chosen with it, and how its targets are written.
+
+    `components` come into the build id in this order; `target_pattern` is a whole-match expression, `target_field`
+    the profile's field that lists such targets. `capabilities`: targets are compute capabilities, with SASS and PTX.
+    `config_pattern` matches the names of Bazel configurations that turn it on, but for those of the contract.
+    `template` names `dockerfiles/accelerator/<template>.j2`. `vendor` is what drivers may put before a GPU's name,
+    `tools` the toolkit's programs that compile, below the image's paths.
+
+    Containers see its GPUs where the engine has the runtime `engine_runtime`, or its machine one of the
+    `engine_programs` that do the same; or by `device_files`, the first of which is there where such a GPU is.
+    `container` are the variables by which an image asks for them.
+
+    `installed` matches the folders that its own packages install it to: a library may look for it there. `packages`
+    matches for each component the names of the Python packages that bring it.
+
+    `compilers` can compile its GPU code, beside the release's own; `titles` are the components' names as people write
+    them. `symptoms` maps the code of a refusal to what would be seen without it, with `{target}` and `{number}`.
+    """
+
+    KEY = ("accelerator",)
+
+    accelerator: str
+    toolkit: str | None = None
+    components: tuple[str, ...] = ()
+    target_pattern: Expression | None = None
+    target_field: Annotated[str, checked_by(_target_field)] = "targets"
+    capabilities: bool = False
+    config_pattern: Expression | None = None
+    template: str | None = None
+    vendor: str = ""
+    tools: tuple[Template, ...] = ()
+    engine_runtime: str | None = None
+    engine_programs: tuple[str, ...] = ()
+    device_files: tuple[str, ...] = ()
+    container: dict[str, str] = Field(default_factory=dict)
+    installed: Expression | None = None
+    packages: dict[str, Expression] = Field(default_factory=dict)
+    compilers: tuple[str, ...] = ()
+    titles: dict[str, str] = Field(default_factory=dict)
+    symptoms: dict[str, Annotated[str, template_with("target", "number")]] = Field(default_factory=dict)
+
+    def has(self, target: str) -> bool:
+        """Whether a GPU's target is one of this family: `8.6`, `gfx90a`."""
+        return can_read(Capability.of_gpu, target) if self.capabilities else self.matches(target)
+
+    def lists(self, target: str) -> bool:
+        """Whether a profile can list a target for this family: `sm_86`, `gfx90a`."""
+        return self.matches(target) and (not self.capabilities or can_read(Capability.parse, target))
+
+    def matches(self, word: str) -> bool:
+        """Whether a word is written as profiles list targets of this family; never where it has none."""
+        return bool(self.target_pattern and re.fullmatch(self.target_pattern, word))
+
+
+def can_read(read: Callable[[str], object], text: str) -> bool:
+    """Whether `read` takes a text; it raises ValueError for others."""
+    try:
+        read(text)
+    except ValueError:
+        return False
+    return True
+
+
+def not_of(row: Accelerator | None, field: str, targets: Iterable[str]) -> tuple[str, str] | None:
+    """Return what is wrong with the targets of GPUs of that family, and the field; None where nothing is."""
+    if row is None or row.target_pattern is None:
+        return "accelerator", "no accelerator of this name has a row and targets"
+    wrong = [target for target in targets if not row.has(target)]
+    like = "8.6" if row.capabilities else row.target_pattern
+    return (
+        (field, f"`{wrong[0]}` is not the target of a GPU of {row.accelerator}: those look like `{like}`")
+        if wrong
+        else None
+    )

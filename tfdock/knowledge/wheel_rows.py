@@ -1,0 +1,158 @@
+"""Rows about wheels: what comes with them, how they are tried, and where they may go."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from tfdock.knowledge.rows import (
+    AcceleratorTable,
+    Dotted,
+    Expression,
+    ReleaseRange,
+    Requirement,
+    Row,
+    not_of,
+    template_with,
+    text_like,
+)
+
+Script = Annotated[str, text_like(re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*\.py\Z"), "script (`tf2/op.py`)")]
+
+
+class Companion(Row):
+    """What comes with a release's official wheel and narrows the GPUs it serves.
+
+    It is a library that pip installs beside it (`package`, by the wheel's `extra`), or one linked into it.
+
+    `version` is exactly what comes; with `before` the oldest that may, where pip takes the newest below `before`.
+    `carries: wheel`: it is compiled for the wheel's SASS alone. `pythons`, where given, are all it can be installed
+    with. `limit` is what to say, for GPUs from `lowest` to `highest` (`9.0`).
+
+    `wheels`, where given, are those it is about (`tensorflow-rocm==2.14.0.600`), whatever their code; `ignores` are
+    the targets of GPUs that they do not use, and then `limit` says why.
+    """
+
+    KEY = ("component", "accelerator", "releases", "package", "lowest")
+
+    component: str
+    accelerator: str
+    releases: ReleaseRange
+    extra: str | None = None
+    package: str | None = None
+    version: str | None = None
+    before: str | None = None
+    carries: str | None = None
+    pythons: tuple[str, ...] = ()
+    lowest: Dotted | None = None
+    highest: Dotted | None = None
+    limit: str | None = None
+    wheels: tuple[Requirement, ...] = ()
+    ignores: tuple[str, ...] = ()
+
+    def amiss(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """GPUs that are none of its accelerator, and those that are ignored without a word on why."""
+        if not self.ignores:
+            return None
+        if not self.limit:
+            return "ignores", "`limit` is to say why"
+        return not_of(known.accelerators.get(self.accelerator), "ignores", self.ignores)
+
+
+class GeneratedKernels(Row):
+    """The kernels that MLIR generates for a release's official wheel, which lie outside of its sections of GPU code.
+
+    `targets` are their images (`sm_60`; `compute_90a` is PTX alone), `isa` that of the PTX; `count` containers.
+    """
+
+    KEY = ("accelerator", "releases")
+
+    accelerator: str
+    releases: ReleaseRange
+    targets: tuple[str, ...]
+    isa: str | None = None
+    count: int
+
+    def amiss(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """Targets that are none of the accelerator's."""
+        row = known.accelerators.get(self.accelerator)
+        wrong = [target for target in self.targets if not row or not row.lists(target)]
+        return ("targets", f"`{wrong[0]}` is not a target of {self.accelerator}") if wrong else None
+
+
+class RuntimeLibrary(Row):
+    """A library that TensorFlow opens by its name at run time, and links in old releases.
+
+    It is that of wheels built with `version`, or a more exact one, of a component; of several rows of a `name` the
+    most exact counts. `package` is where PyPI has it (`{major}`: of the toolkit); `use` what it is for, where a GPU
+    works without it.
+    """
+
+    KEY = ("name", "accelerator", "component", "version")
+
+    name: str
+    accelerator: str
+    component: str
+    version: str = ""
+    library: str
+    releases: ReleaseRange = "1.4.."
+    package: Annotated[str, template_with("major")] | None = None
+    use: str | None = None
+
+
+class WheelLibrary(Row):
+    """Which libraries of a wheel are TensorFlow's own: `paths` matches the whole path of a member.
+
+    The first row that matches counts; a library that none matches is its own.
+    """
+
+    paths: Expression
+    own: bool = False
+    what: str
+
+
+class RequirementLimit(Row):
+    """A package that wheels of these releases require and break with when it is newer: `limit` (`<3.21`) holds it."""
+
+    KEY = ("package", "releases")
+
+    package: Annotated[str, text_like(re.compile(r"[a-z0-9][a-z0-9._-]*\Z"), "package")]
+    releases: ReleaseRange
+    limit: Annotated[str, text_like(re.compile(r"(<|<=|!=)[0-9][0-9A-Za-z.]*\Z"), "limit (`<3.21`)")]
+
+
+class Probe(Row):
+    """How a wheel of these releases is tried, for one check: by a script below `dockerfiles/verify/`.
+
+    Of several rows for a check and a release that of an overlay is taken, else the first. `seconds` is when it is
+    given up. `environment` may hold `{scratch}`, an empty folder of its own. `gpu`: it wants a GPU of one of
+    `accelerators`. `absent`, instead of a script, says why there is nothing to try.
+    """
+
+    check: str
+    releases: ReleaseRange
+    script: (
+        Annotated[str, text_like(re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*\.py\Z"), "script (`tf2/op.py`)")] | None
+    ) = None
+    absent: str | None = None
+    seconds: int = 300
+    environment: dict[str, Annotated[str, template_with("scratch")]] = Field(default_factory=dict)
+    gpu: bool = False
+    accelerators: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _does_or_says_why_not(self) -> Self:
+        if (self.script is None) == (self.absent is None):
+            raise ValueError("a row has either a `script` or says why there is none: `absent`")
+        return self
+
+
+class SizeLimit(Row):
+    """How large a file may be in a place where wheels go: `mib` mebibytes."""
+
+    KEY = ("limit",)
+
+    limit: str
+    mib: Annotated[int, Field(gt=0)]
