@@ -1,4 +1,4 @@
-"""What Bazel says of a build as a whole: its build event file (`--build_event_json_file`), its output lines. Pure.
+"""Read Bazel's build event file (`--build_event_json_file`) and its output lines: figures of a build. Pure.
 
 The file is one JSON object a line. What a version does not say is None or empty; lines that are torn or of another
 shape are passed over.

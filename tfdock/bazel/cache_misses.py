@@ -1,4 +1,4 @@
-"""Why a build was cold: what differs between two builds, and which of it can make compiled actions miss. Pure.
+"""Explain why a build was cold: the differences between two builds that make actions miss the cache. Pure.
 
 What is compared are two records with what is kept beside them (`kept_inputs`), and, where both have one, their
 reduced execution logs. Nothing is claimed of what was not compared: an older record may lack some, and that is said.

@@ -1,4 +1,4 @@
-"""Bazel's execution log (`--execution_log_json_file`), reduced to why an action was not in the cache. Pure.
+"""Read Bazel's execution log (`--execution_log_json_file`), reduced to the causes of cache misses. Pure.
 
 The log is JSON objects one after another, each an action with every argument, variable and input: gigabytes for a
 TensorFlow. It is read in pieces and never held whole; of what is long only hashes are kept.

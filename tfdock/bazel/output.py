@@ -1,4 +1,4 @@
-"""What Bazel prints, line by line. Pure. Its files are read by `bazel_events`, `bazel_profile` and `bazel_spawns`."""
+"""Read what Bazel prints, line by line: progress and errors. Pure."""
 
 from __future__ import annotations
 

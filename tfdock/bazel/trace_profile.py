@@ -1,4 +1,4 @@
-"""Bazel's JSON profile (`--profile`, in Chrome's trace format): which action ran when, where, and whether. Pure.
+"""Read Bazel's JSON trace profile (`--profile`): which action ran when, where, and from which cache. Pure.
 
 Both shapes that Bazel has written, a list and an object with `traceEvents`, have one event a line, and are read line
 by line: a profile of TensorFlow is larger than what one wants in memory, and one that was cut off says what it can.

@@ -1,4 +1,4 @@
-"""Where the engine is: as the docker command finds it, and why there is none."""
+"""Find the container engine in the way the `docker` command does, and explain why none is found."""
 
 from __future__ import annotations
 

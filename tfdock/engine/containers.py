@@ -1,4 +1,4 @@
-"""Containers and images in the engine's words, and ours."""
+"""Translate containers and images between the engine's records and ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives that an engine sends, read as they come and never unpacked."""
+"""Read the archives that an engine sends, as a stream. Nothing is unpacked."""
 
 from __future__ import annotations
 

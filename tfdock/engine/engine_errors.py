@@ -1,4 +1,4 @@
-"""What engines say, and what it means: their words -> our errors. No engine is asked here."""
+"""Translate the error messages of container engines into our errors. Pure."""
 
 from __future__ import annotations
 

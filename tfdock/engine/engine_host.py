@@ -1,4 +1,4 @@
-"""The machine behind the engine: its cores and memory, its data, and whether it gives containers GPUs."""
+"""The machine of the engine: its cores and memory, its data folder, and whether containers get GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far an image's build has come, and why one of its steps failed, by the engine's own messages."""
+"""Follow an image build by the engine's messages: its progress, and why a step failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The narrow engine protocol: all that a build asks of a container engine, in our own records.
+"""The engine protocol: everything that tfdock asks of a container engine, in our own records.
 
 The implementation is `tfdock.engine.docker_engine`, on the Docker SDK. The tests have another one, in memory
 (`tests/fake_engine.py`). Both pass the same contract tests. Every method raises only `TfdockError`s:

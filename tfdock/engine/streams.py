@@ -1,4 +1,4 @@
-"""What goes to an engine and comes from it, piece by piece, and how a silent engine is told from a frozen one."""
+"""Streams to and from an engine. A silent engine is told apart from one that hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This process's terminal, joined to a container's: raw mode, window size, and both put back on every way out."""
+"""Join this process's terminal to a container's: raw mode and window size, restored on every way out."""
 
 from __future__ import annotations
 

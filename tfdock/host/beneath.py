@@ -1,4 +1,4 @@
-"""Folders that a container could write to, used without following any link that code in the container left there.
+"""Open folders that a container could write to. No link that code in the container left is followed.
 
 Each access begins at an open descriptor of the folder and opens one part of the name after the other. So a name never
 leads out of the folder, not even while another process swaps a part of it for a link.

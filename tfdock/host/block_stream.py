@@ -1,4 +1,4 @@
-"""Reading a stream of blocks, forwards only, by programs that say where they want to look next.
+"""Read a stream of blocks, forwards only; the reader says which offset it needs next.
 
 A program is a generator. It yields `Take` and `Seek`, at offsets that never decrease, and is sent what was found: a
 walk over gigabytes reads like one over bytes in memory, and holds no more than it asked for.

@@ -1,4 +1,4 @@
-"""One text that is known, found however it is written: as it is, in JSON, in base64 and the like. Pure."""
+"""Find a known text in other texts, however it is written: plain, in JSON, in base64 and so on. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of this program and its users: read as text, written whole or not at all, and the errors of both."""
+"""Read text files, write files whole or not at all, and turn their errors into problems."""
 
 from __future__ import annotations
 

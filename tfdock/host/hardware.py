@@ -1,4 +1,4 @@
-"""Facts about this machine: cores and memory as its control groups allow them, free disk, GPUs and their driver.
+"""This machine's hardware: cores and memory within its control groups, free disk, GPUs and their driver.
 
 Each kind of output is read by a function of its text, so that it can be tried on what other machines printed.
 """

@@ -1,4 +1,4 @@
-"""Kernel locks on files: held by many together or by one alone, and freed when a process dies, however it dies."""
+"""Kernel locks on files, shared or exclusive. The kernel frees them when the process dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logins in the addresses of package indexes and proxies: what of them is secret, and output without it. Pure."""
+"""Logins in the addresses of package indexes and proxies: find them, and remove them from output. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who can change what lies in a folder: this user believes what nobody else could have put there."""
+"""Check who can write to a folder. Content that another user could have written is not trusted."""
 
 from __future__ import annotations
 

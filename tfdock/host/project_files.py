@@ -1,4 +1,4 @@
-"""Files that a profile or a matrix names: found beneath its project, and read without a race.
+"""Read files that a profile or a matrix names. They lie in its project, and are opened without a race.
 
 A profile may be a stranger's, and what it names goes into an image. So it names only what belongs to its project: the
 repository that the profile lies in, or the profile's own folder where there is no repository. Settings allow further

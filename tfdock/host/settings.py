@@ -1,4 +1,4 @@
-"""Settings: what belongs to a machine and its user, never to a profile or a repository.
+"""Settings of this machine and its user. They never come from a profile or a repository.
 
 Flag > `TFDOCK_*` variable > configuration file (`tfdock/config.yaml` in the user's configuration folder) > default.
 """

@@ -1,4 +1,4 @@
-"""Watching something long: its output as it comes, a tick now and then, and a stop that is never missed.
+"""Run something long: read its output as it comes, tick, and pass on every request to stop.
 
 The stream is read in a thread of its own, so that the main thread can tick, notice an engine that answers nothing,
 and act on Ctrl-C, while a read that never returns harms nobody.

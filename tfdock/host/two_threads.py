@@ -1,4 +1,4 @@
-"""Work shared by two threads, which is worth it because unpacking and hashing give up Python's lock.
+"""Share work between two threads. Unpacking and hashing release Python's lock, so two threads are faster.
 
 No other module here knows of threads, but for the lock around what both of them touch.
 """

@@ -1,4 +1,4 @@
-"""Which archives bring the components into a base image that has them not."""
+"""Select the archives that install components the base image lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows about failures: what a log says when something went wrong, why, and what to do. Checked by their own examples.
+"""The rows of known failures: patterns in a log, cause, fix. Each row is checked by its own examples.
 
 Their files are `failures/*.yaml` of a knowledge folder, one table in several files: a row of an overlay replaces the
 shipped one of the same `id`.

@@ -1,4 +1,4 @@
-"""Whether two rows go together, yes or no: each question once. The rules say the answers in sentences.
+"""Check whether two rows are compatible, yes or no. `resolve/rules.py` puts the answers into sentences.
 
 A GPU is written as its target is (`8.6`, `gfx90a`), a target as profiles list it (`sm_86`, `gfx90a`).
 """

@@ -1,4 +1,4 @@
-"""Where templates, knowledge and shipped profiles lie, in a checkout and when installed."""
+"""Find and load templates, knowledge and shipped profiles, in a checkout and when installed."""
 
 from __future__ import annotations
 

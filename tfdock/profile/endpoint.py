@@ -1,4 +1,4 @@
-"""Addresses of remote caches and executors, as profiles and settings write them -> `Endpoint`."""
+"""Parse the addresses of remote caches and executors into `Endpoint`. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profile text -> `Profile`: typed, complete, or refused with every problem at its line and column.
+"""The profile: its fields and types, parsed from text. All problems are reported at once, with positions.
 
 Narrow types are the first wall against injection: nothing that reaches a Dockerfile, a shell or a command line
 can hold a control character, or be taken for an option where it is a value.

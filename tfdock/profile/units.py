@@ -1,4 +1,4 @@
-"""Amounts of memory and of time, as people write them."""
+"""Parse amounts of memory and of time: `8GiB`, `90m`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML text -> nodes that know where they stand.
+"""Parse YAML into nodes that keep their raw text and position.
 
 Numbers, dates and booleans keep their raw text: `python: 3.10` is the number 3.1 to YAML, and only the raw text
 lets the error message print the fix. Everything that PyYAML accepts in silence and people regret (equal keys,

@@ -1,4 +1,4 @@
-"""What can be said of a wheel without running it: facts from its bytes against what a profile asks, a check each."""
+"""The static checks of a wheel: facts from its bytes, held against the profile. Pure."""
 
 from __future__ import annotations
 

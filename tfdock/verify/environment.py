@@ -1,4 +1,4 @@
-"""Where a wheel is tried, what it shall be, and why it cannot be."""
+"""The environment of a trial: where it runs, which wheel it gets, and why it cannot run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which manylinux tag a wheel's libraries satisfy: auditwheel's policies on facts that are known already.
+"""Find the manylinux tag that a wheel's libraries satisfy, by auditwheel's policies.
 
 auditwheel itself unpacks the wheel and looks into every library, and into those of the machine that it runs on. Here
 its tables are held against what `tfdock.wheel` found. So four things that it looks at are left out, for which the

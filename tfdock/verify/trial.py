@@ -1,4 +1,4 @@
-"""One wheel, tried in a clean container: its image, what it requires, the GPUs it sees, and its results."""
+"""Try one wheel in a clean container: its image, its requirements, the GPUs it sees, the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers in which wheels are fetched and tried."""
+"""The containers in which wheels are fetched and tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is tried of a wheel in a container: which scripts, what they are told, and what their results mean."""
+"""Decide which scripts try a wheel, their arguments, and the meaning of their results. Pure."""
 
 from __future__ import annotations
 

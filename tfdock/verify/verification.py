@@ -1,4 +1,4 @@
-"""Checking a finished wheel: its facts against a profile, then a run in a clean container without network.
+"""Verify a finished wheel: static checks against a profile, then a trial in a container without network.
 
 The container has the runtime image, the wheel, and a folder of the wheels it requires, which another container with a
 network has fetched before. What runs in there is the wheel's own code: it can spoil nothing but its own result, and

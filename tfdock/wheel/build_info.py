@@ -1,4 +1,4 @@
-"""What a TensorFlow wheel says of its own build: `tensorflow/python/platform/build_info.py`, never imported."""
+"""Read what a TensorFlow wheel records about its own build, without importing it: `platform/build_info.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a file not a wheel, and what to do about it."""
+"""Defects that make a file an invalid wheel, with the fix for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of ELF files that say what a library needs: 64-bit, little endian, as Linux on x86-64 and ARM has them.
+"""Read the parts of ELF files that say what a library needs: 64-bit, little endian (x86-64 and ARM).
 
 Names and layout follow the System V ABI, chapters 4 and 5, and the Linux Standard Base (symbol versions). Every
 function takes bytes and raises `ElfError` for bytes that cannot be what they should.

@@ -1,4 +1,4 @@
-"""What was found in a wheel: frozen facts, no judgement. Sizes are in bytes.
+"""The facts found in a wheel, as frozen values without judgement. Sizes are in bytes.
 
 Targets are spelt as usual: `sm_90a` for SASS, `compute_90` for PTX, `gfx90a:xnack+` for AMD code objects. But here,
 unlike in a list of what to compile, `compute_90` is the PTX alone.

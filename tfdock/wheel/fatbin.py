@@ -1,4 +1,4 @@
-"""CUDA's fat binaries: which architectures a section holds SASS and PTX for, read without decompressing it.
+"""Read CUDA's fat binaries: the architectures of their SASS and PTX, without decompressing them.
 
 NVIDIA does not document the format. The layout was measured: truth was cuobjdump 12.4 and 13.5, and objects made by
 nvcc 13.0 and by the fatbinary tools of CUDA 9.1 to 12.4, which agree but for the length of the entry's header.

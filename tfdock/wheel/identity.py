@@ -1,4 +1,4 @@
-"""What a wheel is called, as the packaging standards read it, and the file that holds pip to it. Pure: text only."""
+"""Parse the name of a wheel by the packaging standards, and write the constraints file that pins it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that can be known of a wheel without installing it, from one pass over its contents."""
+"""Inspect a wheel without installing it: all facts, from one pass over its contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One shared library, read in a single pass over its contents: what it needs, and the GPU code in it.
+"""Read one shared library in a single pass: the libraries it needs, and the GPU code in it.
 
 What says where everything lies, the table of sections, stands at the end of a file that may have a gigabyte. So the
 first pass keeps what is likely to be asked for (the beginning, where the linker puts the names of what is needed),

@@ -1,4 +1,4 @@
-"""AMD's offload bundles: which gfx targets a `.hip_fatbin` section holds code objects for.
+"""Read AMD's offload bundles: the gfx targets of the code objects in a `.hip_fatbin` section.
 
 The layout is clang's (docs/ClangOffloadBundler.rst) and was measured on the bundlers of clang 18 to 23. A section is
 a sequence of bundles, each at a multiple of 4096 bytes. An uncompressed one has the magic

@@ -1,4 +1,4 @@
-"""What a wheel asks pip to bring: its Requires-Dist lines as packages, with the versions that may come."""
+"""Parse the Requires-Dist lines of a wheel into packages and the versions that satisfy them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wheels on disk: opened for those who read them, with the errors that a user can do something about."""
+"""Open wheels on disk, with errors that tell the user what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zip archives, as strictly as an installer should read them, and written in one fixed form.
+"""Read zip archives strictly, and write them in one fixed form.
 
 The archive is read and written here rather than with `zipfile` for two reasons: `zipfile` forgives what an attacker
 needs (it takes the last of two equal names, trusts the central directory, skips over bytes nobody accounts for), and

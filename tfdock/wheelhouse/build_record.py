@@ -1,4 +1,4 @@
-"""The record of a build as a stranger hands it over: looked through before anything of ours reads it. Pure."""
+"""Check a build record that a stranger hands over, before any other code reads it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in a wheelhouse: each wheel with the record of its build, or where it has none, with what itself says."""
+"""List the wheels of a wheelhouse, each with its build record, or else with its own metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs run which wheel of a wheelhouse: asked of each wheel once, as `inspect --gpu` asks it.
+"""Which GPUs run which wheel of a wheelhouse. Each wheel is inspected once.
 
 .tfdock/coverage/<sha256>.json      the answer, for as long as nobody knows better
 """

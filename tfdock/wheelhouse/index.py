@@ -1,4 +1,4 @@
-"""The static index of a wheelhouse: `simple/`, from which pip and uv install, and METADATA beside each wheel.
+"""The static index of a wheelhouse: `simple/` for pip and uv, and METADATA beside each wheel.
 
     simple/index.html, simple/<project>/index.html      what `wheelhouse/simple_index` makes
     <wheel>.metadata                                    where those pages say it is

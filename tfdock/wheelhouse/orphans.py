@@ -1,4 +1,4 @@
-"""What no wheel of a wheelhouse needs: what killed runs, failed builds and pulls that broke off have left there."""
+"""Find files in a wheelhouse that no wheel needs: remains of killed runs, failed builds and broken pulls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a wheelhouse holds: what a record says of its wheels, for people; and which builds may go, by rule."""
+"""Decide which builds of a wheelhouse to keep; describe each build by its record. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wheelhouse over HTTP: its index, wheels, constraints and coverage page, to be read and nothing else."""
+"""Serve a wheelhouse over HTTP, read only: index, wheels, constraints, coverage page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A static index of wheels, as pip and uv install from it: PEP 503's pages with PEP 658's core metadata.
+"""Write the pages of a static package index (PEP 503) with core metadata (PEP 658).
 
 Pure: the same files give the same bytes, in whatever order they are named.
 """

@@ -1,4 +1,4 @@
-"""The wheelhouse: wheels flat in a folder, records and logs beside them, and nothing ever half visible.
+"""The wheelhouse folder: its layout, and how a wheel and its record appear at once.
 
 wheelhouse/
   tensorflow-2.18.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl

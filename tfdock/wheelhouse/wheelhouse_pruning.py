@@ -1,4 +1,4 @@
-"""Tidying up a wheelhouse: what may go by the rules of `wheelhouse/retention`, and what killed and failed runs left.
+"""Prune a wheelhouse by the rules of `wheelhouse/retention`, and remove what failed runs left.
 
 Wheels from elsewhere stay, and so does everything of a build id that a run holds. The index is told before a wheel is
 removed.

@@ -1,4 +1,4 @@
-"""What Bazel's action cache says in its own format (Remote Execution API v2, protocol buffers): digests alone. Pure.
+"""Read Bazel's action cache entries (Remote Execution API v2, protocol buffers): the digests they name. Pure.
 
 The few messages that name digests are read field by field: a generated reader would be a compiler, a runtime and
 thousands of lines for six messages.

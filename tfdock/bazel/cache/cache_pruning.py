@@ -1,4 +1,4 @@
-"""What may go from Bazel's disk caches, and what must stay so that the next build of a configuration is warm."""
+"""Decide which entries of Bazel's disk caches go, and which stay so that the next build is warm. Pure."""
 
 from __future__ import annotations
 

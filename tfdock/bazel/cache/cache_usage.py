@@ -1,4 +1,4 @@
-"""When which entry of a disk cache was used last, and what the last build of a configuration used.
+"""Record when each entry of a disk cache was last used, and which entries the last builds used.
 
 Bazel before 7.4 notes nothing, and `relatime`, with which most file systems are mounted, shows only the first of many
 reads. So the time of the last read becomes the time of last change before and after every build: nothing is lost,

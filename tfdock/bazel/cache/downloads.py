@@ -1,4 +1,4 @@
-"""Bazel's repository cache after a fetch: an entry whose content does not match its name is removed.
+"""Check Bazel's repository cache after a fetch. Entries whose content does not match their name are removed.
 
 content_addressable/<algorithm>/<hash of the bytes>/file
 content_addressable/<algorithm>/<hash of the bytes>/id-<hash>      empty: for which name it was downloaded

@@ -1,4 +1,4 @@
-"""Looking after a cache folder: what is in it, whether it is sound, and making it smaller. No link is followed."""
+"""List, check and shrink a cache folder. No link is followed."""
 
 from __future__ import annotations
 

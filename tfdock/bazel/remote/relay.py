@@ -1,4 +1,4 @@
-"""The relay: the one way out of a compile container, from a Unix socket to one endpoint and nowhere else.
+"""The relay: the only way out of a compile container, from a Unix socket to one endpoint.
 
 It runs in this process, so that what it adds never enters the container: TLS with this machine's certificates, and
 credentials. When the endpoint is gone it answers every question with "not cached", so that Bazel goes on at once with

@@ -1,4 +1,4 @@
-"""gRPC through the relay: HTTP/2 frames as they are, but requests with the endpoint's own name and credentials.
+"""Relay gRPC: HTTP/2 frames pass unchanged; requests get the endpoint's name and credentials.
 
 Only header blocks are opened; data passes by, and so do the two sides' settings and windows, which stay theirs. What
 is sent to the endpoint is encoded without a table of headers, so that no agreement about its size is needed.

@@ -1,4 +1,4 @@
-"""HTTP/1.1 through the relay: what Bazel asks of a cache, each time with the endpoint's host, path and credentials.
+"""Relay HTTP/1.1: what Bazel asks of a cache, with the endpoint's host, path and credentials.
 
 Whoever is in the container may ask, so nothing of a request is handed on as it came: its head is written anew, of
 what was understood. Bodies are only carried. Bazel puts one request at a time on a connection.

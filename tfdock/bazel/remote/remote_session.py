@@ -1,4 +1,4 @@
-"""A remote cache or executor in a build: asked for at its start, reached through the relay, told of in the record."""
+"""The remote cache or executor of a build: checked at its start, reached through the relay, and recorded."""
 
 from __future__ import annotations
 
