@@ -33,7 +33,8 @@ from tfdock.images.image_push import Push, PushedImages
 from tfdock.images.image_tags import shipment
 from tfdock.images.layer_stream import WheelLayer
 from tfdock.images.selection import Choosing
-from tfdock.images.wheel_image import ARTIFACT_TYPE, LAYER_TYPE, ImageWheel
+from tfdock.images.wheel_image import ARTIFACT_TYPE
+from tfdock.images.wheel_layer import LAYER_TYPE, ImageWheel
 from tfdock.oci import manifest as oci
 from tfdock.oci.http import TRIES as FEW
 from tfdock.oci.repository import Repository

@@ -25,7 +25,8 @@ from tfdock.images import image_pull
 from tfdock.images.image_pull import PulledImage, Pulling, Read
 from tfdock.images.lookup import ImageLookup, here
 from tfdock.images.stored_image import stored
-from tfdock.images.wheel_image import LAYER_TYPE, SUMS, fingerprint_tag, frame
+from tfdock.images.wheel_image import SUMS, fingerprint_tag
+from tfdock.images.wheel_layer import LAYER_TYPE, frame
 from tfdock.oci import manifest as oci
 from tfdock.oci.http import TRIES as FEW
 from tfdock.oci.upload import TRIES

@@ -20,8 +20,9 @@ from tfdock.engine.protocol import Cancel, ImageBuild
 from tfdock.errors import BuildFailed, NetworkError
 from tfdock.host.settings import load
 from tfdock.host.supervise import Stop
-from tfdock.images import wheel_image
 from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, Wish, make
+from tfdock.images.wheel_image import WheelBuild
+from tfdock.images.wheel_layer import ImageWheel
 from tfdock.knowledge import loader
 from tfdock.knowledge.wheel_rows import RuntimeLibrary
 from tfdock.oci.manifest import Descriptor
@@ -243,13 +244,13 @@ def made(
     """The runtime image of a wheel that no build has made; of CUDA it gets these `libraries`, or none."""
     data = wheel.read_bytes()
     listed, metadata = simple_index.listed(io.BytesIO(data), wheel.name, hashlib.sha256(data).hexdigest())
-    one = wheel_image.ImageWheel(listed=listed, metadata=metadata, size=len(data), layer=Descriptor.of("x", b""))
+    one = ImageWheel(listed=listed, metadata=metadata, size=len(data), layer=Descriptor.of("x", b""))
     chosen = [
         {"field": key, "value": value, "source": "profile"} for key, value in ({"python": "3.11"} | choices).items()
     ]
     plan = {"choices": chosen, "runtime": choices.get("runtime", BASE)}
     record = {"build_id": f"tf-{folder.name}", "fingerprint": "f" * 64, "plan": plan}
-    build = wheel_image.WheelBuild(record=record, document=b"", wheels=(one,))
+    build = WheelBuild(record=record, document=b"", wheels=(one,))
     machine = load(
         {"cache_dir": finished.tfdock.cache, "state_dir": finished.tfdock.state, "knowledge": (KNOWLEDGE,)}
     )

@@ -19,9 +19,11 @@ from wheelhouses import Made
 from tfdock.images.image_push import Push
 from tfdock.images.image_tags import shipment
 from tfdock.images.selection import Choosing
-from tfdock.images.wheel_image import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, SUMS, archive, frame
+from tfdock.images.wheel_image import ARTIFACT_TYPE, CONFIG_TYPE, SUMS
+from tfdock.images.wheel_layer import LAYER_TYPE, frame
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor
+from tfdock.oci.plain_tar import archive
 from tfdock.oci.repository import Repository
 from tfdock.wheelhouse.store import Wheelhouse
 

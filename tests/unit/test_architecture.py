@@ -83,7 +83,6 @@ CIRCLES = [
         "builder/image_phase.py", "builder/locking.py", "builder/prebuilt.py", "builder/run_document.py",
         "builder/seal_phase.py",
     },
-    {"images/wheel_image.py", "images/wheel_labels.py"},
     {"offline/bundled_inputs.py", "plan/prepare.py"},
     {"resolve/resolution.py", "resolve/suggestions.py"},
     {"wheelhouse/index.py", "wheelhouse/store.py"},

@@ -12,7 +12,7 @@ from typing import Any
 
 from tfdock.errors import EngineError, Problem
 from tfdock.oci.manifest import MalformedManifest
-from tfdock.oci.plain_tar import BLOCK, TarHeader, header
+from tfdock.oci.plain_tar import BLOCK, TarHeader, read_header
 
 
 class Body(io.RawIOBase):
@@ -138,12 +138,12 @@ def _members(archive: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
 def _headers(archive: io.BufferedReader) -> Iterator[TarHeader]:
     """Yield every header up to the first empty block; the caller reads the content before the next header."""
     while any(block := _exactly(archive, BLOCK)):
-        found = header(block, links=True)
+        found = read_header(block, links=True)
         if found.kind == "x":
             if found.size > _LONGEST_EXTENSION or not _EXTENSION.fullmatch(found.name):
                 raise MalformedManifest(_EXTENDED)
             size = _size(_content(archive, found.size))
-            found = header(_exactly(archive, BLOCK), links=True)
+            found = read_header(_exactly(archive, BLOCK), links=True)
             if found.kind == "x":
                 raise MalformedManifest(_EXTENDED)
             found = found if size is None else replace(found, size=size)

@@ -3,5 +3,5 @@
 In: builds of a wheelhouse, or a repository of a registry. Out: OCI images that are the same bytes for the same
 wheels and records.
 
-`wheel_image*`, `wheel_labels`, `wheel_layout` and `image_tags` are pure. Imports: `verify` and what is above it.
+`wheel_*` and `image_tags` are pure. Imports: `verify` and what is above it.
 """

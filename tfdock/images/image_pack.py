@@ -12,9 +12,9 @@ from typing import BinaryIO
 from tfdock.errors import Problem, ProfileError
 from tfdock.images import wheel_layout
 from tfdock.images.image_tags import Shipment
-from tfdock.images.wheel_image import END, FINGERPRINT_TAG, header
+from tfdock.images.wheel_image import FINGERPRINT_TAG
 from tfdock.oci.manifest import Descriptor
-from tfdock.oci.plain_tar import BLOCK
+from tfdock.oci.plain_tar import END, file_member, member_header, padding
 
 _PIECE = 1 << 20
 
@@ -69,18 +69,18 @@ def _pieces(shipment: Shipment, stream: Callable[[Descriptor], BinaryIO]) -> Ite
     wheels = {str(wheel.layer.digest): wheel.layer for image in shipment.images for wheel in image.wheels}
     for digest in sorted({*small, *wheels}):
         if digest in wheels:
-            yield header(wheel_layout.blob_path(wheels[digest]), wheels[digest].size)
+            yield member_header(wheel_layout.blob_path(wheels[digest]), wheels[digest].size)
             with stream(wheels[digest]) as layer:
                 while piece := layer.read(_PIECE):
                     yield piece
-            yield bytes(-wheels[digest].size % BLOCK)
+            yield padding(wheels[digest].size)
         else:
             blob, data = small[digest]
-            yield from _file(wheel_layout.blob_path(blob), data)
+            yield file_member(wheel_layout.blob_path(blob), data)
     # A fingerprint's tag is for whoever looks for a build in a registry.
     tags = {tag: content for tag, content in shipment.tags.items() if not tag.startswith(FINGERPRINT_TAG)}
     for path, data in wheel_layout.documents(shipment.images, tags):
-        yield from _file(path, data)
+        yield file_member(path, data)
     yield END
 
 
@@ -90,9 +90,3 @@ def _small_blobs(shipment: Shipment) -> dict[str, tuple[Descriptor, bytes]]:
     contents = (*shipment.images, *shipment.tags.values())
     found += [(Descriptor.of(one.media_type, one.manifest), one.manifest) for one in contents]
     return {blob.digest: (blob, data) for blob, data in found}
-
-
-def _file(path: str, data: bytes) -> Iterator[bytes]:
-    yield header(path, len(data))
-    yield data
-    yield bytes(-len(data) % BLOCK)

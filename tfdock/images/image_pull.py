@@ -23,8 +23,8 @@ from tfdock.host.files import file_error, file_sha256, gib, make_folder
 from tfdock.host.hardware import free_disk
 from tfdock.images.prefetch import Ahead
 from tfdock.images.stored_image import StoredImage, malformed
-from tfdock.images.wheel_image import frame
-from tfdock.images.wheel_image_read import FoundBuild, FoundWheel, wheel_bytes
+from tfdock.images.wheel_image_read import FoundBuild
+from tfdock.images.wheel_layer import FoundWheel, frame, wheel_bytes
 from tfdock.oci.manifest import MalformedManifest
 from tfdock.plan.trust_domain import recorded
 from tfdock.types import BuildId

@@ -10,8 +10,8 @@ from typing import BinaryIO, TypeVar
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.images.image_tags import Content, Shipment
-from tfdock.images.wheel_image import ImageWheel
 from tfdock.images.wheel_image_read import says_wheels
+from tfdock.images.wheel_layer import ImageWheel
 from tfdock.oci.manifest import Descriptor
 from tfdock.oci.repository import FoundManifest, Repository
 from tfdock.types import Digest

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tfdock.images.wheel_image import LAYER_TYPE, ImageWheel, frame
+from tfdock.images.wheel_layer import LAYER_TYPE, ImageWheel, frame
 from tfdock.oci.manifest import Descriptor
 from tfdock.types import Digest
 from tfdock.wheelhouse import simple_index

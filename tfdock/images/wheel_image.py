@@ -16,7 +16,6 @@ its manifest says which image it is.
 from __future__ import annotations
 
 import re
-import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,19 +24,18 @@ from typing import Any, ClassVar
 from packaging.utils import parse_wheel_filename
 
 from tfdock.images.wheel_labels import CREATED, labels
+from tfdock.images.wheel_layer import LAYER_TYPE, WHEELS, ImageWheel
 from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, Manifest, canonical, digest
-from tfdock.oci.plain_tar import BLOCK
+from tfdock.oci.plain_tar import archive
 from tfdock.types import Digest, Version
 from tfdock.wheel.identity import constraints
-from tfdock.wheel.zip_archive import EARLIEST_EPOCH as EPOCH
 from tfdock.wheelhouse import simple_index
-from tfdock.wheelhouse.simple_index import METADATA_SUFFIX, Listed
+from tfdock.wheelhouse.simple_index import METADATA_SUFFIX
 
 ARTIFACT_TYPE = "application/vnd.tfdock.wheels.v1"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
-LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
-WHEELS, META, SIMPLE = "wheels", "meta", "simple"
-"""The folders of an image."""
+META, SIMPLE = "meta", "simple"
+"""The folders of an image, beside that of the wheels."""
 SUMS = f"{WHEELS}/SHA256SUMS"
 FINGERPRINT_TAG = "fp-"
 """What the tags of fingerprints begin with."""
@@ -45,8 +43,6 @@ FINGERPRINT_TAG = "fp-"
 MOST_WHEELS = 200
 MOST_PAPERS = 16 << 20
 """Bytes of the layer with all that is no wheel."""
-END = bytes(2 * BLOCK)
-"""What a tar ends with."""
 _PLATFORM = re.compile(r"(?:(?:many|musl)?linux(?:\d+|_\d+_\d+)?)_([a-z0-9_]+)")
 _ARCHITECTURES = {
     "x86_64": ("amd64", ""),
@@ -62,29 +58,6 @@ _ARCHITECTURES = {
 _BUILD_ID = re.compile(r"tf(?P<release>.+?)-py(?P<python>\d+\.\d+)-(?P<words>.+)-(?P<machine>[^-]+)")
 _RELEASE = re.compile(r"(?P<minor>\d+\.\d+)(?:\.\d+)*(?P<source>\.src[0-9a-f]{8})?")
 _COMPONENT = re.compile(r"([a-z]+)(\d+\.\d+)(?:\.\d+)*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageWheel:
-    """A wheel in an image: `listed` is what an index says of it, `metadata` its METADATA, `size` its bytes.
-
-    `layer` is the layer that holds it.
-    """
-
-    listed: Listed
-    metadata: bytes
-    size: int
-    layer: Descriptor
-
-    @property
-    def file(self) -> str:
-        """Its file name."""
-        return self.listed.file
-
-    @property
-    def sha256(self) -> str:
-        """Of its bytes: 64 hexadecimal digits."""
-        return self.listed.sha256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,36 +150,7 @@ def moving_tag(build_id: str) -> str | None:
     return "-".join((version, f"py{found['python']}", *words))
 
 
-# --- layers ---------------------------------------------------------------------------------------------------------
-
-
-def frame(file: str, size: int) -> tuple[bytes, bytes]:
-    """What stands before and behind a wheel's bytes in its layer."""
-    head = header(f"{WHEELS}/", None) + header(f"{WHEELS}/{file}", size)
-    return head, bytes(-size % BLOCK) + END
-
-
-def archive(files: Mapping[str, bytes]) -> bytes:
-    """A layer with these files, path -> contents, and their folders."""
-    folders = {path[: at + 1] for path in files for at, letter in enumerate(path) if letter == "/"}
-    members = (
-        (header(path, None) if path in folders else padded(header(path, len(files[path])) + files[path]))
-        for path in sorted({*folders, *files})
-    )
-    return b"".join((*members, END))
-
-
-def header(path: str, size: int | None) -> bytes:
-    """A member's header: the same for the same path and size; None is a folder."""
-    info = tarfile.TarInfo(path)
-    info.type = tarfile.DIRTYPE if size is None else tarfile.REGTYPE
-    info.mode, info.mtime, info.size = 0o755 if size is None else 0o644, EPOCH, size or 0
-    return info.tobuf(tarfile.PAX_FORMAT)
-
-
-def padded(data: bytes) -> bytes:
-    """Contents as they stand in a tar."""
-    return data + bytes(-len(data) % BLOCK)
+# --- papers ---------------------------------------------------------------------------------------------------------
 
 
 def papers(builds: Sequence[WheelBuild]) -> bytes:

@@ -9,25 +9,22 @@ its bytes do, who keeps them finds out. The image's own index and constraints ar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tfdock.images.wheel_image import (
     ARTIFACT_TYPE,
     CONFIG_TYPE,
-    LAYER_TYPE,
     MOST_WHEELS,
     SUMS,
-    WHEELS,
-    archive,
     common_platform,
     fingerprint_tag,
-    frame,
 )
 from tfdock.images.wheel_labels import OWN
+from tfdock.images.wheel_layer import LAYER_TYPE, WHEELS, FoundWheel, frame
 from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, MalformedManifest, Manifest, parsed
-from tfdock.oci.plain_tar import BLOCK, header, members
+from tfdock.oci.plain_tar import archive, members
 from tfdock.wheelhouse.build_record import BUILD_ID, WHEEL, read_record
 
 MOST_CONFIG = 1 << 20
@@ -36,16 +33,6 @@ LARGEST_WHEEL = 8 << 30
 """Bytes; TensorFlow's largest have 0.6 GB."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundWheel:
-    """A wheel of an image: file name, sha256 (64 hexadecimal digits), size in bytes, and the layer that holds it."""
-
-    file: str
-    sha256: str
-    size: int
-    layer: Descriptor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,45 +259,6 @@ _DOCUMENTS = (
 )
 """What may stand among the papers besides the sums, the index and the wheels' metadata."""
 _FOLDER = re.compile(rf"wheels|simple(?:/[a-z0-9][a-z0-9-]{{0,100}})?|meta(?:/{BUILD_ID.pattern})?")
-
-
-# --- the layer of a wheel -------------------------------------------------------------------------------------------
-
-
-def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], taken: int = 0) -> Iterator[bytes]:
-    """The bytes of a wheel among those of its layer as they come; raises Malformed where the layer is another.
-
-    With `taken` bytes of the wheel the pieces begin behind those; what stands before the wheel is not seen again.
-    """
-    head, tail = frame(wheel.file, wheel.size)
-    before, left, behind = b"" if taken else head, wheel.size - taken, b""
-    for piece in pieces:
-        rest, seen = piece[len(before) :], piece[: len(before)]
-        if seen != before[: len(seen)]:
-            raise MalformedManifest(_instead(head, head[: len(head) - len(before)] + seen, wheel.file))
-        before = before[len(seen) :]
-        if rest and left:
-            part = rest[:left]
-            left -= len(part)
-            rest = rest[len(part) :]
-            yield part
-        behind += rest
-        if behind != tail[: len(behind)]:
-            raise MalformedManifest(f"there is something behind {wheel.file}")
-    if before or left or behind != tail:
-        raise MalformedManifest(f"the layer of {wheel.file} ends too early")
-
-
-def _instead(head: bytes, found: bytes, file: str) -> str:
-    """What stands before a wheel that should not, in words."""
-    at = next(
-        place for place in range(0, len(head), BLOCK) if found[place : place + BLOCK] != head[place : place + BLOCK]
-    )
-    block = found[at : at + BLOCK]
-    if len(block) < BLOCK:
-        return f"something else stands before {file}"
-    other = header(block)
-    return f"`{other.name[:100]!a}` with {other.size} bytes stands where {file} should"
 
 
 # --- tags -----------------------------------------------------------------------------------------------------------

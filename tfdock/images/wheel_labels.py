@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.metadata import parse_email
 from packaging.utils import parse_wheel_filename
 
+from tfdock.images.wheel_layer import ImageWheel
 from tfdock.oci.manifest import canonical
 from tfdock.wheel.zip_archive import EARLIEST_EPOCH
 from tfdock.wheelhouse.build_record import verified
-
-if TYPE_CHECKING:
-    from tfdock.images.wheel_image import ImageWheel
 
 STANDARD, OWN = "org.opencontainers.image", "io.tfdock"
 """Prefixes of labels."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tfdock.images.wheel_image import ImageIndex, WheelImage, header
+from tfdock.images.wheel_image import ImageIndex, WheelImage
 from tfdock.oci.manifest import INDEX, Descriptor, canonical
+from tfdock.oci.plain_tar import member_header
 
 FOLDER = "blobs/sha256"
 REPOSITORY = "tfdock/wheels"
@@ -24,7 +25,7 @@ _NAME = "org.opencontainers.image.ref.name"
 
 def beginning() -> bytes:
     """What every such file begins with."""
-    return b"".join(header(f"{folder}/", None) for folder in ("blobs", FOLDER))
+    return b"".join(member_header(f"{folder}/", None) for folder in ("blobs", FOLDER))
 
 
 def blob_path(blob: Descriptor) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock.errors import Problem, ProfileError, TfdockError, VerificationFailed
+from tfdock.oci.plain_tar import BLOCK, END, padded_size, padding
 from tfdock.offline import bundle_format
-from tfdock.offline.bundle_format import BLOCK, INDEX, SUM, SUM_SIZE, Blob, BundleError, Index
+from tfdock.offline.bundle_format import INDEX, SUM, SUM_SIZE, Blob, BundleError, Index
 
 _PIECE = 1 << 20
 _UNKNOWN = "0" * 64
@@ -26,7 +27,7 @@ class BundleWriter:
         blank = Blob(sha256=_UNKNOWN, size=_LARGEST)
         self._file, self._room = file, len(bundle_format.to_text(replace(draft, blobs=(blank,) * count)))
         self._blobs: dict[str, Blob] = {}
-        file.seek(BLOCK + bundle_format.padded(self._room))
+        file.seek(BLOCK + padded_size(self._room))
 
     def add(self, chunks: Iterable[bytes]) -> str:
         """Write contents, unless they are there already; their sha256."""
@@ -41,7 +42,7 @@ class BundleWriter:
             file.seek(begin)
             file.truncate()
             return blob.sha256
-        file.write(bytes(-size % BLOCK))
+        file.write(padding(size))
         end = file.tell()
         file.seek(begin)
         file.write(bundle_format.header(blob.name, size))
@@ -132,7 +133,7 @@ def opened(path: Path) -> Bundle:
 
 def _opened(path: Path, file: BinaryIO) -> Bundle:
     size = bundle_format.index_size(file.read(BLOCK))
-    begin, there = BLOCK + bundle_format.padded(size), path.stat().st_size
+    begin, there = BLOCK + padded_size(size), path.stat().st_size
     read = file.read(begin - BLOCK)
     text, end = read[:size], _end(read[:size])
     file.seek(max(0, there - len(end)))
@@ -154,8 +155,8 @@ def _opened(path: Path, file: BinaryIO) -> Bundle:
 
 def _end(text: bytes) -> bytes:
     """What a bundle with that index ends with: the index's sum, and what ends every archive."""
-    content = f"{hashlib.sha256(text).hexdigest()}\n".encode().ljust(bundle_format.padded(SUM_SIZE), b"\0")
-    return bundle_format.header(SUM, SUM_SIZE) + content + bytes(2 * BLOCK)
+    content = f"{hashlib.sha256(text).hexdigest()}\n".encode().ljust(padded_size(SUM_SIZE), b"\0")
+    return bundle_format.header(SUM, SUM_SIZE) + content + END
 
 
 def _refused(path: Path, error: BundleError) -> TfdockError:

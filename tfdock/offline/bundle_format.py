@@ -17,13 +17,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tfdock.oci.plain_tar import BLOCK, END, member_header, padded_size
+
 SCHEMA = "tfdock.bundle/1"
 INDEX, SUM = "index.json", "index.sha256"
-BLOCK = 512
 SUM_SIZE = 65
 """64 hexadecimal digits and a line's end."""
 LONGEST_INDEX = 64 << 20
-_EPOCH = 315532800
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CACHED = re.compile(r"content_addressable/sha256/([0-9a-f]{64})/(file|id-[0-9a-f]{64})")
 _WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl")
@@ -134,13 +134,13 @@ class Index:
         found, place = {}, 0
         for blob in self.blobs:
             found[blob.sha256] = place + BLOCK
-            place += BLOCK + padded(blob.size)
+            place += BLOCK + padded_size(blob.size)
         return found | {SUM: place + BLOCK}
 
     @property
     def length(self) -> int:
         """Bytes from the end of the index to the end of the file."""
-        return self.offsets[SUM] + padded(SUM_SIZE) + 2 * BLOCK
+        return self.offsets[SUM] + padded_size(SUM_SIZE) + len(END)
 
     def blob(self, sha256: str) -> Blob:
         """The blob of that name."""
@@ -148,20 +148,13 @@ class Index:
 
 
 def header(name: str, size: int) -> bytes:
-    """A member's header: the same for the same name and size, always one block."""
-    info = tarfile.TarInfo(name)
-    info.size, info.mode, info.mtime = size, 0o644, _EPOCH
-    return info.tobuf(tarfile.GNU_FORMAT)
+    """Return a member's header: always one block, also for what is larger than a header of ustar can say."""
+    return member_header(name, size, gnu=True)
 
 
 def image_name(image: str) -> str:
     """What a bundle calls an image: by its id, so that no two images share a name."""
     return f"tfdock/bundle:{image.removeprefix('sha256:')[:24]}"
-
-
-def padded(size: int) -> int:
-    """Bytes that contents take in the archive."""
-    return size + -size % BLOCK
 
 
 def cached_sha256(path: str) -> str | None:

@@ -16,6 +16,7 @@ from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockErro
 from tfdock.host.files import file_sha256
 from tfdock.host.hardware import free_disk
 from tfdock.host.supervise import Output
+from tfdock.oci.plain_tar import END
 from tfdock.offline import bundle_format
 from tfdock.offline.bundle_file import BundleWriter, file_chunks
 from tfdock.offline.bundle_format import BundledBuild, BundledImage, BundledRuntime, Index, Texts, Wheels
@@ -33,8 +34,6 @@ _GIB = 1 << 30
 _SAID = 1 << 28
 """Bytes after which a sign of life is given."""
 _IMAGES = "images"
-_END = 1024
-"""Zeros that end every archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,8 +265,8 @@ def _whole(chunks: Iterable[bytes]) -> Iterator[bytes]:
     end = b""
     for chunk in chunks:
         yield chunk
-        end = (end + chunk)[-_END:]
-    if len(end) < _END or end.strip(b"\0"):
+        end = (end + chunk)[-len(END) :]
+    if len(end) < len(END) or end.strip(b"\0"):
         raise EngineLost(
             Problem(
                 code="engine-lost",

@@ -22,6 +22,7 @@ from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.host.files import file_error
 from tfdock.knowledge import loader
+from tfdock.oci.plain_tar import BLOCK
 from tfdock.offline import bundle_format
 from tfdock.offline.bundle_writer import NAME, REPOSITORY, BundlePacker, Packed, Work, WrittenBundle
 from tfdock.plan import lock_file as locks
@@ -288,7 +289,7 @@ def _check_target(target: Path) -> None:
 def _is_bundle(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            bundle_format.index_size(file.read(bundle_format.BLOCK))
+            bundle_format.index_size(file.read(BLOCK))
     except (OSError, bundle_format.BundleError):
         return False
     return True

@@ -35,7 +35,6 @@ from tfdock.errors import (
 )
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
-from tfdock.images import wheel_image
 from tfdock.images.runtime.runtime_contents import (
     STAGES,
     RuntimeImage,
@@ -45,6 +44,8 @@ from tfdock.images.runtime.runtime_contents import (
     site_packages,
 )
 from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, Wish, make
+from tfdock.images.wheel_image import WheelBuild
+from tfdock.images.wheel_layer import ImageWheel
 from tfdock.knowledge import loader
 from tfdock.oci.manifest import Descriptor
 from tfdock.types import ImageRef
@@ -300,17 +301,17 @@ def fetch(given: Path, folder: Path) -> None:
             wheel.writestr(f"{name}-1.0.dist-info/METADATA", "")
 
 
-def build_of(folder: Path, **plan: Any) -> tuple[wheel_image.WheelBuild, list[Path]]:
+def build_of(folder: Path, **plan: Any) -> tuple[WheelBuild, list[Path]]:
     """A finished build of a small wheel, and where that lies."""
     path = folder / NAME
     path.write_bytes(wheel_of({"tensorflow/__init__.py": b""}))
     with path.open("rb") as file:
         listed, metadata = simple_index.listed(file, NAME, hashlib.sha256(path.read_bytes()).hexdigest())
     layer = Descriptor.of("x", b"")
-    wheel = wheel_image.ImageWheel(listed=listed, metadata=metadata, size=path.stat().st_size, layer=layer)
+    wheel = ImageWheel(listed=listed, metadata=metadata, size=path.stat().st_size, layer=layer)
     choices = [{"field": "python", "value": "3.11", "source": "default"}]
     record = {"build_id": BUILD_ID, "fingerprint": "f" * 64, "plan": {"choices": choices, "runtime": BASE, **plan}}
-    return wheel_image.WheelBuild(record=record, document=b"", wheels=(wheel,)), [path]
+    return WheelBuild(record=record, document=b"", wheels=(wheel,)), [path]
 
 
 def made(bench: Bench, folder: Path, wish: Wish | None = None, **plan: Any) -> BuiltRuntimeImage:

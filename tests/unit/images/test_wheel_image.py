@@ -17,20 +17,18 @@ from tfdock.images import wheel_layout
 from tfdock.images.image_tags import shipment
 from tfdock.images.wheel_image import (
     ARTIFACT_TYPE,
-    LAYER_TYPE,
     ImageIndex,
-    ImageWheel,
     Platform,
     WheelBuild,
     WheelImage,
-    archive,
     common_platform,
     fingerprint_tag,
-    frame,
     moving_tag,
 )
+from tfdock.images.wheel_layer import LAYER_TYPE, ImageWheel, frame
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor, Manifest
+from tfdock.oci.plain_tar import archive
 from tfdock.plan.build_plan import EPOCH
 from tfdock.wheelhouse.build_record import verified
 from tfdock.wheelhouse.simple_index import Listed

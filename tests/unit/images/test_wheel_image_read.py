@@ -12,11 +12,12 @@ import pytest
 
 from tfdock.host import settings
 from tfdock.images import wheel_image_read
-from tfdock.images.wheel_image import CONFIG_TYPE, LAYER_TYPE, archive, frame
-from tfdock.images.wheel_image_read import FoundBuild, FoundWheel, broken_promise, machine_platform, wheel_bytes
+from tfdock.images.wheel_image import CONFIG_TYPE
+from tfdock.images.wheel_image_read import FoundBuild, broken_promise, machine_platform
+from tfdock.images.wheel_layer import LAYER_TYPE, FoundWheel, frame, wheel_bytes
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
-from tfdock.oci.plain_tar import members
+from tfdock.oci.plain_tar import archive, members
 from tfdock.wheelhouse import build_record
 from tfdock.wheelhouse.build_record import read_record
 

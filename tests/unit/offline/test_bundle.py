@@ -18,10 +18,10 @@ import pytest
 
 from tfdock.errors import TfdockError
 from tfdock.knowledge import loader
+from tfdock.oci.plain_tar import BLOCK
 from tfdock.offline import bundle_format as bundle
 from tfdock.offline.bundle_file import Bundle, BundleWriter, opened
 from tfdock.offline.bundle_format import (
-    BLOCK,
     BundledBuild,
     BundledImage,
     BundledRuntime,

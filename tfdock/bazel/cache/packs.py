@@ -18,6 +18,7 @@ import zstandard
 from tfdock.bazel.cache import action_cache
 from tfdock.bazel.cache.action_cache import EMPTY
 from tfdock.oci.manifest import MalformedManifest, canonical, parsed
+from tfdock.oci.plain_tar import BLOCK, END, LARGEST_PLAIN, padded_size, padding, plain_header
 
 CONTENTS_SCHEMA = "tfdock.cache.contents/1"
 CONTENTS_TYPE = "application/vnd.tfdock.cache.contents.v1+json+zstd"
@@ -26,15 +27,13 @@ PACK_SIZE = 64 << 20
 """Bytes of entries in a pack; a larger entry has a pack of its own."""
 PACK_ENTRIES = 50_000
 """Entries in a pack, at most."""
-LARGEST = (1 << 33) - 1
+LARGEST = LARGEST_PLAIN
 """Bytes of an entry: what a tar's header can say."""
 MOST_CONTENTS = 4 << 20
 """Bytes of a table of contents, packed."""
 _MOST_UNPACKED = 10 << 20
 _WINDOW = 8 << 20
 """Bytes of memory that unpacking may ask for."""
-_BLOCK = 512
-_END = bytes(2 * _BLOCK)
 _READ = 1 << 18
 _LEVEL, _THREADS = 3, 2  # any number of threads gives the same bytes, none gives others
 _CONTENTS_LEVEL = 12
@@ -132,14 +131,14 @@ class Changed(Exception):
 def packed(entries: Iterable[PackEntry], read: Callable[[PackEntry], Iterable[bytes]]) -> Iterator[bytes]:
     """The bytes of a pack; `read` gives those of a file. Raises Changed for a file that is not what it should be."""
     entries = tuple(entries)
-    size = len(_END) + sum(_BLOCK + entry.size + _padding(entry) for entry in entries)
+    size = len(END) + sum(BLOCK + padded_size(entry.size) for entry in entries)
     compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=_THREADS).compressobj(size=size)
     for entry in entries:
-        yield compressor.compress(_header(entry))
+        yield compressor.compress(plain_header(entry.name, entry.size))
         for piece in _checked(entry, read(entry)):
             yield compressor.compress(piece)
-        yield compressor.compress(bytes(_padding(entry)))
-    yield compressor.compress(_END)
+        yield compressor.compress(padding(entry.size))
+    yield compressor.compress(END)
     yield compressor.flush()
 
 
@@ -155,21 +154,9 @@ def _checked(entry: PackEntry, pieces: Iterable[bytes]) -> Iterator[bytes]:
         raise Changed(entry)
 
 
-def _header(entry: PackEntry) -> bytes:
-    """What a tar has before a file (POSIX ustar): name, mode 644, root's, 1970, plain file."""
-    before = entry.name.encode().ljust(100, b"\0") + b"0000644\0" + 2 * b"0000000\0"
-    before += b"%011o\0%011o\0" % (entry.size, 0)
-    after = b"0".ljust(101, b"\0") + b"ustar\x0000".ljust(255, b"\0")
-    return before + b"%06o\0 " % (sum(before) + 8 * ord(" ") + sum(after)) + after
-
-
-def _padding(entry: PackEntry) -> int:
-    return -entry.size % _BLOCK
-
-
 def most_packed(contents: PackContents) -> int:
     """Bytes that a pack has at most: what does not get smaller gets larger by a little."""
-    return contents.size + (contents.size >> 7) + 2 * _BLOCK * len(contents.entries) + (1 << 16)
+    return contents.size + (contents.size >> 7) + 2 * BLOCK * len(contents.entries) + (1 << 16)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -184,7 +171,7 @@ def unpacked(contents: PackContents, read: Callable[[int], bytes]) -> Iterator[t
     """
     stream = _Stream(read)
     for entry in contents.entries:
-        if stream.exactly(_BLOCK) != _header(entry):
+        if stream.exactly(BLOCK) != plain_header(entry.name, entry.size):
             raise MalformedManifest(f"the pack holds something else where {entry.name} should be")
         sha256, left = hashlib.sha256(), entry.size
         while left:
@@ -196,10 +183,10 @@ def unpacked(contents: PackContents, read: Callable[[int], bytes]) -> Iterator[t
             yield entry, piece, False
         if sha256.hexdigest() != entry.sha256:
             raise MalformedManifest(f"the entry {entry.name} is not what its name says")
-        if any(stream.exactly(_padding(entry))):
+        if any(stream.exactly(-entry.size % BLOCK)):
             raise MalformedManifest(f"there is something behind the entry {entry.name}")
         yield entry, piece if entry.size else b"", True
-    if stream.exactly(len(_END)) != _END or not stream.is_at_end(read):
+    if stream.exactly(len(END)) != END or not stream.is_at_end(read):
         raise MalformedManifest("the pack does not end where it should")
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tfdock.bazel.cache import packs
 from tfdock.bazel.cache.packs import Changed, PackContents, PackEntry, in_order, packed, unpacked
 from tfdock.oci.manifest import MalformedManifest, canonical
+from tfdock.oci.plain_tar import plain_header
 
 KEY = "0123456789abcdef"
 
@@ -244,5 +245,5 @@ def test_the_pieces_of_an_entry_are_bounded_and_its_last_one_comes_when_it_is_kn
 
 def raw_pack(entry: PackEntry, data: bytes) -> Callable[[int], bytes]:
     """A pack whose entry has other bytes, as `packed` would never write it."""
-    header = packs._header(entry)
+    header = plain_header(entry.name, entry.size)
     return io.BytesIO(squeezed(header + data + bytes(-len(data) % 512) + bytes(1024))).read
