@@ -1,24 +1,23 @@
-"""`matrix --dry-analyse`: each cell analysed, and told on the screen, to CI and as JSON."""
+"""`matrix --dry-analyse`: analyse each cell, and report it on the screen, to CI and as JSON."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import Any
 
 import typer
 
 from tfdock.cli import ci_log, console
 from tfdock.cli.app import command, print_json
 from tfdock.cli.commands.build import builder_for, limit_from_now, shown_progress, stoppable
+from tfdock.cli.matrix_formats import excluded
 from tfdock.errors import combined_exit_code
-
-if TYPE_CHECKING:
-    from tfdock.host.settings import Settings
-    from tfdock.matrix.analysis import Analysis
-    from tfdock.matrix.planned_matrix import Cells
+from tfdock.host.settings import Settings
+from tfdock.matrix.analysis import Analysis, analysed
+from tfdock.matrix.planned_matrix import Cells
 
 _COLUMNS = ("wheel", "is", "what")
 
@@ -27,90 +26,78 @@ _COLUMNS = ("wheel", "is", "what")
 def analyse(
     cells_of: Callable[[Callable[[], None]], Cells], settings: Settings, *, time_limit: str | None, as_json: bool
 ) -> None:
-    """Analyse the cells of a matrix and exit. `cells_of` is given what raises to stop, and chooses them."""
-    from dataclasses import replace
-
-    from tfdock.matrix.analysis import analysed
-
+    """Analyse the cells of a matrix and exit. `cells_of` selects them; its argument raises to stop."""
     limit = limit_from_now(time_limit)
     with stoppable("what was found is told") as stop, shown_progress() as listen:
         cells = cells_of(stop.check)
         builder = replace(builder_for(settings, listen, stop), limit=limit)
-        found = analysed(cells, builder, _tell) if cells.wanted else ()
+        analyses = analysed(cells, builder, _tell) if cells.wanted else ()
     if as_json:
-        print_json("tfdock.matrix-analysis/1", all(one.outcome == "ok" for one in found), _document(cells, found))
+        ok = all(analysis.outcome == "ok" for analysis in analyses)
+        rows = [_json(analysis) for analysis in analyses]
+        document = {"matrix": cells.file, "cells": rows, "excluded": excluded(cells)}
+        print_json("tfdock.matrix-analysis/1", ok, document)
     else:
-        _show(cells, found)
-    _summarise(cells, found)
-    raise typer.Exit(combined_exit_code(one.exit_code for one in found))
+        _show(cells, analyses)
+    ci_log.here().summary(f"{cells.file}: {_counts(cells, analyses)}", _COLUMNS, list(_rows(analyses)))
+    raise typer.Exit(combined_exit_code(analysis.exit_code for analysis in analyses))
 
 
 # --- for people -----------------------------------------------------------------------------------------------------
 
 
-def _tell(one: Analysis) -> None:
-    """Say what became of a cell, when it has ended."""
+def _tell(analysis: Analysis) -> None:
+    """Print what became of a cell, when it has ended."""
     style = console.Style(sys.stderr)
-    word = style.good if one.outcome == "ok" else style.bad
-    console.say(f"{word(one.outcome)}  {one.cell.name}")
-    console.show_problems(one.problems)
-    for note in one.notes:
+    colour = style.good if analysis.outcome == "ok" else style.bad
+    console.say(f"{colour(analysis.outcome)}  {analysis.cell.name}")
+    console.show_problems(analysis.problems)
+    for note in analysis.notes:
         console.tell(f"  note: {console.clean(note)}")
 
 
-def _show(cells: Cells, found: Sequence[Analysis]) -> None:
+def _show(cells: Cells, analyses: Sequence[Analysis]) -> None:
+    """Print the counts and a table."""
     style = console.Style(sys.stdout)
-    console.result(f"{style.strong(console.clean(cells.file))}  {_counts(cells, found)}")
-    rows = [tuple(map(console.clean, row)) for row in _rows(found)]
+    console.result(f"{style.strong(console.clean(cells.file))}  {_counts(cells, analyses)}")
+    rows = [tuple(map(console.clean, row)) for row in _rows(analyses)]
     for line in console.table([tuple(map(style.strong, _COLUMNS)), *rows]) if rows else ():
         console.say(ci_log.here().harmless(line), stream=sys.stdout)  # it has Bazel's words in it
 
 
-def _rows(found: Sequence[Analysis]) -> Iterator[tuple[str, str, str]]:
-    for one in found:
-        said = "; ".join(one.notes)
-        if one.problems:
-            problem = one.problems[0]
-            said = f"[{problem.code}] {one.error or problem.message.partition(chr(10))[0]}"
-        yield one.cell.name, one.outcome, said
+def _rows(analyses: Sequence[Analysis]) -> Iterator[tuple[str, str, str]]:
+    for analysis in analyses:
+        what = "; ".join(analysis.notes)
+        if analysis.problems:
+            problem = analysis.problems[0]
+            what = f"[{problem.code}] {analysis.error or problem.message.partition(chr(10))[0]}"
+        yield analysis.cell.name, analysis.outcome, what
 
 
-def _counts(cells: Cells, found: Sequence[Analysis]) -> str:
-    """`3 ok, 1 drifted; not analysed: 2 impossible`."""
-    counts = _counted(one.outcome for one in found)
-    out = _counted(cell.status for cell in cells.cells if not cell.wanted)
-    return f"{counts or 'no cells'}{f'; not analysed: {out}' if out else ''}"
+def _counts(cells: Cells, analyses: Sequence[Analysis]) -> str:
+    """Return such as `3 ok, 1 drifted; not analysed: 2 impossible`."""
+    counts = _count_words(analysis.outcome for analysis in analyses)
+    others = _count_words(cell.status for cell in cells.cells if not cell.wanted)
+    return f"{counts or 'no cells'}{f'; not analysed: {others}' if others else ''}"
 
 
-def _counted(words: Iterator[str]) -> str:
+def _count_words(words: Iterator[str]) -> str:
     return ", ".join(f"{count} {word}" for word, count in Counter(words).items())
 
 
 # --- for programs ---------------------------------------------------------------------------------------------------
 
 
-def _document(cells: Cells, found: Sequence[Analysis]) -> dict[str, Any]:
-    from tfdock.cli.matrix_formats import document, jobs_of
-
-    excluded = document(cells, jobs_of(cells, None))["excluded"]
-    return {"matrix": cells.file, "cells": [_row(one) for one in found], "excluded": excluded}
-
-
-def _row(one: Analysis) -> dict[str, Any]:
+def _json(analysis: Analysis) -> dict[str, Any]:
     return {
-        "build_id": one.cell.name,
-        "fields": one.cell.fields,
-        "runner": list(one.cell.runner),
-        "status": one.outcome,
-        "problems": [asdict(problem) for problem in one.problems],
-        "error": one.error or None,
-        "notes": list(one.notes),
-        "source": dict(one.source) or None,
-        "seconds": dict(one.seconds),
-        "log": str(one.log) if one.log else None,
+        "build_id": analysis.cell.name,
+        "fields": analysis.cell.fields,
+        "runner": list(analysis.cell.runner),
+        "status": analysis.outcome,
+        "problems": [asdict(problem) for problem in analysis.problems],
+        "error": analysis.error or None,
+        "notes": list(analysis.notes),
+        "source": dict(analysis.source) or None,
+        "seconds": dict(analysis.seconds),
+        "log": str(analysis.log) if analysis.log else None,
     }
-
-
-def _summarise(cells: Cells, found: Sequence[Analysis]) -> None:
-    """What a CI service takes."""
-    ci_log.here().summary(f"{cells.file}: {_counts(cells, found)}", _COLUMNS, list(_rows(found)))

@@ -1,4 +1,4 @@
-"""A matrix on this machine: its cells planned, what became of them told on the screen, to CI and in a report."""
+"""A matrix on this machine: plan its cells, and report what became of them on the screen, to CI and in files."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ import typer
 
 from tfdock.cli import ci_log, console
 from tfdock.cli.pages import matrix_page
-from tfdock.errors import ExitCode, NetworkError, Problem, TfdockError, combined_exit_code
+from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
 
 if TYPE_CHECKING:
     from tfdock.cli.build_progress import Building, Result
     from tfdock.host.settings import Settings
     from tfdock.matrix.planned_matrix import Cell, Cells
     from tfdock.plan.prepare import Prepared, Preparer
-    from tfdock.types import ImageRef
-    from tfdock.wheelhouse.store import Wheelhouse
 
 FILES = {"report.json": matrix_page.as_json, "report.html": matrix_page.page, "junit.xml": matrix_page.junit}
 """The files of a report, and what writes each."""
@@ -35,14 +33,14 @@ _STATUSES = {
     ExitCode.INTERRUPTED: "interrupted",
     ExitCode.TERMINATED: "interrupted",
 }
-"""What a build is said to have come to that ends so, of a pull that brought nothing; else it has failed."""
+"""The status of a pull that brought nothing, by its exit code; any other code is `failed`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellSelection:
-    """What is asked for: a matrix's file, which of its cells, and a folder for the report.
+    """A matrix's file, which of its cells are asked for, and a folder for the report.
 
-    `missing` leaves out what is in the wheelhouse or in a registry.
+    `only` holds patterns of build ids. `missing` leaves out what is in the wheelhouse or in a registry.
     """
 
     file: Path
@@ -51,47 +49,50 @@ class CellSelection:
     report: Path | None = None
 
     def begin(self) -> None:
-        """See that the report can be written, before hours of work."""
+        """Make the folder of the report, before hours of work."""
         if self.report is not None:
             from tfdock.host.files import make_folder
 
             make_folder(self.report)
 
     def cells(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
-        """The cells that are asked for, and where the wheel of each is."""
-        found = planned(self.file, self.only, settings, preparer, check)
-        return looked_for(found, settings, check) if self.missing else found
+        """Return the cells that are asked for; with `missing` each says where its wheel is."""
+        from tfdock.matrix.matrix_status import locate_wheels
+
+        cells = self.planned(settings, preparer, check)
+        return locate_wheels(cells, settings, check) if self.missing else cells
 
     def here(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
-        """The cells that are asked for, and which of them are in the wheelhouse; no registry is asked."""
-        return looked_for(self.cells(settings, preparer, check), settings, check, repositories=())
+        """Return the cells that are asked for; each says whether it is in the wheelhouse. No registry is asked."""
+        from tfdock.matrix.matrix_status import locate_wheels
 
+        return locate_wheels(self.cells(settings, preparer, check), settings, check, repositories=())
 
-def planned(
-    file: Path, only: Sequence[str], settings: Settings, preparer: Preparer, check: Callable[[], None]
-) -> Cells:
-    """The cells of a matrix whose build ids are like one of `only`; what is odd about either is told."""
-    from tfdock.matrix import planned_matrix as matrix
-    from tfdock.profile.yaml_nodes import shown
+    def planned(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
+        """Plan the cells whose build ids match `only`; print warnings about the matrix and the patterns."""
+        from tfdock.matrix import planned_matrix
+        from tfdock.profile.yaml_nodes import shown
+        from tfdock.wheelhouse.store import Wheelhouse
 
-    found = matrix.cells(file, preparer, _house(settings).records(), check=check)
-    idle = (
-        Problem(
-            code="matrix-only-idle",
-            message=f"no cell that can be built is called like `{shown(pattern)}`",
-            fix="`tfdock matrix FILE` lists the build ids; and quote what has a `*`",
-            severity="warning",
-            file=str(file),
+        records = Wheelhouse(settings.wheelhouse.absolute()).records()
+        cells = planned_matrix.cells(self.file, preparer, records, check=check)
+        idle = (
+            Problem(
+                code="matrix-only-idle",
+                message=f"no cell that can be built is called like `{shown(pattern)}`",
+                fix="`tfdock matrix FILE` lists the build ids; and quote what has a `*`",
+                severity="warning",
+                file=str(self.file),
+            )
+            for pattern in self.only
+            if not cells.like(pattern)
         )
-        for pattern in only
-        if not found.like(pattern)
-    )
-    console.show_problems([*found.warnings, *idle])
-    return found.only(only)
+        console.show_problems([*cells.warnings, *idle])
+        return cells.only(self.only)
 
 
 def check_matrix_options(matrix: Path | None, **options: object) -> None:
-    """Refuse what can be said of a matrix alone, where there is none."""
+    """Refuse the options that only a matrix takes where there is no matrix."""
     given = [f"`--{name}`" for name, value in options.items() if value]
     if given and not matrix:
         raise typer.BadParameter(
@@ -99,53 +100,27 @@ def check_matrix_options(matrix: Path | None, **options: object) -> None:
         )
 
 
-def _house(settings: Settings) -> Wheelhouse:
-    from tfdock.wheelhouse.store import Wheelhouse
-
-    return Wheelhouse(settings.wheelhouse.absolute())
-
-
-def unanswered(error: NetworkError) -> None:
-    """What nobody knows is not missing: hours of building would follow."""
-    raise error
-
-
-def looked_for(
-    cells: Cells,
-    settings: Settings,
-    check: Callable[[], None],
-    *,
-    repositories: Sequence[ImageRef] | None = None,
-    failed: Callable[[NetworkError], object] = unanswered,
-) -> Cells:
-    """The same cells, each with where its wheel is; by default all repositories of the settings are asked."""
-    from tfdock.matrix import matrix_status
-
-    where = settings.repositories if repositories is None else repositories
-    return matrix_status.looked_for(cells, _house(settings), where, check=check, failed=failed)
-
-
 def tell_registry(cells: Cells, settings: Settings) -> None:
-    """Say that the registry of a matrix is not asked, where no setting names it.
+    """Print a warning where no setting names the registry of a matrix: it is not asked for wheels.
 
     A matrix may be a stranger's: wheels are taken from registries of the settings alone.
     """
+    from tfdock.matrix.matrix_file import problem_at
+
     own = cells.matrix.ci.registry
     if own and own not in settings.registries:
-        node = cells.matrix.document.at_field("ci.registry")
-        told = Problem(
-            code="matrix-registry-not-allowed",
-            message=f"the matrix's registry {own} is not asked for wheels: no setting names it",
-            why="whoever pushes there would decide what your wheels are",
-            fix=f"if you trust it, name it: `--registry {own}`, `TFDOCK_REGISTRIES={own}`, or `registries: [{own}]` "
+        warning = problem_at(
+            cells.matrix.document.at_field("ci.registry"),
+            cells.matrix.file,
+            "matrix-registry-not-allowed",
+            f"the matrix's registry {own} is not asked for wheels: no setting names it",
+            f"if you trust it, name it: `--registry {own}`, `TFDOCK_REGISTRIES={own}`, or `registries: [{own}]` "
             "in the configuration file",
+            why="whoever pushes there would decide what your wheels are",
             severity="warning",
-            file=cells.matrix.file,
-            line=node.line,
-            column=node.column,
             field="ci.registry",
         )
-        console.show_problems([told])
+        console.show_problems([warning])
 
 
 # --- building -------------------------------------------------------------------------------------------------------
@@ -153,9 +128,9 @@ def tell_registry(cells: Cells, settings: Settings) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """A matrix that was built, or pulled. `results` are of the cells that there was something to do for.
+    """A matrix that was built or pulled. `results` are those of the cells that were missing.
 
-    `seconds` is what all took together, `wheelhouse` the folder of the wheels, `by` the command.
+    `seconds` is what all of them took together, `wheelhouse` the folder of the wheels, `by` the command.
     """
 
     cells: Cells
@@ -165,9 +140,9 @@ class Finished:
     by: str = "tfdock build"
 
     def document(self) -> matrix_page.Document:
-        """What became of each cell."""
-        found = {result["build_id"]: result for result in self.results}
-        rows = [self._row(cell, found.get(cell.build_id or "")) for cell in self.cells.cells]
+        """Return the document of the report: what became of each cell."""
+        results = {result["build_id"]: result for result in self.results}
+        rows = [self._row(cell, results.get(cell.build_id or "")) for cell in self.cells.cells]
         return matrix_page.document(
             self.cells.file,
             rows,
@@ -178,10 +153,7 @@ class Finished:
         )
 
     def _row(self, cell: Cell, result: Result | None) -> dict[str, Any]:
-        from tfdock.cli.matrix_formats import place_of
-
-        place = ":".join(map(str, place_of(cell, self.cells.file).values()))
-        return matrix_page.row(cell, result, self.wheelhouse, place)
+        return matrix_page.row(cell, result, self.wheelhouse, ":".join(map(str, cell.place)))
 
 
 def build_matrix(
@@ -192,9 +164,9 @@ def build_matrix(
     check: Callable[[], None],
     changed: Callable[[Prepared], Prepared],
 ) -> Finished:
-    """Build the cells that are asked for, all of them whatever becomes of one.
+    """Build the cells that are asked for, all of them even if one fails.
 
-    `building` is asked how, with the settings; `changed` has the last word on each plan; `check` raises to stop.
+    `building` returns how to build with the settings, `changed` a plan as it is built. `check` raises to stop.
     """
     started = time.monotonic()
     cells = choice.cells(settings, preparer, check)
@@ -212,7 +184,7 @@ def build_matrix(
 
 
 def as_build(result: Mapping[str, Any]) -> Result:
-    """A row of `tfdock.pull/1` as one of `tfdock.build/1`: both are told the same way."""
+    """Return a row of `tfdock.pull/1` as one of `tfdock.build/1`: both are reported the same way."""
     build: Mapping[str, Any] = next(iter(result["builds"]), {})
     origin = f"{build['reference']}@{build['digest']}" if build else None
     return {
@@ -230,45 +202,45 @@ def as_build(result: Mapping[str, Any]) -> Result:
 
 
 def told_with_matrix(finished: Finished, choice: CellSelection, tell: Callable[[Mapping[str, Any]], int]) -> int:
-    """Write the report, say what became of a matrix, and `tell` the results, with what JSON has beside them.
+    """Write the report, print what became of a matrix, and `tell` the results, with what JSON has beside them.
 
-    Returns the exit code of `tell`, which is given the matrix's own: that of a report that cannot be written as well.
+    Return the exit code of `tell`. It is given that of the matrix, which covers a report that cannot be written.
     """
-    told = finished.document()
-    unwritten = _write(told, choice.report) if choice.report else 0
-    code = combined_exit_code([told["exit_code"], unwritten])
-    told = {**told, "ok": code == 0, "exit_code": code}
-    _tell(told)
+    report = finished.document()
+    unwritten = _write(report, choice.report) if choice.report else 0
+    code = combined_exit_code([report["exit_code"], unwritten])
+    report = {**report, "ok": code == 0, "exit_code": code}
+    _tell(report)
     if choice.report and not unwritten:
         console.say(f"report  {choice.report / 'report.html'}")
-    return tell({"matrix": {name: value for name, value in told.items() if name not in ("schema", "ok")}})
+    return tell({"matrix": {name: value for name, value in report.items() if name not in ("schema", "ok")}})
 
 
-def _tell(told: matrix_page.Document) -> None:
-    """Say what became of a matrix: a table on standard error, and what a CI service takes."""
-    rows = list(matrix_page.table(told))
+def _tell(report: matrix_page.Document) -> None:
+    """Print what became of a matrix: a table on standard error, and what a CI service takes."""
+    rows = list(matrix_page.table(report))
     style = console.Style(sys.stderr)
     console.say()
     cleaned = [tuple(map(console.clean, row)) for row in rows]
     for line in console.table(cleaned, columns=console.width(sys.stderr)) if cleaned else ():
         console.say(line)
-    word = style.good if told["ok"] else style.bad
-    took = console.duration(told["seconds"])
-    console.say(f"{word(matrix_page.counts(told))}  {console.clean(told['matrix'])}, {took}")
+    colour = style.good if report["ok"] else style.bad
+    counts, took = matrix_page.counts(report), console.duration(report["seconds"])
+    console.say(f"{colour(counts)}  {console.clean(report['matrix'])}, {took}")
     service = ci_log.here()
-    service.summary(f"{told['matrix']}: {matrix_page.counts(told)}", _COLUMNS, rows)
-    service.outputs({"ok": str(told["ok"]).lower(), "exit-code": str(told["exit_code"])})
+    service.summary(f"{report['matrix']}: {counts}", _COLUMNS, rows)
+    service.outputs({"ok": str(report["ok"]).lower(), "exit-code": str(report["exit_code"])})
 
 
-def _write(told: matrix_page.Document, folder: Path) -> int:
-    """Write the report's files, each whole or not at all; an exit code, where one could not be written."""
+def _write(report: matrix_page.Document, folder: Path) -> int:
+    """Write the report's files, each whole or not at all; return an exit code, 0 if all were written."""
     from tfdock.host.files import write_text
 
     code = 0
     for name, text in FILES.items():
         try:
-            write_text(folder / name, text(told))
-        except TfdockError as error:  # what was built is told all the same
+            write_text(folder / name, text(report))
+        except TfdockError as error:  # the results are printed all the same
             console.show_problems(error.problems)
             code = int(error.exit_code)
     return code

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from math import prod
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.matrix.matrix_file import Matrix, Rule, nested, same
+from tfdock.matrix.matrix_file import Matrix, Rule, nested, problem_at, same
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node
 
 MOST_CELLS = 20_000
 """How many cells a matrix may have; planning one takes milliseconds."""
+_MISSPELT = ("profile-unknown-key", "version-not-text")
+"""Codes of what is wrong with a rule whichever cells it is for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +55,9 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
     count = (prod(map(len, matrix.axes.values())) if matrix.axes else 0) + len(matrix.include)
     if count > MOST_CELLS:
         node = matrix.document.entries["axes" if matrix.axes else "include"]
-        raise ProfileError(
-            Problem(
-                code="matrix-too-large",
-                message=f"the matrix has {count} cells, of {MOST_CELLS} at most",
-                fix="take values out of the axes, or make several matrices of it",
-                file=matrix.file,
-                line=node.line,
-                column=node.column,
-            )
-        )
+        message = f"the matrix has {count} cells, of {MOST_CELLS} at most"
+        fix = "take values out of the axes, or make several matrices of it"
+        raise ProfileError(problem_at(node, matrix.file, "matrix-too-large", message, fix))
     both, overrides = _Rules(*matrix.exclude, *matrix.overrides), _Rules(*matrix.overrides)
     product = (_cell(matrix, fields, place, both) for fields, place in _product(matrix))
     included = (_cell(matrix, node.entries, node, overrides, node.keys) for node in matrix.include)
@@ -70,39 +65,31 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
 
 
 def idle(matrix: Matrix, cells: Iterable[CellCombination]) -> tuple[Problem, ...]:
-    """A warning for each rule by which no cell is meant: mostly its value is misspelt."""
+    """Return a warning for each rule that no cell matches: mostly its value is misspelt."""
     used = {id(rule) for cell in cells for rule in cell.rules}
+    message, fix = "no cell has what this rule is for", "correct its values, or remove it"
     return tuple(
-        Problem(
-            code="matrix-rule-idle",
-            message="no cell has what this rule is for",
-            fix="correct its values, or remove it",
-            severity="warning",
-            file=matrix.file,
-            line=rule.place.line,
-            column=rule.place.column,
-        )
+        problem_at(rule.place, matrix.file, "matrix-rule-idle", message, fix, severity="warning")
         for rule in (*matrix.exclude, *matrix.overrides)
         if id(rule) not in used
     )
 
 
 def misspelt(matrix: Matrix, cell: CellCombination) -> tuple[Problem, ...]:
-    """What is wrong with rules as pieces of a profile: a name that no profile knows, a version that is no text.
+    """Return what is wrong with rules as pieces of a profile: an unknown name, a version that is no text.
 
-    `cell` is one whose profile is as it must be.
+    The profile of `cell` is valid.
     """
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for rule in (*matrix.exclude, *matrix.overrides):
         where = rule.place.entries["when"]
+        document = profiles.overlaid(cell.document, nested(rule.when, where, where.keys))
         try:
-            profiles.checked(
-                Profile, profiles.overlaid(cell.document, nested(rule.when, where, where.keys)), matrix.file
-            )
+            profiles.checked(Profile, document, matrix.file)
         except ProfileError as error:
-            # Whether it fits that very cell is no question: it may be for none of the others either, see `idle`.
-            found += [one for one in error.problems if one.code in ("profile-unknown-key", "version-not-text")]
-    return tuple(found)
+            # The rule need not fit this cell: `idle` reports a rule that fits none.
+            problems += [problem for problem in error.problems if problem.code in _MISSPELT]
+    return tuple(problems)
 
 
 def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
@@ -224,7 +224,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None, base_fil
     if document.kind != "map":
         message = f"a matrix is a map of `name: value` lines, this is a {document.kind}"
         fix = "start with `schema: 1`, `base: rtx3080.yaml` and `axes:`"
-        raise ProfileError(_problem("profile-not-a-map", message, fix, document, file))
+        raise ProfileError(problem_at(document, file, "profile-not-a-map", message, fix))
     if "tensorflow" in document.keys and not {"axes", "include"} & document.keys.keys():
         line, column = document.keys["tensorflow"]
         message = "this is a profile, not a matrix: it has `tensorflow`"
@@ -250,7 +250,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None, base_fil
 def nested(
     fields: Mapping[str, Node], place: Node, keys: Mapping[str, tuple[int, int]] = MappingProxyType({})
 ) -> Node:
-    """A map of a profile's fields out of such with dotted names. `keys` are the places of the names, where known."""
+    """Return the map of a profile's fields for dotted names. `keys` are the places of the names, where known."""
     entries: dict[str, Node] = {}
     places: dict[str, tuple[int, int]] = {}
     for name, value in fields.items():
@@ -272,8 +272,18 @@ def nested(
 
 
 def same(value: Node | None) -> str:
-    """A value as a text that is equal for equal values: `1` and `true` are two; a field that is not there is null."""
+    """Return a text that is equal for equal values: `1` and `true` differ; a field that is not there is null."""
     return json.dumps(value.value if value else None, sort_keys=True)
+
+
+def problem_at(node: Node, file: str, code: str, message: str, fix: str, **more: Any) -> Problem:
+    """Return a problem with the place of a node. `file` is where a node stands that names no file of its own.
+
+    `more` are further fields of the problem, such as `why` and `severity`.
+    """
+    place = node.file or file
+    problem = Problem(code=code, message=message, fix=fix, file=place, line=node.line, column=node.column)
+    return replace(problem, **more)
 
 
 def _base(written: MatrixFile, document: Node, others: Mapping[str, str], base_file: str) -> Node:
@@ -282,7 +292,7 @@ def _base(written: MatrixFile, document: Node, others: Mapping[str, str], base_f
         place = document.entries["base"]
         if written.base not in others:
             message, fix = f"the profile `{written.base}` does not exist", "the path is relative to the matrix"
-            raise ProfileError(_problem("profile-not-found", message, fix, place, document.file))
+            raise ProfileError(problem_at(place, document.file, "profile-not-found", message, fix))
         base = profiles.merged(others[written.base], base_file, others)
     if written.profile is not None:
         node = document.entries["profile"]
@@ -312,41 +322,37 @@ def _labels(runner: str | list[str]) -> tuple[str, ...]:
 
 
 def _check(written: MatrixFile, document: Node, file: str) -> None:
-    found = [*_check_names(document, file), *_check_axes(document, file)]
+    problems = [*_check_names(document, file), *_check_axes(document, file)]
     if written.axes is None and not written.include:
         message, fix = "the matrix has no cells", "name `axes:`, or cells under `include:`"
-        found.append(_problem("matrix-empty", message, fix, document, file))
+        problems.append(problem_at(document, file, "matrix-empty", message, fix))
     if written.base is None and written.profile is None:
-        message, fix = (
-            "the matrix starts from no profile",
-            "name one, `base: rtx3080.yaml`, or write its fields: `profile:`",
-        )
-        found.append(_problem("matrix-empty", message, fix, document, file))
-    if found:
-        raise ProfileError(*sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0)))
+        fix = "name one, `base: rtx3080.yaml`, or write its fields: `profile:`"
+        problems.append(problem_at(document, file, "matrix-empty", "the matrix starts from no profile", fix))
+    if problems:
+        raise ProfileError(*sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
 
 
 def _check_names(document: Node, file: str) -> Iterator[Problem]:
-    """Every name of a field: of those that a profile does not know, the profiles complain."""
+    """Check the names of fields. The profiles report names that no profile knows."""
     for place in _maps_of_fields(document):
-        for name in place.entries:
-            line, column = place.keys[name]
-            message, fix = _amiss(name, place.entries)
+        for name, (line, column) in place.keys.items():
+            message, fix = _name_error(name, place.entries)
             if message:
                 yield Problem(
                     code="matrix-field", message=message, fix=fix, file=file, line=line, column=column, field=name
                 )
 
 
-def _amiss(name: str, others: Collection[str]) -> tuple[str, str]:
-    """What is wrong with a name among others, and the fix; empty where nothing is."""
+def _name_error(name: str, others: Collection[str]) -> tuple[str, str]:
+    """Return what is wrong with a name among others, and the fix; two empty texts where nothing is."""
     if name.partition(".")[0] in _NOT_A_FIELD or not _FIELD.fullmatch(name):
         fix = "write a profile's field, a nested one with dots: `bazel.version`; what to start from is `base:`"
         return f"`{yaml_nodes.shown(name)}` is no field that a matrix can set", fix
     parts = name.split(".")
     outer = (".".join(parts[:end]) for end in range(1, len(parts)))
     # Which of the two would win?
-    whole = next((one for one in outer if one in others), None)
+    whole = next((field for field in outer if field in others), None)
     if whole is None:
         return "", ""
     message = f"`{yaml_nodes.shown(name)}` is part of `{yaml_nodes.shown(whole)}`, which is set as well"
@@ -369,12 +375,8 @@ def _check_axes(document: Node, file: str) -> Iterator[Problem]:
             first = seen.setdefault(same(value), value)
             if first is not value:
                 message = f"the axis `{name}` has this value twice, first in line {first.line}"
-                yield _problem("matrix-value-twice", message, "keep one of them", value, file)
+                yield problem_at(value, file, "matrix-value-twice", message, "keep one of them")
 
 
 def _entries(document: Node, name: str) -> Iterable[tuple[str, Node]]:
     return document.entries[name].entries.items() if name in document.entries else ()
-
-
-def _problem(code: str, message: str, fix: str, node: Node, file: str) -> Problem:
-    return Problem(code=code, message=message, fix=fix, file=node.file or file, line=node.line, column=node.column)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -73,9 +73,9 @@ class Cell:
     @property
     def profile(self) -> dict[str, Any]:
         """The whole profile, as plain data."""
-        found = self.combination.document.value
-        assert isinstance(found, dict)
-        return found
+        profile = self.combination.document.value
+        assert isinstance(profile, dict)
+        return profile
 
     @property
     def runner(self) -> tuple[str, ...]:
@@ -84,15 +84,23 @@ class Cell:
 
     @property
     def code(self) -> str | None:
-        """The code of that reason; None for a cell that can be built."""
+        """The code of `reason`; None for a cell that can be built."""
         code = self.problems[0].code if self.problems else "matrix-excluded"
         return None if self.wanted else code
 
     @property
     def reason(self) -> str:
-        """Why it is not to be: the reason of the rule that excludes it, or the first problem's message."""
+        """Why it is not built: the reason of the rule that excludes it, or the first problem's message."""
         rule = self.combination.excluded
         return rule.reason if rule else next((problem.message for problem in self.problems), "")
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The file, line and column that keep it from being built."""
+        rule = self.combination.excluded
+        node = rule.place if rule else self.combination.place
+        problem = self.problems[0] if self.problems else Problem(code="", message="")
+        return (problem.file or node.file, problem.line or node.line, problem.column or node.column)
 
     @property
     def name(self) -> BuildId:
@@ -185,8 +193,8 @@ def read(file: str | Path, allowed: Iterable[Path] = ()) -> WrittenMatrix:
         target = path.parent / base.raw
         written = named_text(base, "base", path, project)
         others = {**extended_texts(written, target, project), base.raw: written}
-    found = matrices.read(text, str(path), others, str(target) if target else None)
-    return WrittenMatrix(matrix=found, project=project, text=text, others=others)
+    matrix = matrices.read(text, str(path), others, str(target) if target else None)
+    return WrittenMatrix(matrix=matrix, project=project, text=text, others=others)
 
 
 def cells(
@@ -206,58 +214,45 @@ def cells(
     matrix = written.matrix
     combinations = expand(matrix)
     planner = _Planner(preparer, written, _by_release(records))
-    found, malformed = [], _Problems()
+    planned: list[Cell] = []
+    malformed: list[Problem] = []
     for combination in combinations:
         check()
         try:
-            found.append(planner.cell(combination))
+            planned.append(planner.cell(combination))
         except ProfileError as error:
-            malformed.add(error.problems)
-    if found and not malformed.found:
-        malformed.add(misspelt(matrix, found[0].combination))
-    malformed.raise_if_any()
-    _check_names(found, matrix)
-    return Cells(
-        file=matrix.file,
-        matrix=matrix,
-        cells=tuple(found),
-        warnings=idle(matrix, combinations),
-        planner=planner,
-    )
+            malformed += error.problems
+    if planned and not malformed:
+        malformed += misspelt(matrix, planned[0].combination)
+    _refuse(malformed)
+    _refuse(_name_clashes(planned, matrix))
+    warnings = idle(matrix, combinations)
+    return Cells(file=matrix.file, matrix=matrix, cells=tuple(planned), warnings=warnings, planner=planner)
+
+
+def _refuse(problems: Iterable[Problem]) -> None:
+    """Raise ProfileError with the first problems, if there are any: each once, however many cells have it."""
+    distinct: dict[tuple[str, str], Problem] = {}
+    for problem in problems:
+        distinct.setdefault((problem.code, problem.where), problem)
+    if distinct:
+        raise ProfileError(*list(distinct.values())[:_MOST_TOLD])
 
 
 @dataclass
-class _Problems:
-    """What is wrong with the file: each once, however many cells have it."""
-
-    found: dict[tuple[str, str], Problem] = field(default_factory=dict)
-
-    def add(self, problems: Iterable[Problem]) -> None:
-        for problem in problems:
-            self.found.setdefault((problem.code, problem.where), problem)
-
-    def raise_if_any(self) -> None:
-        if self.found:
-            raise ProfileError(*list(self.found.values())[:_MOST_TOLD])
-
-
 class _Planner:
-    """Plans combinations; what many of them share is read once."""
+    """Plans combinations. What many combinations share is read once."""
 
-    def __init__(
-        self, preparer: Preparer, written: WrittenMatrix, records: Mapping[str, Collection[Mapping[str, Any]]]
-    ) -> None:
-        self.preparer = preparer
-        self._written = written
-        self._matrix = written.matrix
-        self._records = records
-        self._sources: dict[tuple[str | None, tuple[str, ...]], tuple[LocalSource, Path | None]] = {}
+    preparer: Preparer
+    written: WrittenMatrix
+    records: Mapping[str, Collection[Mapping[str, Any]]]
+    sources: dict[tuple[str | None, tuple[str, ...]], tuple[LocalSource, Path | None]] = field(default_factory=dict)
 
     def cell(self, combination: CellCombination) -> Cell:
         """Plan a cell; raises ProfileError for one whose profile is malformed."""
         if combination.excluded:
             # Malformed is malformed: nobody is to find that out when the exclusion goes.
-            profiles.checked(Profile, combination.document, self._matrix.file)
+            profiles.checked(Profile, combination.document, self.written.matrix.file)
             return Cell(combination=combination, status="excluded")
         try:
             resolved = self.resolved(combination)
@@ -265,7 +260,7 @@ class _Planner:
             return Cell(combination=combination, status="impossible", problems=error.problems)
         plan = self.preparer.planned(resolved).plan
         release = plan.build_id.partition("-")[0]
-        expected = expectation(plan, self._records.get(release, ()), self.preparer.knowledge)
+        expected = expectation(plan, self.records.get(release, ()), self.preparer.knowledge)
         return Cell(
             combination=combination,
             status="missing",
@@ -280,38 +275,36 @@ class _Planner:
 
     def resolved(self, combination: CellCombination) -> Resolved:
         """Resolve a cell; raises ProfileError and Incompatible, without ways out: those change one profile."""
-        document, file = combination.document, self._matrix.file
+        document, file = combination.document, self.written.matrix.file
         profile = profiles.checked(Profile, document, file)
         try:
             local, tree = self._local(profile.source)
         except ProfileError as error:
             raise ProfileError(*(placed(problem, document, file) for problem in error.problems)) from error
-        found = self.preparer.decided(profile, document, file, local, tree, ways=False)
-        return replace(found, text=self._written.text, extended=self._written.others)
+        resolved = self.preparer.decided(profile, document, file, local, tree, ways=False)
+        return replace(resolved, text=self.written.text, extended=self.written.others)
 
     def _local(self, source: TensorFlow) -> tuple[LocalSource, Path | None]:
-        """A checkout is hashed once, however many cells are made of it."""
-        key = (source.path, tuple(source.patches))
-        if key not in self._sources:
+        """Read a source. A checkout is hashed once, however many cells are made of it."""
+        key, file = (source.path, tuple(source.patches)), self.written.matrix.file
+        if key not in self.sources:
             try:
-                self._sources[key] = read_local(
-                    source, Path(self._matrix.file).parent, self._matrix.file, self._written.project
-                )
+                self.sources[key] = read_local(source, Path(file).parent, file, self.written.project)
             except OSError as error:
-                raise unreadable(error, self._matrix.file) from error
-        return self._sources[key]
+                raise unreadable(error, file) from error
+        return self.sources[key]
 
 
 def _by_release(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Collection[Mapping[str, Any]]]:
-    """Records by what their build ids begin with: no other can tell of a build."""
-    found = defaultdict(list)
+    """Return records by what their build ids begin with: no other record can tell of a build."""
+    by_release = defaultdict(list)
     for record in records:
-        found[str(record.get("build_id")).partition("-")[0]].append(record)
-    return found
+        by_release[str(record.get("build_id")).partition("-")[0]].append(record)
+    return by_release
 
 
 def _file_of(resolution: Resolution) -> tuple[str, ...]:
-    """What the name of a wheel's file is made of; equal for equal names."""
+    """Return what the name of a wheel's file is made of; equal for equal names."""
     machine = resolution.build_id.rpartition("-")[2]
     local = resolution.local_version or ""
     return (canonical_name(resolution.wheel_name), str(resolution.version), local, resolution.python, machine)
@@ -320,44 +313,35 @@ def _file_of(resolution: Resolution) -> tuple[str, ...]:
 # --- two cells of one name ------------------------------------------------------------------------------------------
 
 
-def _check_names(found: Iterable[Cell], matrix: Matrix) -> None:
+def _name_clashes(cells: Iterable[Cell], matrix: Matrix) -> Iterator[Problem]:
+    """Report each cell whose build id or file name is that of a cell before it."""
     first: dict[object, Cell] = {}
-    twice = _Problems()
-    for cell in found:
+    for cell in cells:
         for name in (cell.build_id, cell.wheel) if cell.wanted else ():
             other = first.setdefault(name, cell)
             if other is not cell:
-                twice.add([_twice(other, cell, matrix)])
+                yield _clash(other, cell, matrix)
                 break
-    twice.raise_if_any()
 
 
-def _twice(one: Cell, other: Cell, matrix: Matrix) -> Problem:
-    here, node = _difference(one.combination, other.combination)
+def _clash(first: Cell, second: Cell, matrix: Matrix) -> Problem:
+    here, node = _difference(first.combination, second.combination)
     both = f"this and that of line {here.line}, column {here.column}"
-    if one.build_id == other.build_id:
-        code, message = "build-id-twice", f"two cells are one wheel, {one.build_id}: {both}"
+    if first.build_id == second.build_id:
+        code, message = "build-id-twice", f"two cells are one wheel, {first.build_id}: {both}"
         why = "what they differ in is no part of a wheel's name, so that one would overwrite the other"
         fix = "keep one of them, or exclude one with a reason"
     else:
-        code, message = "wheel-name-twice", f"{one.build_id} and {other.build_id} are files of one name: {both}"
+        code, message = "wheel-name-twice", f"{first.build_id} and {second.build_id} are files of one name: {both}"
         why = "no wheelhouse takes the second, and no index has room for both"
         fix = "give one of them `wheel.local_version` under `overrides`; or exclude one with a reason"
-    return Problem(
-        code=code,
-        message=message,
-        why=why,
-        fix=fix,
-        file=node.file or matrix.file,
-        line=node.line,
-        column=node.column,
-    )
+    return matrices.problem_at(node, matrix.file, code, message, fix, why=why)
 
 
-def _difference(one: CellCombination, other: CellCombination) -> tuple[Node, Node]:
-    """The values of the first field in which two cells differ, else what stands for the cells."""
-    for name, node in other.fields.items():
-        before = one.fields.get(name)
+def _difference(first: CellCombination, second: CellCombination) -> tuple[Node, Node]:
+    """Return the values of the first field in which two cells differ, else what stands for the cells."""
+    for name, node in second.fields.items():
+        before = first.fields.get(name)
         if before is not None and matrices.same(before) != matrices.same(node):
             return before, node
-    return one.place, other.place
+    return first.place, second.place

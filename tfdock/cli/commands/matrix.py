@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +28,7 @@ from tfdock.cli.app import (
     settings_for,
 )
 from tfdock.cli.commands.build import checked_duration, stoppable
-from tfdock.cli.matrix_run import looked_for, planned, tell_registry, unanswered
+from tfdock.cli.matrix_run import CellSelection, tell_registry
 from tfdock.errors import NetworkError, ProfileError
 
 if TYPE_CHECKING:
@@ -141,16 +140,22 @@ def matrix(
         allow_endpoints=allow_endpoint,
     )
     preparer = preparer_for(settings, allow_untested=allow_untested)
-    looks = wanted in _WITH_STATUS and not dry_analyse
-    asked = _Asked(file, only or (), changed_since, missing=missing, smoke=smoke, looks=looks)
+    selection = _MatrixSelection(
+        settings=settings,
+        preparer=preparer,
+        choice=CellSelection(file=file, only=only or (), missing=missing),
+        changed_since=changed_since,
+        smoke=smoke,
+        allow_untested=allow_untested,
+        located=missing or (wanted in _WITH_STATUS and not dry_analyse),
+    )
     if dry_analyse:
         from tfdock.cli.matrix_analysis import analyse
 
-        chosen = partial(asked.cells, settings, preparer, allow_untested=allow_untested)
-        analyse(chosen, settings, time_limit=time_limit, as_json=wanted is Format.JSON)
+        analyse(selection.cells, settings, time_limit=time_limit, as_json=wanted is Format.JSON)
     with stoppable("nothing was changed") as stop:
-        found = asked.cells(settings, preparer, stop.check, allow_untested=allow_untested)
-    _tell(found, wanted, shards)
+        cells = selection.cells(stop.check)
+    _tell(cells, wanted, shards)
 
 
 def _check_analysis(wanted: Format, shards: int | None, time_limit: str | None, *, dry_analyse: bool) -> None:
@@ -164,80 +169,78 @@ _WITH_STATUS = (Format.TABLE, Format.JSON)
 """What says where each wheel is."""
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """Which cells are asked for; `looks` where it is to be said where each is."""
+@dataclass(frozen=True, kw_only=True)
+class _MatrixSelection:
+    """Which cells of a matrix the command is about. With `located`, each cell says where its wheel is."""
 
-    file: Path
-    only: Sequence[str]
+    settings: Settings
+    preparer: Preparer
+    choice: CellSelection
     changed_since: str | None
-    missing: bool
     smoke: bool
-    looks: bool
+    allow_untested: bool
+    located: bool
 
-    def cells(
-        self, settings: Settings, preparer: Preparer, check: Callable[[], None], *, allow_untested: bool
-    ) -> Cells:
-        chosen = planned(self.file, self.only, settings, preparer, check)
+    def cells(self, check: Callable[[], None]) -> Cells:
+        """Plan and select the cells; `check` raises to stop."""
+        cells = self.choice.planned(self.settings, self.preparer, check)
         if self.changed_since is not None:
-            chosen = _changed(chosen, self.changed_since, settings, preparer, check, allow_untested=allow_untested)
+            cells = self._changed(cells, self.changed_since, check)
         if self.smoke:
-            chosen = chosen.smoke()
-        if self.looks or self.missing:
-            tell_registry(chosen, settings)
-            chosen = looked_for(chosen, settings, check, failed=unanswered if self.missing else _warn)
-        return chosen.where(lambda cell: cell.status == "missing") if self.missing else chosen
+            cells = cells.smoke()
+        return self._located(cells, check) if self.located else cells
 
+    def _changed(self, cells: Cells, revision: str, check: Callable[[], None]) -> Cells:
+        """Return the cells that are new or changed; all of them if the matrix was malformed at the revision."""
+        from tfdock.matrix.matrix_history import fingerprints_at
 
-def _changed(
-    found: Cells,
-    revision: str,
-    settings: Settings,
-    preparer: Preparer,
-    check: Callable[[], None],
-    *,
-    allow_untested: bool,
-) -> Cells:
-    """The cells that are not what they were; all of them where nobody can say what they were."""
-    from tfdock.matrix.matrix_history import fingerprints_at
+        file, machine = Path(cells.file), self.preparer.machine
+        try:
+            then = fingerprints_at(
+                revision, file, self.settings, machine, allow_untested=self.allow_untested, check=check
+            )
+        except ProfileError as error:
+            check()  # whoever interrupts us interrupts git
+            if error.problems[0].severity == "error":
+                raise
+            console.show_problems(error.problems)
+            return cells
+        return cells.where(lambda cell: then.get(cell.name) != cell.fingerprint)
 
-    try:
-        then = fingerprints_at(
-            revision, Path(found.file), settings, preparer.machine, allow_untested=allow_untested, check=check
-        )
-    except ProfileError as error:
-        check()  # whoever interrupts us interrupts git
-        if error.problems[0].severity == "error":
-            raise
-        console.show_problems(error.problems)
-        return found
-    return found.where(lambda cell: then.get(cell.name) != cell.fingerprint)
+    def _located(self, cells: Cells, check: Callable[[], None]) -> Cells:
+        """Return the cells with where the wheel of each is; with `missing`, only those whose wheel is nowhere."""
+        from tfdock.matrix.matrix_status import locate_wheels, unanswered
+
+        tell_registry(cells, self.settings)
+        missing = self.choice.missing
+        cells = locate_wheels(cells, self.settings, check, failed=unanswered if missing else _warn)
+        return cells.where(lambda cell: cell.status == "missing") if missing else cells
 
 
 def _warn(error: NetworkError) -> None:
-    from dataclasses import replace
+    """Print why a registry could not be asked, as a warning."""
+    warning = replace(error.problems[0], severity="warning", why="what it has counts as missing")
+    console.show_problems([warning])
 
-    told = error.problems[0]
-    console.show_problems([replace(told, severity="warning", why="what it has counts as missing")])
 
-
-def _tell(found: Cells, wanted: Format, shards: int | None) -> None:
+def _tell(cells: Cells, wanted: Format, shards: int | None) -> None:
+    """Print the cells in the format that is asked for."""
     from tfdock.cli import matrix_formats
 
-    jobs = matrix_formats.jobs_of(found, shards)
+    jobs = matrix_formats.jobs_of(cells, shards)
     match wanted:
         case Format.JSON:
-            print_json("tfdock.matrix/1", True, matrix_formats.document(found, jobs))
+            print_json("tfdock.matrix/1", True, matrix_formats.document(cells, jobs))
         case Format.GITHUB:
             console.say(matrix_formats.github(jobs), stream=sys.stdout)
-            ci_log.here().summary(*matrix_formats.summary(found))
+            ci_log.here().summary(*matrix_formats.summary(cells))
         case Format.GITLAB:
             console.say(matrix_formats.gitlab(jobs), stream=sys.stdout)
         case Format.TABLE:
             columns = console.width(sys.stdout)
-            for line in matrix_formats.table(found, jobs, sharded=shards is not None):
+            for line in matrix_formats.table(cells, jobs, sharded=shards is not None):
                 for part in console.wrapped(line, columns):
                     # A reason is whatever somebody has written, and a job's log has both streams.
                     console.say(ci_log.here().harmless(part), stream=sys.stdout)
-    if not found.wanted:
-        console.say(f"{console.clean(found.file)}: no cell is left to build")
+    if not cells.wanted:
+        console.say(f"{console.clean(cells.file)}: no cell is left to build")
