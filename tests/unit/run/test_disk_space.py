@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tfdock.host import files
 from tfdock.host.files import file_error
-from tfdock.run import phase_errors
 from tfdock.run.disk_space import Room, folder_sizes
 
 GIB = 1 << 30
@@ -62,5 +62,5 @@ def test_a_link_to_nowhere_and_a_folder_that_is_not_there_are_no_error(tmp_path:
 def test_a_full_disk_is_told_where_nobody_can_say_how_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     assert f"the cache ({tmp_path}) has " in file_error(full, {"the cache": tmp_path}).problems[0].message
-    monkeypatch.setattr(phase_errors, "free_disk", lambda _: None)
+    monkeypatch.setattr(files, "free_disk", lambda _: None)
     assert file_error(full, {"the cache": tmp_path}).problems[0].message == "a disk ran full"
