@@ -13,7 +13,8 @@ from tfdock.plan.build_plan import BuildPlan, make_plan
 from tfdock.plan.render import BuildContext, render
 from tfdock.profile import profile as profiles
 from tfdock.resolve.question import LocalSource
-from tfdock.resolve.resolution import Resolution, resolve
+from tfdock.resolve.resolution import Resolution
+from tfdock.resolve.resolve import resolve
 from tfdock.types import Machine
 
 GIB = 1 << 30

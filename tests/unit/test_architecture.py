@@ -84,7 +84,6 @@ CIRCLES = [
         "builder/seal_phase.py",
     },
     {"offline/bundled_inputs.py", "plan/prepare.py"},
-    {"resolve/resolution.py", "resolve/suggestions.py"},
     {"wheelhouse/index.py", "wheelhouse/store.py"},
 ]  # fmt: skip
 """Modules that import each other and are left to take apart."""

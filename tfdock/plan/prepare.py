@@ -28,7 +28,8 @@ from tfdock.profile.endpoint import parse
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node, shown
 from tfdock.resolve.question import LocalSource
-from tfdock.resolve.resolution import Resolution, resolve
+from tfdock.resolve.resolution import Resolution
+from tfdock.resolve.resolve import resolve
 from tfdock.types import Machine
 
 if TYPE_CHECKING:

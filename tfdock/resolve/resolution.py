@@ -1,15 +1,15 @@
 """Profile x knowledge -> `Resolution`: every value of a build, each with who chose it and why.
 
 Nothing here knows a version, a vendor or a release: it matches the profile against rows. What cannot work, or what
-nobody is known to have tested, is refused with all reasons at once, and with ways out that were tried.
+nobody is known to have tested, is refused with all reasons at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from tfdock.errors import Incompatible, Problem, Suggestion, one_of
+from tfdock.errors import Incompatible, Problem
 from tfdock.knowledge.component_archives import archives_of
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
 from tfdock.knowledge.fits import same_minor, serves, written
@@ -23,7 +23,6 @@ from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_comp
 from tfdock.resolve.naming import Names
 from tfdock.resolve.notes import Notes, Refused
 from tfdock.resolve.question import LocalSource, Question
-from tfdock.resolve.suggestions import ways_out
 from tfdock.resolve.tools import (
     asked_configs,
     bazel_of,
@@ -81,66 +80,54 @@ class Resolution:
     warnings: tuple[Problem, ...]
 
 
-def resolve(
-    profile: Profile,
-    document: Node,
-    knowledge: KnowledgeBase,
-    *,
-    file: str,
-    local: LocalSource | None = None,
-    local_gpus: Sequence[str] = (),
-    machine: str = "x86_64",
-    allow_untested: bool = False,
-    ways: bool = True,
-) -> Resolution:
-    """Decide everything; raises Incompatible with every problem found, each with ways out that lead out.
-
-    Without `ways` there are none: finding them takes a hundred times as long as finding what is wrong.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolver:
+    """All that a resolution needs beside the profile, so that a changed profile is decided as the first one was.
 
     `document` gives each problem its line. `local_gpus` name this machine's GPUs (`local_words`), for `gpus: local`.
     `allow_untested` is said beside the profile, and allows what the profile does not.
     """
 
-    def question(changed: Profile, *, trial: bool) -> Question:
-        allowed = allow_untested or changed.allow_untested
-        notes = Notes(document=document, file=file, allow_untested=allowed, trial=trial)
-        return Question(
-            profile=changed,
-            knowledge=knowledge,
-            notes=notes,
-            local=local or LocalSource(),
-            local_gpus=local_gpus,
-            machine=machine,
-        )
+    document: Node
+    knowledge: KnowledgeBase
+    file: str
+    local: LocalSource | None = None
+    local_gpus: Sequence[str] = ()
+    machine: str = "x86_64"
+    allow_untested: bool = False
 
-    def attempt(changed: Profile) -> Resolution | None:
+    def decide(self, profile: Profile) -> Resolution:
+        """Decide everything; raises Incompatible with every problem found."""
+        return _Decision(self._question(profile, trial=False)).resolution()
+
+    def attempt(self, profile: Profile) -> Resolution | None:
+        """Return the resolution, None for a profile that is refused; quicker than `decide`, which looks for why."""
         try:
-            return _Resolver(question(changed, trial=True)).resolution()
+            return _Decision(self._question(profile, trial=True)).resolution()
         except Refused:
             return None
 
-    def examine(changed: Profile) -> Sequence[Problem]:
+    def examine(self, profile: Profile) -> Sequence[Problem]:
+        """Return what is wrong with a profile; empty where it is accepted."""
         try:
-            _Resolver(question(changed, trial=False)).resolution()
+            self.decide(profile)
         except Incompatible as error:
             return error.problems
         return ()
 
-    try:
-        return _Resolver(question(profile, trial=False)).resolution()
-    except Incompatible as error:
-        if not ways:
-            raise
-        found = ways_out(profile, error.problems, knowledge, attempt, examine)
-        raise Incompatible(*(_with_ways(problem, found) for problem in error.problems)) from None
+    def _question(self, profile: Profile, *, trial: bool) -> Question:
+        allowed = self.allow_untested or profile.allow_untested
+        return Question(
+            profile=profile,
+            knowledge=self.knowledge,
+            notes=Notes(document=self.document, file=self.file, allow_untested=allowed, trial=trial),
+            local=self.local or LocalSource(),
+            local_gpus=self.local_gpus,
+            machine=self.machine,
+        )
 
 
-def _with_ways(problem: Problem, ways: Sequence[Suggestion]) -> Problem:
-    """A problem's own fix, which is for what no change of the profile mends, goes before the ways that were tried."""
-    return replace(problem, ways=tuple(ways), fix=one_of([*problem.fixes, *(way.text for way in ways)]))
-
-
-class _Resolver:
+class _Decision:
     """One resolution in the making: each step reads earlier ones and adds choices or problems."""
 
     def __init__(self, question: Question) -> None:

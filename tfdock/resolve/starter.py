@@ -14,7 +14,8 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.resolve.gpu_support import apart, release_named, target_facts
-from tfdock.resolve.resolution import Resolution, resolve
+from tfdock.resolve.resolution import Resolution
+from tfdock.resolve.resolve import resolve
 from tfdock.types import Version
 
 

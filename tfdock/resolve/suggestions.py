@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfdock.errors import Problem, Suggestion
 from tfdock.gpu.devices import bare_gpu, embedded_targets, find_gpu, is_target, matching, sorted_targets
@@ -22,10 +22,8 @@ from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import HostCompiler, Profile
+from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.types import TARGET_FIELDS, Capability, Version
-
-if TYPE_CHECKING:
-    from tfdock.resolve.resolution import Resolution
 
 MOST = 3
 """How many ways are offered, one for each set of fields, and one more that allows the untested."""
@@ -43,18 +41,12 @@ _PLAIN = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|none|y|n)$)(?:[A-Za-z
 _FAULTS = 8
 """How many faults are mended one after the other at most."""
 
-Attempt = Callable[[Profile], "Resolution | None"]
-Examine = Callable[[Profile], Sequence[Problem]]
+Attempt = Callable[[Profile], Resolution | None]
 
 
-def ways_out(
-    profile: Profile, problems: Sequence[Problem], knowledge: KnowledgeBase, attempt: Attempt, examine: Examine
-) -> list[Suggestion]:
-    """The nearest changes of the profile that `attempt` accepts, each of other fields; empty if there is none.
-
-    `examine` says what is wrong with a changed profile.
-    """
-    allowed = profile.allow_untested
+def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolver) -> list[Suggestion]:
+    """Return the nearest changes of a refused profile that are accepted, each of other fields; empty if none is."""
+    allowed, knowledge, attempt = profile.allow_untested, resolver.knowledge, resolver.attempt
     strict = profile.model_copy(update={"allow_untested": False})
     moves = _Moves(strict, problems, knowledge, may_allow=not allowed)
     found = _nearest(moves, moves.all(), attempt)
@@ -62,7 +54,7 @@ def ways_out(
         # Nearly every release takes nearly every version then: another release says nothing.
         moves = _Moves(profile, problems, knowledge, may_allow=False)
         found = _nearest(moves, moves.within_the_release(), attempt, found)
-    found = found or _mended(moves, attempt, examine)
+    found = found or _mended(moves, resolver)
     if not found:
         return _without_devices(moves, attempt) if moves.wants_devices else []
     in_play = {path for move, _ in found for path in move}
@@ -94,7 +86,7 @@ def _nearest(
     return found
 
 
-def _mended(moves: _Moves, attempt: Attempt, examine: Examine) -> list[tuple[Change, Resolution]]:
+def _mended(moves: _Moves, resolver: Resolver) -> list[tuple[Change, Resolution]]:
     """One change that mends fault after fault, each by the nearest move after which it is gone."""
     profile, done = moves.profile, dict[str, object]()
     problems = moves.problems
@@ -102,7 +94,7 @@ def _mended(moves: _Moves, attempt: Attempt, examine: Examine) -> list[tuple[Cha
         step = _Moves(profile, problems, moves.knowledge, may_allow=False)
         before = {(problem.code, problem.field) for problem in problems}
         for move in step.single():
-            after = examine(changed(profile, move))
+            after = resolver.examine(changed(profile, move))
             left = {(problem.code, problem.field) for problem in after}
             if left < before or (before - left and not left & before):
                 break
@@ -110,9 +102,9 @@ def _mended(moves: _Moves, attempt: Attempt, examine: Examine) -> list[tuple[Cha
             return []
         done |= move
         profile, problems = changed(profile, move), after
-        resolution = None if after else attempt(profile)
+        resolution = None if after else resolver.attempt(profile)
         if resolution is not None and (resolution.targets or not moves.wants_devices):
-            return [_least(moves.profile, done, resolution, attempt)]
+            return [_least(moves.profile, done, resolution, resolver.attempt)]
     return []
 
 

@@ -308,7 +308,7 @@ def _code_json(row: Code) -> dict[str, Any]:
 def _provoked(base: KnowledgeBase, row: Code) -> tuple[Problem, ...]:
     """What the row's own profile is refused with: shown as it is today, not as it was when the row was written."""
     from tfdock.profile import profile as profiles
-    from tfdock.resolve.resolution import resolve
+    from tfdock.resolve.resolve import resolve
 
     if row.profile is None:
         return ()
