@@ -20,7 +20,7 @@ from typing import Any, Literal
 from tfdock.ci.pinned import unpinned
 from tfdock.errors import Problem
 from tfdock.knowledge.program_rows import CiAction
-from tfdock.matrix.matrix_file import Ci, Matrix
+from tfdock.matrix.matrix_file import Ci, Matrix, problem_at
 from tfdock.matrix.shards import GITHUB_JOBS, Job
 from tfdock.plan.render import from_template
 from tfdock.profile.units import parse_seconds
@@ -58,15 +58,15 @@ def files(
     templates: Mapping[str, str],
     actions: Mapping[str, CiAction],
 ) -> dict[str, str]:
-    """The files of a pipeline, by their paths in the repository; the same texts for the same arguments.
+    """Return the files of a pipeline, by their paths in the repository; the same arguments give the same texts.
 
-    `path` is the matrix's in the repository, `command` renders it. `cells` is how many wheels it asks for at most.
-    Why this pipeline is not to be used says `refusal`, and what to know of it `warnings`.
+    `path` is the path of the matrix in the repository, `command` renders it. `cells` is how many wheels the matrix
+    asks for at most. `refusal` says why the pipeline cannot be used, `warnings` what to know of it.
     """
     ci, name = matrix.ci, _name(path)
     parts = max(ceil(_most_jobs(matrix, cells) / GITHUB_JOBS), 1)
     rounds = _rounds(ci, parts)
-    builds = [build["id"] for one in rounds for build in one["builds"]]
+    builds = [build["id"] for round_ in rounds for build in round_["builds"]]
     values: dict[str, object] = {
         "actions": {action: f"{action}@{row.commit} # {row.version}" for action, row in actions.items()},
         "branches": ci.branches,
@@ -99,7 +99,7 @@ def files(
 
 
 def _most_jobs(matrix: Matrix, cells: int) -> int:
-    """How many jobs a round may have: what shares cells out makes one for each kind of machine at least."""
+    """Return how many jobs a round may have: each kind of machine has at least one."""
     return min(cells, max(matrix.ci.jobs, len(_runners(matrix)))) if matrix.ci.jobs else cells
 
 
@@ -108,9 +108,9 @@ def _runners(matrix: Matrix) -> set[tuple[str, ...]]:
 
 
 def _rounds(ci: Ci, parts: int) -> list[dict[str, Any]]:
-    """Rounds of planning and building, each with as many jobs as it takes matrices: their names and conditions.
+    """Return the rounds of planning and building, with the names and conditions of their jobs.
 
-    Without a cache there is one: the next would begin where this one did.
+    Without a cache there is one round: the next would begin where this one did.
     """
     count = ci.continuations + 1 if ci.cache else 1
     return [_round(number, parts, last=number == count) for number in range(1, count + 1)]
@@ -158,57 +158,53 @@ SERVICES = tuple(_FILES)
 
 
 def _name(path: str) -> str:
-    """What files of this matrix are called: `wheels`, or after a matrix with a name of its own."""
+    """Return the name of a matrix's pipeline: `wheels`, or after a matrix with a name of its own."""
     stem = path.rpartition("/")[2].rpartition(".")[0] or path
     slug = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:60]
     return "wheels" if slug in ("matrix", "") else f"wheels-{slug}"
 
 
 def _minutes(ci: Ci) -> int:
-    """After how many minutes a service is to end a job: what the build has, and what is around it."""
+    """Return after how many minutes a service is to end a job: those of the build, and what is around it."""
     return ceil(parse_seconds(ci.time_limit or TIME_LIMIT) / 60) + _MARGIN
 
 
 def refusal(service: Service, matrix: Matrix) -> Problem | None:
     """Return why a pipeline of this matrix cannot be used, or None."""
     if matrix.ci.install is None:
-        return _no_install(matrix)
-    most, why, way = _most_minutes(matrix)
-    if service != "github" or _minutes(matrix.ci) <= most:
-        return None
-    node = matrix.document.at_field("ci.time_limit")
-    return Problem(
-        code="ci-time-limit",
-        message=f"a job of GitHub's that builds for {matrix.ci.time_limit} cannot keep what it has built",
-        why=f"{why} after {most} minutes, and {_MARGIN} of them are for what is around the build",
-        fix=f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as it takes{way}",
-        file=node.file or matrix.file,
-        line=node.line,
-        column=node.column,
-        field="ci.time_limit",
-    )
-
-
-def _no_install(matrix: Matrix) -> Problem:
-    return Problem(
-        code="ci-install-missing",
-        message="the matrix does not say how a job installs tfdock",
-        why="a default would name a package of an index, and whoever owns that name runs code in every job",
-        fix=f"write into the matrix, below `ci:`: `install: {INSTALL}`",
-        file=matrix.file,
-        field="ci.install",
-    )
-
-
-def _most_minutes(matrix: Matrix) -> tuple[int, str, str]:
-    """How long every job of a matrix may take on GitHub, what ends then, and the way out beside a shorter limit."""
-    if not _own_machines(matrix):
-        return (
-            _HOSTED_MINUTES,
-            "jobs on its machines end",
-            f"; or `runner:` with a machine of your own, which has the label `{_SELF_HOSTED}`",
+        return Problem(
+            code="ci-install-missing",
+            message="the matrix does not say how a job installs tfdock",
+            why="a default would name a package of an index, and whoever owns that name runs code in every job",
+            fix=f"write into the matrix, below `ci:`: `install: {INSTALL}`",
+            file=matrix.file,
+            field="ci.install",
         )
-    return _OWN_MINUTES, "every job ends", ""
+    return _too_long(matrix) if service == "github" else None
+
+
+def _too_long(matrix: Matrix) -> Problem | None:
+    """Return a problem if GitHub ends a job of the matrix before the job has kept what it built."""
+    most, why, fix = _OWN_MINUTES, "every job ends", ""
+    if not all(_SELF_HOSTED in runner for runner in _runners(matrix)):
+        most, why = _HOSTED_MINUTES, "jobs on its machines end"
+        fix = f"; or `runner:` with a machine of your own, which has the label `{_SELF_HOSTED}`"
+    if _minutes(matrix.ci) <= most:
+        return None
+    return _problem(
+        matrix,
+        "time_limit",
+        "ci-time-limit",
+        f"a job of GitHub's that builds for {matrix.ci.time_limit} cannot keep what it has built",
+        f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as it takes{fix}",
+        why=f"{why} after {most} minutes, and {_MARGIN} of them are for what is around the build",
+    )
+
+
+def _problem(matrix: Matrix, key: str, code: str, message: str, fix: str, **more: str) -> Problem:
+    """Return a problem of a key below `ci:`, with its place."""
+    field = f"ci.{key}"
+    return problem_at(matrix.document.at_field(field), matrix.file, code, message, fix, field=field, **more)
 
 
 def warnings(service: Service, matrix: Matrix) -> tuple[Problem, ...]:
@@ -220,22 +216,19 @@ def _not_pinned(matrix: Matrix) -> Problem | None:
     name = unpinned(matrix.ci.install or "")
     if not name:
         return None
-    node = matrix.document.at_field("ci.install")
-    return Problem(
-        code="ci-install-unpinned",
-        severity="warning",
-        message=f"the command that installs tfdock does not pin `{name}`",
+    return _problem(
+        matrix,
+        "install",
+        "ci-install-unpinned",
+        f"the command that installs tfdock does not pin `{name}`",
+        f"`install: {INSTALL}`, with a hash for every package",
         why="whoever publishes that name runs code in every job, also in the job that pushes wheels",
-        fix=f"`install: {INSTALL}`, with a hash for every package",
-        file=node.file or matrix.file,
-        line=node.line,
-        column=node.column,
-        field="ci.install",
+        severity="warning",
     )
 
 
 def _machines_that_stay(service: Service, matrix: Matrix) -> Problem | None:
-    """Every runner of GitLab's that works in a shell is the user's, and of GitHub's those with that label."""
+    """Return a warning if jobs run on the user's machines: on GitLab's shell runners, or GitHub's with the label."""
     if service == "github" and not any(_SELF_HOSTED in runner for runner in _runners(matrix)):
         return None
     return Problem(
@@ -249,11 +242,6 @@ def _machines_that_stay(service: Service, matrix: Matrix) -> Problem | None:
 
 
 _TITLES: Mapping[Service, str] = {"github": "GitHub", "gitlab": "GitLab"}
-
-
-def _own_machines(matrix: Matrix) -> bool:
-    """Whether every job runs on a machine of the user's."""
-    return all(_SELF_HOSTED in runner for runner in _runners(matrix))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +270,9 @@ def _logins(ci: Ci) -> Iterator[RegistryLogin]:
 
 
 def _scalar(value: object) -> str:
-    """A text, or a list of such, as JSON, which is YAML on one line.
+    """Return a text or a list of texts as JSON, which is YAML on one line.
 
-    But for characters beyond U+FFFF: JSON escapes them as two, which YAML does not put together.
+    Except for characters beyond U+FFFF: JSON escapes them as two, which YAML does not put together.
     """
     return re.sub(r"[^ -~]", _shown_or_escaped, json.dumps(value, ensure_ascii=False))
 
@@ -294,12 +282,12 @@ def _shown_or_escaped(found: re.Match[str]) -> str:
 
 
 def _github_scalar(value: object) -> str:
-    """A value without an expression of GitHub's, but for the one that gives what would begin another."""
+    """Return a value without expressions of GitHub's, except for the one that yields the start of an expression."""
     return _scalar(value).replace("${{", "${{ '${{' }}")
 
 
 def _gitlab_scalar(value: object) -> str:
-    """A value with the dollar sign as GitLab's variables have it."""
+    """Return a value with the dollar sign as GitLab's variables have it."""
     return _scalar(value).replace("$", "$$")
 
 
@@ -307,24 +295,26 @@ _SCALARS: Mapping[Service, Callable[[object], str]] = {"github": _github_scalar,
 
 
 def _expression(text: str) -> str:
-    """An expression of GitHub's. Templates write it; of values only branches are in one, which have no quotes."""
+    """Return an expression of GitHub's. Templates write it; the only values in it are branches, without quotes."""
     return f"${{{{ {text} }}}}"
 
 
 def _comment(text: str) -> str:
-    """Text for a comment, on its line."""
+    """Return text for a comment, on its line."""
     return text if text.isprintable() else ascii(text)
 
 
 def shell_word(text: str) -> str:
-    """A word of a command line as one types it, on one line whatever is in it."""
+    """Return a word of a command line as a user types it, on one line whatever is in it."""
     if text.isprintable():
         return shlex.quote(text)
-    escaped = (one if one.isprintable() and one not in "\\'" else _escape(one) for one in text)
-    return f"$'{''.join(escaped)}'"
+    return f"$'{''.join(map(_escape, text))}'"
 
 
 def _escape(character: str) -> str:
+    """Return a character as it stands between `$'` and `'`."""
+    if character.isprintable() and character not in "\\'":
+        return character
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
 
 
@@ -332,7 +322,7 @@ def _escape(character: str) -> str:
 
 
 def gitlab_jobs(jobs: Sequence[Job]) -> dict[str, Any]:
-    """The jobs of a round for a child pipeline of GitLab, by name; what they do says the rendered file beside them.
+    """Return the jobs of a round for a child pipeline of GitLab, by name. The rendered file says what they do.
 
     Not a `parallel: matrix:`, whose jobs are named by all their values: GitLab makes no pipeline of a name that has
     more than 255 characters, and a build id may have 128.
@@ -350,7 +340,7 @@ def _gitlab_job(job: Job) -> dict[str, Any]:
 
 
 def _sealed(text: str) -> str:
-    """The file with a hash in its head: an old file can be told from one that was edited."""
+    """Return the file with a hash in its head, by which an old file differs from an edited one."""
     head, _, body = text.partition("\n\n")
     return f"{head}\n{_SEAL}{_hash(body)}\n\n{body}"
 
@@ -360,8 +350,11 @@ def _hash(body: str) -> str:
 
 
 def state(found: str | None, wanted: str) -> State:
-    """What a file is, beside what it should be: `stale` was rendered from what the matrix was, `edited` was changed
-    since, `another` is another matrix's, which has the same name, `foreign` was never rendered."""
+    """Compare a file with what it should be.
+
+    `stale` was rendered from an earlier matrix, `edited` was changed since. `another` belongs to another matrix of
+    the same name, `foreign` was never rendered.
+    """
     if found is None:
         return "missing"
     if found == wanted:
@@ -376,13 +369,13 @@ def state(found: str | None, wanted: str) -> State:
 
 
 def origin(text: str) -> str:
-    """The matrix that a rendered file names as its own."""
+    """Return the matrix that a rendered file names as its own."""
     match = _ORIGIN.match(text)
     return match[1] if match else ""
 
 
 def difference(found: str, wanted: str, path: str) -> str:
-    """What would change in a file if it were rendered, as a unified diff."""
+    """Return what rendering would change in a file, as a unified diff."""
     lines = difflib.unified_diff(
         found.splitlines(), wanted.splitlines(), f"{path} (there)", f"{path} (rendered)", lineterm=""
     )

@@ -15,7 +15,6 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.matrix import planned_matrix
 from tfdock.matrix.cells import expand
-from tfdock.matrix.matrix_file import Matrix
 
 _MOST = 1 << 20
 """Bytes of a file that is in the place of a rendered one."""
@@ -54,71 +53,67 @@ class Pipeline:
     warnings: tuple[Problem, ...]
 
     @property
-    def there(self) -> bool:
+    def is_rendered(self) -> bool:
         """Whether it was rendered here."""
         return any(file.state not in ("missing", "another", "foreign") for file in self.files)
 
     @property
-    def amiss(self) -> tuple[Problem, ...]:
-        """Why it is not what its matrix asks for, for each file that is not."""
-        found = (_amiss(file, self.service) for file in self.files if file.state != "fresh")
-        return (*([self.refusal] if self.refusal else []), *found)
+    def problems(self) -> tuple[Problem, ...]:
+        """Why it cannot be used, and why each file is not what the matrix asks for."""
+        refusals = [self.refusal] if self.refusal else []
+        return (*refusals, *(_problem(file, self.service) for file in self.files if file.state != "fresh"))
 
 
-def rendered(
-    service: Service, file: Path, folder: Path, knowledge: KnowledgeBase, allowed: Iterable[Path] = ()
-) -> Pipeline:
-    """The files of a matrix's pipeline below `folder`, and what is there; writes nothing.
+def render(
+    services: Iterable[Service], file: Path, folder: Path, knowledge: KnowledgeBase, allowed: Iterable[Path] = ()
+) -> list[Pipeline]:
+    """Return the pipelines of a matrix with their files below `folder`, and what is there; write nothing.
 
-    Jobs find the matrix by its path from there, which is the repository's folder. Raises ProfileError, also where a
+    `folder` is that of the repository: jobs find the matrix by its path from there. Raises ProfileError, also where a
     link of the repository is in the way.
     """
-    found = planned_matrix.read(file, allowed).matrix
-    cells = sum(1 for cell in expand(found) if not cell.excluded)
-    path = _in_repository(file, folder, found)
-    words = ["tfdock", "ci", "render", service, *(["--"] if path.startswith("-") else []), path]
-    files = pipeline.files(
-        service,
-        found,
-        path=path,
-        command=" ".join(map(pipeline.shell_word, words)),
-        cells=cells,
-        templates=loader.pipeline_templates(),
-        actions=knowledge.ci_actions,
-    )
-    return Pipeline(
-        service=service,
-        folder=folder,
-        files=tuple(
-            File(path=folder / name, wanted=text, found=_found(folder, name)) for name, text in files.items()
-        ),
-        refusal=pipeline.refusal(service, found),
-        warnings=pipeline.warnings(service, found),
-    )
+    matrix = planned_matrix.read(file, allowed).matrix
+    cells = sum(1 for cell in expand(matrix) if not cell.excluded)
+    path, templates = _path_in_repository(file, folder), loader.pipeline_templates()
+    pipelines = []
+    for service in services:
+        words = ["tfdock", "ci", "render", service, *(["--"] if path.startswith("-") else []), path]
+        command = " ".join(map(pipeline.shell_word, words))
+        texts = pipeline.files(
+            service,
+            matrix,
+            path=path,
+            command=command,
+            cells=cells,
+            templates=templates,
+            actions=knowledge.ci_actions,
+        )
+        files = (File(path=folder / name, wanted=text, found=_read(folder, name)) for name, text in texts.items())
+        pipelines.append(
+            Pipeline(
+                service=service,
+                folder=folder,
+                files=tuple(files),
+                refusal=pipeline.refusal(service, matrix),
+                warnings=pipeline.warnings(service, matrix),
+            )
+        )
+    return pipelines
 
 
-def _in_repository(file: Path, folder: Path, found: Matrix) -> str:
-    """The path from the repository's folder, whichever way it was named."""
+def _path_in_repository(file: Path, folder: Path) -> str:
+    """Return the path from the repository's folder, whichever way the file was named; raises ProfileError."""
     path = Path(os.path.relpath(file, folder))
     if ".." in path.parts:
-        raise ProfileError(
-            Problem(
-                code="ci-matrix-outside",
-                message=f"{file} is not in the folder of the repository, where a job would look for it",
-                fix="run this there, with the matrix in it, or name it: `-o DIR`",
-                file=found.file,
-            )
-        )
-    if any("\ud800" <= one <= "\udfff" for one in str(path)):  # how Python shows bytes that are no UTF-8
-        raise ProfileError(
-            Problem(
-                code="ci-matrix-name",
-                message="the path of the matrix is not UTF-8, and a YAML file cannot say it",
-                fix="give the file another name",
-                file=found.file,
-            )
-        )
-    return path.as_posix()
+        code = "ci-matrix-outside"
+        message = f"{file} is not in the folder of the repository, where a job would look for it"
+        fix = "run this there, with the matrix in it, or name it: `-o DIR`"
+    elif any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes that are no UTF-8, in Python
+        code, fix = "ci-matrix-name", "give the file another name"
+        message = "the path of the matrix is not UTF-8, and a YAML file cannot say it"
+    else:
+        return path.as_posix()
+    raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(file)))
 
 
 def _opened(folder: Path) -> Beneath:
@@ -126,18 +121,15 @@ def _opened(folder: Path) -> Beneath:
     return Beneath.opened(Path(os.path.realpath(folder)))
 
 
-def _found(folder: Path, name: str) -> str | None:
+def _read(folder: Path, name: str) -> str | None:
     """Return the text of a file of the repository, None if there is no such file; raises ProfileError."""
     try:
         with _opened(folder) as top, top.open(name) as file:
             size = os.fstat(file.fileno()).st_size
             data = b"" if size > _MOST else file.read(_MOST + 1)
         if max(size, len(data)) > _MOST:
-            code, message = (
-                "file-too-large",
-                f"the file has {max(size, len(data)):,} bytes; at most {_MOST:,} are read",
-            )
-            fix = "move the file away"
+            message = f"the file has {max(size, len(data)):,} bytes; at most {_MOST:,} are read"
+            code, fix = "file-too-large", "move the file away"
         else:
             return data.decode("utf-8")
     except FileNotFoundError:
@@ -160,16 +152,16 @@ def _in_the_way(path: Path, error: NotPlain) -> ProfileError:
 
 
 def write(wanted: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bool]]:
-    """Write what is not there as it should be; gives each file, and whether it was written.
+    """Write the files that are not as they should be; yield each file, and whether it was written.
 
     Raises ProfileError, before anything is written, where the pipeline cannot be used, or where that would replace
-    what somebody else has written. Raises ProfileError for a file that cannot be written. Follows no link.
+    what somebody else has written; also for a file that cannot be written. Follows no link.
     """
     if wanted.refusal:
         raise ProfileError(wanted.refusal)
     others = [file for file in wanted.files if file.state in _OTHERS and not force]
     if others:
-        raise ProfileError(*(_amiss(file, wanted.service) for file in others))
+        raise ProfileError(*(_problem(file, wanted.service) for file in others))
     for file in wanted.files:
         if file.state != "fresh":
             _write(wanted.folder, file)
@@ -191,23 +183,23 @@ _OTHERS: tuple[State, ...] = ("edited", "another", "foreign")
 """What rendering would take from somebody."""
 
 
-def _amiss(file: File, service: Service) -> Problem:
-    """Why a file is not as rendered."""
-    again, path = f"`tfdock ci render {service}`", str(file.path)
+def _problem(file: File, service: Service) -> Problem:
+    """Return why a file is not as rendered."""
+    command = f"`tfdock ci render {service}`"
     match file.state:
         case "edited":
-            message = "it was changed after it was rendered"
+            code, message = "ci-file-edited", "it was changed after it was rendered"
             fix = "change the matrix instead; `--force` drops what was changed"
-            return Problem(code="ci-file-edited", message=message, fix=fix, file=path)
         case "another":
-            message = f"it was rendered from another matrix, {pipeline.origin(file.found or '')}"
+            origin = pipeline.origin(file.found or "")
+            code, message = "ci-file-foreign", f"it was rendered from another matrix, {origin}"
             fix = "give one of the two another name; `--force` replaces it"
-            return Problem(code="ci-file-foreign", message=message, fix=fix, file=path)
         case "foreign":
-            message, fix = "tfdock has not rendered this file", "move it away; `--force` replaces it"
-            return Problem(code="ci-file-foreign", message=message, fix=fix, file=path)
+            code, message = "ci-file-foreign", "tfdock has not rendered this file"
+            fix = "move it away; `--force` replaces it"
         case "missing":
-            message, fix = "it is not there", again
+            code, message, fix = "ci-file-stale", "it is not there", command
         case _:
-            message, fix = "it is not what the matrix asks for now", f"{again}, and commit it"
-    return Problem(code="ci-file-stale", message=message, fix=fix, file=path)
+            code, message = "ci-file-stale", "it is not what the matrix asks for now"
+            fix = f"{command}, and commit it"
+    return Problem(code=code, message=message, fix=fix, file=str(file.path))

@@ -15,6 +15,7 @@ from tfdock.cli.commands.matrix import MATRIX
 from tfdock.errors import ExitCode, Problem, ProfileError
 
 if TYPE_CHECKING:
+    from tfdock.ci.pipeline import Service
     from tfdock.ci.pipeline_files import Pipeline
 
 group = typer.Typer(
@@ -60,18 +61,18 @@ def render(
     from tfdock.ci import pipeline_files
 
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path)
-    pipeline = pipeline_files.rendered(service.value, file, output, knowledge_for(settings), settings.allow_paths)
+    (pipeline,) = pipeline_files.render([service.value], file, output, knowledge_for(settings), settings.allow_paths)
     written = list(pipeline_files.write(pipeline, force=force))
     console.show_problems(pipeline.warnings)
     if as_json:
-        rows = [{"path": str(one.path), "written": changed} for one, changed in written]
+        rows = [{"path": str(rendered.path), "written": changed} for rendered, changed in written]
         document = {"service": service.value, "files": rows, "warnings": pipeline.warnings}
         print_json("tfdock.ci-render/1", True, document)
         return
-    for one, changed in written:
-        console.say(str(one.path), stream=sys.stdout)
+    for rendered, changed in written:
+        console.say(str(rendered.path), stream=sys.stdout)
         if not changed:
-            console.say(f"{console.clean(str(one.path))}: as it was")
+            console.say(f"{console.clean(str(rendered.path))}: as it was")
 
 
 @group.command(epilog="Example: `tfdock ci check`, as a step of CI. Exit status 4 is for what is not as rendered.")
@@ -93,39 +94,44 @@ def check(
     from tfdock.ci import pipeline_files
 
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path)
-    base, allowed = knowledge_for(settings), settings.allow_paths
-    found = [pipeline_files.rendered(one.value, file, output, base, allowed) for one in service or PipelineService]
-    # What is asked for by name must be there, else what was rendered once.
-    there = [one for one in found if service or one.there]
-    if not there:
-        raise ProfileError(_nothing_there(file, found))
-    problems = [problem for one in there for problem in one.amiss]
-    files = [one for pipeline in there for one in pipeline.files]
-    # Of two services each may say the same.
-    warnings = list(dict.fromkeys(warning for one in there for warning in one.warnings))
+    services: list[Service] = [wanted.value for wanted in service or PipelineService]
+    candidates = pipeline_files.render(services, file, output, knowledge_for(settings), settings.allow_paths)
+    # A service that is asked for by name must have its files; else each that was rendered once.
+    pipelines = [pipeline for pipeline in candidates if service or pipeline.is_rendered]
+    if not pipelines:
+        raise ProfileError(_not_rendered(file, candidates))
+    problems = [problem for pipeline in pipelines for problem in pipeline.problems]
+    # Both services may have the same warning.
+    warnings = list(dict.fromkeys(warning for pipeline in pipelines for warning in pipeline.warnings))
     console.show_problems([*problems, *warnings])
     if as_json:
-        document = {"problems": problems, "warnings": warnings, "files": _rows(there)}
+        document = {"problems": problems, "warnings": warnings, "files": _rows(pipelines)}
         print_json("tfdock.ci-check/1", not problems, document)
     else:
-        for one in files:
-            if one.state != "fresh":
-                console.say(ci_log.here().harmless(console.clean(one.difference)), stream=sys.stdout)
-        if not problems:
-            console.say(f"as rendered: {', '.join(console.clean(str(one.path)) for one in files)}")
+        _show(pipelines, ok=not problems)
     raise typer.Exit(ExitCode.VERIFICATION if problems else ExitCode.OK)
 
 
-def _rows(there: list[Pipeline]) -> list[dict[str, Any]]:
+def _show(pipelines: list[Pipeline], *, ok: bool) -> None:
+    """Print in what the files differ, or their names if none does."""
+    files = [rendered for pipeline in pipelines for rendered in pipeline.files]
+    for rendered in files:
+        if rendered.state != "fresh":
+            console.say(ci_log.here().harmless(console.clean(rendered.difference)), stream=sys.stdout)
+    if ok:
+        console.say(f"as rendered: {', '.join(console.clean(str(rendered.path)) for rendered in files)}")
+
+
+def _rows(pipelines: list[Pipeline]) -> list[dict[str, Any]]:
     return [
-        {"service": one.service, "path": str(file.path), "state": file.state, "difference": file.difference}
-        for one in there
-        for file in one.files
+        {"service": pipeline.service, "path": str(file.path), "state": file.state, "difference": file.difference}
+        for pipeline in pipelines
+        for file in pipeline.files
     ]
 
 
-def _nothing_there(file: Path, found: list[Pipeline]) -> Problem:
-    places = " or ".join(str(one.files[0].path) for one in found)
+def _not_rendered(file: Path, candidates: list[Pipeline]) -> Problem:
+    places = " or ".join(str(pipeline.files[0].path) for pipeline in candidates)
     return Problem(
         code="ci-not-rendered",
         message=f"no pipeline of this matrix is here: tfdock has rendered no {places}",
