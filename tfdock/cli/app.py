@@ -1,4 +1,4 @@
-"""The application object, and what its commands share: options, errors, the JSON document."""
+"""What the commands share: options, errors, the JSON document."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from tfdock.cli import console
+from tfdock.cli.lazy_commands import app as app
 from tfdock.errors import TfdockError
 
 # Everything else is imported where it is used: `tfdock --help` must not wait for an engine's SDK.
@@ -23,16 +24,6 @@ if TYPE_CHECKING:
     from tfdock.plan.prepare import Preparer
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-app = typer.Typer(
-    name="tfdock",
-    help="Build TensorFlow wheels that fit your GPU, in containers, from a short YAML profile.",
-    epilog="Start with: `tfdock check rtx3080`, `tfdock plan rtx3080 --why`, `tfdock build rtx3080`.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 Profiles = Annotated[
     list[str],

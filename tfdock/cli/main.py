@@ -1,4 +1,4 @@
-"""The program: the commands together, and what becomes of an error that nobody expected."""
+"""The program: its start, and what becomes of an error that nobody expected."""
 
 from __future__ import annotations
 
@@ -13,38 +13,8 @@ import typer
 
 from tfdock import __version__
 from tfdock.cli import console
-from tfdock.cli.app import app
-from tfdock.cli.commands import (  # noqa: F401 - importing a module registers its commands
-    advise,
-    build,
-    cache,
-    cache_exchange,
-    check,
-    ci,
-    diagnose,
-    doctor,
-    fetch,
-    image,
-    image_runtime,
-    init,
-    inspect,
-    know,
-    lock,
-    matrix,
-    pull,
-    report,
-    verify,
-    wheelhouse,
-)
+from tfdock.cli.lazy_commands import app
 from tfdock.errors import ExitCode, Problem
-
-# In the order in which one meets them.
-_ORDER = (
-    "advise", "init", "check", "plan", "render", "lock", "fetch", "matrix", "build", "pull", "inspect", "verify",
-    "diagnose",
-    "report", "shell", "doctor", "gpus", "releases", "explain", "schema",
-)  # fmt: skip
-app.registered_commands.sort(key=lambda command: _ORDER.index(getattr(command.callback, "__name__", "").rstrip("_")))
 
 
 def main() -> None:

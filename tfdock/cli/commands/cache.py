@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tfdock.cli import console
-from tfdock.cli.app import AsJson, CacheDir, app, command, local_engine, print_json, settings_for
+from tfdock.cli.app import AsJson, CacheDir, command, local_engine, print_json, settings_for
 from tfdock.cli.commands.build import stoppable
+from tfdock.cli.lazy_commands import cache_group
 from tfdock.errors import EngineError, ExitCode, Problem, ProfileError
 
 if TYPE_CHECKING:
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
     from tfdock.bazel.cache.maintenance import Listing, Output, PrunedCache, Verified
     from tfdock.engine.protocol import Engine, ImageInfo
     from tfdock.host.settings import Settings
-
-group = typer.Typer(
-    name="cache",
-    help="Look after what outlives the builds: Bazel's caches, on this machine and in a registry.",
-    no_args_is_help=True,
-)
-app.add_typer(group)
 
 _DAY = 86400
 _LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
@@ -41,7 +35,7 @@ Toolchain = Annotated[
 ]
 
 
-@group.callback()
+@cache_group.callback()
 def _of_this_machine() -> None:
     """Say what these commands do not reach: an engine elsewhere keeps its caches itself."""
     from tfdock.engine.address import elsewhere
@@ -57,7 +51,7 @@ def _of_this_machine() -> None:
 # --- list -----------------------------------------------------------------------------------------------------------
 
 
-@group.command("list", epilog="Example: `tfdock cache list`.")
+@cache_group.command("list", epilog="Example: `tfdock cache list`.")
 @command("tfdock.cache-list/1")
 def list_(cache_dir: CacheDir = None, as_json: AsJson = False) -> None:
     """Say what is in the cache: sizes by toolchain and build id, and when they were used last."""
@@ -186,7 +180,7 @@ def _ago(moment: str | None) -> str:
 # --- verify ---------------------------------------------------------------------------------------------------------
 
 
-@group.command(epilog="Example: `tfdock cache verify --repair`.")
+@cache_group.command(epilog="Example: `tfdock cache verify --repair`.")
 @command("tfdock.cache-verify/1")
 def verify(
     toolchain: Toolchain = None,
@@ -259,7 +253,7 @@ def _tell_verified(found: Verified, *, repair: bool) -> None:
 # --- prune ----------------------------------------------------------------------------------------------------------
 
 
-@group.command(epilog="Example: `tfdock cache prune --max-size 20GiB --older-than 30d`.")
+@cache_group.command(epilog="Example: `tfdock cache prune --max-size 20GiB --older-than 30d`.")
 @command("tfdock.cache-prune/1")
 def prune(
     max_size: Annotated[
@@ -371,7 +365,7 @@ def _tell_not_reached(pruned: PrunedCache, limit: int) -> None:
 # --- clean ----------------------------------------------------------------------------------------------------------
 
 
-@group.command(epilog="Example: `tfdock cache clean --toolchain 0123456789abcdef --yes`.")
+@cache_group.command(epilog="Example: `tfdock cache clean --toolchain 0123456789abcdef --yes`.")
 @command("tfdock.cache-clean/1")
 def clean(
     toolchain: Toolchain = None,

@@ -22,7 +22,7 @@ from tfdock.cli.app import (
     settings_for,
 )
 from tfdock.cli.commands.build import stoppable
-from tfdock.cli.commands.cache import group
+from tfdock.cli.lazy_commands import cache_group
 from tfdock.errors import Problem, ProfileError
 from tfdock.plan.trust_domain import RELEASE, in_domains, split_key
 from tfdock.types import ImageRef
@@ -64,7 +64,7 @@ Domains = Annotated[
 ]
 
 
-@group.command(epilog="Example: `tfdock cache push ghcr.io/me/project/cache:main`, at the end of a CI job.")
+@cache_group.command(epilog="Example: `tfdock cache push ghcr.io/me/project/cache:main`, at the end of a CI job.")
 @command("tfdock.cache-push/1")
 def push(
     reference: Reference,
@@ -106,7 +106,7 @@ def push(
         console.say(f"{image}@{digest}", stream=sys.stdout)
 
 
-@group.command(epilog="Example: `tfdock cache pull ghcr.io/me/project/cache:main`, at the start of a CI job.")
+@cache_group.command(epilog="Example: `tfdock cache pull ghcr.io/me/project/cache:main`, at the start of a CI job.")
 @command("tfdock.cache-pull/1")
 def pull(
     reference: Reference,

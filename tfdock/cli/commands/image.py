@@ -20,13 +20,13 @@ from tfdock.cli.app import (
     AsJson,
     Knowledge,
     Wheelhouse,
-    app,
     command,
     preparer_for,
     print_json,
     settings_for,
 )
 from tfdock.cli.commands.build import stoppable
+from tfdock.cli.lazy_commands import image_group
 from tfdock.errors import Problem, ProfileError
 from tfdock.types import ImageRef
 
@@ -36,13 +36,6 @@ if TYPE_CHECKING:
     from tfdock.images.image_tags import Shipment
     from tfdock.images.selection import Choosing
     from tfdock.plan.build_plan import BuildPlan
-
-group = typer.Typer(
-    name="image",
-    help="Finished wheels as images that any engine pulls: into a file, or into a registry.",
-    no_args_is_help=True,
-)
-app.add_typer(group)
 
 Together = Annotated[
     str | None,
@@ -59,7 +52,7 @@ NoMovingTags = Annotated[
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
-@group.command(
+@image_group.command(
     epilog="Example: `tfdock image pack rtx3080 -o rtx3080.tar`, then `docker load -i rtx3080.tar`. Prints each "
     "image's digest and build id. Exit status: 2 no such build, or no place for such a file, 4 a wheel is refused."
 )
@@ -104,7 +97,7 @@ def pack(
             console.say(f"{content.digest}  {tags[0]}", stream=sys.stdout)
 
 
-@group.command(
+@image_group.command(
     epilog="Examples: `tfdock image push rtx3080 ghcr.io/me/wheels`, `tfdock image push rtx3080` into the first of "
     "the setting `registries`. Exit status: 2 there is no such build, 4 a wheel is refused, 7 the registry cannot be "
     "reached or refuses."

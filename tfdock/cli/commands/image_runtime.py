@@ -26,7 +26,7 @@ from tfdock.cli.app import (
     settings_for,
 )
 from tfdock.cli.commands.build import shown_progress, stoppable
-from tfdock.cli.commands.image import group
+from tfdock.cli.lazy_commands import image_group
 from tfdock.errors import Problem, ProfileError
 from tfdock.types import ImageRef
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tfdock.images.wheel_image import WheelBuild
 
 
-@group.command(
+@image_group.command(
     epilog="Examples: `tfdock image runtime rtx3080`, then `docker run --rm -it --gpus all IMAGE`; `tfdock image "
     "runtime cpu-native --push ghcr.io/me/tensorflow:2.18-cpu`. Prints the image's name. Exit status: 2 there is no "
     "such build, 4 the image does not work, 6 no engine, 7 what it requires cannot be had, or the registry refuses."

@@ -1,0 +1,113 @@
+"""Commands are imported when they are called; what the help says of the others is held against their docstrings.
+
+`make golden` writes tests/golden-help anew; the diff is then read line by line.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import tfdock.cli.commands
+import tfdock.cli.main
+from tfdock.cli.app import app
+from tfdock.cli.lazy_commands import COMMANDS, LazyGroup
+
+GOLDEN = Path(__file__).parents[2] / "golden-help"
+LONG = 1000
+"""Columns in which every summary fits uncut."""
+
+
+def groups() -> dict[str, Any]:
+    """Return the groups by name, the application itself without one, each with its commands imported."""
+    root = typer.main.get_group(app)
+    assert isinstance(root, LazyGroup)
+    commands = {name: root.load_command(name) for name in COMMANDS}
+    return {"": root, **{name: group for name, group in commands.items() if hasattr(group, "commands")}}
+
+
+GROUPS = groups()
+LAZY_GROUPS = [group for group in GROUPS.values() if isinstance(group, LazyGroup)]
+COMMAND_LINES = {
+    " ".join([*group.split(), name]): [*group.split(), name] for group in GROUPS for name in GROUPS[group].commands
+} | {"tfdock": []}
+
+
+def loaded(group: Any, name: str) -> Any:
+    return group.load_command(name) if isinstance(group, LazyGroup) else group.commands[name]
+
+
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
+def test_the_table_says_of_each_command_what_its_docstring_says(group: Any) -> None:
+    for name, listed in group.commands.items():
+        command = loaded(group, name)
+        assert command.name == listed.name == name
+        assert command.get_short_help_str(LONG) == listed.get_short_help_str(LONG)
+        assert not command.hidden
+
+
+@pytest.mark.parametrize(
+    "group",
+    [group for group in GROUPS.values() if isinstance(group, LazyGroup)],
+    ids=lambda group: group.name or "tfdock",
+)
+def test_the_table_has_every_command_that_is_registered(group: LazyGroup) -> None:
+    modules = {module for module, _ in group.table.values()}
+    for module in modules:
+        import_module(f"tfdock.cli.commands.{module}")
+    registered = typer.main.get_group(group.application)
+    assert isinstance(registered, LazyGroup)
+    assert set(registered.registered) == set(group.table)
+
+
+def test_every_module_of_commands_is_in_a_table() -> None:
+    modules = {module for group in LAZY_GROUPS for module, _ in group.table.values()}
+    assert modules == {name for _, name, _ in iter_modules(tfdock.cli.commands.__path__)}
+
+
+@pytest.mark.parametrize("name", COMMAND_LINES)
+def test_the_help_is_the_recorded_one(name: str, refresh_golden: bool) -> None:
+    file = GOLDEN / f"{name.replace(' ', '-')}.txt"
+    result = CliRunner().invoke(app, [*COMMAND_LINES[name], "--help"], env={"COLUMNS": "80"}, prog_name="tfdock")
+    if refresh_golden:
+        file.write_text(result.stdout)
+    assert result.stdout == file.read_text(), (
+        f"if it is meant, or typer {typer.__version__} writes help otherwise: make golden, and read the diff"
+    )
+
+
+def test_there_is_a_recorded_help_of_each_command_and_no_other() -> None:
+    assert {file.stem for file in GOLDEN.iterdir()} == {name.replace(" ", "-") for name in COMMAND_LINES}
+
+
+@pytest.mark.parametrize(
+    ("words", "suggestion"),
+    [(["chekc"], "Did you mean 'check', 'cache'?"), (["cache", "psh"], "Did you mean 'push'?")],
+    ids=["command", "command of a group"],
+)
+def test_a_mistyped_command_is_answered_with_those_that_are_like_it(words: list[str], suggestion: str) -> None:
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert suggestion in result.stderr
+
+
+def test_a_command_imports_its_own_module_and_no_other() -> None:
+    program = (
+        "import json, sys\n"
+        "from tfdock.cli.main import app\n"
+        "app(['explain', '--help'], standalone_mode=False)\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    prefix = "tfdock.cli.commands."
+    modules = {name.removeprefix(prefix) for name in json.loads(result.stdout.splitlines()[-1]) if prefix in name}
+    assert modules == {"know"}
