@@ -582,7 +582,7 @@ def test_a_disk_without_room_is_told_before_anything_is_asked_for(
 ) -> None:
     push(site.where, build)
     before.forget()
-    monkeypatch.setattr(image_pull, "free_disk", lambda _: 1000)
+    monkeypatch.setattr("tfdock.host.files.free_disk", lambda _: 1000)
     status, found = site.told(build.build_id)
     assert (status, found.code) == (8, "disk-full")
     assert before.count(f"GET .*{layer_of(build)}") == 0

@@ -7,7 +7,7 @@ import hashlib
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -50,7 +50,9 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_atomically(path: Path, data: bytes, *, durable: bool = True, private: bool = False) -> None:
+def write_atomically(
+    path: Path, data: bytes | Iterable[bytes], *, durable: bool = True, private: bool = False
+) -> None:
     """Write a file that is either the old one or the new one, whatever happens; raises OSError.
 
     One that is not `durable` may be lost or spoilt when the machine goes down, and takes a thousandth of the time.
@@ -61,13 +63,15 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True, private: 
 
 
 @contextmanager
-def written_atomically(path: Path, data: bytes, *, durable: bool = True, private: bool = False) -> Iterator[None]:
+def written_atomically(
+    path: Path, data: bytes | Iterable[bytes], *, durable: bool = True, private: bool = False
+) -> Iterator[None]:
     """As `write_atomically`: all is on the disk before what is done meanwhile, and has its name after it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         with os.fdopen(os.open(temporary, flags, 0o600 if private else 0o666), "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
         if durable:
             sync_path(temporary)
         yield
@@ -116,6 +120,13 @@ def full_disk(folders: Mapping[str, Path]) -> DiskFull:
             fix="make room there or in the engine's data root (`docker system prune`), then run again",
         )
     )
+
+
+def check_space(folder: Path, needed: int, message: Callable[[int], str], fix: str) -> None:
+    """Raise DiskFull if a folder's disk has fewer free bytes than are needed; `message` is given the free bytes."""
+    free = free_disk(folder)
+    if free is not None and free < needed:
+        raise DiskFull(Problem(code="disk-full", message=message(free), fix=fix))
 
 
 def make_folder(path: Path) -> None:

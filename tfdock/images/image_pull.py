@@ -18,9 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.errors import DiskFull, NetworkError, Problem, VerificationFailed
-from tfdock.host.files import file_error, file_sha256, gib, make_folder
-from tfdock.host.hardware import free_disk
+from tfdock.errors import NetworkError, Problem, VerificationFailed
+from tfdock.host.files import check_space, file_error, file_sha256, gib, make_folder
 from tfdock.images.prefetch import Ahead
 from tfdock.images.stored_image import StoredImage, malformed
 from tfdock.images.wheel_image_read import FoundBuild
@@ -166,15 +165,13 @@ class Pulling:
             self._verify(image, wheel, file, self.read or partial(read_wheel, known=ahead.sha256))
 
     def _check_room(self, size: int) -> None:
-        root, free = self.wheelhouse.root, free_disk(self.wheelhouse.root)
-        if free is not None and free < size + _ROOM:
-            raise DiskFull(
-                Problem(
-                    code="disk-full",
-                    message=f"the wheelhouse {root} has {gib(free)} free, and {gib(size)} are to come",
-                    fix="make room there, or give another `--wheelhouse`",
-                )
-            )
+        root = self.wheelhouse.root
+        check_space(
+            root,
+            size + _ROOM,
+            lambda free: f"the wheelhouse {root} has {gib(free)} free, and {gib(size)} are to come",
+            "make room there, or give another `--wheelhouse`",
+        )
 
     def _download(
         self, image: StoredImage, wheel: FoundWheel, file: FileIO, begun: int, arrived: Callable[[int], object]

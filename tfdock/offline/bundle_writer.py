@@ -12,9 +12,8 @@ from typing import BinaryIO
 from tfdock import __version__, events
 from tfdock.builder.build_run import came_back
 from tfdock.engine.protocol import Cancel, ImageInfo
-from tfdock.errors import DiskFull, EngineLost, Interrupted, Problem, TfdockError
-from tfdock.host.files import file_sha256
-from tfdock.host.hardware import free_disk
+from tfdock.errors import EngineLost, Interrupted, Problem, TfdockError
+from tfdock.host.files import check_space, file_sha256, gib
 from tfdock.host.supervise import Output
 from tfdock.oci.plain_tar import END
 from tfdock.offline import bundle_format
@@ -170,16 +169,13 @@ class BundlePacker:
         """Refuse what surely has no room: images share layers, so only the largest counts whole."""
         files = [*cached.values(), *(path for one in self.packed for path in (*_wheels(one), one.external) if path)]
         need = max(image.size for image in images.values()) + sum(path.stat().st_size for path in files)
-        free = free_disk(self.work.file.parent)
-        if free is not None and free < need:
-            raise DiskFull(
-                Problem(
-                    code="disk-full",
-                    message=f"{self.target.absolute().parent} has {free / _GIB:.1f} GiB left, and the bundle takes "
-                    f"{need / _GIB:.1f} GiB or more",
-                    fix="make room there, or write it elsewhere: `-o /elsewhere/bundle.tar`",
-                )
-            )
+        folder = self.target.absolute().parent
+        check_space(
+            self.work.file.parent,
+            need,
+            lambda free: f"{folder} has {gib(free)} left, and the bundle takes {gib(need)} or more",
+            "make room there, or write it elsewhere: `-o /elsewhere/bundle.tar`",
+        )
 
 
 # --- small parts ----------------------------------------------------------------------------------------------------

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +14,9 @@ from tfdock.bazel.cache.cache_folder import opened as opened_part
 from tfdock.engine.engine_archives import image_names
 from tfdock.engine.engine_host import engine_data
 from tfdock.engine.protocol import Cancel, Engine
-from tfdock.errors import DiskFull, EngineError, Incompatible, Problem, ProfileError, VerificationFailed
+from tfdock.errors import EngineError, Incompatible, Problem, ProfileError, VerificationFailed
 from tfdock.host.beneath import remove_folder
-from tfdock.host.files import make_folder
-from tfdock.host.hardware import free_disk
+from tfdock.host.files import check_space, gib, make_folder, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.offline.bundle_file import Bundle, opened
 from tfdock.offline.bundle_format import BundledBuild, BundledImage
@@ -31,8 +28,6 @@ from tfdock.plan.trust_domain import of_bundle
 from tfdock.resolve.question import LocalSource
 from tfdock.run.phases import Steps
 from tfdock.verify.trial_container import dependencies
-
-_GIB = 1 << 30
 
 
 @dataclass
@@ -116,15 +111,15 @@ class Supply:
     def _check_room(self, steps: Steps, size: int) -> None:
         """Images are unpacked twice: as the archive's files, and as layers."""
         root = engine_data(steps.engine.info())
-        free = free_disk(root) if root else None
-        if free is not None and free < 2 * size:
-            raise DiskFull(
-                Problem(
-                    code="disk-full",
-                    message=f"the engine's data ({root}) has {free / _GIB:.1f} GiB left, and loading the bundle's "
-                    f"images takes {2 * size / _GIB:.1f} GiB",
-                    fix="make room there, such as by `docker system prune`",
-                )
+        if root:
+            check_space(
+                root,
+                2 * size,
+                lambda free: (
+                    f"the engine's data ({root}) has {gib(free)} left, and loading the bundle's "
+                    f"images takes {gib(2 * size)}"
+                ),
+                "make room there, such as by `docker system prune`",
             )
 
     # --- files ---
@@ -165,15 +160,7 @@ class Supply:
 
     def _write(self, blob: str, target: Path) -> None:
         make_folder(target.parent)
-        part = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_native_id()}")
-        try:
-            with part.open("wb") as file:
-                for chunk in self.bundle.chunks(blob):
-                    file.write(chunk)
-            part.replace(target)
-        finally:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
+        write_atomically(target, self.bundle.chunks(blob), durable=False)
 
 
 @dataclass(frozen=True, slots=True)

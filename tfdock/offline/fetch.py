@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.requirements import InvalidRequirement
 
@@ -22,6 +21,7 @@ from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.host.files import file_error
 from tfdock.knowledge import loader
+from tfdock.oci.archive_target import check_target
 from tfdock.oci.plain_tar import BLOCK
 from tfdock.offline import bundle_format
 from tfdock.offline.bundle_writer import NAME, REPOSITORY, BundlePacker, Packed, Work, WrittenBundle
@@ -71,7 +71,7 @@ class Bundler:
 
     def make(self, names: Sequence[str]) -> WrittenBundle:
         """Gather what the profiles need and write it; the file of that name is replaced in one step, or stays."""
-        _check_target(self.target)
+        check_target(self.target, "bundle-name-taken", _is_bundle)
         try:
             with self._workshop() as work:
                 for name in dict.fromkeys(names):
@@ -274,23 +274,10 @@ class Bundler:
 # --- small parts ----------------------------------------------------------------------------------------------------
 
 
-def _check_target(target: Path) -> None:
-    """Refuse early what could not be written at the end, or would replace what is no bundle."""
-    folder = target.absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        why, fix = f"{folder} is no folder that can be written to", "make the folder, or give another"
-    elif target.exists() and not _is_bundle(target):
-        why, fix = "something else has that name, and is not replaced", "remove it, or give another name"
-    else:
-        return
-    raise ProfileError(Problem(code="bundle-name-taken", message=f"{target} cannot be written: {why}", fix=fix))
-
-
-def _is_bundle(path: Path) -> bool:
+def _is_bundle(file: BinaryIO) -> bool:
     try:
-        with path.open("rb") as file:
-            bundle_format.index_size(file.read(BLOCK))
-    except (OSError, bundle_format.BundleError):
+        bundle_format.index_size(file.read(BLOCK))
+    except bundle_format.BundleError:
         return False
     return True
 

@@ -15,10 +15,8 @@ from tfdock.bazel.cache.cache_layers import Pack, Shelf
 from tfdock.bazel.cache.cache_push import Say, megabytes
 from tfdock.bazel.cache.packs import PackEntry
 from tfdock.bazel.cache.registry_cache import StoredCache
-from tfdock.errors import DiskFull, Problem
 from tfdock.host.beneath import Beneath
-from tfdock.host.files import make_folder
-from tfdock.host.hardware import free_disk
+from tfdock.host.files import check_space, make_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +76,15 @@ class Taking:
         )
 
     def _check_room(self, needed: int) -> None:
-        free = free_disk(self.disk.cache)
-        if free is not None and needed > free:
-            raise DiskFull(
-                Problem(
-                    code="disk-full",
-                    message=f"the cache {self.disk.cache} has room for {megabytes(free)}, "
-                    f"not for {megabytes(needed)} of the toolchain {self.disk.key}",
-                    fix="make room: `tfdock cache prune`; or another folder: `--cache-dir`",
-                )
-            )
+        check_space(
+            self.disk.cache,
+            needed,
+            lambda free: (
+                f"the cache {self.disk.cache} has room for {megabytes(free)}, "
+                f"not for {megabytes(needed)} of the toolchain {self.disk.key}"
+            ),
+            "make room: `tfdock cache prune`; or another folder: `--cache-dir`",
+        )
 
     def _has(self, name: str) -> None:
         self.here.add(name)

@@ -84,7 +84,7 @@ def pack(
     settings = settings_for(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
-    image_pack.check_target(output)
+    image_pack.check_pack_target(output)
     with _chosen(settings, asked, "nothing was written", allow_untested=allow_untested) as (choosing, shipped, stop):
         size = until_stopped(lambda: image_pack.pack(shipped, choosing.stream, output, stop.check), stop)
     _say(f"{console.Style(sys.stderr).good('packed')}  {output}  {console.size(size)}")
