@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from tfdock.oci.plain_tar import BLOCK, END, member_header, padded_size
 
@@ -24,11 +25,7 @@ INDEX, SUM = "index.json", "index.sha256"
 SUM_SIZE = 65
 """64 hexadecimal digits and a line's end."""
 LONGEST_INDEX = 64 << 20
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _CACHED = re.compile(r"content_addressable/sha256/([0-9a-f]{64})/(file|id-[0-9a-f]{64})")
-_WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl")
-_BUILD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_IMAGE = re.compile(r"tfdock/bundle:[0-9a-f]{24}")
 
 
 class BundleError(Exception):
@@ -39,12 +36,72 @@ class BundleError(Exception):
         super().__init__(message)
 
 
+# --- what may stand in an index -------------------------------------------------------------------------------------
+
+
+def _matching(expression: re.Pattern[str]) -> Callable[[object], str]:
+    def check(text: object) -> str:
+        if not isinstance(text, str) or not expression.fullmatch(text):
+            raise ValueError(f"{str(text)[:60]!a} is not what should stand there")
+        return text
+
+    return check
+
+
+def _line(text: object) -> str:
+    if not isinstance(text, str) or not text.isprintable() or len(text) > 4096:
+        raise ValueError(f"{str(text)[:60]!a} is not a line of text")
+    return text
+
+
+def _size(number: object) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 50:
+        raise ValueError(f"{str(number)[:60]!a} is not a size")
+    return number
+
+
+Sha256 = Annotated[str, _matching(re.compile(r"[0-9a-f]{64}"))]
+"""64 hexadecimal digits."""
+Line = Annotated[str, _line]
+Size = Annotated[int, _size]
+"""Bytes."""
+CachedPath = Annotated[str, _matching(_CACHED)]
+WheelName = Annotated[str, _matching(re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl"))]
+SafeBuildId = Annotated[str, _matching(re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"))]
+ImageName = Annotated[str, _matching(re.compile(r"tfdock/bundle:[0-9a-f]{24}"))]
+
+
+def _read(kind: Any, node: Any) -> Any:
+    """Return the value of a type that stands in JSON; its annotations check texts and numbers.
+
+    Raises KeyError, TypeError, ValueError or AttributeError for anything else.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return kind.__metadata__[0](node)
+    if type(None) in arguments:
+        return None if node is None else _read(arguments[0], node)
+    if origin is tuple:
+        return tuple(_read(arguments[0], item) for item in node)
+    if origin is Mapping:
+        return {_read(arguments[0], key): _read(arguments[1], value) for key, value in node.items()}
+    return kind(**{name: _read(hint, node[name]) for name, hint in _fields(kind).items()})
+
+
+@cache
+def _fields(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+# --- what is in a bundle --------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """Some contents: sha256 (64 hexadecimal digits) and size in bytes."""
+    """Some contents, by their sha256."""
 
-    sha256: str
-    size: int
+    sha256: Sha256
+    size: Size
 
     @property
     def name(self) -> str:
@@ -56,16 +113,20 @@ class Blob:
 class BundledImage:
     """An image of the archive of images: its name in there, its id on the engine that saved it, its size in bytes."""
 
-    name: str
-    id: str
-    size: int
+    name: ImageName
+    id: Line
+    size: Size
+
+    def __post_init__(self) -> None:
+        if self.name != image_name(self.id):
+            raise ValueError(f"{self.name} is the name of another image")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledRuntime:
     """The image in which a wheel is tried, and what it is asked for as."""
 
-    reference: str
+    reference: Line
     image: BundledImage
 
 
@@ -74,10 +135,10 @@ class Wheels:
     """What a finished wheel will require of that Python (`cp311`), with the limits that were set, and the wheels:
     file name -> blob."""
 
-    python_tag: str
-    requirements: tuple[str, ...]
-    limits: tuple[str, ...]
-    files: Mapping[str, str]
+    python_tag: Line
+    requirements: tuple[Line, ...]
+    limits: tuple[Line, ...]
+    files: Mapping[WheelName, Sha256]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,30 +146,30 @@ class Texts:
     """A profile as it was read: its file's name, blobs of its text, of those it extends and of its patches, and the
     tree hash of a local checkout."""
 
-    file: str
-    text: str
-    extended: Mapping[str, str]
-    patches: Mapping[str, str]
-    tree: str | None
+    file: Line
+    text: Sha256
+    extended: Mapping[Line, Sha256]
+    patches: Mapping[Line, Sha256]
+    tree: Sha256 | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledBuild:
-    """One build: who it is, its image, and what it fetched. What is a `str` of 64 digits names a blob.
+    """One build: who it is, its image, and what it fetched. A sha256, but for the fingerprint, names a blob.
 
     `external` is what its repository rules fetched past Bazel's own cache; None where that is nothing.
     """
 
-    build_id: str
-    fingerprint: str
+    build_id: SafeBuildId
+    fingerprint: Sha256
     profile: Texts
-    lock: str | None
+    lock: Sha256 | None
     image: BundledImage
-    base_digest: str | None
-    source_ref: str | None
+    base_digest: Line | None
+    source_ref: Line | None
     runtime: BundledRuntime | None
     wheels: Wheels | None
-    external: str | None
+    external: Sha256 | None
 
     @property
     def images(self) -> tuple[BundledImage, ...]:
@@ -121,11 +182,11 @@ class Index:
     """All of a bundle. `images` is the blob of an archive as `docker save` makes it; `repository` maps paths in
     Bazel's repository cache to blobs."""
 
-    tfdock: str
-    knowledge: str
+    tfdock: Line
+    knowledge: Line
     builds: tuple[BundledBuild, ...]
-    images: str
-    repository: Mapping[str, str]
+    images: Sha256
+    repository: Mapping[CachedPath, Sha256]
     blobs: tuple[Blob, ...] = field(default=())
 
     @property
@@ -208,14 +269,7 @@ def _malformed(message: str) -> BundleError:
 
 
 def _index(document: Mapping[str, Any]) -> Index:
-    index = Index(
-        tfdock=_line(document["tfdock"]),
-        knowledge=_line(document["knowledge"]),
-        builds=tuple(_build(one) for one in document["builds"]),
-        images=_sha256(document["images"]),
-        repository={_path(path): _sha256(blob) for path, blob in document["repository"].items()},
-        blobs=tuple(Blob(sha256=_sha256(one["sha256"]), size=_size(one["size"])) for one in document["blobs"]),
-    )
+    index: Index = _read(Index, document)
     known = {blob.sha256 for blob in index.blobs}
     if len(known) != len(index.blobs):
         raise ValueError("a blob stands in it twice")
@@ -240,71 +294,3 @@ def _named(index: Index) -> Iterator[str]:
         yield from (profile.text, *profile.extended.values(), *profile.patches.values())
         yield from (name for name in (build.lock, build.external) if name)
         yield from wheels.files.values() if wheels else ()
-
-
-def _build(row: Mapping[str, Any]) -> BundledBuild:
-    profile, runtime, wheels = row["profile"], row["runtime"], row["wheels"]
-    return BundledBuild(
-        build_id=_matching(_BUILD_ID, row["build_id"]),
-        fingerprint=_sha256(row["fingerprint"]),
-        profile=Texts(
-            file=_line(profile["file"]),
-            text=_sha256(profile["text"]),
-            extended={_line(name): _sha256(blob) for name, blob in profile["extended"].items()},
-            patches={_line(name): _sha256(blob) for name, blob in profile["patches"].items()},
-            tree=_sha256(profile["tree"]) if profile["tree"] is not None else None,
-        ),
-        lock=_sha256(row["lock"]) if row["lock"] is not None else None,
-        image=_image(row["image"]),
-        base_digest=_optional(row["base_digest"]),
-        source_ref=_optional(row["source_ref"]),
-        runtime=BundledRuntime(reference=_line(runtime["reference"]), image=_image(runtime["image"]))
-        if runtime
-        else None,
-        wheels=Wheels(
-            python_tag=_line(wheels["python_tag"]),
-            requirements=tuple(_line(one) for one in wheels["requirements"]),
-            limits=tuple(_line(one) for one in wheels["limits"]),
-            files={_matching(_WHEEL, name): _sha256(blob) for name, blob in wheels["files"].items()},
-        )
-        if wheels
-        else None,
-        external=_sha256(row["external"]) if row["external"] is not None else None,
-    )
-
-
-def _image(row: Mapping[str, Any]) -> BundledImage:
-    image = BundledImage(name=_matching(_IMAGE, row["name"]), id=_line(row["id"]), size=_size(row["size"]))
-    if image.name != image_name(image.id):
-        raise ValueError(f"{image.name} is the name of another image")
-    return image
-
-
-def _path(text: object) -> str:
-    return _matching(_CACHED, text)
-
-
-def _sha256(text: object) -> str:
-    return _matching(_SHA256, text)
-
-
-def _matching(expression: re.Pattern[str], text: object) -> str:
-    if not isinstance(text, str) or not expression.fullmatch(text):
-        raise ValueError(f"{str(text)[:60]!a} is not what should stand there")
-    return text
-
-
-def _line(text: object) -> str:
-    if not isinstance(text, str) or not text.isprintable() or len(text) > 4096:
-        raise ValueError(f"{str(text)[:60]!a} is not a line of text")
-    return text
-
-
-def _optional(text: object) -> str | None:
-    return None if text is None else _line(text)
-
-
-def _size(number: object) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 50:
-        raise ValueError(f"{str(number)[:60]!a} is not a size")
-    return number
