@@ -15,7 +15,7 @@ from tfdock.cli.pages.build_page import build_page
 
 from .browser import HOSTILE, Browser, faint, overlap
 
-RECORDED = Path(__file__).parents[1] / "unit/bazel"
+RECORDED = Path(__file__).parents[1] / "unit/data/bazel"
 WIDTHS = (1400, 800, 400)
 SCHEMES = ("light", "dark")
 KINDS = ("CppCompile", "CudaCompile", "CppLink", "Genrule", "TfWheel", "ProtoCompile", "PyCompile")
