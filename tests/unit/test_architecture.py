@@ -61,7 +61,7 @@ HOMES = {
     "tenacity": ("engine/docker_engine.py", "oci/http.py"),
     "filelock": ("run/journal.py", "wheelhouse/store.py"),
     "platformdirs": ("host/settings.py",),
-    "jinja2": ("plan/render.py", "cli/pages/verification_page.py"),
+    "jinja2": ("plan/render.py", "cli/pages/html_page.py"),
     "yaml": ("profile/yaml_nodes.py",),
     "pydantic": ("profile/", "knowledge/", "matrix/matrix_file.py"),
     "pydantic_core": ("profile/profile.py", "knowledge/tables.py"),

@@ -5,20 +5,20 @@ Names of actions come out of a source that anybody may have written. They reach 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfdock.bazel.trace_profile import TraceProfile
 from tfdock.cli import console, summary_text
+from tfdock.cli.pages.html_page import render_page
 from tfdock.cli.pages.timeline import Bar, colours, shares, timeline
-from tfdock.cli.pages.verification_page import environment, style
 
 _SOURCES = {"disk": "from the disk cache", "remote": "from the remote cache", "cache": "from a cache"}
 
 
 def build_page(record: Mapping[str, Any], profile: TraceProfile) -> str:
     """The page for a record of `tfdock.record/1`, the same text every time; what is not known is left out."""
-    return environment().get_template("build.html.j2").render(_values(record, profile)).rstrip() + "\n"
+    return render_page("build.html.j2", _values(record, profile))
 
 
 def _values(record: Mapping[str, Any], profile: TraceProfile) -> dict[str, object]:
@@ -26,12 +26,13 @@ def _values(record: Mapping[str, Any], profile: TraceProfile) -> dict[str, objec
     account: Mapping[str, Any] = bazel.get("why") or {}
     path: Mapping[str, Any] = bazel.get("critical_path") or {}
     seconds: Mapping[str, float] = record.get("seconds") or {}
+    counts = _counts(bazel)
     return {
-        **style("build.css"),
         "title": record.get("build_id") or "A build",
         "took": console.duration(sum(seconds.values())),
         "finished": summary_text.when(record.get("finished") or ""),
-        "counts": list(_counts(bazel)),
+        "counts": counts,
+        "legends": [(bar.kind, bar.title) for bar in counts],
         "why": account.get("sentences") or [],
         "since": summary_text.compared_with(account) if account.get("since") else "",
         "not_compared": ", ".join(account.get("not_compared") or ()),
@@ -45,9 +46,8 @@ def _values(record: Mapping[str, Any], profile: TraceProfile) -> dict[str, objec
         "critical": _rows((one["name"], one["seconds"]) for one in path.get("actions") or ()),
         "critical_seconds": console.duration(path["seconds"]) if path else "",
         "slowest": [
-            {name: one.get(name) or "" for name in ("name", "mnemonic", "how")}
-            | {"took": console.duration(one["seconds"])}
-            for one in bazel.get("slowest") or ()
+            (console.duration(action["seconds"]), *(action.get(key) or "" for key in ("name", "mnemonic", "how")))
+            for action in bazel.get("slowest") or ()
         ],
         "facts": [
             row
@@ -58,8 +58,8 @@ def _values(record: Mapping[str, Any], profile: TraceProfile) -> dict[str, objec
     }
 
 
-def _counts(bazel: Mapping[str, Any]) -> Iterator[tuple[Bar, str]]:
-    """The bar of hits and executed actions, each part with what its legend says."""
+def _counts(bazel: Mapping[str, Any]) -> list[Bar]:
+    """Return the parts of the bar of hits and executed actions."""
     executed = dict(summary_text.most_first(bazel.get("executed_by_mnemonic")))
     if not executed and bazel.get("executed"):
         executed = {"": bazel["executed"]}
@@ -68,9 +68,7 @@ def _counts(bazel: Mapping[str, Any]) -> Iterator[tuple[Bar, str]]:
         ("cached", _SOURCES.get(source, source), count) for source, count in (bazel.get("sources") or {}).items()
     ]
     parts += [(kinds[name], f"executed: {name}" if name else "executed", count) for name, count in executed.items()]
-    told = [(kind, f"{count:,} {text}", count) for kind, text, count in parts if count > 0]
-    for bar in shares(told) if told else ():
-        yield bar, bar.title
+    return shares([(kind, f"{count:,} {text}", count) for kind, text, count in parts if count > 0])
 
 
 def _rows(rows: Iterable[tuple[str, float]]) -> list[dict[str, object]]:

@@ -14,13 +14,14 @@ from typing import Any
 
 from tfdock.cli import console
 from tfdock.cli.pages.coverage_picture import WAYS, Served, Way
-from tfdock.cli.pages.verification_page import environment, limits_of, style
+from tfdock.cli.pages.html_page import generator, render_page
+from tfdock.cli.pages.verification_page import limits_of
 from tfdock.gpu.coverage import WORDS
 from tfdock.types import Version
 from tfdock.wheel.identity import runs_on_python
 from tfdock.wheelhouse.simple_index import quoted
 
-GENERATOR = '<meta name="generator" content="tfdock wheelhouse index">'
+GENERATOR = generator("wheelhouse index")
 """Stands in every page: what has it may be replaced by the next one."""
 
 _CPYTHON = re.compile("cp([0-9])([0-9]+)")
@@ -51,7 +52,7 @@ class _Wheel:
 
 def coverage_page(wheels: Sequence[Mapping[str, Any]]) -> str:
     """The page for wheels as `wheelhouse/coverage_index` tells of them, the same text every time."""
-    return environment().get_template("wheelhouse.html.j2").render(_values(wheels)).rstrip() + "\n"
+    return render_page("wheelhouse.html.j2", _values(wheels))
 
 
 def _values(wheels: Sequence[Mapping[str, Any]]) -> dict[str, object]:
@@ -60,8 +61,8 @@ def _values(wheels: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     sections = sorted({(str(one.row["tensorflow"]), str(one.row["machine"])) for one in found}, key=_newest_first)
     counted = Counter(row["accelerator"] is not None for row in wheels)
     return {
-        **style("wheelhouse.css"),
         "generator": GENERATOR,
+        "title": "Wheelhouse",
         "counts": f"{counted.total()} wheels of TensorFlow, {counted[True]} of them with GPU code.",
         "sections": [_section(version, machine, found) for version, machine in sections],
         "ways": [*(way for kind, way in WAYS.items() if kind != "unknown"), _CPU, _NO_WHEEL],

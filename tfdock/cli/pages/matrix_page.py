@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfdock.cli import console
-from tfdock.errors import Problem
+from tfdock.cli.pages.html_page import render_page
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -234,21 +234,15 @@ def _xml(text: object) -> str:
 
 def page(told: Document) -> str:
     """The document as a page, the same text every time: one file that loads nothing and runs nothing."""
-    from tfdock.cli.pages.verification_page import environment
-
-    return environment().get_template("matrix.html.j2").render(_values(told)).rstrip() + "\n"
+    return render_page("matrix.html.j2", _values(told))
 
 
 def _values(told: Document) -> dict[str, object]:
-    from tfdock.cli.pages.verification_page import style
-
-    status = "passed" if told["ok"] else "failed"
+    status, mark = ("passed", "✓") if told["ok"] else ("failed", "✗")
     rows = [_shown(number, one) for number, one in enumerate(in_order(told["cells"]), start=1)]
     return {
-        **style("matrix.css"),
         "title": Path(told["matrix"]).name,
-        "status": status,
-        "mark": "✓" if told["ok"] else "✗",
+        "verdict": {"status": status, "mark": mark, "word": status},
         "lead": f"{len(rows)} cells: {counts(told)}.",
         "took": console.duration(told["seconds"]),
         "finished": str(told["finished"]).replace("T", " "),
@@ -271,16 +265,6 @@ def _shown(number: int, one: Mapping[str, Any]) -> dict[str, object]:
         "fields": fields_text(one["fields"]) if one["build_id"] else "",
         "what": what(one),
         "wheels": [(wheel["path"], console.size(wheel["size"])) for wheel in one["wheels"]],
-        "problems": [_problem(problem) for problem in one["problems"]] if outcome.kind == "failed" else [],
+        "problems": one["problems"] if outcome.kind == "failed" else [],
         "log": one["log"] or "",
-    }
-
-
-def _problem(problem: Problem) -> dict[str, object]:
-    return {
-        "where": problem.where,
-        "message": problem.message,
-        "code": problem.code,
-        "why": problem.why,
-        "fixes": problem.fixes,
     }

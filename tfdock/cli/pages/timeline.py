@@ -45,16 +45,8 @@ class AxisTick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """A colour and what it stands for."""
-
-    name: str
-    legend: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """All that is drawn of the actions; `note` says what was left out."""
+    """All that is drawn of the actions; `kinds` are colours and their legends, `note` says what was left out."""
 
     summary: str
     height: float
@@ -62,7 +54,7 @@ class Timeline:
     axis: float
     bars: tuple[Bar, ...]
     ticks: tuple[AxisTick, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[tuple[str, str], ...]
     note: str
 
 
@@ -95,7 +87,7 @@ def shares(parts: Sequence[tuple[str, str, int]]) -> list[Bar]:
     total, x, bars = sum(count for _, _, count in parts), 0.0, []
     for kind, title, count in parts:
         width = 100 * count / total
-        bars.append(Bar(x=round(x, 3), width=round(width, 3), y=0, kind=kind, title=title))
+        bars.append(Bar(x=round(x, 3), width=round(width, 3), y=1, kind=kind, title=title))
         x += width
     return bars
 
@@ -122,13 +114,13 @@ def _bar(one: TracedAction, begin: float, span: float, lanes: Mapping[int, int],
     )
 
 
-def _legend(actions: Sequence[TracedAction], kinds: Mapping[str, str]) -> Iterator[Kind]:
+def _legend(actions: Sequence[TracedAction], kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     own = [kind for kind, colour in kinds.items() if colour != "kind-other"]
-    yield from (Kind(name=kinds[kind], legend=kind or "of no kind") for kind in own)
+    yield from ((kinds[kind], kind or "of no kind") for kind in own)
     if len(own) < len(kinds):
-        yield Kind(name="kind-other", legend="other kinds")
+        yield "kind-other", "other kinds"
     if any(one.how == "cached" for one in actions):
-        yield Kind(name="cached", legend="from a cache")
+        yield "cached", "from a cache"
 
 
 def _ticks(span: float) -> Iterator[AxisTick]:

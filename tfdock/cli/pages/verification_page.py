@@ -5,22 +5,14 @@ Whatever stands in the document may come out of a stranger's wheel. It reaches t
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfdock.cli import console
 from tfdock.cli.pages.coverage_picture import Served, pictures
-
-if TYPE_CHECKING:
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-_PAGES = Path(__file__).parent
+from tfdock.cli.pages.html_page import generator, render_page
 
 
 def verify_page(document: Mapping[str, Any]) -> str:
@@ -28,46 +20,7 @@ def verify_page(document: Mapping[str, Any]) -> str:
 
     Keys may be missing or None; a section about which nothing is known is left out.
     """
-    return environment().get_template("verify.html.j2").render(_values(document)).rstrip() + "\n"
-
-
-@functools.cache
-def environment() -> ImmutableSandboxedEnvironment:
-    """What fills in a page's template: everything is escaped."""
-    # Here and not above: who writes no page needs none of it.
-    from jinja2 import FileSystemLoader, StrictUndefined
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    environment = ImmutableSandboxedEnvironment(
-        loader=FileSystemLoader(_PAGES),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_finalize,
-    )
-    environment.filters["spans"] = _spans
-    return environment
-
-
-def style(*files: str) -> dict[str, str]:
-    """What every page looks like, and what one alone needs; with the hash by which a browser takes it."""
-    css = "".join((_PAGES / file).read_text("utf-8") for file in ("page.css", *files))
-    # Not even a style that came into the page by a mistake of ours is taken.
-    return {"css": css, "css_hash": f"sha256-{base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()}"}
-
-
-def _spans(text: str) -> list[tuple[bool, str]]:
-    """Text in pieces: whether it stands between backticks, and what it says."""
-    return [(bool(index % 2), part) for index, part in enumerate(_CODE.split(text)) if part]
-
-
-_CODE = re.compile(r"`([^`\n]+)`")
-
-
-def _finalize(value: object) -> object:
-    """Text without what could turn or hide its surroundings (controls, marks of direction); markup as it is."""
-    return console.clean(value.expandtabs()) if type(value) is str else value
+    return render_page("verify.html.j2", _values(document))
 
 
 def _values(document: Mapping[str, Any]) -> dict[str, object]:
@@ -77,7 +30,6 @@ def _values(document: Mapping[str, Any]) -> dict[str, object]:
     libraries = [_library(one) for one in document.get("libraries") or ()]
     failures = [one for one in checks if one["status"] == "failed"]
     return {
-        **style("verify.css"),
         "generator": GENERATOR,
         "title": " ".join(str(document[key]) for key in ("name", "version") if document.get(key)) or "A wheel",
         "verdict": _verdict(document.get("ok"), checks),
@@ -89,7 +41,7 @@ def _values(document: Mapping[str, Any]) -> dict[str, object]:
         "pictures": list(pictures(rows, code or {})),
         "no_picture": _no_picture(code, document.get("coverage")),
         "limits": limits_of(rows),
-        "gpus": rows,
+        "gpus": [(row.target, row.architecture, row.name, row.words, row.reason) for row in rows],
         "libraries": [one for one in libraries if one["kinds"]],
         "other_libraries": [one for one in libraries if not one["kinds"]],
         "wheel": document.get("wheel") or "",
@@ -99,7 +51,7 @@ def _values(document: Mapping[str, Any]) -> dict[str, object]:
 
 # --- the verdict, the checks, the facts ---------------------------------------------------------------------------
 
-GENERATOR = '<meta name="generator" content="tfdock verify">'
+GENERATOR = generator("verify")
 """Stands in every page: what has it may be replaced by the next one."""
 _AT_THE_TOP = 8
 """Failed checks that are named before all else."""

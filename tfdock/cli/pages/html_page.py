@@ -1,0 +1,61 @@
+"""What every page shares: the templates, the style, and how a page's values become text in it."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfdock.cli import console
+
+if TYPE_CHECKING:
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+_PAGES = Path(__file__).parent
+_CODE = re.compile(r"`([^`\n]+)`")
+
+
+def render_page(template: str, values: Mapping[str, object]) -> str:
+    """Return a template of this folder filled in with `values`, the same text every time; all text is escaped."""
+    css = (_PAGES / "page.css").read_text("utf-8")
+    # A browser takes the style with this hash alone: not even one that came into the page by a mistake of ours.
+    css_hash = f"sha256-{base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()}"
+    page = _environment().get_template(template)
+    return page.render(values, css=css, css_hash=css_hash).rstrip() + "\n"
+
+
+def generator(command: str) -> str:
+    """Return the element that stands at the top of a command's page: what has it may be replaced by the next page."""
+    return f'<meta name="generator" content="tfdock {command}">'
+
+
+@functools.cache
+def _environment() -> ImmutableSandboxedEnvironment:
+    # Here and not above: a command that writes no page needs none of it.
+    from jinja2 import FileSystemLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader(_PAGES),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_clean,
+    )
+    environment.filters["spans"] = _spans
+    return environment
+
+
+def _spans(text: str) -> list[tuple[bool, str]]:
+    """Return the text in pieces: whether a piece stands between backticks, and what it says."""
+    return [(bool(index % 2), part) for index, part in enumerate(_CODE.split(text)) if part]
+
+
+def _clean(value: object) -> object:
+    """Return text without controls and marks of direction, which turn or hide their surroundings; keep markup."""
+    return console.clean(value.expandtabs()) if type(value) is str else value
