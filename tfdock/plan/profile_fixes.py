@@ -7,8 +7,9 @@ and the build is another one with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from tfdock.errors import Suggestion
@@ -17,8 +18,19 @@ from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import GIB, MIB, BuildResources, more_memory
 from tfdock.profile.profile import Profile
+from tfdock.resolve.profile_changes import (
+    Attempt,
+    Change,
+    accepted,
+    asked_version,
+    by_distance,
+    changed,
+    component_titles,
+    describe_change,
+    is_set,
+    known_versions,
+)
 from tfdock.resolve.resolution import Resolution
-from tfdock.resolve.suggestions import Change, changed, said
 from tfdock.types import TARGET_FIELDS, Version
 
 if TYPE_CHECKING:
@@ -43,7 +55,7 @@ class Context:
     profile: Profile | None = None
     resolution: Resolution | None = None
     resources: BuildResources | None = None
-    attempt: Callable[[Profile], Resolution | None] | None = None
+    attempt: Attempt | None = None
     ways: tuple[Suggestion, ...] = ()
 
 
@@ -110,13 +122,12 @@ def _listed(profile: Profile) -> list[str]:
 
 
 def _asked_version(name: str, profile: Profile) -> str:
-    version = profile.components.get(name) or getattr(profile, name, None)
+    version = asked_version(profile, name)
     return version if isinstance(version, str) else ""
 
 
 def _title(name: str, knowledge: KnowledgeBase) -> str:
-    titles = {key: title for row in knowledge.accelerators.values() for key, title in row.titles.items()}
-    return titles.get(name, name.capitalize())
+    return component_titles(knowledge).get(name, name.capitalize())
 
 
 def _gpu(name: str, knowledge: KnowledgeBase) -> str:
@@ -179,25 +190,25 @@ def changes(row: Failure, values: Mapping[str, str], context: Context) -> tuple[
         return ()
     if context.resolution is None:
         return context.ways if row.changes else ()
-    found: list[Suggestion] = []
+    suggestions: dict[frozenset[str], Suggestion] = {}
     for template in row.changes:
-        for change in _moves(template, values, context, context.profile):
-            if any(set(change) == set(other.change) for other in found):
+        moves = _moves(template, values, context, context.profile)
+        other_fields = takewhile(lambda move: frozenset(move) not in suggestions, moves)
+        for change, resolution in accepted(context.profile, other_fields, context.attempt):
+            if _is_another(changed(context.profile, change), resolution, context):
+                text = describe_change(change, context.profile)
+                suggestions[frozenset(change)] = Suggestion(text=text, change=change)
                 break
-            if _is_another(changed(context.profile, change), context):
-                found.append(Suggestion(text=said(change, context.profile), change=change))
-                break
-        if len(found) == _MOST:
+        if len(suggestions) == _MOST:
             break
-    return tuple(found)
+    return tuple(suggestions.values())
 
 
-def _is_another(profile: Profile, context: Context) -> bool:
-    """Whether a changed profile is accepted, and something is decided in another way than for the one that failed."""
-    after = context.attempt(profile) if context.attempt else None
-    if after is None or context.profile is None or context.resolution is None:
-        return False
+def _is_another(profile: Profile, after: Resolution, context: Context) -> bool:
+    """Whether something is decided in another way for a changed profile than for the one that failed."""
     before = context.resolution
+    if before is None or context.profile is None:
+        return False
     told = {"choices": (), "untested": (), "warnings": (), "runtime_asked": False}  # how it is told, not what it is
     same = replace(after, **told) == replace(before, **told)  # type: ignore[arg-type]
     return not same or profile.resources != context.profile.resources
@@ -226,7 +237,7 @@ def _moves(
             (verb, text), *_ = wanted.items()
             yield from _moved(path, verb, str(text).format(**values), context, profile)
         elif wanted is None:
-            yield from [{path: None}] if _says(profile, path) else []
+            yield from [{path: None}] if is_set(profile, path) or path in profile.components else []
         elif _now(profile, path) != wanted and not _is_decided(path, wanted, context):
             yield {path: wanted}
 
@@ -275,31 +286,16 @@ def _has(toolkit: str, version: str, target: str, context: Context) -> bool:
     return bool(asked and row and wanted in row.targets)
 
 
-def _versions(name: str, near: str, context: Context, profile: Profile) -> Iterable[str]:
-    """Other versions of a component, or of Python, that the release takes or the rows know."""
-    knowledge, source = context.knowledge, profile.source
-    release = knowledge.releases.get(str(Version(source.release).minor))
-    now = profile.components.get(name) or getattr(profile, name, None)
-    known = set(release.pythons) if release and name == "python" else set()
-    if release and (support := release.components.get(name)):
-        known |= {*support.accepted, *([support.tested] if support.tested else [])}
-        if not support.closed:
-            known |= {row.version for row in knowledge.toolkits.values() if row.toolkit == name}
-    first = near if Version(near).parts else str(now or "")
-    order = sorted(known - {str(now)}, key=Version)
-    at = next((index for index, one in enumerate(order) if first and Version(one) >= Version(first)), len(order))
-    distance = {one: (abs(index - at), index < at) for index, one in enumerate(order)}
-    return sorted(order, key=distance.__getitem__)[:_TRIED]
-
-
-def _says(profile: Profile, path: str) -> bool:
-    """Whether a field is set to something else than its default."""
-    field, _, inner = path.partition(".")
-    if field not in type(profile).model_fields:
-        return field in profile.components
-    default = type(profile).model_fields[field].get_default(call_default_factory=True)
-    value = getattr(profile, field)
-    return bool(getattr(value, inner) != getattr(default, inner) if inner else value != default)
+def _versions(name: str, near: str, context: Context, profile: Profile) -> Sequence[str]:
+    """Return other versions of a component, or of Python, that the release takes or the rows know."""
+    release = context.knowledge.releases.get(str(Version(profile.source.release).minor))
+    known: set[str] = set()
+    if release and name == "python":
+        known = set(release.pythons)
+    elif release and name in release.components:
+        known = known_versions(context.knowledge, release, name)
+    now = asked_version(profile, name)
+    return by_distance(known - {str(now)}, near if Version(near).parts else now)[:_TRIED]
 
 
 def _now(profile: Profile, path: str) -> object:

@@ -28,10 +28,9 @@ from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.release_rows import Estimate, Release, Support
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.profile import profile as profiles
 from tfdock.resolve.gpu_support import apart, release_named, taken_versions
 from tfdock.resolve.resolution import Resolution
-from tfdock.resolve.resolve import resolve
+from tfdock.resolve.resolve import resolve_text
 from tfdock.resolve.rules import judge
 from tfdock.types import Capability, Version
 
@@ -455,8 +454,7 @@ def _may_take(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -
 
 
 def _resolved(knowledge: KnowledgeBase, draft: _Draft, *, ways: bool = False) -> Resolution:
-    profile, document = profiles.read(draft.text(), _FILE)
-    return resolve(profile, document, knowledge, file=_FILE, machine=OFFICIAL_MACHINE, ways=ways)
+    return resolve_text(draft.text(), knowledge, file=_FILE, machine=OFFICIAL_MACHINE, ways=ways)
 
 
 def _chosen(release: Release, resolution: Resolution) -> Iterator[tuple[str, str, str]]:

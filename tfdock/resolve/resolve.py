@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tfdock.errors import Incompatible, Problem, Suggestion, one_of
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node
 from tfdock.resolve.question import LocalSource
@@ -46,6 +47,14 @@ def resolve(
             raise
         tried = suggestions(profile, error.problems, resolver)
         raise Incompatible(*(_with_ways(problem, tried) for problem in error.problems)) from None
+
+
+def resolve_text(
+    text: str, knowledge: KnowledgeBase, *, file: str = "", machine: str = "x86_64", ways: bool = True
+) -> Resolution:
+    """Decide a profile that was made up here; raises ProfileError and Incompatible."""
+    profile, document = profiles.read(text, file)
+    return resolve(profile, document, knowledge, file=file, machine=machine, ways=ways)
 
 
 def _with_ways(problem: Problem, ways: Sequence[Suggestion]) -> Problem:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tfdock.errors import Incompatible, Problem, ProfileError
@@ -14,8 +15,9 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.resolve.gpu_support import apart, release_named, target_facts
-from tfdock.resolve.resolution import Resolution
-from tfdock.resolve.resolve import resolve
+from tfdock.resolve.profile_changes import Change, accepted
+from tfdock.resolve.resolution import Resolution, Resolver
+from tfdock.resolve.resolve import resolve_text
 from tfdock.types import Version
 
 
@@ -108,13 +110,12 @@ def starter(
     if tensorflow:
         release_named(knowledge, tensorflow)
     check_together(knowledge, devices)
-    drafts = [_lines(devices, release, python) for release in _releases(knowledge, devices, tensorflow, python)]
-    found = next((one for draft in drafts if (one := _accepted(knowledge, draft, machine))), None)
-    found = found or _resolved(knowledge, drafts[0], machine)  # which says why not
-    # Every version is written out: what was chosen today stays chosen when more is known.
-    lines = _lines(devices, str(found.version), found.python, found)
-    text = "".join(f"{line}\n" for line in _commented(devices, lines, newest=tensorflow is None))
-    return Starter(text=text, resolution=_resolved(knowledge, text.splitlines(), machine))
+    with _without_places():
+        resolution = _newest(knowledge, devices, _releases(knowledge, devices, tensorflow, python), python, machine)
+        # Every version is written out: what was chosen today stays chosen when more is known.
+        lines = _lines(devices, str(resolution.version), resolution.python, resolution.components)
+        text = "".join(f"{line}\n" for line in _commented(devices, lines, newest=tensorflow is None))
+        return Starter(text=text, resolution=resolve_text(text, knowledge, machine=machine))
 
 
 def check_together(knowledge: KnowledgeBase, devices: StarterDevices) -> None:
@@ -142,25 +143,32 @@ def _releases(knowledge: KnowledgeBase, devices: StarterDevices, asked: str | No
     return sorted(taking, key=Version, reverse=True) or [max(knowledge.releases, key=Version)]
 
 
-def _accepted(knowledge: KnowledgeBase, lines: Sequence[str], machine: str) -> Resolution | None:
-    try:
-        return _resolved(knowledge, lines, machine, ways=False)
-    except Incompatible:
-        return None
+def _newest(
+    knowledge: KnowledgeBase, devices: StarterDevices, releases: Sequence[str], python: str | None, machine: str
+) -> Resolution:
+    """Return the resolution with the first release that takes it; raises Incompatible for the reasons of the first."""
+    text = "\n".join(_lines(devices, releases[0], python))
+    profile, document = profiles.read(text, "")
+    attempt = Resolver(document=document, knowledge=knowledge, file="", machine=machine).attempt
+    drafts: Iterator[Change] = ({"tensorflow": release} for release in releases)
+    resolutions = (resolution for _, resolution in accepted(profile, drafts, attempt))
+    return next(resolutions, None) or resolve_text(text, knowledge, machine=machine)
 
 
-def _resolved(knowledge: KnowledgeBase, lines: Sequence[str], machine: str, *, ways: bool = True) -> Resolution:
+@contextmanager
+def _without_places() -> Iterator[None]:
+    """Take the lines out of problems: the text is in no file yet, and its lines mean nothing to anybody."""
     try:
-        profile, document = profiles.read("\n".join(lines), "")
-        return resolve(profile, document, knowledge, file="", machine=machine, ways=ways)
+        yield
     except (ProfileError, Incompatible) as error:
-        # The text is in no file yet: its lines mean nothing to anybody.
         problems = (replace(problem, file=None, line=None, column=None) for problem in error.problems)
         raise type(error)(*problems) from None
 
 
-def _lines(devices: StarterDevices, release: str, python: str | None, found: Resolution | None = None) -> list[str]:
-    """The profile's lines; `found` adds the versions it was resolved to."""
+def _lines(
+    devices: StarterDevices, release: str, python: str | None, versions: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the profile's lines, with the `versions` of components."""
     lines = ["schema: 1", f"tensorflow: {json.dumps(release)}"]
     lines += [f"python: {json.dumps(python)}"] if python else []
     if devices.gpus:
@@ -169,7 +177,7 @@ def _lines(devices: StarterDevices, release: str, python: str | None, found: Res
         lines.append(f"{devices.accelerator.target_field}: [{', '.join(devices.targets)}]")
     else:
         lines.append(f"accelerator: {devices.accelerator.accelerator}")
-    components = dict(found.components) if found else {}
+    components = dict(versions or {})
     fields = [name for name in components if name in profiles.Profile.model_fields]
     lines += [f"{name}: {json.dumps(components.pop(name))}" for name in fields]
     if components:

@@ -34,7 +34,7 @@ from tfdock.errors import NetworkError, Problem
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.profile.profile import read as read_profile
-from tfdock.resolve.suggestions import said
+from tfdock.resolve.profile_changes import describe_change
 from tfdock.run.phases import Steps
 
 KNOWLEDGE = loader.knowledge()
@@ -493,7 +493,7 @@ def test_what_is_pasted_reads_as_what_is_meant() -> None:
         'schema: 1\ntensorflow: "2.18.0"\nbazel: {version: "6.5.0", flags: ["--define=a=b c", --x]}\n', "p.yaml"
     )[0]
     change: dict[str, object] = {"bazel.copts": ["-includecstdint", "-DX={1, 2}"], "python": "3.10", "xla": False}
-    pasted = re.findall("`([^`]+)`", said(change, profile))
+    pasted = re.findall("`([^`]+)`", describe_change(change, profile))
     assert [yaml.safe_load(one) for one in pasted] == [
         {"bazel": {"version": "6.5.0", "flags": ["--define=a=b c", "--x"], "copts": change["bazel.copts"]}},
         {"python": "3.10"},

@@ -14,9 +14,9 @@ from tfdock.errors import Problem
 from tfdock.gpu.devices import find_gpu, sorted_targets
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
+from tfdock.resolve.profile_changes import changed
 from tfdock.resolve.question import LocalSource
 from tfdock.resolve.resolve import resolve
-from tfdock.resolve.suggestions import changed
 
 from ..desk import FILE, MADE_UP_TABLES, Desk
 

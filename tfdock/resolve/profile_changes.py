@@ -1,0 +1,132 @@
+"""Changes of a profile: how they are made, which of them are accepted, and how they are written down."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from tfdock.knowledge.release_rows import Release, Support
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.profile.profile import Profile
+from tfdock.resolve.resolution import Resolution
+from tfdock.types import Version
+
+Change = Mapping[str, object]
+"""Field of the profile -> its new value; None leaves it out. `bazel.version` is a field of a field."""
+Attempt = Callable[[Profile], Resolution | None]
+"""Decides a changed profile; None where it is refused."""
+_PLAIN = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|none|y|n)$)(?:[A-Za-z_/-][\w./:=+@-]*|[1-9]\d*[A-Za-z]+)")
+"""Text that YAML takes for no number and nothing else when it is bare."""
+
+
+def accepted(profile: Profile, changes: Iterable[Change], attempt: Attempt) -> Iterator[tuple[Change, Resolution]]:
+    """Yield the changes with which a profile is accepted, in their order, and what it then resolves to."""
+    for change in changes:
+        resolution = attempt(changed(profile, change))
+        if resolution is not None:
+            yield change, resolution
+
+
+def changed(profile: Profile, change: Change) -> Profile:
+    """Return the profile with the fields of a change set, or left out where the new value is None."""
+    update: dict[str, Any] = {}
+    for path, value in change.items():
+        field, _, inner = path.partition(".")
+        model = update.get(field, getattr(profile, field))
+        default = type(profile).model_fields[field].get_default(call_default_factory=True)
+        if not inner:
+            update[field] = default if value is None else value
+        elif isinstance(model, dict):
+            others = {name: held for name, held in model.items() if name != inner}
+            update[field] = others if value is None else {**others, inner: value}
+        else:
+            fallback = type(model).model_fields[inner].get_default(call_default_factory=True)
+            update[field] = model.model_copy(update={inner: fallback if value is None else value})
+    return profile.model_copy(update=update)
+
+
+def is_set(profile: Profile, path: str) -> bool:
+    """Whether a profile says anything in a field that is not its default."""
+    field, _, inner = path.partition(".")
+    value: Any = getattr(profile, field, None)
+    model: Any = type(profile)
+    if isinstance(value, dict):
+        return inner in value
+    if inner and not hasattr(value, inner):
+        return False
+    if inner:
+        model, field, value = type(value), inner, getattr(value, inner)
+    info = model.model_fields.get(field)
+    return info is not None and value != info.get_default(call_default_factory=True)
+
+
+# --- versions of components -----------------------------------------------------------------------------------------
+
+
+def asked_version(profile: Profile, component: str) -> Any:
+    """Return what a profile asks of a component, wherever it says it; None where it asks nothing."""
+    return profile.components.get(component) or getattr(profile, component, None)
+
+
+def known_versions(knowledge: KnowledgeBase, release: Release | None, component: str) -> set[str]:
+    """Return the versions that a release takes of a component; all there are where it may take any."""
+    support = release.components.get(component, Support()) if release else Support()
+    known = {*support.accepted, *((support.tested,) if support.tested else ())}
+    if not support.closed:
+        known |= {row.version for row in knowledge.toolkits.values() if row.toolkit == component}
+    return known
+
+
+def by_distance(versions: Iterable[str], asked: str | None, first: str | None = None) -> list[str]:
+    """Return versions, those nearest to `asked` first, newer before older; `first` goes before all."""
+    known = sorted(set(versions), key=Version)
+    at = next((index for index, one in enumerate(known) if asked and Version(one) >= Version(asked)), len(known))
+    order = sorted(range(len(known)), key=lambda index: (known[index] != first, abs(index - at), index < at))
+    return [known[index] for index in order]
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def component_titles(knowledge: KnowledgeBase) -> dict[str, str]:
+    """Return the components of all accelerators as people write them."""
+    return {name: title for row in knowledge.accelerators.values() for name, title in row.titles.items()}
+
+
+def describe_change(change: Change, profile: Profile) -> str:
+    """Say what to write, then what to remove: `cuda: "12.8.0"` and `python: "3.11"`, and remove `base`.
+
+    A map is whole, with all that the profile says in it: what is written in its place loses nothing.
+    """
+    after = changed(profile, change)
+    written: dict[str, object] = {}
+    for path, value in change.items():
+        field, _, inner = path.partition(".")
+        if value is not None:
+            written[field] = _whole(field, change, after) if inner else value
+    lines = [f"`{field}: {_yaml(value)}`" for field, value in written.items()]
+    gone = " and ".join(f"`{path}`" for path, value in change.items() if value is None)
+    return ", and ".join([*([" and ".join(lines)] if lines else []), *([f"remove {gone}"] if gone else [])])
+
+
+def _whole(field: str, change: Change, after: Profile) -> Mapping[str, object]:
+    """What stands in a map of the changed profile, what is new in it at the end."""
+    model = getattr(after, field)
+    said = model if isinstance(model, dict) else model.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    inner = {name: change.get(f"{field}.{name}", value) for name, value in said.items()}
+    order = sorted(inner, key=lambda name: f"{field}.{name}" in change)
+    return {name: inner[name] for name in order if inner[name] is not None}
+
+
+def _yaml(value: object) -> str:
+    """A value as it stands in a profile: numbers bare, versions in quotes, lists and maps in brackets."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_yaml(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_yaml, value))}]"
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
