@@ -331,8 +331,7 @@ def gitlab_jobs(jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def _gitlab_job(job: Job) -> dict[str, Any]:
-    cells = " ".join(load.name for load in job.loads)
-    variables = {"TFDOCK_JOB": job.name, "TFDOCK_CELLS": cells}
+    variables = {"TFDOCK_JOB": job.name, "TFDOCK_CELLS": job.cells}
     return {"extends": ".build", "tags": list(job.loads[0].runner), "variables": variables}
 
 

@@ -32,22 +32,22 @@ _CELL = 300
 
 
 class CiService:
-    """Whoever runs the job. This one is nobody: a terminal, a pipe, or a service that is not known."""
+    """The service that runs the job. This one stands for none: a terminal, a pipe, or an unknown service."""
 
     def harmless(self, text: str) -> str:
-        """Text for the log, without what would be a command to whoever reads it."""
+        """Return text for the log, without what would be a command to the service."""
         return text
 
     @contextmanager
     def fold(self, _title: str, /) -> Iterator[None]:
-        """A context whose lines can be folded away."""
+        """Make the lines of a context a section that can be folded away."""
         yield
 
     def annotate(self, _problems: Sequence[Problem], /) -> None:
-        """Show problems where they are, beside the lines of the files."""
+        """Show problems beside the lines of the files."""
 
     def outputs(self, _values: Mapping[str, str], /) -> None:
-        """Hand values to later steps, by name."""
+        """Pass values to later steps, by name."""
 
     def summary(self, _heading: str, _columns: Sequence[str], _rows: Sequence[Sequence[str]], /) -> None:
         """Add a table to the page of the job; rows are texts as they are, one for each column."""
@@ -55,12 +55,12 @@ class CiService:
 
 @functools.cache
 def here() -> CiService:
-    """The service that runs this process, by its environment."""
+    """Return the service that runs this process, by its environment."""
     return service_of(os.environ)
 
 
 def service_of(environment: Mapping[str, str]) -> CiService:
-    """The service that sets such variables."""
+    """Return the service that sets these variables."""
     if environment.get("GITHUB_ACTIONS") == "true":
         return GitHub(environment)
     return GitLab() if environment.get("GITLAB_CI") == "true" else CiService()
@@ -83,12 +83,12 @@ class GitHub(CiService):
     _annotated: int = field(default=0, init=False)
 
     def harmless(self, text: str) -> str:
-        """A space inside of what would be a command."""
+        """Put a space inside of what would be a command."""
         return _COMMAND.sub(r"\1\2: ", text).replace("##[", "## [")
 
     @contextmanager
     def fold(self, title: str, /) -> Iterator[None]:
-        """A group. Groups do not nest: whoever is inside of one opens no other."""
+        """Open a group. Groups do not nest: inside of a group no other is opened."""
         self._say(f"::group::{escaped(title)}")
         try:
             yield
@@ -96,7 +96,7 @@ class GitHub(CiService):
             self._say("::endgroup::")
 
     def annotate(self, problems: Sequence[Problem], /) -> None:
-        """The first nine problems of a process, as the page of the commit shows them."""
+        """Annotate the first nine problems of a process, for the page of the commit."""
         for problem in problems:
             if self._annotated < (_WARNINGS if problem.severity == "warning" else ANNOTATIONS):
                 self._annotated += 1
@@ -108,7 +108,7 @@ class GitHub(CiService):
         self._add("GITHUB_OUTPUT", text)
 
     def summary(self, heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]], /) -> None:
-        """Add to the step's summary; rows for which there is no room are counted."""
+        """Add a table to the step's summary; rows for which there is no room are counted."""
         file = self.environment.get("GITHUB_STEP_SUMMARY")
         taken = Path(file).stat().st_size if file and Path(file).exists() else 0
         self._add("GITHUB_STEP_SUMMARY", markdown(heading, columns, rows, room=SUMMARY_BYTES - taken))
@@ -120,7 +120,7 @@ class GitHub(CiService):
         try:
             with Path(file).open("ab") as stream:
                 stream.write(text.encode("utf-8", "backslashreplace"))
-        except OSError as error:  # what was built is worth more than what is told of it
+        except OSError as error:  # the wheels matter more than the report
             self._say(f"::warning::{escaped(f'cannot write to {variable}: {error.strerror}')}")
 
     def _say(self, text: str) -> None:
@@ -130,7 +130,7 @@ class GitHub(CiService):
 
 
 def annotation(problem: Problem, workspace: str = "") -> str:
-    """The command that annotates a problem; files below `workspace`, the repository, are named as they are there."""
+    """Return the command that annotates a problem. Files below `workspace` are named as the repository has them."""
     kind = "warning" if problem.severity == "warning" else "error"
     place = {
         "file": _below(problem.file, workspace),
@@ -139,12 +139,13 @@ def annotation(problem: Problem, workspace: str = "") -> str:
         "title": problem.code,
     }
     parts = ",".join(f"{name}={_property(str(value))}" for name, value in place.items() if value)
-    told = [problem.message, f"why: {problem.why}" if problem.why else "", *(f"fix: {fix}" for fix in problem.fixes)]
-    return f"::{kind} {parts}::{escaped(chr(10).join(filter(None, told))[:_MESSAGE])}"
+    why = [f"why: {problem.why}"] if problem.why else []
+    text = "\n".join([problem.message, *why, *(f"fix: {fix}" for fix in problem.fixes)])
+    return f"::{kind} {parts}::{escaped(text[:_MESSAGE])}"
 
 
 def escaped(text: str) -> str:
-    """Text as the data of one of GitHub's commands."""
+    """Return text as the data of one of GitHub's commands."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -153,7 +154,7 @@ def _property(text: str) -> str:
 
 
 def _below(file: str | None, workspace: str) -> str:
-    """The file as the repository names it; nothing for one that is not in it, such as a shipped profile."""
+    """Return a file as the repository names it; an empty text for a file that is not in it."""
     if not file or not workspace:
         return file or ""
     path = Path(os.path.normpath(Path(file).absolute()))
@@ -161,9 +162,7 @@ def _below(file: str | None, workspace: str) -> str:
 
 
 def _between_marks(value: str) -> str:
-    import secrets  # here: it takes longer to load than all else of this module
-
-    mark = f"tfdock_{secrets.token_hex(16)}"
+    mark = f"tfdock_{os.urandom(16).hex()}"
     return f"<<{mark}\n{value}\n{mark}\n"
 
 
@@ -175,15 +174,19 @@ _MARKUP = re.compile(r"[^\w\s.,:/=+()-]|:(?=//)|(?<=[Ww]{3})\.|(?<![A-Za-z0-9])_
 
 
 def cell(text: str) -> str:
-    """Text as a cell of a table in Markdown: no markup, no line break, and no more than people read in a table."""
-    start = text[: 4 * _CELL]
-    line = " ".join("".join(one if one.isprintable() else " " for one in start).split())
+    """Return text as a cell of a table in Markdown: no markup, no line break, at most 300 characters."""
+    line = " ".join(_printable(text[: 4 * _CELL]).split())
     line = line if len(line) <= _CELL else f"{line[: _CELL - 1]}…"
-    return _MARKUP.sub(lambda one: f"&#{ord(one[0])};", line)
+    return _MARKUP.sub(lambda markup: f"&#{ord(markup[0])};", line)
+
+
+def _printable(text: str) -> str:
+    """Return text with a space for each character that cannot be printed."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def markdown(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> str:
-    """A table in no more than `room` bytes of UTF-8; nothing, where there is no room for its head."""
+    """Return a table in at most `room` bytes of UTF-8; an empty text if there is no room for its head."""
     head = f"### {cell(heading)}\n\n{_row(columns)}|{' --- |' * len(columns)}\n"
     left = room - len(head.encode()) - len(_more(len(rows)).encode())
     kept: list[str] = []
@@ -223,11 +226,10 @@ class GitLab(CiService):
 
     @contextmanager
     def fold(self, title: str, /) -> Iterator[None]:
-        """A section, closed at first, under a name that no other one of the job has."""
+        """Open a section, folded at first, with a name that no other section of the job has."""
         self._folds += 1
         name = f"tfdock_{os.getpid()}_{self._folds}"
-        shown = "".join(one if one.isprintable() else " " for one in title)
-        self._mark(f"section_start:{int(time.time())}:{name}[collapsed=true]", shown)
+        self._mark(f"section_start:{int(time.time())}:{name}[collapsed=true]", _printable(title))
         try:
             yield
         finally:

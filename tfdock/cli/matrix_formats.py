@@ -80,8 +80,7 @@ def github(jobs: Sequence[Job]) -> str:
 
 
 def _github_job(job: Job) -> dict[str, Any]:
-    names = " ".join(load.name for load in job.loads)
-    return {"job": job.name, "cells": names, "runner": list(job.loads[0].runner), "minutes": job.minutes}
+    return {"job": job.name, "cells": job.cells, "runner": list(job.loads[0].runner), "minutes": job.minutes}
 
 
 def gitlab(jobs: Sequence[Job]) -> str:

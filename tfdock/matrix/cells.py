@@ -25,8 +25,8 @@ _MISSPELT = ("profile-unknown-key", "version-not-text")
 class CellCombination:
     """One cell of a matrix: a whole profile.
 
-    `fields` are what it says over the base, by dotted name, with what overrides changed; `document` is the profile.
-    `place` is the value of an axis or the entry of `include` that stands for it. `rules` are all that mean it.
+    `fields` are those that it sets over the base, by dotted name, overrides included. `document` is the profile.
+    `place` is the value of an axis or the entry of `include` that made it. `rules` are all rules that match it.
     """
 
     fields: Mapping[str, Node]
@@ -47,10 +47,10 @@ class CellCombination:
 
 
 def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
-    """Every cell, in the order written: the first axis changes slowest, `include` comes last.
+    """Return every cell, in the order written: the first axis changes slowest, `include` comes last.
 
-    A cell that is excluded is among them. `exclude` is for combinations of the axes, `overrides` for what is included
-    too; both look at the cell before anything is overridden. Raises ProfileError (`matrix-too-large`).
+    Excluded cells are among them. `exclude` is for combinations of the axes, `overrides` for included cells too. Both
+    look at the cell before anything is overridden. Raises ProfileError (`matrix-too-large`).
     """
     count = (prod(map(len, matrix.axes.values())) if matrix.axes else 0) + len(matrix.include)
     if count > MOST_CELLS:
@@ -93,14 +93,14 @@ def misspelt(matrix: Matrix, cell: CellCombination) -> tuple[Problem, ...]:
 
 
 def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[int, ...]:
-    """The places of a few cells that have every value that any has, in order; cheap ones where it is all the same.
+    """Return the places of a few cells that together have every value, in order; of equal cells the cheap ones.
 
-    Greedy: always the cell with most values that none has yet; then those go of which others have everything.
+    Greedy: always take the cell with most values that no chosen cell has. Then drop cells whose values others have.
     """
-    # A cell gains less the more are chosen, never more: the best by what was known is looked at again, and no other.
-    waiting = [(-len(set(some)), costs[place], place) for place, some in enumerate(values)]
+    # A cell never gains more as others are chosen: only the best cell so far has to be looked at again.
+    waiting = [(-len(set(own)), costs[place], place) for place, own in enumerate(values)]
     heapq.heapify(waiting)
-    lacking = {value for some in values for value in some}
+    lacking = {value for own in values for value in own}
     chosen = []
     while lacking:
         known, cost, place = heapq.heappop(waiting)
@@ -110,20 +110,20 @@ def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[in
             lacking.difference_update(values[place])
         elif gain:
             heapq.heappush(waiting, (gain, cost, place))
-    # The first ones were chosen before it was known what the later ones have.
-    having = Counter(value for place in chosen for value in set(values[place]))
+    # The first cells were chosen before it was known what the later ones have.
+    counts = Counter(value for place in chosen for value in set(values[place]))
     kept = []
     for place in chosen:
         own = set(values[place])
-        if any(having[value] == 1 for value in own):
+        if any(counts[value] == 1 for value in own):
             kept.append(place)
         else:
-            having.subtract(own)
+            counts.subtract(own)
     return tuple(sorted(kept))
 
 
 class _Rules:
-    """Rules, and which of them are for a cell."""
+    """Matches rules against cells."""
 
     def __init__(self, *rules: Rule) -> None:
         self._wanted = [
@@ -132,14 +132,14 @@ class _Rules:
         self._paths = {path for _, wanted in self._wanted for path in wanted}
 
     def of(self, document: Node) -> tuple[Rule, ...]:
-        """Those of whose values the document has every one."""
-        # Each value is made a text once, however many rules ask for it: there may be thousands, and of cells too.
-        values = {path: same(_found(document, path)) for path in self._paths}
+        """Return the rules whose values the document all has."""
+        # Each value is made a text once, however many rules ask for it: there may be thousands of both.
+        values = {path: same(_node_at(document, path)) for path in self._paths}
         return tuple(rule for rule, wanted in self._wanted if wanted.items() <= values.items())
 
 
 def _product(matrix: Matrix) -> Iterator[tuple[Mapping[str, Node], Node]]:
-    """The fields of each combination, and the value of the last axis, which changes fastest."""
+    """Yield the fields of each combination, and the value of the last axis, which changes fastest."""
     names = tuple(matrix.axes)
     for values in itertools.product(*matrix.axes.values()) if names else ():
         yield dict(zip(names, values, strict=True)), values[-1]
@@ -154,25 +154,26 @@ def _cell(
 ) -> CellCombination:
     axes = matrix.document.entries.get("axes", place).keys
     document = profiles.overlaid(matrix.base, nested(fields, place, axes if keys is None else keys))
-    meant = rules.of(document)
-    runner, said = matrix.runner, dict(fields)
-    for rule in meant:
+    matching = rules.of(document)
+    runner = matrix.runner
+    for rule in matching:
         runner = runner if rule.runner is None else rule.runner
         if rule.sets is not None:
             document = profiles.overlaid(document, nested(rule.sets.entries, rule.sets, rule.sets.keys))
-            said = dict(_left({**said, **rule.sets.entries}, document))
-    return CellCombination(fields=said, document=document, runner=runner, place=place, rules=meant)
+            fields = dict(_remaining({**fields, **rule.sets.entries}, document))
+    return CellCombination(fields=fields, document=document, runner=runner, place=place, rules=matching)
 
 
-def _left(fields: Mapping[str, Node], document: Node) -> Iterator[tuple[str, Node]]:
-    """Fields as they are by now: devices drive others out, and a map may have a part of itself over a dotted one."""
+def _remaining(fields: Mapping[str, Node], document: Node) -> Iterator[tuple[str, Node]]:
+    """Yield fields as the document has them: devices replace each other, a map may replace a part set by its name."""
     for name, node in fields.items():
-        found = _found(document, tuple(name.split(".")))
-        if found is not None:
-            yield name, node if found.kind == "map" else found
+        current = _node_at(document, tuple(name.split(".")))
+        if current is not None:
+            yield name, node if current.kind == "map" else current
 
 
-def _found(document: Node, path: tuple[str, ...]) -> Node | None:
+def _node_at(document: Node, path: tuple[str, ...]) -> Node | None:
+    """Return the node at a path, None if there is none."""
     node: Node | None = document
     for part in path:
         node = node.entries.get(part) if node else None

@@ -18,7 +18,7 @@ fills its cache, anew."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A cell as work: seconds, None where nobody knows; what it shares with others; the labels of its machine."""
+    """A cell as work: its seconds, None if unknown; the group whose image it shares; the labels of its machine."""
 
     name: str
     seconds: float | None
@@ -34,23 +34,28 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The build id of its cell; of several, that of the first and how many more there are."""
+        """The build id of its cell; of several cells, that of the first and how many more there are."""
         return self.loads[0].name + (f"+{len(self.loads) - 1}" if len(self.loads) > 1 else "")
 
     @property
+    def cells(self) -> str:
+        """The build ids of its cells, with spaces between them."""
+        return " ".join(load.name for load in self.loads)
+
+    @property
     def minutes(self) -> int | None:
-        """What it is expected to take, rounded up; None where nothing is known of a cell of it."""
+        """How long it is expected to take, rounded up; None if that of one of its cells is unknown."""
         known = [load.seconds for load in self.loads if load.seconds is not None]
         return ceil(sum(known) / 60) if len(known) == len(self.loads) else None
 
 
 def grouped(loads: Iterable[Load]) -> tuple[Load, ...]:
-    """The same cells, those of a group one after another; else in their order."""
+    """Return the same cells, those of a group one after another; else in their order."""
     return tuple(load for group in _by(loads, lambda load: load.group) for load in group)
 
 
 def jobs(loads: Sequence[Load], count: int | None = None) -> tuple[Job, ...]:
-    """At most `count` jobs, and at least one for each kind of machine; without a count, one for each cell.
+    """Return at most `count` jobs, but one for each kind of machine at least; without a count, one for each cell.
 
     The same cells give the same jobs, in the order of their first cells.
     """
@@ -60,13 +65,13 @@ def jobs(loads: Sequence[Load], count: int | None = None) -> tuple[Job, ...]:
     cost = _cost(loads)
     machines = _by(loads, lambda load: load.runner)
     shares = _shares(machines, count, cost)
-    found = [job for some, share in zip(machines, shares, strict=True) for job in _shared_out(some, share, cost)]
+    shared = [job for some, share in zip(machines, shares, strict=True) for job in _shared_out(some, share, cost)]
     place = {load: number for number, load in enumerate(loads)}
-    return tuple(sorted(found, key=lambda job: place[job.loads[0]]))
+    return tuple(sorted(shared, key=lambda job: place[job.loads[0]]))
 
 
 def split(items: Sequence[_T], most: int) -> tuple[tuple[_T, ...], ...]:
-    """The items in order, at most so many together: what a service takes at once."""
+    """Return the items in order, in parts of at most `most`: what a service takes at once."""
     return tuple(tuple(items[start : start + most]) for start in range(0, len(items), most)) or ((),)
 
 
@@ -74,23 +79,23 @@ _Cost = Callable[[Load], float]
 
 
 def _cost(loads: Sequence[Load]) -> _Cost:
-    """What a cell counts for: where nobody knows, as much as the others do on average."""
+    """Return how to weigh a cell: an unknown cost is the average of the known ones."""
     known = [load.seconds for load in loads if load.seconds]
     usual = sum(known) / len(known) if known else 1.0
     return lambda load: usual if load.seconds is None else load.seconds
 
 
 def _by(loads: Iterable[Load], key: Callable[[Load], Hashable]) -> list[list[Load]]:
-    found: dict[Hashable, list[Load]] = {}
+    groups: dict[Hashable, list[Load]] = {}
     for load in loads:
-        found.setdefault(key(load), []).append(load)
-    return list(found.values())
+        groups.setdefault(key(load), []).append(load)
+    return list(groups.values())
 
 
 def _shares(machines: Sequence[Sequence[Load]], count: int, cost: _Cost) -> list[int]:
-    """How many jobs each kind of machine gets: the next one goes where each has most to do."""
+    """Return how many jobs each kind of machine gets: the next job goes where each job has most to do."""
     shares = [1] * len(machines)
-    waiting = [(-sum(map(cost, some)), number) for number, some in enumerate(machines) if len(some) > 1]
+    waiting = [(-_total(some, cost), number) for number, some in enumerate(machines) if len(some) > 1]
     totals = {number: -total for total, number in waiting}
     heapq.heapify(waiting)
     for _ in range(count - len(machines)):
@@ -104,14 +109,15 @@ def _shares(machines: Sequence[Sequence[Load]], count: int, cost: _Cost) -> list
 
 
 def _shared_out(loads: Sequence[Load], count: int, cost: _Cost) -> list[Job]:
-    """The costliest piece goes to the job that has least; a piece is a group, or a part of one that is too much."""
-    fair = max(sum(map(cost, loads)) / count, *map(cost, loads))
+    """Give the costliest piece to the job that has least. A piece is a group, or a part of one that is too much."""
+    fair = max(_total(loads, cost) / count, *map(cost, loads))
     pieces = [part for group in _by(loads, lambda load: load.group) for part in _parts(group, fair, cost)]
     while True:
         shards = _dealt(pieces, count, cost)
-        heaviest = max(shards, key=lambda shard: sum(_total(piece, cost) for piece in shard))
+        totals = [sum(_total(piece, cost) for piece in shard) for shard in shards]
+        heaviest = shards[totals.index(max(totals))]
         divisible = [piece for piece in heaviest if len(piece) > 1]
-        if not divisible or sum(_total(piece, cost) for piece in heaviest) <= _TOLERATED * fair:
+        if not divisible or max(totals) <= _TOLERATED * fair:
             break
         largest = max(divisible, key=lambda piece: _total(piece, cost))
         place = pieces.index(largest)
@@ -129,15 +135,15 @@ def _total(piece: Iterable[Load], cost: _Cost) -> float:
 
 
 def _parts(group: list[Load], most: float, cost: _Cost) -> list[list[Load]]:
-    """A group in as few parts as it takes for each to be about `most`; neighbours stay together."""
+    """Split a group into as few parts as it takes for each to be about `most`; neighbours stay together."""
     total = _total(group, cost)
     count = max(ceil(total / most - 1e-9), 1) if most else 1
     parts: dict[int, list[Load]] = {}
     before = 0.0
     for load in group:
-        parts.setdefault(min(int((before + cost(load) / 2) * count / total), count - 1) if total else 0, []).append(
-            load
-        )
+        middle = before + cost(load) / 2
+        part = min(int(middle * count / total), count - 1) if total else 0
+        parts.setdefault(part, []).append(load)
         before += cost(load)
     return list(parts.values())
 
