@@ -146,7 +146,7 @@ def _releases(knowledge: KnowledgeBase, devices: StarterDevices, asked: str | No
 def _newest(
     knowledge: KnowledgeBase, devices: StarterDevices, releases: Sequence[str], python: str | None, machine: str
 ) -> Resolution:
-    """Return the resolution with the first release that takes it; raises Incompatible for the reasons of the first."""
+    """Return the resolution with the first release that takes it; raises Incompatible where none does."""
     text = "\n".join(_lines(devices, releases[0], python))
     profile, document = profiles.read(text, "")
     attempt = Resolver(document=document, knowledge=knowledge, file="", machine=machine).attempt
