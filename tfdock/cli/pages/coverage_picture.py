@@ -113,36 +113,28 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thread:
-    """From a mark to the last target that its code serves, and where it is `open`, on to those to come."""
-
-    x: float
-    to_x: float
-    y: float
-    to_y: float
-    open: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One kind of code along the axis."""
+    """One kind of code along the axis: a mark or None per column, and the threads between them.
+
+    A thread leads from the column of a mark to the last that its code serves, or to None: on to GPUs to come.
+    """
 
     name: str
     shape: Shape
     legend: str
-    threads: tuple[Thread, ...]
+    marks: tuple[Mark | None, ...]
+    threads: tuple[tuple[int, int | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A target: its centre on the axis that lies (`x`) and on the one that stands (`y`); a mark or None per lane."""
+    """A target, and its centre on the axis that lies (`x`) and on the one that stands (`y`)."""
 
     x: float
     y: float
     label: str
     name: str
     served: Served
-    marks: tuple[Mark | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,17 +150,30 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """All that is drawn of one family of targets. `letters` are those that need to be explained."""
+    """All that is drawn of one family of targets; the axis ends at `end_x` or `end_y`.
+
+    `letters` are those that need to be explained.
+    """
 
     key: str
     axis: str
     summary: str
-    width: float
-    height: float
+    end_x: float
+    end_y: float
     groups: tuple[Group, ...]
     columns: tuple[Column, ...]
     lanes: tuple[Lane, ...]
     letters: tuple[tuple[str, str], ...]
+
+    @property
+    def width(self) -> float:
+        """Of the picture that lies, with room for the tips of threads that go on."""
+        return self.end_x + _ARROW
+
+    @property
+    def height(self) -> float:
+        """Of the picture that stands."""
+        return self.end_y + _ARROW
 
     @property
     def lies(self) -> bool:
@@ -198,31 +203,22 @@ def pictures(rows: Iterable[Served], code: Mapping[str, Sequence[str]]) -> Itera
     """
     families: dict[str, dict[str, Served]] = {}
     for row in rows:
-        family = "" if _is_capability(row.target) else row.accelerator or "other"
+        family = "" if _read(Capability.of_gpu, row.target) else row.accelerator or "other"
         families.setdefault(family, {}).setdefault(row.target, row)
     for number, (family, served) in enumerate(families.items()):
-        columns, lanes = _others(served, code) if family else _capabilities(served, code)
-        yield _laid_out(f"picture-{number}", "target" if family else "capability", columns, lanes)
+        targets, lanes = _others(served, code) if family else _capabilities(served, code)
+        yield _laid_out(f"picture-{number}", "target" if family else "capability", targets, lanes)
 
 
 # --- what there is ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Code:
-    """A lane before it has a place. `spans` go from a mark's column to the last it serves; `open_from` has no end."""
-
-    name: str
-    shape: Shape
-    legend: str
-    marks: tuple[Mark | None, ...]
-    spans: tuple[tuple[int, int], ...] = ()
-    open_from: int | None = None
+_SASS, _PTX = "SASS: machine code for this GPU", "PTX: text that the driver can compile for this GPU"
 
 
 def _capabilities(
     served: Mapping[str, Served], code: Mapping[str, Sequence[str]]
-) -> tuple[list[Served], tuple[_Code, ...]]:
+) -> tuple[list[Served], tuple[Lane, ...]]:
     """The targets in order of their numbers, those included that the wheel has code for and nobody asked about."""
     sass, ptx = _images(code.get("sass") or (), "sm_"), _images(code.get("ptx") or (), "compute_")
     asked = [Capability.of_gpu(target) for target in served]
@@ -230,61 +226,46 @@ def _capabilities(
     embedded = {target for target, row in served.items() if row.embedded}
     machine_code, texts = [str(one) for one in sass], [str(one) for one in ptx]
     return [served.get(one.dotted) or Served(target=one.dotted) for one in gpus], (
-        _code("SASS", gpus, sass, lambda gpu: runs(gpu, machine_code, embedded=embedded)),
-        _code("PTX", gpus, ptx, lambda gpu: runs(gpu, (), texts, embedded=embedded)),
+        _lane("SASS", _SASS, gpus, sass, lambda gpu: runs(gpu, machine_code, embedded=embedded)),
+        _lane("PTX", _PTX, gpus, ptx, lambda gpu: runs(gpu, (), texts, embedded=embedded)),
     )
 
 
 def _images(targets: Iterable[str], prefix: str) -> list[Capability]:
-    """Those that can be read, in order."""
-    return sorted({Capability.parse(one) for one in targets if one.startswith(prefix) and _is_image(one)})
+    """Return those that can be read, in order."""
+    images = (_read(Capability.parse, target) for target in targets if target.startswith(prefix))
+    return sorted({image for image in images if image})
 
 
-def _is_image(target: str) -> bool:
-    return _reads(Capability.parse, target)
-
-
-def _is_capability(target: str) -> bool:
-    return _reads(Capability.of_gpu, target)
-
-
-def _reads(read: Callable[[str], object], text: str) -> bool:
+def _read(read: Callable[[str], Capability], text: str) -> Capability | None:
     try:
-        read(text)
+        return read(text)
     except ValueError:
-        return False
-    return True
+        return None
 
 
-_LEGENDS: Mapping[str, tuple[Shape, str]] = {
-    "SASS": ("square", "SASS: machine code for this GPU"),
-    "PTX": ("diamond", "PTX: text that the driver can compile for this GPU"),
-    "code": ("square", "machine code for this GPU"),
-}
-
-
-def _code(
-    name: str, gpus: Sequence[Capability], images: Sequence[Capability], judge: Callable[[Capability], Verdict]
-) -> _Code:
-    shape, legend = _LEGENDS[name]
+def _lane(
+    name: str,
+    legend: str,
+    gpus: Sequence[Capability],
+    images: Sequence[Capability],
+    judge: Callable[[Capability], Verdict],
+) -> Lane:
     marks, last = [], {}
     for index, gpu in enumerate(gpus):
-        own = [one for one in images if (one.major, one.minor) == (gpu.major, gpu.minor)]
+        own = [image for image in images if (image.major, image.minor) == (gpu.major, gpu.minor)]
         verdict = judge(gpu)
         marks.append(_own(gpu, own) if own else _reached(gpu, verdict))
         if verdict.by and not own:
             last[Capability.parse(verdict.by)] = index
     columns = {(gpu.major, gpu.minor): index for index, gpu in enumerate(gpus)}
-    spans = tuple((columns[one.major, one.minor], index) for one, index in last.items())
-    onward = [columns[one.major, one.minor] for one in images if one.ptx and not one.suffix]
-    return _Code(
-        name=name,
-        shape=shape,
-        legend=legend,
-        marks=tuple(marks),
-        spans=spans,
-        open_from=onward[-1] if onward else None,
-    )
+    threads: list[tuple[int, int | None]] = [(columns[one.major, one.minor], index) for one, index in last.items()]
+    onward = [columns[image.major, image.minor] for image in images if image.ptx and not image.suffix]
+    if onward:
+        # The newest alone: GPUs to come take no other.
+        threads = [*(thread for thread in threads if thread[0] != onward[-1]), (onward[-1], None)]
+    shape: Shape = "square" if name == "SASS" else "diamond"
+    return Lane(name=name, shape=shape, legend=legend, marks=tuple(marks), threads=tuple(threads))
 
 
 def _own(gpu: Capability, images: Sequence[Capability]) -> Mark:
@@ -301,14 +282,12 @@ def _reached(gpu: Capability, verdict: Verdict) -> Mark | None:
     return Mark(kind="reached", title=f"{gpu.dotted}: {verdict.by} serves it") if verdict.by else None
 
 
-def _others(
-    served: Mapping[str, Served], code: Mapping[str, Sequence[str]]
-) -> tuple[list[Served], tuple[_Code, ...]]:
+def _others(served: Mapping[str, Served], code: Mapping[str, Sequence[str]]) -> tuple[list[Served], tuple[Lane, ...]]:
     """The targets in the order in which they were asked about. Code for one is for no other."""
     objects = code.get("amdgpu") or ()
-    shape, legend = _LEGENDS["code"]
     marks = tuple(_object(target, runs_gfx(target, objects)) for target in served)
-    return list(served.values()), (_Code(name="code", shape=shape, legend=legend, marks=marks),)
+    lane = Lane(name="code", shape="square", legend="machine code for this GPU", marks=marks)
+    return list(served.values()), (lane,)
 
 
 def _object(target: str, verdict: Verdict) -> Mark | None:
@@ -321,7 +300,7 @@ def _object(target: str, verdict: Verdict) -> Mark | None:
 # --- where it stands ----------------------------------------------------------------------------------------------
 
 
-def _laid_out(key: str, axis: str, targets: Sequence[Served], codes: Sequence[_Code]) -> Picture:
+def _laid_out(key: str, axis: str, targets: Sequence[Served], lanes: Sequence[Lane]) -> Picture:
     columns: list[Column] = []
     groups: list[Group] = []
     x, y = _LEFT, _TOP
@@ -337,33 +316,20 @@ def _laid_out(key: str, axis: str, targets: Sequence[Served], codes: Sequence[_C
                     label=_cut(one.target.removeprefix("gfx"), 5),
                     name=_cut(one.name, _NAME) if one.name != one.target else "",
                     served=one,
-                    marks=tuple(code.marks[len(columns)] for code in codes),
                 )
             )
         x, y = x + width + _GAP, y + _HEAD + _LINE * len(members) + _GAP
-    width, height = x + _ARROW, y + _ARROW
     return Picture(
         key=key,
         axis=axis,
         summary=_summary(axis, targets),
-        width=width,
-        height=height,
+        end_x=x,
+        end_y=y,
         groups=tuple(groups),
         columns=tuple(columns),
-        lanes=tuple(_lane(code, columns, width - _ARROW, height - _ARROW) for code in codes),
-        letters=tuple(_letters(columns)),
+        lanes=tuple(lanes),
+        letters=tuple(_letters(targets, lanes)),
     )
-
-
-def _lane(code: _Code, columns: Sequence[Column], width: float, height: float) -> Lane:
-    def thread(first: int, last: int, onward: bool) -> Thread:
-        to_x, to_y = (width, height) if onward else (columns[last].x, columns[last].y)
-        return Thread(x=columns[first].x, to_x=to_x, y=columns[first].y, to_y=to_y, open=onward)
-
-    threads = [thread(first, last, False) for first, last in code.spans if first != code.open_from]
-    if code.open_from is not None:
-        threads.append(thread(code.open_from, code.open_from, True))
-    return Lane(name=code.name, shape=code.shape, legend=code.legend, threads=tuple(threads))
 
 
 def _summary(axis: str, targets: Collection[Served]) -> str:
@@ -380,19 +346,21 @@ def _summary(axis: str, targets: Collection[Served]) -> str:
     return f"Of {len(targets)} known {kind} the wheel runs {', '.join(filter(None, told))}."
 
 
-def _letters(columns: Iterable[Column]) -> Iterator[tuple[str, str]]:
-    """What is said of a letter that occurs."""
-    used = "".join(mark.letters for column in columns for mark in column.marks if mark)
-    if "a" in used:
-        yield "a", "for exactly this GPU, with all that only it can do"
-    if "f" in used:
-        yield "f", "for the family of this GPU"
-    if "+" in used:
-        yield "+", "beside the general code"
-    if "±" in used:
-        yield "±", "for one setting of the GPU, such as xnack"
-    if any(column.served.embedded for column in columns):
-        yield "e", "embedded (Jetson, Drive): only its own machine code runs there, and that nowhere else"
+_LETTERS = {
+    "a": "for exactly this GPU, with all that only it can do",
+    "f": "for the family of this GPU",
+    "+": "beside the general code",
+    "±": "for one setting of the GPU, such as xnack",
+    "e": "embedded (Jetson, Drive): only its own machine code runs there, and that nowhere else",
+}
+
+
+def _letters(targets: Iterable[Served], lanes: Iterable[Lane]) -> list[tuple[str, str]]:
+    """Return the letters that occur, with what they stand for."""
+    used = {letter for lane in lanes for mark in lane.marks if mark for letter in mark.letters}
+    if any(target.embedded for target in targets):
+        used.add("e")
+    return [(letter, meaning) for letter, meaning in _LETTERS.items() if letter in used]
 
 
 def _cut(text: str, letters: int) -> str:
