@@ -8,19 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from tfdock.cli import ci_log, console
+from tfdock.cli.build_progress import Building, Result
 from tfdock.cli.pages import matrix_page
 from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
-
-if TYPE_CHECKING:
-    from tfdock.cli.build_progress import Building, Result
-    from tfdock.host.settings import Settings
-    from tfdock.matrix.planned_matrix import Cell, Cells
-    from tfdock.plan.prepare import Prepared, Preparer
+from tfdock.host.files import make_folder, write_text
+from tfdock.host.settings import Settings
+from tfdock.matrix import planned_matrix
+from tfdock.matrix.matrix_file import problem_at
+from tfdock.matrix.matrix_status import locate_wheels
+from tfdock.matrix.planned_matrix import Cell, Cells
+from tfdock.plan.prepare import Prepared, Preparer
+from tfdock.profile.yaml_nodes import shown
+from tfdock.wheelhouse.store import Wheelhouse
 
 FILES = {"report.json": matrix_page.as_json, "report.html": matrix_page.page, "junit.xml": matrix_page.junit}
 """The files of a report, and what writes each."""
@@ -51,29 +55,19 @@ class CellSelection:
     def begin(self) -> None:
         """Make the folder of the report, before hours of work."""
         if self.report is not None:
-            from tfdock.host.files import make_folder
-
             make_folder(self.report)
 
     def cells(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
         """Return the cells that are asked for; with `missing` each says where its wheel is."""
-        from tfdock.matrix.matrix_status import locate_wheels
-
         cells = self.planned(settings, preparer, check)
         return locate_wheels(cells, settings, check) if self.missing else cells
 
     def here(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
         """Return the cells that are asked for; each says whether it is in the wheelhouse. No registry is asked."""
-        from tfdock.matrix.matrix_status import locate_wheels
-
         return locate_wheels(self.cells(settings, preparer, check), settings, check, repositories=())
 
     def planned(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
         """Plan the cells whose build ids match `only`; print warnings about the matrix and the patterns."""
-        from tfdock.matrix import planned_matrix
-        from tfdock.profile.yaml_nodes import shown
-        from tfdock.wheelhouse.store import Wheelhouse
-
         records = Wheelhouse(settings.wheelhouse.absolute()).records()
         cells = planned_matrix.cells(self.file, preparer, records, check=check)
         idle = (
@@ -105,8 +99,6 @@ def tell_registry(cells: Cells, settings: Settings) -> None:
 
     A matrix may be a stranger's: wheels are taken from registries of the settings alone.
     """
-    from tfdock.matrix.matrix_file import problem_at
-
     own = cells.matrix.ci.registry
     if own and own not in settings.registries:
         warning = problem_at(
@@ -234,8 +226,6 @@ def _tell(report: matrix_page.Document) -> None:
 
 def _write(report: matrix_page.Document, folder: Path) -> int:
     """Write the report's files, each whole or not at all; return an exit code, 0 if all were written."""
-    from tfdock.host.files import write_text
-
     code = 0
     for name, text in FILES.items():
         try:

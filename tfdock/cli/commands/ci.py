@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from tfdock.ci import pipeline_files
+from tfdock.ci.pipeline import Service
+from tfdock.ci.pipeline_files import Pipeline
 from tfdock.cli import ci_log, console
 from tfdock.cli.app import AllowPath, AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 from tfdock.cli.commands.matrix import MATRIX
 from tfdock.errors import ExitCode, Problem, ProfileError
-
-if TYPE_CHECKING:
-    from tfdock.ci.pipeline import Service
-    from tfdock.ci.pipeline_files import Pipeline
 
 group = typer.Typer(
     name="ci",
@@ -58,8 +57,6 @@ def render(
     as_json: AsJson = False,
 ) -> None:
     """Write the pipeline of a matrix: plan, build, build again what a time limit cut, index."""
-    from tfdock.ci import pipeline_files
-
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path)
     (pipeline,) = pipeline_files.render([service.value], file, output, knowledge_for(settings), settings.allow_paths)
     written = list(pipeline_files.write(pipeline, force=force))
@@ -91,8 +88,6 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Say whether the rendered pipelines are what the matrix asks for, and in what they differ."""
-    from tfdock.ci import pipeline_files
-
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path)
     services: list[Service] = [wanted.value for wanted in service or PipelineService]
     candidates = pipeline_files.render(services, file, output, knowledge_for(settings), settings.allow_paths)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from tfdock.cli import ci_log, console
+from tfdock.cli import ci_log, console, matrix_formats
 from tfdock.cli.app import (
     AllowEndpoint,
     AllowPath,
@@ -28,13 +28,14 @@ from tfdock.cli.app import (
     settings_for,
 )
 from tfdock.cli.commands.build import checked_duration, stoppable
+from tfdock.cli.matrix_analysis import analyse
 from tfdock.cli.matrix_run import CellSelection, tell_registry
 from tfdock.errors import NetworkError, ProfileError
-
-if TYPE_CHECKING:
-    from tfdock.host.settings import Settings
-    from tfdock.matrix.planned_matrix import Cells
-    from tfdock.plan.prepare import Preparer
+from tfdock.host.settings import Settings
+from tfdock.matrix.matrix_history import fingerprints_at
+from tfdock.matrix.matrix_status import locate_wheels, unanswered
+from tfdock.matrix.planned_matrix import Cells
+from tfdock.plan.prepare import Preparer
 
 MATRIX = Path("profiles/matrix.yaml")
 """The matrix where none is named."""
@@ -150,8 +151,6 @@ def matrix(
         located=missing or (wanted in _WITH_STATUS and not dry_analyse),
     )
     if dry_analyse:
-        from tfdock.cli.matrix_analysis import analyse
-
         analyse(selection.cells, settings, time_limit=time_limit, as_json=wanted is Format.JSON)
     with stoppable("nothing was changed") as stop:
         cells = selection.cells(stop.check)
@@ -192,8 +191,6 @@ class _MatrixSelection:
 
     def _changed(self, cells: Cells, revision: str, check: Callable[[], None]) -> Cells:
         """Return the cells that are new or changed; all of them if the matrix was malformed at the revision."""
-        from tfdock.matrix.matrix_history import fingerprints_at
-
         file, machine = Path(cells.file), self.preparer.machine
         try:
             then = fingerprints_at(
@@ -209,8 +206,6 @@ class _MatrixSelection:
 
     def _located(self, cells: Cells, check: Callable[[], None]) -> Cells:
         """Return the cells with where the wheel of each is; with `missing`, only those whose wheel is nowhere."""
-        from tfdock.matrix.matrix_status import locate_wheels, unanswered
-
         tell_registry(cells, self.settings)
         missing = self.choice.missing
         cells = locate_wheels(cells, self.settings, check, failed=unanswered if missing else _warn)
@@ -225,8 +220,6 @@ def _warn(error: NetworkError) -> None:
 
 def _tell(cells: Cells, wanted: Format, shards: int | None) -> None:
     """Print the cells in the format that is asked for."""
-    from tfdock.cli import matrix_formats
-
     jobs = matrix_formats.jobs_of(cells, shards)
     match wanted:
         case Format.JSON:
