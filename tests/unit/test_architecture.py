@@ -19,8 +19,8 @@ ROOT = Path(tfdock.__file__).parent
 MODULES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")}
 
 ORDER = (
-    "profile", "host", "knowledge", "wheel", "gpu", "resolve", "plan", "oci", "engine", "bazel", "run", "wheelhouse",
-    "verify", "images", "builder", "offline", "matrix", "ci", "diagnose", "cli",
+    "documents", "profile", "host", "knowledge", "wheel", "gpu", "resolve", "plan", "oci", "engine", "bazel", "run",
+    "wheelhouse", "verify", "images", "builder", "offline", "matrix", "ci", "diagnose", "cli",
 )  # fmt: skip
 """The packages, in the order in which a build meets them. A package may import those before it and none behind it."""
 
@@ -36,7 +36,7 @@ AGAINST = {
 """Imports against the order that are left to remove: module and package."""
 
 PURE = (
-    "profile/*", "host/block_stream.py", "host/encodings.py", "host/logins.py", "host/two_threads.py",
+    "documents/*", "profile/*", "host/block_stream.py", "host/encodings.py", "host/logins.py", "host/two_threads.py",
     "knowledge/component_archives.py", "knowledge/contract.py", "knowledge/fits.py", "knowledge/rows.py",
     "knowledge/tables.py", "knowledge/*_rows.py",
     "wheel/[!w]*", "wheel/wheel.py", "gpu/*", "resolve/*", "plan/build_plan.py",
@@ -65,6 +65,7 @@ HOMES = {
     "yaml": ("profile/yaml_nodes.py",),
     "pydantic": ("profile/", "knowledge/", "matrix/matrix_file.py"),
     "pydantic_core": ("profile/profile.py", "knowledge/tables.py"),
+    "typing_extensions": ("documents/",),
     "packaging": ("wheel/", "wheelhouse/", "images/", "verify/", "builder/seal.py", "offline/"),
     "h2": ("bazel/remote/relay_grpc.py",),
     "hpack": ("bazel/remote/relay_grpc.py",),

@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from document_schemas import faults, name_of
 from typer.testing import CliRunner
 from wheelhouses import made
 
@@ -110,7 +111,8 @@ def recorded(name: str, folder: Path) -> str:
     result = CliRunner().invoke(app, [*words, "--json"], env=environment)
     assert result.exit_code != 70, result.stderr
     text = result.stdout.replace(str(folder), "{folder}").replace(str(TESTS.parent), "{root}")
-    json.loads(text)
+    document = json.loads(text)
+    assert faults(name_of(document), document) == []
     text = re.sub(r'("tfdock": )"[^"]*"', r'\1"{version}"', text.replace(f"tfdock {__version__}", "tfdock {version}"))
     if len(text) > LARGE:
         text = f"sha256: {hashlib.sha256(text.encode()).hexdigest()}\n"

@@ -60,7 +60,7 @@ COMMANDS: Table = {
         "know",
         "Say what an error's code means, with an example and the ways out; without a code list them all.",
     ),
-    "schema": ("check", "Print the JSON Schema of profiles, for editors."),
+    "schema": ("check", "Print the JSON Schema of profiles, or of a document."),
     "cache": ("cache", "Look after what outlives the builds: Bazel's caches, on this machine and in a registry."),
     "ci": (
         "ci",

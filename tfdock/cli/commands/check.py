@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -264,13 +265,37 @@ def render(
     console.say(str(output / "Dockerfile"), stream=sys.stdout)
 
 
-@app.command(epilog="Example: `tfdock schema > tfdock.schema.json`, then name it in a profile's first line.")
+@app.command(
+    epilog="Examples: `tfdock schema > tfdock.schema.json`, then name it in a profile's first line; `tfdock schema "
+    "record`, the schema of what a build keeps."
+)
 def schema(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Of which document, such as `check`, `build` or `record`; of profiles by default.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     of_matrix: Annotated[bool, typer.Option("--matrix", help="That of a matrix of profiles.")] = False,
 ) -> None:
-    """Print the JSON Schema of profiles, for editors."""
-    from tfdock.matrix import matrix_file
-    from tfdock.profile import profile
+    """Print the JSON Schema of profiles, or of a document."""
+    if name and of_matrix:
+        raise typer.BadParameter("`--matrix` is the name `matrix`: leave one of both out")
+    if name in (None, "profile", "matrix"):
+        from tfdock.matrix import matrix_file
+        from tfdock.profile import profile
 
-    found = matrix_file.json_schema() if of_matrix else profile.json_schema()
-    sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        found = matrix_file.json_schema() if of_matrix or name == "matrix" else profile.json_schema()
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        return
+    names = {file.stem: file for file in (Path(__file__).parents[2] / "schemas").glob("*.json")}
+    if name not in names:
+        near = difflib.get_close_matches(name or "", names, n=1)
+        hint = f"Did you mean `{near[0]}`? " if near else ""
+        raise typer.BadParameter(
+            f"{hint}There is no document `{console.clean(name or '')}`. Documents: "
+            f"{', '.join(sorted(['profile', 'matrix', *names]))}"
+        )
+    sys.stdout.write(names[name].read_text("utf-8"))

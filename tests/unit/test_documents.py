@@ -1,0 +1,77 @@
+"""The JSON Schemas of documents are what their types say, and complete.
+
+`make golden` writes tfdock/schemas anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from document_schemas import SCHEMAS, jsonschema, schemas
+from typer.testing import CliRunner
+
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
+
+MADE = schemas()
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_schema_in_the_package_is_the_types(name: str, refresh_golden: bool) -> None:
+    file = SCHEMAS / f"{name}.json"
+    text = json.dumps(MADE[name], indent=1, ensure_ascii=False) + "\n"
+    if refresh_golden:
+        SCHEMAS.mkdir(exist_ok=True)
+        file.write_text(text, "utf-8")
+    assert text == file.read_text("utf-8"), "if it is meant: make golden, and read the diff"
+
+
+def test_there_is_a_schema_for_each_document_and_no_other() -> None:
+    assert sorted(file.stem for file in SCHEMAS.iterdir()) == sorted(MADE)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_schema_is_a_valid_one(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(MADE[name])
+
+
+def undescribed(node: Any) -> Iterator[str]:
+    """Return the places of types and fields that nothing is said of."""
+    for name, definition in node["$defs"].items():
+        yield from [] if definition.get("description") else [name]
+        for field, described in definition["properties"].items():
+            yield from [] if described.get("description") else [f"{name}.{field}"]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_everything_in_a_document_is_described(name: str) -> None:
+    assert list(undescribed(MADE[name])) == []
+
+
+@pytest.mark.parametrize("name", [*MADE, "profile", "matrix"])
+def test_a_schema_is_printed_by_its_name(name: str) -> None:
+    result = CliRunner().invoke(app, ["schema", name])
+    assert (result.exit_code, result.stderr) == (0, "")
+    files = {"profile": ROOT / "profiles/tfdock.schema.json", "matrix": ROOT / "profiles/matrix.schema.json"}
+    assert result.stdout == files.get(name, SCHEMAS / f"{name}.json").read_text("utf-8")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    result = CliRunner().invoke(app, ["schema", "recrod"], env={"COLUMNS": "1000"})
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Did you mean `record`?" in result.stderr
+    assert all(name in result.stderr for name in MADE)
+
+
+def test_a_matrix_is_not_asked_for_twice() -> None:
+    assert CliRunner().invoke(app, ["schema", "record", "--matrix"]).exit_code == 2
+
+
+def test_each_document_is_listed_for_people() -> None:
+    text = (ROOT / "docs/documents.md").read_text("utf-8")
+    assert [name for name in MADE if f"\n| `{name}` |" not in text] == []

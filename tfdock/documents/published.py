@@ -1,0 +1,76 @@
+"""Every published document: its name for `tfdock schema NAME`, and its type."""
+
+from __future__ import annotations
+
+from tfdock.documents import (
+    build_documents,
+    cache_documents,
+    image_documents,
+    knowledge_documents,
+    matrix_documents,
+    plan_documents,
+    service_documents,
+    wheel_documents,
+    wheelhouse_documents,
+)
+
+PRINTED: dict[str, tuple[type, ...]] = {
+    "advise": (knowledge_documents.AdviseDocument,),
+    "build": (build_documents.BuildDocument,),
+    "cache-clean": (cache_documents.CacheCleanDocument,),
+    "cache-list": (cache_documents.CacheListDocument,),
+    "cache-prune": (cache_documents.CachePruneDocument,),
+    "cache-pull": (cache_documents.CachePullDocument,),
+    "cache-push": (cache_documents.CachePushDocument,),
+    "cache-verify": (cache_documents.CacheVerifyDocument,),
+    "check": (plan_documents.CheckDocument,),
+    "ci-check": (service_documents.CiCheckDocument,),
+    "ci-render": (service_documents.CiRenderDocument,),
+    "diagnose": (service_documents.DiagnoseDocument,),
+    "doctor": (plan_documents.DoctorDocument,),
+    "explain": (knowledge_documents.ExplainDocument, knowledge_documents.CodesDocument),
+    "fetch": (plan_documents.FetchDocument,),
+    "gpus": (knowledge_documents.GpusDocument,),
+    "image-pack": (image_documents.ImagePackDocument,),
+    "image-push": (image_documents.ImagePushDocument,),
+    "image-runtime": (image_documents.ImageRuntimeDocument,),
+    "init": (knowledge_documents.InitDocument,),
+    "inspect": (wheel_documents.InspectDocument,),
+    "lock": (plan_documents.LockDocument,),
+    "matrix-analysis": (matrix_documents.MatrixAnalysisDocument,),
+    "matrix-plan": (matrix_documents.MatrixPlanDocument,),
+    "plan": (plan_documents.PlanDocument,),
+    "pull": (build_documents.PullDocument,),
+    "releases": (knowledge_documents.ReleasesDocument,),
+    "render": (plan_documents.RenderDocument,),
+    "report": (build_documents.ReportDocument, build_documents.ReportBundleDocument),
+    "verify": (wheel_documents.VerifyDocument,),
+    "wheelhouse-index": (wheelhouse_documents.WheelhouseIndexDocument,),
+    "wheelhouse-list": (wheelhouse_documents.WheelhouseListDocument,),
+    "wheelhouse-prune": (wheelhouse_documents.WheelhousePruneDocument,),
+    "wheelhouse-serve": (wheelhouse_documents.WheelhouseServeDocument,),
+}
+"""What commands print with `--json`, any of these types; `schema` and `ok` come before what the type has."""
+
+KEPT: dict[str, type] = {
+    "bundle": plan_documents.BundleDocument,
+    "cache": cache_documents.CacheConfigDocument,
+    "lock-file": plan_documents.LockFileDocument,
+    "matrix-report": matrix_documents.MatrixReportDocument,
+    "pulled": build_documents.PulledDocument,
+    "record": build_documents.RecordDocument,
+    "run": build_documents.RunDocument,
+}
+"""What is kept in files."""
+
+SCHEMAS = {"matrix-plan": "tfdock.matrix/1"}
+"""The `schema` of printed documents whose name is another one: `matrix` is the schema of the file that is written."""
+
+
+def schema_id(name: str) -> str:
+    """Return the `schema` of a printed document, such as `tfdock.check/1`."""
+    return SCHEMAS.get(name, f"tfdock.{name}/1")
+
+
+OPEN: frozenset[type] = frozenset({build_documents.ReportDocument})
+"""Types whose documents may hold further keys: they pass on what somebody else wrote."""

@@ -1,0 +1,89 @@
+"""What is told of pipelines of CI services, and of logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from tfdock.documents.document_parts import LoggedFindingJson, ProblemJson
+
+
+class WrittenPipelineJson(TypedDict):
+    """A file of a pipeline that was rendered."""
+
+    path: str
+    """Its path."""
+    written: bool
+    """Whether it has changed."""
+
+
+class CiRenderDocument(TypedDict):
+    """`tfdock ci render`: the files of a pipeline."""
+
+    service: Literal["github", "gitlab"]
+    """The service."""
+    files: Sequence[WrittenPipelineJson]
+    """The files."""
+    warnings: Sequence[ProblemJson]
+    """What to know."""
+
+
+class CheckedPipelineJson(TypedDict):
+    """A file of a pipeline that was compared."""
+
+    service: Literal["github", "gitlab"]
+    """The service."""
+    path: str
+    """Its path."""
+    state: str
+    """`fresh`: it is as it would be rendered."""
+    difference: str
+    """The difference as a patch; empty without one."""
+
+
+class CiCheckDocument(TypedDict):
+    """`tfdock ci check`: whether pipelines are as they would be rendered."""
+
+    problems: Sequence[ProblemJson]
+    """What is not."""
+    warnings: Sequence[ProblemJson]
+    """What to know."""
+    files: Sequence[CheckedPipelineJson]
+    """The files."""
+
+
+class ReadLogJson(TypedDict):
+    """A log that was read."""
+
+    file: str
+    """The log; `-` for standard input."""
+    lines: int
+    """Its lines."""
+
+
+class SuspectLineJson(TypedDict):
+    """A line that looks like an error, of a log in which nothing known was found."""
+
+    file: str
+    """The log."""
+    line: int
+    """The line, from 1."""
+    text: str
+    """Its text."""
+
+
+class DiagnoseDocument(TypedDict):
+    """`tfdock diagnose`: what went wrong in logs."""
+
+    findings: Sequence[LoggedFindingJson]
+    """What was found: the first of each log, then the second."""
+    logs: Sequence[ReadLogJson]
+    """The logs."""
+    suspects: Sequence[SuspectLineJson]
+    """Lines to look at in logs in which nothing known was found."""
+    warnings: NotRequired[Sequence[LoggedFindingJson]]
+    """With `--explain-warnings`: what looks bad and is harmless."""
+    problems: NotRequired[Sequence[ProblemJson]]
+    """Logs that could not be read."""
