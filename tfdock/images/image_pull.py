@@ -21,9 +21,10 @@ from typing import BinaryIO
 from tfdock.errors import NetworkError, Problem, VerificationFailed
 from tfdock.host.files import check_space, file_error, file_sha256, gib, make_folder
 from tfdock.images.prefetch import Ahead
-from tfdock.images.stored_image import StoredImage, malformed
+from tfdock.images.stored_image import StoredImage
 from tfdock.images.wheel_image_read import FoundBuild
 from tfdock.images.wheel_layer import FoundWheel, frame, wheel_bytes
+from tfdock.oci.artifact import from_blob
 from tfdock.oci.manifest import MalformedManifest
 from tfdock.plan.trust_domain import recorded
 from tfdock.types import BuildId
@@ -178,17 +179,15 @@ class Pulling:
     ) -> None:
         """Write what is missing; `arrived` hears how much of the wheel is there."""
         before = chain([frame(wheel.file, wheel.size)[0]], _blocks(file, begun)) if begun else ()
-        pieces = image.repository.blob(wheel.layer, before)
+        pieces = image.named.repository.blob(wheel.layer, before)
         self.progress(begun)
         try:
-            for piece in wheel_bytes(wheel, pieces, begun):
+            for piece in from_blob(pieces, wheel_bytes(wheel, pieces, begun)):
                 _write(file, piece)
                 arrived(file.tell())
                 self.progress(len(piece))
         except MalformedManifest as error:
-            for _ in pieces:  # are these the bytes that were pushed? If not, the registry is to blame
-                pass
-            raise malformed(image.image, image.digest, str(error)) from error
+            raise image.named.malformed(image.digest, str(error)) from error
         except NetworkError as error:
             if file.tell():
                 error.problems = tuple(_with_hint(problem) for problem in error.problems)
@@ -202,7 +201,7 @@ class Pulling:
             raise self._refused(image, wheel, error.code, error.message) from error
         if facts.sha256 != wheel.sha256:
             what = f"{wheel.file} has the sha256 {facts.sha256}, but its labels, SHA256SUMS and record {wheel.sha256}"
-            raise malformed(image.image, image.digest, what)
+            raise image.named.malformed(image.digest, what)
         if facts.tag_problem:  # who looks at members takes renamed wheels as well
             raise self._refused(image, wheel, "wheel-tag-mismatch", facts.tag_problem)
         if not facts.record_ok:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -60,7 +59,7 @@ class Push:
         for wheel in _once((wheel.layer, wheel) for image in shipment.images for wheel in image.wheels):
             self._send_wheel(wheel)
         for blob, data in _once((one[0], one) for image in shipment.images for one in image.small_blobs):
-            self._count(blob.size, sent=self._repository.upload(blob, io.BytesIO(data)))
+            self._count(blob.size, sent=self._repository.upload(blob, data))
         tagged = {content.digest for content in shipment.tags.values()}
         for image in shipment.images:
             if image.digest not in tagged:  # an index names it

@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import NoReturn
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
-from tfdock.errors import Incompatible, NetworkError, Problem, ProfileError, VerificationFailed
+from tfdock.errors import Incompatible, NetworkError, Problem, TfdockError, VerificationFailed
 from tfdock.images import wheel_image_read
 from tfdock.images.wheel_image import MOST_PAPERS
-from tfdock.images.wheel_image_read import FoundBuild, Labelled
+from tfdock.images.wheel_image_read import FoundBuild
 from tfdock.oci import manifest as oci
+from tfdock.oci.artifact import ArtifactKind, NamedArtifact
 from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
 from tfdock.oci.repository import FoundManifest, Repository
 from tfdock.types import Digest, ImageRef
 
 _INDEXES = (oci.INDEX, oci.DOCKER_LIST)
+WHEEL_IMAGES = ArtifactKind(
+    noun="image",
+    owned="an image of tfdock's wheels",
+    refusal="is refused",
+    never_written="such an image",
+    malformed_code="wheel-image-malformed",
+    malformed_fix="who can push there? Take another image",
+    other_code="reference-no-wheels",
+    other_fix="name one that `tfdock image push` made; any other image is for `docker pull`",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredImage:
     """An image of wheels that is what it says, as far as that is known without its wheels.
 
-    `image` is what was asked for, `digest` that of the manifest for its platform.
+    `named` is what was asked for, `digest` that of the manifest for its platform.
     """
 
-    image: ImageRef
+    named: NamedArtifact
     digest: Digest
     platform: str
     builds: tuple[FoundBuild, ...]
-    repository: Repository = field(repr=False)
+
+    @property
+    def image(self) -> ImageRef:
+        """The name that was asked for."""
+        return self.named.image
 
     @property
     def origin(self) -> str:
@@ -44,32 +57,34 @@ def stored(image: ImageRef, platform: str, check: Callable[[], None]) -> StoredI
     Raises what `Repository` does, ProfileError (`reference-no-wheels`), Incompatible (`wheel-image-platform`), and
     VerificationFailed (`wheel-image-malformed`, `wheel-image-moved`).
     """
-    repository = Repository(image.registry, image.repository, check=check)
-    found = repository.manifest(image.digest or image.tag or "latest")
+    named = NamedArtifact(image, check, WHEEL_IMAGES)
+    found = named.manifest()
     if found is None:
         return None
-    with well_formed(image, found.digest):
+    with named.well_formed(found.digest):
         if found.media_type in _INDEXES:
-            found = _of_platform(image, repository, found, platform)
+            found = _of_platform(named, found, platform)
         manifest = Manifest.read(found.data)
         if not wheel_image_read.is_wheel_image(manifest):
-            _no_wheels(image, found.digest)
-        about = wheel_image_read.labelled(manifest, _small(repository, manifest.config, wheel_image_read.MOST_CONFIG))
+            raise _no_wheels(named, found.digest)
+        config = _small(named.repository, manifest.config, wheel_image_read.MOST_CONFIG)
+        about = wheel_image_read.labelled(manifest, config)
         if about.platform != platform:
             raise _other_platform(image, platform, [about.platform])
-        builds = _builds(repository, about)
+        builds = wheel_image_read.builds(about, _small(named.repository, about.papers, MOST_PAPERS))
     _check_promise(image, found.digest, builds)
-    return StoredImage(image=image, digest=found.digest, platform=platform, builds=builds, repository=repository)
+    return StoredImage(named=named, digest=found.digest, platform=platform, builds=builds)
 
 
-def _of_platform(image: ImageRef, repository: Repository, index: FoundManifest, platform: str) -> FoundManifest:
-    """The manifest that an index has for a platform."""
+def _of_platform(named: NamedArtifact, index: FoundManifest, platform: str) -> FoundManifest:
+    """Return the manifest that an index has for a platform."""
+    image = named.image
     if not wheel_image_read.says_wheels(index.data):
-        _no_wheels(image, index.digest)
+        raise _no_wheels(named, index.digest)
     known = wheel_image_read.platforms(index.data)
     if platform not in known:
         raise _other_platform(image, platform, known)
-    found = repository.manifest(known[platform].digest)
+    found = named.repository.manifest(known[platform].digest)
     if found is None:
         message = (
             f"the registry {image.registry} has no {known[platform].digest}, which `{image}` names for {platform}"
@@ -77,10 +92,6 @@ def _of_platform(image: ImageRef, repository: Repository, index: FoundManifest, 
         fix = "push the image anew, or tell who runs the registry"
         raise NetworkError(Problem(code="image-not-found", message=message, fix=fix))
     return found
-
-
-def _builds(repository: Repository, about: Labelled) -> tuple[FoundBuild, ...]:
-    return wheel_image_read.builds(about, _small(repository, about.papers, MOST_PAPERS))
 
 
 def _small(repository: Repository, blob: Descriptor, most: int) -> bytes:
@@ -92,37 +103,10 @@ def _small(repository: Repository, blob: Descriptor, most: int) -> bytes:
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def well_formed(image: ImageRef, digest: Digest) -> Iterator[None]:
-    """Tell what is malformed in an image."""
-    try:
-        yield
-    except MalformedManifest as error:
-        raise malformed(image, digest, str(error)) from error
-
-
-def malformed(image: ImageRef, digest: Digest, what: str) -> VerificationFailed:
-    """The refusal of an image that is not what an image of wheels must be, or not what it says."""
-    return VerificationFailed(
-        Problem(
-            code="wheel-image-malformed",
-            message=f"the image `{image}` is refused: {what}",
-            why=f"{digest} has the bytes that it should have, but tfdock does not write such an image",
-            fix="who can push there? Take another image",
-        )
-    )
-
-
-def _no_wheels(image: ImageRef, digest: Digest) -> NoReturn:
-    if wheel_image_read.is_promise(image.tag or ""):
-        raise _moved(image, digest, "it is something else than wheels")
-    raise ProfileError(
-        Problem(
-            code="reference-no-wheels",
-            message=f"`{image}` is something else than an image of tfdock's wheels: {digest}",
-            fix="name one that `tfdock image push` made; any other image is for `docker pull`",
-        )
-    )
+def _no_wheels(named: NamedArtifact, digest: Digest) -> TfdockError:
+    if wheel_image_read.is_promise(named.image.tag or ""):
+        return _moved(named.image, digest, "it is something else than wheels")
+    return named.other_kind(digest)
 
 
 def _other_platform(image: ImageRef, platform: str, known: Collection[str]) -> Incompatible:

@@ -7,6 +7,7 @@ Logins are those of `docker login`, and are shown to nobody but the registry and
 from __future__ import annotations
 
 import hashlib
+import io
 import urllib.error
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -165,12 +166,12 @@ class Repository(Session):
         with self.told(f"the blob {digest}"):
             return self.holds(digest)
 
-    def upload(self, blob: Descriptor, data: BinaryIO) -> bool:
+    def upload(self, blob: Descriptor, data: BinaryIO | bytes) -> bool:
         """Send a blob unless it is there; True if it was sent."""
         if self.has_blob(blob.digest):
             return False
         with self.told(f"the blob {blob.digest}", writing=True):
-            upload = BlobUpload(self, blob, data)
+            upload = BlobUpload(self, blob, io.BytesIO(data) if isinstance(data, bytes) else data)
             while not upload.done:
                 self.check()
                 self.again(upload.step, TRIES)

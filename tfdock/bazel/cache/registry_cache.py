@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -14,12 +12,21 @@ from typing import BinaryIO, cast
 from tfdock.bazel.cache import packs
 from tfdock.bazel.cache.cache_layers import CONFIG_TYPE, MOST_CONFIG, Layers, Pack, is_cache
 from tfdock.bazel.cache.packs import CONTENTS_TYPE, PACK_TYPE, PackContents, PackEntry
-from tfdock.errors import Problem, ProfileError, VerificationFailed
 from tfdock.oci import manifest as oci
+from tfdock.oci.artifact import ArtifactKind, NamedArtifact, from_blob
 from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
-from tfdock.oci.repository import Repository
-from tfdock.types import Digest, ImageRef
+from tfdock.types import Digest
 
+CACHES = ArtifactKind(
+    noun="cache",
+    owned="a cache of tfdock's",
+    refusal="cannot be used",
+    never_written="such a thing",
+    malformed_code="cache-layers-malformed",
+    malformed_fix="who can push there? Push the cache anew under another name",
+    other_code="reference-no-cache",
+    other_fix="give the cache a name of its own, such as `ghcr.io/me/project/cache:main`",
+)
 _MOST_ENTRIES = 2_000_000
 """In all tables together; a build of TensorFlow leaves some hundred thousand."""
 
@@ -34,51 +41,30 @@ class Parcel:
 
 
 @dataclass
-class StoredCache:
-    """A cache under a name in a registry. Every method raises what `Repository` does, and VerificationFailed.
+class StoredCache(NamedArtifact):
+    """A cache under a name in a registry. Every method raises what `Repository` does, and VerificationFailed."""
 
-    `check` is called now and then and raises to stop.
-    """
-
-    image: ImageRef
-    check: Callable[[], None]
+    kind: ArtifactKind = CACHES
     _tables: dict[Digest, PackContents] = field(default_factory=dict)
-    _repository: Repository = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._repository = Repository(self.image.registry, self.image.repository, check=self.check)
-
-    @property
-    def _reference(self) -> str:
-        return self.image.digest or self.image.tag or "latest"
 
     def read(self) -> tuple[Layers, Digest] | None:
         """What the registry has under the name now, and the digest of its manifest; None where it has nothing."""
-        found = self._repository.manifest(self._reference)
+        found = self.manifest()
         if found is None:
             return None
-        with self._well_formed(found.digest):
+        with self.well_formed(found.digest):
             manifest = Manifest.read(found.data)
             if not is_cache(manifest):
-                raise self._no_cache(found.digest)
-            config = self._repository.small_blob(manifest.config, MOST_CONFIG)
+                raise self.other_kind(found.digest)
+            config = self.repository.small_blob(manifest.config, MOST_CONFIG)
             return Layers.read(manifest, config), found.digest
-
-    def _no_cache(self, digest: Digest) -> ProfileError:
-        return ProfileError(
-            Problem(
-                code="reference-no-cache",
-                message=f"`{self.image}` is something else than a cache of tfdock's: {digest}",
-                fix="give the cache a name of its own, such as `ghcr.io/me/project/cache:main`",
-            )
-        )
 
     def contents(self, pack: Pack) -> PackContents:
         """What a pack holds."""
         digest = pack.contents.digest
         if digest not in self._tables:
-            with self._well_formed(digest):
-                table = PackContents.read(self._repository.small_blob(pack.contents, packs.MOST_CONTENTS))
+            with self.well_formed(digest):
+                table = PackContents.read(self.repository.small_blob(pack.contents, packs.MOST_CONTENTS))
                 if sum(len(one.entries) for one in self._tables.values()) + len(table.entries) > _MOST_ENTRIES:
                     raise MalformedManifest(f"it lists more than {_MOST_ENTRIES} entries")
                 self._tables[digest] = table
@@ -90,33 +76,13 @@ class StoredCache:
         That the pack is the right one is known only when all has been taken.
         """
         contents = self.contents(pack)
-        pieces = _Pieces(self._repository.blob(pack.layer))
-        with self._well_formed(pack.layer.digest):
+        pieces = self.repository.blob(pack.layer)
+        with self.well_formed(pack.layer.digest):
             if contents.toolchain != toolchain:
                 raise MalformedManifest(f"it is for the toolchain {contents.toolchain[:40]!a}, not for {toolchain}")
             if pack.layer.size > packs.most_packed(contents):
                 raise MalformedManifest(f"it has {pack.layer.size} bytes, too many for what it should hold")
-            try:
-                yield from packs.unpacked(contents, pieces.read)
-            except MalformedManifest:
-                # Are these the bytes that were pushed? If not, the registry is to blame, which the end will tell.
-                while pieces.read(1 << 18):
-                    pass
-                raise
-
-    @contextmanager
-    def _well_formed(self, digest: str) -> Iterator[None]:
-        try:
-            yield
-        except MalformedManifest as error:
-            raise VerificationFailed(
-                Problem(
-                    code="cache-layers-malformed",
-                    message=f"the cache `{self.image}` cannot be used: {error}",
-                    why=f"{digest} has the bytes that it should have, but tfdock does not write such a thing",
-                    fix="who can push there? Push the cache anew under another name",
-                )
-            ) from error
+            yield from from_blob(pieces, packs.unpacked(contents, _Pieces(pieces).read))
 
     def packed(
         self, toolchain: str, entries: tuple[PackEntry, ...], read: Callable[[PackEntry], Iterable[bytes]], near: Path
@@ -140,13 +106,14 @@ class StoredCache:
         table = parcel.contents.encoded()
         pack = Pack(contents=Descriptor.of(CONTENTS_TYPE, table), layer=parcel.layer, seen=0)
         with parcel.file as file:
-            sent = pack.layer.size if self._repository.upload(pack.layer, file) else 0
+            sent = self._upload(pack.layer, file)
         sent += self._upload(pack.contents, table)
         self._tables[pack.contents.digest] = parcel.contents
         return pack, sent
 
-    def _upload(self, blob: Descriptor, data: bytes) -> int:
-        return blob.size if self._repository.upload(blob, io.BytesIO(data)) else 0
+    def _upload(self, blob: Descriptor, data: BinaryIO | bytes) -> int:
+        """Send a blob unless it is there; return the bytes that were sent."""
+        return blob.size if self.repository.upload(blob, data) else 0
 
     def publish(self, layers: Layers, before: Digest | None) -> Digest | None:
         """Let the name stand for the cache, whose packs are there; the manifest's digest.
@@ -155,11 +122,11 @@ class StoredCache:
         """
         config, manifest = layers.encoded()
         self._upload(Descriptor.of(CONFIG_TYPE, config), config)
-        now = self._repository.manifest(self._reference)
+        now = self.manifest()
         if (now.digest if now else None) != before:
             return None
-        digest = self._repository.put_manifest(self._reference, oci.MANIFEST, manifest)
-        after = self._repository.manifest(self._reference)
+        digest = self.repository.put_manifest(self.reference, oci.MANIFEST, manifest)
+        after = self.manifest()
         return digest if after and after.digest == digest else None
 
 

@@ -1,0 +1,102 @@
+"""An artifact under a name in a registry: what images of wheels and caches have in common.
+
+A kind of artifact adds its media types, what its manifest holds, and an `ArtifactKind` with the words of a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tfdock.errors import Problem, ProfileError, VerificationFailed
+from tfdock.oci.manifest import MalformedManifest
+from tfdock.oci.repository import FoundManifest, Repository
+from tfdock.types import ImageRef
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactKind:
+    """A kind of artifact, in the words of its refusals.
+
+    `noun` is what it is called, `owned` what it is called in full. `refusal` says what becomes of a malformed one,
+    and `never_written` what tfdock does not write. Each of the two refusals has a code and a fix.
+    """
+
+    noun: str
+    owned: str
+    refusal: str
+    never_written: str
+    malformed_code: str
+    malformed_fix: str
+    other_code: str
+    other_fix: str
+
+
+@dataclass
+class NamedArtifact:
+    """What a name in a registry stands for, which should be of a kind.
+
+    `check` is called now and then, and raises to stop.
+    """
+
+    image: ImageRef
+    check: Callable[[], None]
+    kind: ArtifactKind
+    repository: Repository = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.repository = Repository(self.image.registry, self.image.repository, check=self.check)
+
+    @property
+    def reference(self) -> str:
+        """The digest or tag that the registry is asked for."""
+        return self.image.digest or self.image.tag or "latest"
+
+    def manifest(self) -> FoundManifest | None:
+        """Return the manifest that the name stands for now; None where the registry has nothing of that name."""
+        return self.repository.manifest(self.reference)
+
+    # --- refusals -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def well_formed(self, digest: str) -> Iterator[None]:
+        """Turn MalformedManifest, raised by who reads the contents of that digest, into VerificationFailed."""
+        try:
+            yield
+        except MalformedManifest as error:
+            raise self.malformed(digest, str(error)) from error
+
+    def malformed(self, digest: str, what: str) -> VerificationFailed:
+        """Return the refusal of contents that are not what tfdock writes, or not what they say."""
+        kind = self.kind
+        return VerificationFailed(
+            Problem(
+                code=kind.malformed_code,
+                message=f"the {kind.noun} `{self.image}` {kind.refusal}: {what}",
+                why=f"{digest} has the bytes that it should have, but tfdock does not write {kind.never_written}",
+                fix=kind.malformed_fix,
+            )
+        )
+
+    def other_kind(self, digest: str) -> ProfileError:
+        """Return the refusal of a name that stands for something else."""
+        message = f"`{self.image}` is something else than {self.kind.owned}: {digest}"
+        return ProfileError(Problem(code=self.kind.other_code, message=message, fix=self.kind.other_fix))
+
+
+def from_blob(pieces: Iterator[bytes], contents: Iterable[_T]) -> Iterator[_T]:
+    """Yield contents that are read from the pieces of a blob.
+
+    Where they are malformed, the rest of the blob is read first: its digest tells whether it was pushed so, or is
+    damaged and the registry to blame.
+    """
+    try:
+        yield from contents
+    except MalformedManifest:
+        for _ in pieces:
+            pass
+        raise
