@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = re.findall(
-    r"(?:(Append to|New file)\s+`([^`]+)`:\n\n)?```(\w+)\n(.*?)```",
+    r"(?:(Append to|New file|After\s+`[^`]+` in)\s+`([^`]+)`:\n\n)?```(\w+)\n(.*?)```",
     (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("\n## Add")[2],
     re.DOTALL,
 )
@@ -49,10 +49,15 @@ def test_each_example_works_as_it_stands(tree: Path) -> None:
         elif what == "New file":
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             (tree / name).write_text(text, encoding="utf-8")
+        elif what:
+            line = what.split("`")[1] + "\n"
+            old = (tree / name).read_text(encoding="utf-8")
+            assert "\n" + line in old
+            (tree / name).write_text(old.replace("\n" + line, "\n" + line + text, 1), encoding="utf-8")
         else:
             assert kind == "console", f"nothing says what becomes of this {kind}: {text}"
             for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
                 output = printed(tree, command)
                 assert output.startswith(expected.partition("…")[0]), command
                 ran.append(command.split()[1])
-    assert {"gpus", "releases", "diagnose", "check", "render"} <= set(ran)
+    assert {"gpus", "releases", "diagnose", "check", "render", "hello"} <= set(ran)
