@@ -10,6 +10,7 @@ import pytest
 from fake_engine import FakeRun
 
 from tfdock.builder.run_document import document_of, failed_runs
+from tfdock.diagnose.reported_fields import FIELDS, keep_fields
 from tfdock.errors import BuildFailed, TfdockError
 
 from .conftest import EditedTree
@@ -28,6 +29,8 @@ def test_a_build_that_ends_well_leaves_no_papers(desk: Desk) -> None:  # noqa: F
     desk.build()
     assert papers(desk) == []
     assert list(desk.settings.wheelhouse.rglob("*.run.json")) == []
+    (record,) = desk.builder.wheelhouse.records()
+    assert keep_fields(dict(record), FIELDS["record.json"]) == (record, 0)
 
 
 def test_a_build_that_fails_leaves_what_it_was_to_build_and_how_it_failed(desk: Desk) -> None:  # noqa: F811
@@ -45,6 +48,9 @@ def test_a_build_that_fails_leaves_what_it_was_to_build_and_how_it_failed(desk: 
     assert document["plan"]["targets"] == list(desk.plan.targets)
     assert [problem["code"] for problem in document["problems"]] == ["compile-failed"]
     assert document["engine"]["name"]
+    run = {name: value for name, value in document.items() if name not in ("plan", "profile")}
+    assert keep_fields(run, FIELDS["run.json"]) == (run, 0)
+    assert keep_fields(document["plan"], FIELDS["plan.json"]) == (document["plan"], 0)
     assert document["ended"] >= document["started"]
     # A run that ends well leaves those of the one before: it may be reported still.
     desk.engine.phases = type(desk.engine)().phases

@@ -47,7 +47,7 @@ PURE = (
     "verify/trial_plan.py", "images/image_tags.py", "images/runtime/runtime_contents.py", "images/wheel_*",
     "offline/bundle_format.py", "matrix/cells.py", "matrix/matrix_file.py", "matrix/shards.py", "ci/pinned.py",
     "ci/pipeline.py", "diagnose/diagnosis.py", "diagnose/log_*", "diagnose/private_keys.py",
-    "diagnose/profile_mismatch.py", "diagnose/redaction.py",
+    "diagnose/profile_mismatch.py", "diagnose/redaction.py", "diagnose/reported_fields.py",
 )  # fmt: skip
 """What touches no clock, environment, process, file or network."""
 

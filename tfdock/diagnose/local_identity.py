@@ -75,9 +75,10 @@ def learn(redactor: Redactor, environment: Mapping[str, str] | None = None) -> N
             redactor.learn_document(json.loads(text))
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, limit: int = _MOST) -> str:
+    """Return up to `limit` bytes of a file as text, all of it for -1; nothing for what cannot be read."""
     with suppress(OSError), plain_file(path.resolve()) as file:
-        return file.read(_MOST).decode("utf-8", "replace") if file else ""
+        return file.read(limit).decode("utf-8", "replace") if file else ""
     return ""
 
 
@@ -103,40 +104,35 @@ def _hosts(environment: Mapping[str, str]) -> Iterator[str]:
 
 def _addresses() -> Iterator[str]:
     """Those of this machine's interfaces, as the kernel lists them, but for its own to itself."""
-    fourth = _ADDRESS.findall(_proc("/proc/net/fib_trie"))
-    yield from (one for one in fourth if not one.startswith("127."))
-    for line in _proc("/proc/net/if_inet6").splitlines():
+    for address in _ADDRESS.findall(_text(Path("/proc/net/fib_trie"), limit=-1)):
+        if not address.startswith("127."):
+            yield address
+    for line in _text(Path("/proc/net/if_inet6"), limit=-1).splitlines():
         packed = line.partition(" ")[0]
         with suppress(ValueError, OSError):
-            found = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed))
-            yield from [found] if found != "::1" else []
-
-
-def _proc(path: str) -> str:
-    with suppress(OSError):
-        return Path(path).read_text("ascii", "replace")
-    return ""
+            address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed))
+            if address != "::1":
+                yield address
 
 
 def _places(settings: Settings) -> dict[str, str]:
-    """Folders that say whose they are, with what they are called instead."""
-    found: dict[str, str] = {}
-    for name, place in (("here", Path.cwd), ("temporary", _temporary), ("home", Path.home)):
-        with suppress(OSError, RuntimeError):
-            own = (str(place()), str(place().resolve()))
-            found |= {path: f"<{name}>" for path in own if name == "home" or _is_deep(path)}
-    for name, folder in (
-        ("state", settings.state_dir),
-        ("cache", settings.cache_dir),
-        ("wheelhouse", settings.wheelhouse),
+    """Return the folders that say whose they are, each with what replaces it. Of a folder with two names the last
+    one counts.
+    """
+    replacements: dict[str, str] = {}
+    for name, locate in (
+        ("here", Path.cwd),
+        ("temporary", lambda: Path(tempfile.gettempdir())),
+        ("home", Path.home),
+        ("state", settings.state_dir.absolute),
+        ("cache", settings.cache_dir.absolute),
+        ("wheelhouse", settings.wheelhouse.absolute),
     ):
-        found |= {str(path): f"<{name}>" for path in (folder.absolute(), folder.resolve()) if _is_deep(str(path))}
-    found.pop("/", None)
-    return found
-
-
-def _temporary() -> Path:
-    return Path(tempfile.gettempdir())
+        with suppress(OSError, RuntimeError):
+            paths = (str(locate()), str(locate().resolve()))
+            replacements |= {path: f"<{name}>" for path in paths if name == "home" or _is_deep(path)}
+    replacements.pop("/", None)
+    return replacements
 
 
 def _is_deep(path: str) -> bool:

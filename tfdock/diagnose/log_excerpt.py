@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from tfdock.diagnose.log_lines import Log
+from tfdock.diagnose.log_lines import Log, merge_spans
 
 AROUND = 60
 """Lines before and after one that matters."""
@@ -24,7 +24,8 @@ class Excerpt:
 
     def __init__(self, wanted: Iterable[int]) -> None:
         self._log = Log()
-        self._windows = _merged(wanted)
+        windows = merge_spans((max(line - AROUND, 1), line + AROUND + 1) for line in wanted)
+        self._windows = [range(begin, end) for begin, end in windows]
         self._lines: dict[int, bytearray] = {}
         self._tail = bytearray()
         self._whole = True
@@ -64,10 +65,10 @@ class Excerpt:
 
     def _keep(self, own: bytes, first: int) -> None:
         last = first + own.count(b"\n")
-        if not any(begin <= last and first <= end for begin, end in self._windows):
+        if not any(window.start <= last and first < window.stop for window in self._windows):
             return
         for number, piece in enumerate(own.split(b"\n"), first):
-            if self._room > 0 and any(begin <= number <= end for begin, end in self._windows):
+            if self._room > 0 and any(number in window for window in self._windows):
                 held = self._lines.setdefault(number, bytearray())
                 part = piece[: max(_RAW + 1 - len(held), 0)]
                 held += part
@@ -91,17 +92,6 @@ class Excerpt:
             yield next(iter(together)), [*together.values()]
         if tail:
             yield since, tail
-
-
-def _merged(wanted: Iterable[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for line in sorted(set(wanted)):
-        begin, end = max(line - AROUND, 1), line + AROUND
-        if found and begin <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], end)
-        else:
-            found.append((begin, end))
-    return found
 
 
 def _harmless(line: bytes) -> str:

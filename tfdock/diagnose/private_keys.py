@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tfdock.diagnose.log_lines import merge_spans
+
 _BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _CODE = re.compile(r"[A-Za-z0-9+/=]{16,}[ \t\r]*$")
@@ -18,14 +20,8 @@ _REST = re.compile(r"(?:(?:\\{1,4}[nr]|\s){0,8}[A-Za-z0-9+/=]{16,20000}){0,400}"
 
 
 def private_keys(text: str) -> list[tuple[int, int]]:
-    """Where keys begin and end, in order, none in another."""
-    found: list[tuple[int, int]] = []
-    for begin, end in sorted(_places(text)):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((begin, end))
-    return found
+    """Return where keys begin and end, in order; none overlaps another."""
+    return merge_spans(_places(text))
 
 
 def _places(text: str) -> Iterator[tuple[int, int]]:

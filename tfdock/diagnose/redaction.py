@@ -10,7 +10,7 @@ import base64
 import binascii
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -253,14 +253,12 @@ class Redactor:
 
     def learn_document(self, node: object) -> None:
         """The same for what JSON may hold."""
-        for name, text in _texts(node):
+        for name, text in _named_texts(node):
             self.learn(text)
-            if _is_login(name, text):
-                self._know(text, "login")
-            elif name and _is_secret(name):
-                self._know(text, "secret")
-                if len(text) >= SHORTEST and text.lower() not in _GENERIC:
-                    self._keep(text, "secret")  # it says itself what it is, be it a word
+            if kind := _kind_by_name(name, text):
+                self._know(text, kind)
+                if kind == "secret" and len(text) >= SHORTEST and text.lower() not in _GENERIC:
+                    self._keep(text, "secret")  # its name says what it is, so that it may be a word of the language
 
     def _know(self, value: str, kind: str) -> None:
         values = {value, unescaped(value)}
@@ -301,16 +299,16 @@ class Redactor:
         """A text without what is secret or personal."""
         text = self._without_keys(text)
         for value in self._values:
-            text = value.replaced(text, self._counted(value.kind))
+            text = value.replaced(text, partial(self._replacement, value.kind))
         text = _BASIC.sub(self._basic, text)
         for rule in _RULES:
             text = rule.expression.sub(partial(self._shown, kind=rule.kind), text)
         return text
 
     def _without_keys(self, text: str) -> str:
-        parts, place, counted = [], 0, self._counted("private key")
+        parts, place = [], 0
         for begin, end in private_keys(text):
-            parts += [text[place:begin], counted(None)]
+            parts += [text[place:begin], self._replacement("private key")]
             place = end
         return "".join([*parts, text[place:]])
 
@@ -319,24 +317,16 @@ class Redactor:
         if isinstance(node, Mapping):
             return {self.text(str(key)): self.document(value, str(key)) for key, value in node.items()}
         if isinstance(node, list | tuple):
-            names = [_flag(before) or name for before in ("", *node)]
-            return [self.document(one, called) for one, called in zip(node, names, strict=False)]
+            return [self.document(item, item_name) for item_name, item in _named_items(node, name)]
         if not isinstance(node, str):
             return node
-        if _is_login(name, node):
-            self.counts["login"] += 1
-            return "<login>"
-        if name and _is_secret(name) and not _NOTHING.fullmatch(node):
-            self.counts["secret"] += 1
-            return "<secret>"
-        return self.text(node)
+        kind = _kind_by_name(name, node)
+        return self._replacement(kind) if kind and not _NOTHING.fullmatch(node) else self.text(node)
 
-    def _counted(self, kind: str) -> Callable[[object], str]:
-        def replacement(_: object) -> str:
-            self.counts[kind] += 1
-            return f"<{kind}>"
-
-        return replacement
+    def _replacement(self, kind: str, _: object = None) -> str:
+        """Return what takes the place of a secret of that kind, and count it."""
+        self.counts[kind] += 1
+        return f"<{kind}>"
 
     def _shown(self, match: re.Match[str], *, kind: str) -> str:
         """What matched, with its secret replaced."""
@@ -344,9 +334,8 @@ class Redactor:
         value = match[group]
         if _NOTHING.fullmatch(value) or (kind in ("user", "host") and value.lower() in _GENERIC):
             return match[0]
-        self.counts[kind] += 1
         begin, end = match.start(group) - match.start(), match.end(group) - match.start()
-        return f"{match[0][:begin]}<{kind}>{match[0][end:]}"
+        return f"{match[0][:begin]}{self._replacement(kind)}{match[0][end:]}"
 
     def _basic(self, match: re.Match[str]) -> str:
         is_login = _login(match["a"]) is not None or match["kind"].lstrip("\\").startswith('"')
@@ -363,15 +352,18 @@ def _is_secret(name: str) -> bool:
     return name == "auth" or bool(_NAMED.search(name) or re.fullmatch(_VARIABLE, name))
 
 
-def _is_login(option: str, value: str) -> bool:
-    """Return whether an option of a command line and its value are a user with a password."""
-    return re.fullmatch(_LOGIN_OPTION, option) is not None and re.fullmatch(rf"{_LOGIN}.*", value) is not None
+def _kind_by_name(name: str, value: str) -> str:
+    """Return `login` or `secret` where a variable, key or option of that name makes the value one; else nothing."""
+    if re.fullmatch(_LOGIN_OPTION, name) and re.fullmatch(rf"{_LOGIN}.*", value):
+        return "login"
+    return "secret" if name and _is_secret(name) else ""
 
 
-def _flag(word: object) -> str:
+def _option(word: object) -> str:
     """Return an option whose next word is a secret or may be a login; else nothing."""
-    is_flag = isinstance(word, str) and re.fullmatch(r"--?[A-Za-z][\w-]{0,60}", word) is not None
-    return str(word) if is_flag and (_is_secret(str(word)) or re.fullmatch(_LOGIN_OPTION, str(word))) else ""
+    if not isinstance(word, str) or not re.fullmatch(r"--?[A-Za-z][\w-]{0,60}", word):
+        return ""
+    return word if _is_secret(word) or re.fullmatch(_LOGIN_OPTION, word) else ""
 
 
 def _login(text: str) -> str | None:
@@ -385,14 +377,20 @@ def _login(text: str) -> str | None:
     return login if ":" in login.strip(":") and login.isprintable() else None
 
 
-def _texts(node: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """Every text of a document, with the name that it stands under."""
+def _named_items(items: Sequence[object], name: str) -> Iterator[tuple[str, object]]:
+    """Yield each item of a list with its name: the option before it, such as `--password`, or the list's name."""
+    for before, item in zip(("", *items), items, strict=False):
+        yield _option(before) or name, item
+
+
+def _named_texts(node: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text of a document with its name."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             yield "", str(key)
-            yield from _texts(value, str(key))
+            yield from _named_texts(value, str(key))
     elif isinstance(node, list | tuple):
-        for before, one in zip(("", *node), node, strict=False):
-            yield from _texts(one, _flag(before) or name)
+        for item_name, item in _named_items(node, name):
+            yield from _named_texts(item, item_name)
     elif isinstance(node, str):
         yield name, node

@@ -12,12 +12,13 @@ import os
 import platform
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tfdock import __version__
 from tfdock.builder.build_summary import plain_file
@@ -26,6 +27,7 @@ from tfdock.diagnose.diagnose_logs import context_of, diagnosed
 from tfdock.diagnose.log_excerpt import Excerpt
 from tfdock.diagnose.log_lines import BLOCK, unpacked
 from tfdock.diagnose.redaction import Redactor
+from tfdock.diagnose.reported_fields import FIELDS, keep_fields
 from tfdock.errors import ProfileError
 from tfdock.host.hardware import free_disk, local_gpus
 
@@ -59,7 +61,7 @@ Findings = Callable[["Diagnosis | None"], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportBundle:
-    """A zip, what is in it (path -> bytes), what is missing and why, and how often what was taken out."""
+    """A zip, its files (path -> bytes), notes on what is missing and why, and how often which kind was removed."""
 
     data: bytes
     name: str
@@ -68,33 +70,29 @@ class ReportBundle:
     removed: Mapping[str, int]
 
 
-@dataclass
-class _Gathered:
-    """Everything that goes in, before anything is taken out: documents, texts, and the log as it is read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Material:
+    """Everything that goes in, before anything is removed: documents, texts, and the log as it is read."""
 
-    documents: dict[str, object]
-    texts: dict[str, str]
+    documents: Mapping[str, object]
+    texts: Mapping[str, str]
     log: Excerpt | None
-    notes: list[str]
+    notes: Sequence[str]
 
 
 def bundle(subject: Subject, settings: Settings, preparer: Preparer, findings: Findings) -> ReportBundle:
-    """Gather what is known of a failure, take out what is nobody else's business, and pack it."""
+    """Collect what is known of a failure, remove secrets and names, and return the packed report.
+
+    Raises ProfileError for a log that is not text and of no run of ours.
+    """
     notes = list(subject.notes)
-    diagnosis, told = _diagnosis(subject, preparer)
-    notes += told
-    excerpt = _excerpt(subject, diagnosis, notes)
-    gathered = _Gathered(
-        documents=_documents(subject, settings, preparer, diagnosis, findings),
-        texts=_texts(subject.profile, notes),
-        log=excerpt,
-        notes=notes,
-    )
-    said = subject.profile or {}
-    redactor = Redactor(local_identity.known(settings, profile=said.get("path")))
+    diagnosis, excerpt = _read_log(subject, preparer, notes)
+    texts = _texts(subject.profile, notes)
+    documents = _documents(subject, settings, preparer, diagnosis, findings)
+    redactor = Redactor(local_identity.known(settings, profile=(subject.profile or {}).get("path")))
     local_identity.learn(redactor)
-    files = _redacted(gathered, redactor)
-    name = _file_name(redactor.text(subject.name))
+    files = _redacted(_Material(documents=documents, texts=texts, log=excerpt, notes=notes), redactor)
+    name = _safe_path(redactor.text(subject.name).replace("/", "_"))
     clean = tuple(redactor.text(note) for note in notes)
     removed = dict(sorted(redactor.counts.items()))
     files = {"README.txt": _readme(files, clean, removed).encode(), **files}
@@ -104,42 +102,45 @@ def bundle(subject: Subject, settings: Settings, preparer: Preparer, findings: F
 # --- what is known --------------------------------------------------------------------------------------------------
 
 
-def _diagnosis(subject: Subject, preparer: Preparer) -> tuple[Diagnosis | None, list[str]]:
-    """What the log shows, with the profile as context where it is a file still.
+def _read_log(subject: Subject, preparer: Preparer, notes: list[str]) -> tuple[Diagnosis | None, Excerpt | None]:
+    """Return what the log shows, and the lines of it for the report; add to `notes` what is wrong with the log."""
+    if subject.log is None:
+        return None, None
+    with plain_file(subject.log) as log:
+        if log is None:
+            notes.append("the log is not here any more, or is no file")
+            return None, None
+        diagnosis = _diagnose(log, subject, preparer, notes)
+        log.seek(0)
+        return diagnosis, _excerpt(log, diagnosis)
 
-    Raises ProfileError for somebody's log that is not text; that of a run is reported without it.
+
+def _diagnose(log: BinaryIO, subject: Subject, preparer: Preparer, notes: list[str]) -> Diagnosis | None:
+    """Return what a log shows, with the profile as context if its file still says what was built.
+
+    Raises ProfileError for a stranger's log that is not text; a run is reported without the diagnosis.
     """
+    assert subject.log
     context = context_of(subject.file, preparer) if subject.file else None
-    notes: list[str] = []
-    with plain_file(_log_path(subject)) as log:
-        if log is None:
-            return None, notes
-        name, told = _log_path(subject).name, notes.append
-        try:
-            found = diagnosed(log, preparer.knowledge, context, name=name, progress=lambda _: None, told=told)
-        except ProfileError:
-            if subject.papers is None and subject.record is None:
-                raise
-            return None, ["the log is not text"]
-        return found, notes if found.lines else [*notes, "the log is empty"]
+    name, add_note = subject.log.name, notes.append
+    try:
+        diagnosis = diagnosed(log, preparer.knowledge, context, name=name, progress=lambda _: None, told=add_note)
+    except ProfileError:
+        if subject.run_document is None and subject.record is None:
+            raise
+        notes.append("the log is not text")
+        return None
+    if not diagnosis.lines:
+        notes.append("the log is empty")
+    return diagnosis
 
 
-def _log_path(subject: Subject) -> Path:
-    return subject.log or Path(os.devnull)
-
-
-def _excerpt(subject: Subject, diagnosis: Diagnosis | None, notes: list[str]) -> Excerpt | None:
-    lines = [one.line for one in diagnosis.findings[:_MOST_CAUSES]] if diagnosis else []
-    lines = lines or ([one.line for one in diagnosis.suspects[:_MOST_CAUSES]] if diagnosis else [])
-    excerpt = Excerpt(lines)
-    with plain_file(_log_path(subject)) as log:
-        if log is None:
-            if subject.log:
-                notes.append("the log is not here any more, or is no file")
-            return None
-        with suppress(ValueError):  # told already
-            for block in unpacked(iter(partial(log.read, BLOCK), b"")):
-                excerpt.feed(block)
+def _excerpt(log: BinaryIO, diagnosis: Diagnosis | None) -> Excerpt:
+    causes = (diagnosis.findings or diagnosis.suspects)[:_MOST_CAUSES] if diagnosis else ()
+    excerpt = Excerpt(cause.line for cause in causes)
+    with suppress(ValueError):  # A note says so already.
+        for block in unpacked(iter(partial(log.read, BLOCK), b"")):
+            excerpt.feed(block)
     excerpt.close()
     return excerpt
 
@@ -147,23 +148,22 @@ def _excerpt(subject: Subject, diagnosis: Diagnosis | None, notes: list[str]) ->
 def _documents(
     subject: Subject, settings: Settings, preparer: Preparer, diagnosis: Diagnosis | None, findings: Findings
 ) -> dict[str, object]:
-    papers = subject.papers or {}
-    run = {name: value for name, value in papers.items() if name not in ("plan", "profile")}
-    problems = [asdict(replace(one, ways=())) for one in subject.problems]
-    found: dict[str, object] = {
+    run_document = subject.run_document or {}
+    # The plan and the profile are files of their own.
+    run = {name: value for name, value in run_document.items() if name not in ("plan", "profile")}
+    problems = [asdict(replace(problem, ways=())) for problem in subject.problems]
+    documents: dict[str, object] = {
         "run.json": run | ({"refused_now": problems} if problems else {}),
         "plan.json": subject.plan,
         "record.json": subject.record,
         "environment.json": _environment(settings, preparer),
-        "diagnosis.json": _diagnosed(diagnosis, findings),
+        "diagnosis.json": _diagnosis_document(diagnosis, findings) if diagnosis else None,
     }
-    return {name: document for name, document in found.items() if document}
+    return {name: document for name, document in documents.items() if document}
 
 
-def _diagnosed(diagnosis: Diagnosis | None, findings: Findings) -> object:
-    if diagnosis is None:
-        return None
-    suspects = [{"line": one.line, "text": one.text} for one in diagnosis.suspects]
+def _diagnosis_document(diagnosis: Diagnosis, findings: Findings) -> dict[str, object]:
+    suspects = [asdict(suspect) for suspect in diagnosis.suspects]
     return {
         "schema": "tfdock.diagnose/1",
         "ok": True,
@@ -174,7 +174,10 @@ def _diagnosed(diagnosis: Diagnosis | None, findings: Findings) -> object:
 
 
 def _environment(settings: Settings, preparer: Preparer) -> dict[str, object]:
-    """What a report is read with: programs, machine, settings, variables that matter; of others not even names."""
+    """Return what a report is read with: programs, machine, settings and the variables that matter.
+
+    Other variables are left out, even their names.
+    """
     system = platform.uname()
     names = [name for name in os.environ if name.startswith("TFDOCK_") or name in _VARIABLES]
     places = {"cache": settings.cache_dir, "wheelhouse": settings.wheelhouse}
@@ -184,9 +187,9 @@ def _environment(settings: Settings, preparer: Preparer) -> dict[str, object]:
         "python": platform.python_version(),
         "system": {"kernel": f"{system.system} {system.release}", "machine": system.machine, "name": _distribution()},
         "machine": {"cpus": preparer.machine.cpus, "memory": preparer.machine.memory, "swap": preparer.machine.swap},
-        "gpus": [asdict(one) for one in local_gpus()],
+        "gpus": [asdict(gpu) for gpu in local_gpus()],
         "free_bytes": {name: free_disk(path.absolute()) for name, path in places.items()},
-        "settings": {one.name: _plain(getattr(settings, one.name)) for one in fields(settings)},
+        "settings": {field.name: _plain(getattr(settings, field.name)) for field in fields(settings)},
         "variables": {name: _without_headers(name) for name in sorted(names)},
     }
 
@@ -196,11 +199,11 @@ def _without_headers(name: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """A setting as JSON has it."""
+    """Return a setting as a value of JSON."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value if isinstance(value, bool | int | float) or value is None else str(value)
 
 
@@ -211,22 +214,22 @@ def _distribution() -> str:
 
 
 def _texts(profile: Mapping[str, Any] | None, notes: list[str]) -> dict[str, str]:
-    """The profile with those it extends, the one it begins with last, and its lock: file name -> text."""
+    """Return file name -> text of the profile, of those it extends (the first base last), and of its lock."""
     if not profile:
         notes.append("the profile is not known: `--profile` names it")
         return {}
-    found = {_name("profile", profile.get("file")): profile.get("text")}
+    texts = {_name("profile", profile.get("file")): profile.get("text")}
     extends = profile.get("extends")
     for number, (name, text) in enumerate(extends.items() if isinstance(extends, dict) else (), 1):
-        found[_name(f"profile/extends-{number}", name)] = text
+        texts[_name(f"profile/extends-{number}", name)] = text
     lock = profile.get("lock")
     if isinstance(lock, dict):
-        found[_name("profile", lock.get("file"))] = lock.get("text")
+        texts[_name("profile", lock.get("file"))] = lock.get("text")
         if not lock.get("used"):
             notes.append("the lock lies beside the profile; the run did not go by it")
     else:
         notes.append("there is no lock beside the profile")
-    return {name: text[:_LONGEST_TEXT] for name, text in found.items() if isinstance(text, str)}
+    return {name: text[:_LONGEST_TEXT] for name, text in texts.items() if isinstance(text, str)}
 
 
 def _name(folder: str, file: object) -> str:
@@ -236,53 +239,54 @@ def _name(folder: str, file: object) -> str:
 # --- what becomes of it ---------------------------------------------------------------------------------------------
 
 
-def _redacted(gathered: _Gathered, redactor: Redactor) -> dict[str, bytes]:
-    """The files of the bundle. All is looked through before anything is taken out of anything."""
-    log = gathered.log.parts() if gathered.log else []
-    for text in (*log, *gathered.texts.values(), *gathered.texts, *gathered.notes):
+def _redacted(material: _Material, redactor: Redactor) -> dict[str, bytes]:
+    """Return the files of the bundle. The redactor learns from everything before it removes anything.
+
+    Fields of a document that this tfdock does not write are left out, since nobody knows what they hold. They teach
+    the redactor all the same: a secret in them may also stand in the log.
+    """
+    log = material.log.parts() if material.log else []
+    for text in (*log, *material.texts.values(), *material.texts, *material.notes):
         redactor.learn(text)
-    for document in gathered.documents.values():
+    for document in material.documents.values():
         redactor.learn_document(document)
-    files = {_safe(redactor.text(name)): redactor.text(_harmless(text)) for name, text in gathered.texts.items()}
-    for name, document in gathered.documents.items():
-        files[name] = json.dumps(redactor.document(document), indent=1, sort_keys=name != "diagnosis.json")
-    if gathered.log:
-        files["log.txt"] = gathered.log.text(redactor.text)
+    texts = material.texts.items()
+    files = {_safe_path(redactor.text(name)): redactor.text(_printable(text)) for name, text in texts}
+    for name, document in material.documents.items():
+        kept, left_out = keep_fields(document, FIELDS.get(name))
+        redactor.counts += Counter({"unknown field": left_out})
+        files[name] = json.dumps(redactor.document(kept), indent=1, sort_keys=name != "diagnosis.json")
+    if material.log:
+        files["log.txt"] = material.log.text(redactor.text)
     return {name: text.encode("utf-8", "replace") for name, text in sorted(files.items())}
 
 
-def _harmless(text: str) -> str:
-    return "".join(one for one in text if one.isprintable() or one in "\t\n\r")
+def _printable(text: str) -> str:
+    return "".join(character for character in text if character.isprintable() or character in "\t\n\r")
 
 
-def _safe(name: str) -> str:
-    """A path in the archive: no part of it leads anywhere else."""
+def _safe_path(name: str) -> str:
+    """Return a path in the archive that leads nowhere else."""
     parts = (re.sub(r"[^A-Za-z0-9._+@=,-]", "_", part).lstrip(".")[:100] for part in name.split("/"))
     return "/".join(part or "_" for part in parts)
 
 
-def _file_name(name: str) -> str:
-    return _safe(name.replace("/", "_"))
-
-
-def _readme(files: Mapping[str, bytes], notes: Iterable[str], removed: Mapping[str, int]) -> str:
-    return "\n".join([*_readme_lines(files, notes, removed), ""])
-
-
-def _readme_lines(files: Mapping[str, bytes], notes: Iterable[str], removed: Mapping[str, int]) -> Iterator[str]:
-    yield f"A report of `tfdock report --bundle` (tfdock {__version__}, {SCHEMA})."
-    yield "Look through it before you send it: what nobody could know to be a secret is still in it."
-    yield from (
+def _readme(files: Iterable[str], notes: Iterable[str], removed: Mapping[str, int]) -> str:
+    lines = [
+        f"A report of `tfdock report --bundle` (tfdock {__version__}, {SCHEMA}).",
+        "Look through it before you send it: what nobody could know to be a secret is still in it.",
         "",
         "files",
-        *(f"  {name}  {_WHAT.get(name, 'the profile, those that it extends, its lock')}" for name in files),
-    )
-    took = (f"  {kind}: {count}" for kind, count in removed.items())
-    yield from ("", "taken out, and how often", *(took if removed else ["  nothing"]))
-    yield from ("", "to know", *(f"  {note}" for note in notes)) if notes else ()
+        *(f"  {name}  {_CONTENT.get(name, 'the profile, those that it extends, its lock')}" for name in files),
+        "",
+        "taken out, and how often",
+        *([f"  {kind}: {count}" for kind, count in removed.items()] or ["  nothing"]),
+        *(["", "to know", *(f"  {note}" for note in notes)] if notes else []),
+    ]
+    return "\n".join([*lines, ""])
 
 
-_WHAT = {
+_CONTENT = {
     "diagnosis.json": "what `tfdock diagnose` says of the whole log",
     "environment.json": "tfdock, knowledge, machine, settings: as they were when this was made, not when the run was",
     "log.txt": "the lines around those that the diagnosis names, and the end of the log",
