@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeRun
 
-from tfdock.builder.build import Builder
+from tfdock.builder.session import BuildSession
 from tfdock.engine.protocol import ContainerSpec, ImageBuild
 from tfdock.errors import EngineError, EngineUnavailable, NetworkError, Problem, TfdockError
 from tfdock.host.supervise import Limit
@@ -40,7 +40,7 @@ class Analysing:
         self.cells = planned_matrix.cells(self.file, Preparer(self.desk.settings, Machine(cpus=4, memory=16 << 30)))
 
     def run(
-        self, fetch: Callable[[int], FakeRun] = lambda _: FakeRun(), builder: Builder | None = None
+        self, fetch: Callable[[int], FakeRun] = lambda _: FakeRun(), session: BuildSession | None = None
     ) -> list[Analysis]:
         """Analyse; `fetch` says what the container of each fetch phase does, by its number."""
 
@@ -50,7 +50,7 @@ class Analysing:
             return fetch(len(self.fetches))
 
         self.desk.engine.on_run = on_run
-        found = analysed(self.cells, builder or self.desk.builder, lambda one: self.told.append(one.outcome))
+        found = analysed(self.cells, session or self.desk.session, lambda one: self.told.append(one.outcome))
         assert self.desk.left_behind == []
         assert not self.desk.settings.wheelhouse.exists()
         return list(found)
@@ -144,8 +144,8 @@ def test_when_the_time_is_up_the_rest_says_so_and_nothing_is_kept(analysing: Ana
         clock.now += 3000 * number
         return FakeRun()
 
-    builder = replace(analysing.desk.builder, limit=Limit(3600, 3600.0))
-    found = analysing.run(fetch, builder)
+    session = replace(analysing.desk.session, limit=Limit(3600, 3600.0))
+    found = analysing.run(fetch, session)
     assert outcomes(found) == [("ok", ""), ("ok", ""), ("failed", "time-limit")]
     assert found[2].exit_code == 8
     assert "--only" in found[2].problems[0].fix

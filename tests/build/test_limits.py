@@ -13,7 +13,9 @@ import pytest
 from fake_engine import FakeRun
 
 from tfdock import events
+from tfdock.builder.build import build
 from tfdock.builder.parallel import Ledger, side_by_side
+from tfdock.builder.session import BuildRequest
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, DiskFull, OutOfMemory, TimeLimit
 from tfdock.host.supervise import Limit
@@ -121,9 +123,9 @@ def test_the_commands_own_time_limit_wins_and_says_how_far_the_build_came(tmp_pa
     running = FakeRun(output=[b"[1,200 / 5,000] Compiling x.cc\n"], endless=True, signals={"INT": 8})
     compiling(desk, running)
     desk.clock.step = 0.05
-    builder = replace(desk.builder, limit=Limit(2, 2.0))
+    session = replace(desk.session, limit=Limit(2, 2.0))
     with pytest.raises(TimeLimit) as caught:
-        builder.build(desk.plan, None)
+        build(session, BuildRequest(prepared=desk.prepared))
     (problem,) = caught.value.problems
     assert problem.code == "time-limit"
     assert "the time limit of 2 s was reached in phase compile after 1,200 of 5,000 actions" in problem.message
@@ -186,14 +188,14 @@ def run_all(desks: list[Desk], count: int, effect: Callable[[int], FakeRun]) -> 
     ledger = Ledger(count, {plan.build_id for plan in plans})
     started = [compiling(desk, effect(place)) for place, desk in enumerate(desks)]
 
-    def build(place: int) -> str:
-        builder = replace(desks[place].builder, allotted=ledger.allot)
+    def build_one(place: int) -> str:
+        session = replace(desks[place].session, allotted=ledger.allot)
         try:
-            return builder.build(plans[place], None).status
+            return build(session, BuildRequest(prepared=desks[place].prepared)).status
         except BuildFailed as error:
             return error.problems[0].code
 
-    return side_by_side(plans, ledger, build), [spec for specs in started for spec in specs]
+    return side_by_side(plans, ledger, build_one), [spec for specs in started for spec in specs]
 
 
 def test_several_builds_share_the_machine_and_one_that_fails_stops_no_other(tmp_path: Path) -> None:
@@ -282,7 +284,7 @@ def test_one_waits_for_another_that_fetches_into_the_same_cache_and_says_so(tmp_
         if isinstance(event, events.Notice) and "fetches into the same cache" in event.text:
             free.set()
 
-    replace(second.builder, listen=told).build(second.plan, None)
+    build(replace(second.session, listen=told), BuildRequest(prepared=second.prepared))
     thread.join(30)
     assert order == ["first", "second"]
     assert json.dumps(second.notices).count("waiting for process") == 1

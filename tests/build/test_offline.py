@@ -13,7 +13,8 @@ import pytest
 from fake_engine import FakeRun
 
 from tfdock import events
-from tfdock.builder.build import Builder, BuildResult
+from tfdock.builder.build import build
+from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import Incompatible, Interrupted, ProfileError, TfdockError, VerificationFailed
 from tfdock.host.settings import Settings
@@ -125,22 +126,23 @@ class Place:
         self.preparer = Preparer(self.settings, Machine(cpus=4, memory=16 << 30))
 
     @property
-    def builder(self) -> Builder:
-        return Builder(
+    def session(self) -> BuildSession:
+        return BuildSession(
             connect=lambda: self.engine,
             settings=self.settings,
+            knowledge=self.preparer.knowledge,
             listen=lambda event: self.heard.append(event),
             stop=self.stop,
         )
 
     def bundle(self, *profiles: Path, target: Path) -> WrittenBundle:
-        return Bundler(target, self.preparer, self.builder).make([str(profile) for profile in profiles])
+        return Bundler(target, self.preparer, self.session).make([str(profile) for profile in profiles])
 
     def build(self, bundle: Path, *names: str) -> list[BuildResult]:
-        builder = self.builder
+        session = self.session
         return [
-            builder.build(one.plan, one.tree, lock=one.lock, given=one.given)
-            for one in prepare(bundle, names, self.preparer)
+            build(session, BuildRequest(prepared=prepared, inputs=inputs))
+            for prepared, inputs in prepare(bundle, names, self.preparer)
         ]
 
     @property
@@ -255,7 +257,7 @@ def test_the_same_profile_elsewhere_builds_from_it_and_a_changed_one_does_not(
 
 
 def test_a_build_is_named_by_its_id_too(there: Place, bundle: Path) -> None:
-    (one,) = prepare(bundle, (), there.preparer)
+    ((one, _),) = prepare(bundle, (), there.preparer)
     assert [result.status for result in there.build(bundle, one.plan.build_id)] == ["built"]
 
 
@@ -296,18 +298,17 @@ def test_a_name_that_another_bundle_took_does_not_bring_its_image_into_an_own_bu
 def test_a_name_that_another_bundle_takes_meanwhile_does_not_change_the_image_that_builds(
     there: Place, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (one,) = prepare(bundle, (), there.preparer)
+    ((prepared, inputs),) = prepare(bundle, (), there.preparer)
     (made,) = opened(bundle).index.builds
-    assert one.given is not None
-    provide = one.given.supply.provide
+    provide = inputs.supply.provide
 
     def provided(steps: Steps, settings: Settings) -> None:
         provide(steps, settings)
         there.engine.images[made.image.id] = there.engine.images[made.image.name]
         there.engine.images[made.image.name] = ImageInfo(id=f"sha256:{'e' * 64}", tags=(made.image.name,))
 
-    monkeypatch.setattr(one.given.supply, "provide", provided)
-    there.builder.build(one.plan, one.tree, lock=one.lock, given=one.given)
+    monkeypatch.setattr(inputs.supply, "provide", provided)
+    build(there.session, BuildRequest(prepared=prepared, inputs=inputs))
     assert there.engine.specs["compile"].image == made.image.id
 
 
@@ -339,7 +340,7 @@ def test_a_wheel_that_is_built_says_what_it_requires(here: Place, there: Place, 
     target = here.folder / "bundle.tar"
     here.bundle(profile, target=target)
     prepared = here.preparer.prepare(str(profile))
-    assert here.builder.build(prepared.plan, prepared.tree).status == "built"
+    assert build(here.session, BuildRequest(prepared=prepared)).status == "built"
     here.heard.clear()
     here.bundle(profile, target=target)
     assert "known when it is built" not in here.notices
@@ -423,14 +424,14 @@ def test_nothing_but_a_bundle_is_replaced(here: Place, profile: Path) -> None:
 
 
 def test_a_build_from_a_bundle_takes_its_lock_and_the_record_says_so(there: Place, bundle: Path) -> None:
-    (one,) = prepare(bundle, (), there.preparer)
+    ((one, _),) = prepare(bundle, (), there.preparer)
     assert one.lock is not None
     (result,) = there.build(bundle)
     assert result.record["lock"] == one.lock.sha256
 
 
 def test_fetching_without_a_bundle_warms_the_caches_that_builds_share(here: Place, profile: Path) -> None:
-    warm(here.preparer.prepare(str(profile)), here.builder)
+    warm(here.preparer.prepare(str(profile)), here.session)
     assert (here.settings.cache_dir / "repository" / CACHED).read_bytes() == DOWNLOAD
     assert here.left == []
     phases = [event.phase for event in here.heard if isinstance(event, events.PhaseStarted)]

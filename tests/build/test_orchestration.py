@@ -20,7 +20,8 @@ import pytest
 from fake_engine import FakeBuild, FakeEngine, FakeRun
 
 from tfdock import events
-from tfdock.builder.build import Builder, BuildResult
+from tfdock.builder.build import build
+from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
 from tfdock.engine.protocol import IMAGE_LABEL, TOOLCHAIN_LABEL, ContainerSpec, EngineInfo, ImageBuild, ImageInfo
 from tfdock.errors import (
     BuildFailed,
@@ -41,8 +42,9 @@ from tfdock.errors import (
 )
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
+from tfdock.knowledge import loader
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.plan.prepare import Preparer
+from tfdock.plan.prepare import Prepared, Preparer
 from tfdock.run import journal
 from tfdock.run.results import from_archive
 from tfdock.types import Expected, Machine
@@ -183,21 +185,28 @@ class Desk:
         self.plan: BuildPlan = self.planned(trusted=True)
 
     def planned(self, *, trusted: bool) -> BuildPlan:
-        machine = Machine(cpus=4, memory=16 << 30)
-        return Preparer(self.settings, machine, trusted=trusted).prepare(str(self.profile)).plan
+        return self.preparer(trusted=trusted).prepare(str(self.profile)).plan
+
+    def preparer(self, *, trusted: bool) -> Preparer:
+        return Preparer(self.settings, Machine(cpus=4, memory=16 << 30), trusted=trusted)
 
     @property
-    def builder(self) -> Builder:
-        return Builder(
+    def prepared(self) -> Prepared:
+        return Prepared(file=str(self.profile), plan=self.plan, tree=None)
+
+    @property
+    def session(self) -> BuildSession:
+        return BuildSession(
             connect=lambda: self.engine,
             settings=self.settings,
+            knowledge=loader.knowledge(self.settings.knowledge),
             listen=lambda event: self.heard.append(event),
             stop=self.stop,
             clock=self.clock,
         )
 
     def build(self, *, force: bool = False) -> BuildResult:
-        return self.builder.build(self.plan, None, force=force)
+        return build(self.session, BuildRequest(prepared=self.prepared, force=force))
 
     def fails(self, kind: type[TfdockError], code: str, phase: str) -> Problem:
         """The build fails that way, in that phase, and leaves neither a wheel nor a container."""
@@ -265,10 +274,10 @@ def test_a_build_of_another_trust_domain_does_not_stand_for_one_in_release(desk:
     assert desk.build().status == "built"
     assert desk.build().status == "up-to-date"
     assert desk.plan.fingerprint == shared.fingerprint
-    assert desk.builder.up_to_date(shared) is None
+    assert desk.session.up_to_date(replace(desk.prepared, plan=shared)) is None
     own, desk.plan = desk.plan, shared
     assert desk.build().status == "built"
-    assert desk.builder.up_to_date(own), "what is in release may stand for every domain"
+    assert desk.session.up_to_date(replace(desk.prepared, plan=own)), "what is in release may stand for every domain"
 
 
 def test_a_build_of_another_trust_domain_is_refused_before_its_work_where_a_release_has_the_build_id(

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeRun
 
+from tfdock.builder.build import build
 from tfdock.builder.run_document import document_of, failed_runs
+from tfdock.builder.session import BuildRequest
 from tfdock.diagnose.reported_fields import FIELDS, keep_fields
 from tfdock.errors import BuildFailed, TfdockError
 
@@ -22,7 +24,7 @@ KERNEL = "tensorflow/core/kernels/relu_op.cc"
 
 
 def papers(desk: Desk) -> list[Path]:  # noqa: F811
-    return failed_runs(desk.builder.wheelhouse, desk.settings.state_dir)
+    return failed_runs(desk.session.wheelhouse, desk.settings.state_dir)
 
 
 def test_a_build_that_ends_well_leaves_no_papers(desk: Desk) -> None:  # noqa: F811
@@ -35,16 +37,15 @@ def test_a_build_that_ends_well_leaves_no_papers(desk: Desk) -> None:  # noqa: F
 
 def test_a_build_that_fails_leaves_what_it_was_to_build_and_how_it_failed(desk: Desk) -> None:  # noqa: F811
     desk.engine.phases["compile"] = FakeRun(output=[b"ERROR: no\n"], exit_code=1)
-    builder = desk.builder
-    builder.profile = {"file": "x.yaml", "text": "schema: 1\n"}
+    session, request = desk.session, BuildRequest(prepared=desk.prepared)
     with pytest.raises(BuildFailed):
-        builder.build(desk.plan, None)
+        build(session, request)
     (path,) = papers(desk)
     document = document_of(path)
     assert document is not None
-    assert path.with_name(f"{document['run']}.log") == builder.log
+    assert path.with_name(f"{document['run']}.log") == session.log_path(request)
     assert (document["build_id"], document["fingerprint"]) == (desk.plan.build_id, desk.plan.fingerprint)
-    assert document["profile"] == {"file": "x.yaml", "text": "schema: 1\n"}
+    assert document["profile"]["file"] == "profile.yaml"
     assert document["plan"]["targets"] == list(desk.plan.targets)
     assert [problem["code"] for problem in document["problems"]] == ["compile-failed"]
     assert document["engine"]["name"]
@@ -56,6 +57,18 @@ def test_a_build_that_fails_leaves_what_it_was_to_build_and_how_it_failed(desk: 
     desk.engine.phases = type(desk.engine)().phases
     desk.build()
     assert papers(desk) == [path]
+
+
+def test_the_papers_hold_the_text_that_was_planned_though_the_file_was_saved_again(desk: Desk) -> None:  # noqa: F811
+    prepared = desk.preparer(trusted=True).prepare(str(desk.profile))
+    text = desk.profile.read_text()
+    desk.profile.write_text(f"{text}# saved while another build ran\n")
+    desk.engine.phases["compile"] = FakeRun(output=[b"ERROR: no\n"], exit_code=1)
+    with pytest.raises(BuildFailed):
+        build(desk.session, BuildRequest(prepared=prepared))
+    document = document_of(papers(desk)[0])
+    assert document is not None
+    assert (document["profile"]["text"], document["fingerprint"]) == (text, prepared.plan.fingerprint)
 
 
 def test_papers_that_cannot_be_written_change_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

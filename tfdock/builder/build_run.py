@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfdock import events
+from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Interrupted, NetworkError, Problem, TfdockError
 from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACHE, SOURCE, STAGING, BuildPlan, Phase
 from tfdock.plan.estimate import Expectation
-from tfdock.plan.lock_file import LockFile, Pin
+from tfdock.plan.lock_file import Pin
 from tfdock.run.phase_errors import Failures
 from tfdock.run.phases import Steps
 from tfdock.run.results import RunFolders, make_sources
@@ -23,31 +24,22 @@ from tfdock.types import Expected, Mount
 if TYPE_CHECKING:
     from tfdock.bazel.cache.cache_folder import DiskCache
     from tfdock.bazel.remote.remote_session import Link
-    from tfdock.builder.build import Builder
-    from tfdock.offline.bundled_inputs import Given
 
 _T = TypeVar("_T")
 
 
 @dataclass
 class Run:
-    """One plan on its way to a wheel. `tree` is the local checkout, if that is the source."""
+    """One plan on its way to a wheel. `plan` is that of the request, within what the machine has."""
 
-    builder: Builder
+    session: BuildSession
+    request: BuildRequest
     plan: BuildPlan
     steps: Steps
     folders: RunFolders
     log: Path
     locks: ExitStack
     """What the run holds of the cache until it ends."""
-    tree: Path | None = None
-    lock: LockFile | None = None
-    given: Given | None = None
-    """What a bundle has for it: then nothing comes from a network."""
-    repository: Path | None = None
-    """A repository cache of its own, instead of the one that all builds share."""
-    fresh: str = ""
-    """A word: an image that is there is built again, its source fetched anew, once for all runs with that word."""
     expected: Expectation | None = None
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -76,16 +68,16 @@ class Run:
     @property
     def disk(self) -> DiskCache:
         """The disk cache of its toolchain and its trust domain."""
-        return self.builder.cache.disk(self.plan.trust.cache_key(self.toolchain))
+        return self.session.cache.disk(self.plan.trust.cache_key(self.toolchain))
 
     @property
     def engine(self) -> Engine:
         """The engine that builds."""
-        return self.builder.engine
+        return self.session.engine
 
     def tell(self, text: str) -> None:
         """A line for whoever watches."""
-        self.builder.listen(events.Notice(text=text))
+        self.session.tell(text)
 
     def title(self, phase: str) -> str:
         """What the log says where a step of a phase begins."""
@@ -93,13 +85,13 @@ class Run:
 
     def timed(self, phase: str, do: Callable[[], _T]) -> _T:
         """One phase: announced, measured, and its errors completed with phase, log and next command."""
-        builder, build_id = self.builder, self.plan.build_id
-        builder.stop.check()
+        session, build_id = self.session, self.plan.build_id
+        session.stop.check()
         self.steps.forget()
         known = self.expected.seconds.get(phase) if self.expected else None
         after = self.expected.after(phase) if self.expected else 0.0
-        builder.listen(events.PhaseStarted(build_id=build_id, phase=phase, expected=known, after=after))
-        started = builder.clock()
+        session.listen(events.PhaseStarted(build_id=build_id, phase=phase, expected=known, after=after))
+        started = session.clock()
         ok = False
         try:
             self.steps.check(phase)
@@ -107,13 +99,13 @@ class Run:
             ok = True
         except (TfdockError, OSError) as error:
             # The engine's own Interrupted does not know whether it was SIGINT or SIGTERM.
-            cause = builder.stop.interruption if isinstance(error, Interrupted) else None
+            cause = session.stop.interruption if isinstance(error, Interrupted) else None
             if isinstance(error, EngineError | NetworkError | OSError):
                 self.steps.note(error)
             raise self.failures(phase).completed(cause or error) from None
         finally:
-            self.seconds[phase] = round(builder.clock() - started, 3)
-            builder.listen(events.PhaseEnded(build_id=build_id, phase=phase, seconds=self.seconds[phase], ok=ok))
+            self.seconds[phase] = round(session.clock() - started, 3)
+            session.listen(events.PhaseEnded(build_id=build_id, phase=phase, seconds=self.seconds[phase], ok=ok))
         return result
 
     def failures(self, phase: str, plan: BuildPlan | None = None) -> Failures:
@@ -125,7 +117,7 @@ class Run:
             log=self.log,
             tail=tuple(self.steps.tail),
             errors=tuple(self.steps.errors),
-            folders=self.builder.folders,
+            folders=self.session.folders,
         )
 
     # --- containers ---------------------------------------------------------------------------------------------
@@ -133,9 +125,9 @@ class Run:
     def container_spec(self, phase: Phase, plan: BuildPlan | None = None) -> ContainerSpec:
         """The container of a phase, with its folders made and filled in."""
         plan = plan or self.plan
-        cache, folders = self.builder.cache, self.folders
+        cache, folders = self.session.cache, self.folders
         places = {
-            "{cache}/repository": os.path.realpath(self.repository or cache.repository),
+            "{cache}/repository": os.path.realpath(self.request.repository or cache.repository),
             "{cache}/disk": os.path.realpath(cache.root / "disk"),
             "{output}": folders.output.make().mount_source,
             "{staging}": folders.staging.make().mount_source,
@@ -147,7 +139,7 @@ class Run:
         make_sources(mounts)
         if self.overlay:
             mounts = tuple(self._overlaid(one) if one.target == DISK_CACHE else one for one in mounts)
-        network = self.builder.settings.network if phase.network and not self.given else "none"
+        network = self.session.settings.network if phase.network and not self.request.inputs else "none"
         return ContainerSpec(
             name=f"tfdock-{self.name}-{phase.name}",
             image=self.image,
@@ -221,13 +213,14 @@ class Run:
 
     def _own(self, mount: Mount) -> Mount:
         """Return the mount; a repository cache of the run's own goes to an engine elsewhere, and comes back."""
-        if mount.target != REPOSITORY_CACHE or not (self.repository or self.given):
+        repository = self.request.repository
+        if mount.target != REPOSITORY_CACHE or not (repository or self.request.inputs):
             return mount
         mount = replace(mount, volume="", given=True)
-        if self.repository is None or self.builder.engine_info.local:
+        if repository is None or self.session.engine_info.local:
             return mount
-        back = came_back(self.repository)
-        source = os.path.realpath(back if back.is_dir() else self.repository)
+        back = came_back(repository)
+        source = os.path.realpath(back if back.is_dir() else repository)
         return replace(mount, source=source, results=() if mount.read_only else (DOWNLOADS,), kept=str(back))
 
     @contextmanager
@@ -239,7 +232,7 @@ class Run:
         from tfdock.bazel.remote import remote_session as remote
 
         folder = self.folders.own / "remote"
-        with remote.linked(self.plan.remote, self.builder.settings, folder, self.builder.listen) as link:
+        with remote.linked(self.plan.remote, self.session.settings, folder, self.session.listen) as link:
             try:
                 yield link
             finally:

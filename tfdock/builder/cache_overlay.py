@@ -70,7 +70,7 @@ def _volume(engine: Engine, disk: DiskCache, release: DiskCache) -> str:
 
 
 def _obstacle(run: Run, disk: DiskCache) -> str:
-    if not run.builder.engine_info.local:
+    if not run.session.engine_info.local:
         return "the engine is elsewhere"
     if special := sorted(_SPECIAL & set(str(disk.folder))):
         return f"the path of the cache contains `{special[0]}`"
@@ -81,7 +81,7 @@ def _obstacle(run: Run, disk: DiskCache) -> str:
 def _on_one_engine(run: Run, disk: DiskCache) -> Iterator[None]:
     """Hold the overlay with the runs on this engine; wait for runs on another engine, which would mount it again."""
     locks = disk.cache / "locks"
-    own = hashlib.sha256(run.builder.engine_info.id.encode()).hexdigest()[:16]
+    own = hashlib.sha256(run.session.engine_info.id.encode()).hexdigest()[:16]
     waiting = run.steps.waiting("image", f"uses the disk cache {disk.key} on another engine")
     with ExitStack() as stack:
         with held(locks / f"overlay-{disk.key}", f"the disk cache {disk.key}", alone=True, waiting=waiting):

@@ -22,7 +22,8 @@ _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", 
 
 def prepared(run: Run) -> None:
     """Have the image, and fetch, for the first source ref that can be had, configured and analysed."""
-    refs = (run.given.build.source_ref,) if run.given else run.plan.source_refs
+    inputs = run.request.inputs
+    refs = (inputs.source_ref,) if inputs else run.plan.source_refs
     for number, ref in enumerate(refs, start=1):
         run.source_ref, run.attempts = ref, number
         try:
@@ -39,20 +40,20 @@ def prepared(run: Run) -> None:
 def _fetched(run: Run) -> None:
     """Fetch, one build after the other: Bazels that fill one repository cache get in each other's way."""
     waiting = run.steps.waiting("fetch", "fetches into the same cache")
-    lock = run.builder.cache.root / "locks" / "repository"
-    repository = run.repository or run.builder.cache.repository
+    lock = run.session.cache.root / "locks" / "repository"
+    own, repository = run.request.repository is not None, run.request.repository or run.session.cache.repository
     with held(lock, "the repository cache", alone=True, waiting=waiting):
-        if run.builder.engine_info.local:  # an engine elsewhere has its caches there
+        if run.session.engine_info.local:  # an engine elsewhere has its caches there
             open_up(repository.resolve(), 3)
             check_writable(repository, 3)
         _external(run)
         # It outlives a tfdock that is killed before it has looked: the next fetch looks at what that one left too.
-        unchecked = lock.with_suffix(".unchecked") if run.repository is None else run.folders.own / "unchecked"
+        unchecked = run.folders.own / "unchecked" if own else lock.with_suffix(".unchecked")
         began = unchecked_since(unchecked)
         try:
             run.carry_out(run.plan.phases[0])
         finally:
-            if run.builder.engine_info.local:
+            if run.session.engine_info.local:
                 for name in removed_downloads(repository, began):
                     why = "it holds more than fetches leave" if name == EVERYTHING else "it is not what its name says"
                     message = f"removed {name} from the repository cache: {why}"
@@ -62,7 +63,8 @@ def _fetched(run: Run) -> None:
 
 def _external(run: Run) -> None:
     """Unpack, in a container, the downloads that repository rules keep outside Bazel's cache."""
-    archive = run.given.external() if run.given else None
+    inputs = run.request.inputs
+    archive = inputs.external() if inputs else None
     if archive is None:
         return
     folder = run.folders.own / "given"
@@ -77,24 +79,24 @@ def _external(run: Run) -> None:
 
 def in_cache(run: Run) -> None:
     """Compile, and note what of the disk cache that used, where it lies on this machine."""
-    builder = run.builder
-    if not builder.engine_info.local:
+    session = run.session
+    if not session.engine_info.local:
         _compiled(run)
         return
     with cache_use.watched(run.disk, run.plan.build_id, run.name) as watch:
         if not watch.seen:
-            run.tell(f"{builder.cache.root} keeps no times of access: {cache_use.UNSEEN}")
+            run.tell(f"{session.cache.root} keeps no times of access: {cache_use.UNSEEN}")
         _compiled(run)
         watch.ok = True
 
 
 def _compiled(run: Run) -> None:
     """Compile; once more, with half the jobs and from the cache, if something was killed for memory."""
-    builder = run.builder
+    session = run.session
     # Asked again: other builds may have ended, or begun, since this one did.
-    plan = builder.fitted(run.plan)
+    plan = session.fitted(run.plan)
     caches = [one for one in (run.disk, run.disk.release) if one]
-    run.cache_was_empty = builder.engine_info.local and all(one.is_empty() for one in caches)
+    run.cache_was_empty = session.engine_info.local and all(one.is_empty() for one in caches)
     try:
         _attempt(run, plan)
     except OutOfMemory as error:
@@ -104,7 +106,7 @@ def _compiled(run: Run) -> None:
         run.tell(f"{error.problems[0].message}; compiling again with {less.jobs}, from the cache")
         run.folders.staging.remove()
         run.steps.forget()
-        _attempt(run, with_resources(plan, less, builder.knowledge))
+        _attempt(run, with_resources(plan, less, session.knowledge))
 
 
 def _attempt(run: Run, plan: BuildPlan) -> None:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from tfdock.bazel.cache.cache_folder import check_writable
 from tfdock.builder import cache_overlay
 from tfdock.builder.build_run import Run
+from tfdock.builder.session import BundledInputs
 from tfdock.engine.protocol import (
     BASE_LABEL,
     RUN_LABEL,
@@ -29,9 +29,6 @@ from tfdock.plan.local_source import context_archive
 from tfdock.plan.trust_domain import as_json as trust_json
 from tfdock.run import journal
 
-if TYPE_CHECKING:
-    from tfdock.offline.bundled_inputs import Given
-
 _REASONS = 8
 """Reasons of a trust domain that are noted beside its cache."""
 _RUNNING = re.compile(rb" ---> Running in ([0-9a-f]{12})\s*\Z")
@@ -42,12 +39,15 @@ def have(run: Run) -> None:
     """Have the image. Who builds on the same base waits: layers that both need are made once."""
     wanted = run.plan.resolution.base
     base = hashlib.sha256(str(wanted).encode()).hexdigest()[:16]
-    lock = run.builder.settings.state_dir.absolute() / "locks" / f"image-{base}"
+    lock = run.session.settings.state_dir.absolute() / "locks" / f"image-{base}"
     waiting = run.steps.waiting("image", f"builds an image on {wanted} too")
     with held(lock, "the image", alone=True, waiting=waiting):
-        found = _given(run, run.given) if run.given else _made(run)
+        inputs, lock_file = run.request.inputs, run.request.prepared.lock
+        found = _given(run, inputs) if inputs else _made(run)
         _read(run, found)
-        problem = locks.moved(run.lock.lock.of(*locks.INSTALLED), run.installed, run.lock.path) if run.lock else None
+        problem = None
+        if lock_file:
+            problem = locks.moved(lock_file.lock.of(*locks.INSTALLED), run.installed, lock_file.path)
         if problem:
             raise Incompatible(problem)
 
@@ -60,15 +60,15 @@ class _Found:
     toolchain: str
 
 
-def _given(run: Run, given: Given) -> _Found:
+def _given(run: Run, inputs: BundledInputs) -> _Found:
     """Return the image out of a bundle, after all that the bundle has was provided.
 
     Its toolchain is the word of whoever made the bundle: there is no toolchain stage to ask.
     """
-    given.supply.provide(run.steps, run.builder.settings)
-    run.image, run.base_digest = given.image, given.build.base_digest
+    inputs.provide(run.steps, run.session.settings)
+    run.image, run.base_digest = inputs.image, inputs.base_digest
     image = run.engine.image(run.image)
-    return _Found(given.build.image.name, image.labels.get(TOOLCHAIN_LABEL, "") if image else "")
+    return _Found(inputs.image_name, image.labels.get(TOOLCHAIN_LABEL, "") if image else "")
 
 
 def _made(run: Run) -> _Found:
@@ -77,16 +77,16 @@ def _made(run: Run) -> _Found:
     Its stages are built one by one, because each has other rights: the toolchain stage knows nothing of the source,
     and once the source may run there is no network.
     """
-    plan, settings, base = run.plan, run.builder.settings, _base(run)
+    plan, settings, fresh, base = run.plan, run.session.settings, run.request.fresh, _base(run)
     # The name is for people. What is looked into and what compiles is the id: another run may move the name.
     name = plan.image_name if run.attempts == 1 else f"{plan.image_name}-{run.attempts}"
     built = run.engine.image(name)
-    if built and not run.fresh and built.labels.get(BASE_LABEL) == base.id and built.labels.get(TOOLCHAIN_LABEL):
+    if built and not fresh and built.labels.get(BASE_LABEL) == base.id and built.labels.get(TOOLCHAIN_LABEL):
         run.image = built.id
         return _Found(name, built.labels[TOOLCHAIN_LABEL])
     local = plan.resolution.source.kind == "path"
     of_base, of_source = {"BASE_IMAGE": base.id}, {"SOURCE_REF": run.source_ref} if run.source_ref else {}
-    of_source |= {"SOURCE_FRESH": run.fresh} if run.fresh and not local else {}
+    of_source |= {"SOURCE_FRESH": fresh} if fresh and not local else {}
     stage = ImageBuild(
         # Without the checkout, which only the last request copies: it is sent once.
         context=lambda: context_archive(plan.context, None),
@@ -101,7 +101,8 @@ def _made(run: Run) -> _Found:
         stage = replace(stage, target="source", build_args=of_base | {"TOOLCHAIN": toolchain} | of_source)
         if not local:
             _built(run, stage)
-        whole = replace(stage, context=lambda: context_archive(plan.context, run.tree), target=None, network="none")
+        tree = run.request.prepared.tree
+        whole = replace(stage, context=lambda: context_archive(plan.context, tree), target=None, network="none")
         run.image = _built(run, whole)
     run.engine.tag(run.image, name)
     return _Found(name, toolchain)
@@ -109,7 +110,7 @@ def _made(run: Run) -> _Found:
 
 def _base(run: Run) -> ImageInfo:
     """The base image, pulled if it is not here."""
-    base = run.builder.settings.mirrored(run.plan.resolution.base)
+    base = run.session.settings.mirrored(run.plan.resolution.base)
     info = run.steps.image(str(base), "image", run.title("image"))
     run.base_digest = base.digest or next((digest.rpartition("@")[2] for digest in info.digests), None)
     return info
@@ -141,7 +142,7 @@ class _Noted:
         if not found:
             return
         with suppress(OSError):  # a note that cannot be taken is no reason to end a build
-            journal.stepped(self.run.builder.settings.state_dir, self.run.name, found[1].decode())
+            journal.stepped(self.run.session.settings.state_dir, self.run.name, found[1].decode())
 
     def told(self, line: str) -> str:
         """What is shown of a line: all of it."""
@@ -214,12 +215,12 @@ def _read(run: Run, image: _Found) -> None:
 def _take_disk_cache(run: Run) -> None:
     """Hold the build's disk cache with others, until the run ends, so that nobody takes things out of it."""
     trust = run.plan.trust
-    disk, release = run.disk, run.builder.cache.disk(run.toolchain)
+    disk, release = run.disk, run.session.cache.disk(run.toolchain)
     waiting = run.steps.waiting("image", f"has the disk cache {release.key} for itself")
     run.locks.enter_context(release.held(alone=False, waiting=waiting))
     if not trust.is_release:
         run.locks.enter_context(cache_overlay.over_release(run, disk, release))
-    if run.builder.engine_info.local:
+    if run.session.engine_info.local:
         check_writable(disk.folder, 2)
     about = {**described_toolchain(run.toolchain_file), "base": str(run.plan.resolution.base)}
     before = disk.description().get("trust", {}).get("reasons", [])

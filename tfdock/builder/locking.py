@@ -12,24 +12,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tfdock.builder import build
 from tfdock.builder import pins as registry
+from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError, one_of
 from tfdock.host.files import file_error, write_atomically
-from tfdock.host.project_files import MOST_LOCK, Project
 from tfdock.host.settings import Settings
-from tfdock.knowledge import loader
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import Lock, LockDifference, LockFile, Pin
-from tfdock.plan.prepare import Prepared, Preparer, find_profile, placed
+from tfdock.plan.prepare import Prepared, Preparer, find_profile, lock_path, lock_text, placed
 from tfdock.profile import endpoint
 from tfdock.profile import profile as profiles
 from tfdock.resolve.resolution import Resolution
-
-if TYPE_CHECKING:
-    from tfdock.builder.build import Builder
 
 _OTHER_REF = {"source-ref-missing", "image-step-failed"}
 """Codes of failures that another of the profile's refs may not have. A network that fails is none: what it hides may
@@ -43,18 +39,6 @@ class WrittenLock:
     path: Path
     lock: Lock
     differences: tuple[LockDifference, ...]
-
-
-def lock_path(name: str) -> Path:
-    """Where a profile's lock lies: beside the profile; here, for one that was shipped and is not ours to write to.
-
-    `my.yaml` has `my.lock`, everything else its whole name and `.lock`.
-    """
-    path = find_profile(name)
-    shipped = path.parent == loader.profiles() and not Path(name).is_file()
-    if shipped:
-        return Path(f"{name}.lock")
-    return path.with_suffix(".lock") if path.suffix == ".yaml" else path.with_name(f"{path.name}.lock")
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -87,13 +71,13 @@ def _check_place(path: Path) -> None:
 # --- making one -----------------------------------------------------------------------------------------------------
 
 
-def make(name: str, preparer: Preparer, builder: Builder, notice: Callable[[str], None]) -> WrittenLock:
+def make(name: str, preparer: Preparer, session: BuildSession, notice: Callable[[str], None]) -> WrittenLock:
     """Gather the pins of a profile and write its lock; raises TfdockError for what cannot be pinned.
 
     The image is built for it, from the base by its digest and the source at its commit: a locked build uses it.
     """
     path = lock_path(name)
-    lock = gathered(name, preparer, builder, notice, before=lambda: _check_place(path))
+    lock = gathered(name, preparer, session, notice, before=lambda: _check_place(path))
     before = _former(path)
     _write(path, locks.to_text(lock))
     return WrittenLock(path=path, lock=lock, differences=locks.compare(before.pins, lock.pins) if before else ())
@@ -102,7 +86,7 @@ def make(name: str, preparer: Preparer, builder: Builder, notice: Callable[[str]
 def gathered(
     name: str,
     preparer: Preparer,
-    builder: Builder,
+    session: BuildSession,
     notice: Callable[[str], None],
     before: Callable[[], None] = lambda: None,
 ) -> Lock:
@@ -111,11 +95,11 @@ def gathered(
     prepared = preparer.prepare(name)
     resolution = prepared.plan.resolution
     _refuse(locks.native(resolution, prepared.file))
-    _check_servers(prepared, builder.settings)
+    _check_servers(prepared, session.settings)
     before()
-    asked = _asked_base(resolution, builder.settings, builder.stop.check)
+    asked = _asked_base(resolution, session.settings, session.stop.check)
     known = (*locks.stated(resolution, preparer.knowledge), *asked)
-    pins, plan = _first_ref(name, preparer, builder, resolution, known, notice)
+    pins, plan = _first_ref(name, preparer, session, resolution, known, notice)
     lock = locks.make_lock(Path(prepared.file).name, plan, preparer.knowledge.version, pins)
     _refuse(locks.unpinned(lock, resolution))
     return lock
@@ -124,22 +108,18 @@ def gathered(
 def _first_ref(
     name: str,
     preparer: Preparer,
-    builder: Builder,
+    session: BuildSession,
     resolution: Resolution,
     known: tuple[Pin, ...],
     notice: Callable[[str], None],
 ) -> tuple[tuple[Pin, ...], BuildPlan]:
     """All pins, and the plan with them, for the first source ref that exists and can be configured."""
-    # Here, not above: who reads locks keeps no papers.
-    from tfdock.builder.run_document import written
-
     refs: tuple[str | None, ...] = resolution.source.refs or (None,)
     for number, ref in enumerate(refs, start=1):
         try:
-            pins = (*known, *([_asked_source(resolution, ref, builder.stop.check)] if ref else []))
+            pins = (*known, *([_asked_source(resolution, ref, session.stop.check)] if ref else []))
             prepared = preparer.prepare(name, partial(locks.pinned, pins=pins))
-            builder.profile = written(prepared)
-            return (*pins, *builder.pins(prepared.plan, prepared.tree)), prepared.plan
+            return (*pins, *build.pins(session, BuildRequest(prepared=prepared))), prepared.plan
         except (BuildFailed, NetworkError) as error:
             if number == len(refs) or error.problems[0].code not in _OTHER_REF:
                 raise
@@ -270,18 +250,10 @@ def read(path: Path) -> LockFile:
     return LockFile(path=str(path), sha256=sha256, lock=locks.from_text(text, str(path)))
 
 
-def lock_text(path: Path) -> str:
-    """The text of a lock, which is a file of its profile's project; raises ProfileError, and FileNotFoundError."""
-    try:
-        return Project.of(path).text(path, MOST_LOCK)
-    except ProfileError as error:
-        raise ProfileError(*(replace(problem, file=str(path)) for problem in error.problems)) from error
-
-
 def prepare_locked(name: str, preparer: Preparer, settings: Settings) -> Prepared:
     """Plan a profile with the pins of its lock; raises Incompatible for all that no longer holds.
 
-    What only the image can tell is compared when the image is there (`Builder.build`).
+    What only the image can tell is compared when the image is there (`build.build`).
     """
     asked = preparer.prepare(name)
     _check_servers(asked, settings)

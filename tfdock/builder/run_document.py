@@ -13,18 +13,16 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfdock import __version__
 from tfdock.builder.build_summary import plain_file
 from tfdock.errors import TfdockError
 from tfdock.host.files import write_atomically
+from tfdock.plan.prepare import Prepared, lock_path, lock_text
 from tfdock.run import journal
 from tfdock.wheelhouse.build_record import BUILD_ID, DEEPEST, is_shallow
 from tfdock.wheelhouse.store import Wheelhouse
-
-if TYPE_CHECKING:
-    from tfdock.plan.prepare import Prepared
 
 SCHEMA = "tfdock.run/1"
 SUFFIX = ".run.json"
@@ -72,9 +70,6 @@ def papers_of(log: Path) -> Path:
 
 def written(prepared: Prepared) -> dict[str, Any]:
     """What a profile said when it was planned, with those it extends, and its lock if that can be read."""
-    # Here, not above: a run needs no locks to keep its papers.
-    from tfdock.builder.locking import lock_path, lock_text
-
     profile = Path(prepared.file)
     # The path is for reading it again, as the context of a diagnosis; it goes nowhere.
     found: dict[str, Any] = {

@@ -9,21 +9,26 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfdock import __version__
+from tfdock.builder import build_summary
 from tfdock.builder.build_run import Run
+from tfdock.errors import BuildFailed, Problem, WheelRefused
 from tfdock.host.beneath import remove_folder
-from tfdock.host.files import write_atomically
-from tfdock.plan.build_plan import BuildPlan, as_json, described_toolchain
+from tfdock.host.files import file_sha256, write_atomically
+from tfdock.plan.build_plan import EPOCH, BuildPlan, as_json, described_toolchain
 from tfdock.plan.estimate import weight
 from tfdock.plan.local_source import listing_hash, tree_listing
 from tfdock.run.phases import announced
+from tfdock.run.results import RunFolders
+from tfdock.verify import verification as verify
+from tfdock.verify.environment import MEMORY, Bench
+from tfdock.wheel import wheel as wheel_files
 from tfdock.wheelhouse import build_record
 from tfdock.wheelhouse.store import WheelFile
-
-if TYPE_CHECKING:
-    from tfdock.builder.build_summary import Account
 
 Sealed = Mapping[Path, WheelFile]
 """Wheels that could be published, still in the staging folder."""
@@ -31,19 +36,96 @@ Sealed = Mapping[Path, WheelFile]
 
 def sealed(run: Run) -> Sealed:
     """From what the container left to wheels that could be published."""
-    # Here, not above: what is up to date is told without the modules that know wheels.
-    from tfdock.builder import seal
-
     stopper = run.steps.stopper(gently=lambda: run.steps.give_up("seal"))
     wheels = run.steps.watch(
         run.title("seal"),
-        lambda _: seal.sealed_wheels(run.plan, run.folders, run.name),
+        lambda _: sealed_wheels(run.plan, run.folders, run.name),
         stopper,
         on_engine=False,
     )
     for wheel in wheels.values():
-        run.builder.wheelhouse.check_free(run.plan.build_id, wheel, run.plan.trust.name)
+        run.session.wheelhouse.check_free(run.plan.build_id, wheel, run.plan.trust.name)
     return wheels
+
+
+def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, WheelFile]:
+    """Check the marker and the sums, normalise each wheel, and check it against its own RECORD.
+
+    Returns where each sealed wheel lies, outside the wheelhouse. Raises BuildFailed without a marker of this run, and
+    WheelRefused for a wheel that is not sound or not the one asked for.
+    """
+    results = folders.results
+    if _text(results / "done").strip() != run:
+        raise _unfinished("the compile container exited without writing its completion marker")
+    sums = {name: digest for digest, _, name in (line.partition("  ") for line in _lines(results / "SHA256SUMS"))}
+    sealed = {}
+    for raw in sorted((results / "raw").glob("*.whl")):
+        if file_sha256(raw) != sums.get(raw.name):
+            message = f"{raw.name} changed after it was built"
+            raise WheelRefused(Problem(code="wheel-changed", message=message, fix="build again"))
+        path, wheel = _sealed(plan, raw, folders.sealed)
+        sealed[path] = wheel
+    if not sealed:
+        raise _unfinished("the compile container left no wheel")
+    return sealed
+
+
+def _unfinished(message: str) -> BuildFailed:
+    fix = "run the same command again: it goes on from the cache"
+    return BuildFailed(Problem(code="build-unfinished", message=message, fix=fix))
+
+
+def _sealed(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFile]:
+    folder.mkdir(0o700, exist_ok=True)
+    target = folder / "wheel"
+    try:
+        name = _normalized(plan, raw, target)
+        with target.open("rb") as file:
+            facts = wheel_files.read_wheel(file, name)
+    except InvalidWheelFilename as error:
+        raise WheelRefused(
+            Problem(code="wheel-bad-name", message=str(error), fix="report this with the log")
+        ) from error
+    except wheel_files.WheelError as error:
+        raise WheelRefused(Problem(code=error.code, message=f"{raw.name}: {error.message}", fix=error.fix)) from error
+    _check(plan, name, facts)
+    return target.rename(folder / name), WheelFile(file=name, sha256=facts.sha256, size=facts.size)
+
+
+def _normalized(plan: BuildPlan, raw: Path, target: Path) -> str:
+    """Write the wheel anew, byte for byte repeatable, with its local version; returns its name."""
+    local = plan.resolution.local_version
+    version = f"{parse_wheel_filename(raw.name)[1].public}+{local}" if local else None
+    with raw.open("rb") as source, target.open("w+b") as sink:
+        return wheel_files.normalize(source, raw.name, sink, epoch=EPOCH, version=version)
+
+
+def _check(plan: BuildPlan, name: str, facts: wheel_files.WheelFacts) -> None:
+    python = plan.resolution.python
+    tags = facts.python_tag.split(".")
+    if f"cp{python.replace('.', '')}" not in tags and not any(tag in ("py3", "py2") for tag in tags):
+        raise WheelRefused(
+            Problem(
+                code="wheel-wrong-python",
+                message=f"{name} is for {facts.python_tag}, the profile asks for Python {python}",
+                fix="the release chooses its Python in another way: report this with the plan and the log",
+            )
+        )
+    if not facts.record_ok:
+        first = facts.record_problems[0]
+        message = f"{name}: {first.path}: {first.message}"
+        raise WheelRefused(Problem(code=first.code, message=message, fix="build again; if it stays, report it"))
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8", "replace") if path.is_file() else ""
+
+
+def _lines(path: Path) -> list[str]:
+    return _text(path).splitlines()
+
+
+# --- verify ---------------------------------------------------------------------------------------------------------
 
 
 def published(run: Run, wheels: Sealed) -> dict[str, Any]:
@@ -52,28 +134,25 @@ def published(run: Run, wheels: Sealed) -> dict[str, Any]:
     record = _record(run, wheels, verification)
     account = _account(run, record)
     record |= {"bazel": account.bazel, "kept": dict(account.kept)}
-    run.builder.stop.check()
-    run.builder.wheelhouse.publish(run.plan.build_id, record, wheels, account.files)
+    run.session.stop.check()
+    run.session.wheelhouse.publish(run.plan.build_id, record, wheels, account.files)
     return record
 
 
 def _verified(run: Run, wheels: Sealed) -> dict[str, Any]:
     """What was found of the wheels; those that fail are kept aside and refused."""
-    from tfdock.verify import verification as verify
-    from tfdock.verify.environment import MEMORY, Bench
-
-    builder, began = run.builder, run.builder.clock()
+    session, inputs, began = run.session, run.request.inputs, run.session.clock()
     bench = Bench(
         steps=run.steps,
-        info=builder.engine_info,
-        settings=builder.settings,
+        info=session.engine_info,
+        settings=session.settings,
         folder=run.folders.own / "verify",
         memory=min(MEMORY, run.plan.resources.memory),
-        given=run.given.images if run.given else None,
-        bundle=run.given.identity if run.given else "",
+        given=inputs.images if inputs else None,
+        bundle=inputs.identity if inputs else "",
     )
-    found = [verify.verified_build(bench, builder.knowledge, run.plan, path) for path in wheels]
-    run.seconds["verify"] = round(builder.clock() - began, 3)
+    found = [verify.verified_build(bench, session.knowledge, run.plan, path) for path in wheels]
+    run.seconds["verify"] = round(session.clock() - began, 3)
     verification = verify.combined(found)
     if not all(one.ok for one in found):
         raise verify.refusal(found, _kept(run, wheels, verification))
@@ -86,7 +165,7 @@ def _verified(run: Run, wheels: Sealed) -> dict[str, Any]:
 
 def _kept(run: Run, wheels: Sealed, verification: Mapping[str, object]) -> tuple[Path, ...]:
     """Keep wheels that were refused, with what was found: hours of work are for somebody to look at."""
-    folder = run.builder.wheelhouse.record_folder(run.plan.build_id, run.plan.fingerprint) / "refused"
+    folder = run.session.wheelhouse.record_folder(run.plan.build_id, run.plan.fingerprint) / "refused"
     remove_folder(folder)
     folder.mkdir(parents=True)
     text = json.dumps(verification, indent=1, sort_keys=True)
@@ -94,10 +173,8 @@ def _kept(run: Run, wheels: Sealed, verification: Mapping[str, object]) -> tuple
     return tuple(path.rename(folder / wheel.file) for path, wheel in wheels.items())
 
 
-def _account(run: Run, record: Mapping[str, Any]) -> Account:
+def _account(run: Run, record: Mapping[str, Any]) -> build_summary.Account:
     """What happened in the build; an execution log takes its time to be read."""
-    from tfdock.builder import build_summary
-
     traces = build_summary.Traces(
         run=run.name,
         results=run.folders.results,
@@ -111,7 +188,7 @@ def _account(run: Run, record: Mapping[str, Any]) -> Account:
     stopper = run.steps.stopper(gently=lambda: run.steps.give_up("verify"))
     return run.steps.watch(
         run.title("account"),
-        lambda _: build_summary.account(record, traces, run.builder.wheelhouse),
+        lambda _: build_summary.account(record, traces, run.session.wheelhouse),
         stopper,
         on_engine=False,
     )
@@ -119,15 +196,14 @@ def _account(run: Run, record: Mapping[str, Any]) -> Account:
 
 def _listing(run: Run) -> dict[str, str] | None:
     """The files of a local checkout, if they are still those that were built."""
-    listing = tree_listing(run.tree) if run.tree else None
+    tree = run.request.prepared.tree
+    listing = tree_listing(tree) if tree else None
     return listing if listing and listing_hash(listing) == run.plan.resolution.source.sha256 else None
 
 
 def _record(run: Run, wheels: Sealed, verification: Mapping[str, Any]) -> dict[str, Any]:
     """The build record: no secret, no path of this machine."""
-    from tfdock.builder import seal
-
-    plan, info = run.plan, run.builder.engine_info
+    plan, info, lock = run.plan, run.session.engine_info, run.request.prepared.lock
     return {
         "schema": build_record.SCHEMA,
         "build_id": plan.build_id,
@@ -140,17 +216,18 @@ def _record(run: Run, wheels: Sealed, verification: Mapping[str, Any]) -> dict[s
         "toolchain": described_toolchain(run.toolchain_file),
         "base_digest": run.base_digest,
         "source": {"ref": run.source_ref, "found": run.source_found},
-        "lock": run.lock.sha256 if run.lock else None,
+        "lock": lock.sha256 if lock else None,
         "seconds": dict(run.seconds),
         "attempts": run.attempts + len(run.compiled_with) - 1,
         "resources": run.compiled_with,
-        "at_once": run.builder.at_once,
+        "at_once": run.session.at_once,
         "estimate": _estimated(run),
         "remote": run.remote,
         "machine": {"cpus": info.cpus, "memory": info.memory},
         "engine": {"name": info.name, "version": info.version, "local": info.local},
         "untested": [problem.message for problem in plan.resolution.untested],
-        "deflate": seal.deflate_backend(),
+        # Equal contents are equal bytes only from the same implementation.
+        "deflate": wheel_files.deflate_backend(),
         "verification": verification,
         "started": _utc(run.steps.started),
         "finished": _utc(time.time()),
@@ -163,7 +240,7 @@ def _estimated(run: Run) -> dict[str, Any]:
     return {
         "seconds": dict(known.seconds) if known else None,
         "source": known.source if known else None,
-        "weight": round(weight(run.plan, run.builder.knowledge), 3),
+        "weight": round(weight(run.plan, run.session.knowledge), 3),
     }
 
 

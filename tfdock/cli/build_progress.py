@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from tfdock.cli.app import preparer_for
 from tfdock.errors import Incompatible, Interrupted, Problem, ProfileError, TfdockError, VerificationFailed
 
 if TYPE_CHECKING:
-    from tfdock.builder.build import Builder, BuildResult
+    from tfdock.builder.session import BuildRequest, BuildResult, BuildSession, BundledInputs
     from tfdock.cli.progress import ProgressDisplay
     from tfdock.diagnose.diagnosis import Diagnosis
     from tfdock.events import Listener
@@ -59,15 +59,17 @@ def prepare_all(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Building:
-    """How builds are made: `builder_of` gives a builder that tells a listener, `at_once` is `auto` or a number.
+    """How builds are made: `session_of` gives a session that tells a listener, `at_once` is `auto` or a number.
 
-    `expected` has the builds of a matrix, with the seconds that each may take: then there is a table of all.
+    `inputs` has what a bundle has for builds, by build id. `expected` has the builds of a matrix, with the
+    seconds that each may take: then there is a table of all.
     """
 
-    builder_of: Callable[[Listener], Builder]
+    session_of: Callable[[Listener], BuildSession]
     progress: ProgressDisplay
     at_once: str
     force: bool
+    inputs: Mapping[str, BundledInputs] = field(default_factory=dict)
     expected: Mapping[str, float | None] | None = None
 
     def all(self, prepared: Sequence[Prepared]) -> list[Result]:
@@ -79,13 +81,16 @@ class Building:
     def _in_turn(self, prepared: Sequence[Prepared]) -> list[Result]:
         """Each has the machine, and a part of the log, for itself."""
         self._expect(1)
-        builder = self.builder_of(self.progress)
+        session = self.session_of(self.progress)
         results = []
-        for one in prepared:
-            build_id = one.plan.build_id
-            builder.listen = self.progress if self.expected is None else self.progress.of(build_id)
+        for profile in prepared:
+            build_id = profile.plan.build_id
+            own = session
+            if self.expected is not None:
+                # One engine for all; the row of each in the table hears of its own build alone.
+                own = replace(session, connect=lambda: session.engine, listen=self.progress.of(build_id))
             with ci_log.here().fold(build_id):
-                result = _build_one(builder, one, force=self.force)
+                result = self._build(own, profile)
             results.append(self._ended(result))
         return results
 
@@ -96,19 +101,25 @@ class Building:
         plans = [one.plan for one in prepared]
         machine = plans[0].machine
         with suppress(TfdockError):  # without an engine each build says so itself
-            machine = self.builder_of(self.progress).machine(plans[0])
+            machine = self.session_of(self.progress).machine(plans[0])
         count = at_once(plans, machine, None if self.at_once == "auto" else int(self.at_once))
         ledger = Ledger(count, {plan.build_id for plan in plans})
 
         def build_one(place: int) -> Result:
-            one = prepared[place]
-            hears = self.progress.of(one.plan.build_id)
-            builder = replace(self.builder_of(hears), allotted=ledger.allot, at_once=count)
-            return self._ended(_build_one(builder, one, force=self.force))
+            profile = prepared[place]
+            session = self.session_of(self.progress.of(profile.plan.build_id))
+            session = replace(session, allotted=ledger.allot, at_once=count)
+            return self._ended(self._build(session, profile))
 
         console.say(f"{len(plans)} builds, {count} at a time")
         self._expect(count)
         return side_by_side(plans, ledger, build_one)
+
+    def _build(self, session: BuildSession, prepared: Prepared) -> Result:
+        from tfdock.builder.session import BuildRequest
+
+        inputs = self.inputs.get(prepared.plan.build_id)
+        return _build_one(session, BuildRequest(prepared=prepared, force=self.force, inputs=inputs))
 
     def _expect(self, count: int) -> None:
         if self.expected is not None:
@@ -121,38 +132,40 @@ class Building:
         return result
 
 
-def _build_one(builder: Builder, prepared: Prepared, *, force: bool) -> Result:
-    builder.log = None
+def _build_one(session: BuildSession, request: BuildRequest) -> Result:
+    prepared = request.prepared
     try:
-        builder.stop.check()
-        return _built(prepared, _build_result(builder, prepared, force=force))
+        session.stop.check()
+        return _built(prepared, _build_result(session, request))
     except TfdockError as error:
         refused = "refused" if isinstance(error, Incompatible | VerificationFailed) else "failed"
         status = "interrupted" if isinstance(error, Interrupted) else refused
-        result = failed(prepared.file, prepared.plan.build_id, status, error, builder.log)
-        return result if status == "interrupted" else {**result, "diagnosis": _diagnosis(builder, prepared)}
+        log = session.log_path(request)
+        begun = log if log.is_file() else None
+        result = failed(prepared.file, prepared.plan.build_id, status, error, begun)
+        return result if status == "interrupted" else {**result, "diagnosis": _diagnosis(session, prepared, begun)}
 
 
-def _diagnosis(builder: Builder, prepared: Prepared) -> Diagnosis | None:
-    """What the log of a build that failed shows; None where it has none."""
+def _diagnosis(session: BuildSession, prepared: Prepared, log: Path | None) -> Diagnosis | None:
+    """Return what the log of a build that failed shows; None where it has none."""
     from tfdock.diagnose.diagnose_logs import context_of, of_run
     from tfdock.plan.profile_fixes import Context
 
-    if builder.log is None:
+    if log is None:
         return None
-    known = context_of(prepared.file, preparer_for(builder.settings)) or Context(knowledge=builder.knowledge)
+    known = context_of(prepared.file, preparer_for(session.settings)) or Context(knowledge=session.knowledge)
     context = replace(known, resolution=prepared.plan.resolution, resources=prepared.plan.resources)
-    return of_run(builder.log, builder.knowledge, context)
+    return of_run(log, session.knowledge, context)
 
 
-def _build_result(builder: Builder, prepared: Prepared, *, force: bool) -> BuildResult:
-    """Up to date costs neither an engine nor its SDK."""
-    done = None if force else builder.up_to_date(prepared.plan, prepared.lock)
+def _build_result(session: BuildSession, request: BuildRequest) -> BuildResult:
+    """Up to date costs neither an engine nor its SDK, nor the modules that build."""
+    done = None if request.force else session.up_to_date(request.prepared)
     if done is None:
-        from tfdock.builder.run_document import written
+        from tfdock.builder.build import build
 
-        builder.profile = written(prepared)
-    return done or builder.build(prepared.plan, prepared.tree, force=force, lock=prepared.lock, given=prepared.given)
+        done = build(session, request)
+    return done
 
 
 def _built(prepared: Prepared, result: BuildResult) -> Result:

@@ -12,7 +12,7 @@ import typer
 
 from tfdock.cli import ci_log, console
 from tfdock.cli.app import command, print_json
-from tfdock.cli.commands.build import builder_for, limit_from_now, shown_progress, stoppable
+from tfdock.cli.commands.build import limit_from_now, session_for, shown_progress, stoppable
 from tfdock.cli.matrix_formats import excluded
 from tfdock.errors import combined_exit_code
 from tfdock.host.settings import Settings
@@ -30,8 +30,8 @@ def analyse(
     limit = limit_from_now(time_limit)
     with stoppable("what was found is told") as stop, shown_progress() as listen:
         cells = cells_of(stop.check)
-        builder = replace(builder_for(settings, listen, stop), limit=limit)
-        analyses = analysed(cells, builder, _tell) if cells.wanted else ()
+        session = replace(session_for(settings, cells.knowledge, listen, stop), limit=limit)
+        analyses = analysed(cells, session, _tell) if cells.wanted else ()
     if as_json:
         ok = all(analysis.outcome == "ok" for analysis in analyses)
         rows = [_json(analysis) for analysis in analyses]

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tfdock import events
 from tfdock.bazel import output
+from tfdock.builder import build
+from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
 from tfdock.host.beneath import remove_folder
 from tfdock.host.files import make_folder
@@ -25,7 +27,6 @@ from tfdock.run import journal
 from tfdock.wheelhouse.store import Wheelhouse, record_of
 
 if TYPE_CHECKING:
-    from tfdock.builder.build import Builder
     from tfdock.builder.build_run import Run
     from tfdock.plan.build_plan import BuildPlan
 
@@ -66,16 +67,16 @@ class Analysis:
     exit_code: int = 0
 
 
-def analysed(cells: Cells, builder: Builder, ended: Callable[[Analysis], None]) -> tuple[Analysis, ...]:
+def analysed(cells: Cells, session: BuildSession, ended: Callable[[Analysis], None]) -> tuple[Analysis, ...]:
     """Analyse every cell that a wheel can be had for, whatever becomes of one; `ended` hears of each.
 
     Cells of one source share their image's layers and their downloads, none of them taken from what was there before.
     Raises EngineError where there is no engine to begin with.
     """
-    house = builder.wheelhouse
-    own = replace(builder.settings, wheelhouse=builder.settings.state_dir / NAME)
-    heard = _Heard(builder.listen)
-    analyst = _Analyst(cells, replace(builder, settings=own, listen=heard), heard, house)
+    house = session.wheelhouse
+    own = replace(session.settings, wheelhouse=session.settings.state_dir / NAME)
+    heard = _Heard(session.listen)
+    analyst = _Analyst(cells, replace(session, settings=own, listen=heard), heard, house)
     by_source: dict[Path, list[Cell]] = {}
     for cell in cells.wanted:
         by_source.setdefault(analyst.repository(cells.prepared(cell).plan), []).append(cell)
@@ -107,10 +108,10 @@ class _Heard:
 
 @dataclass
 class _Analyst:
-    """Analyses cells with one builder, whose logs lie apart from the wheelhouse."""
+    """Analyses cells in one session, whose logs lie apart from the wheelhouse."""
 
     cells: Cells
-    builder: Builder
+    session: BuildSession
     heard: _Heard
     house: Wheelhouse
     run: str = field(default_factory=journal.new_run_id)
@@ -119,21 +120,21 @@ class _Analyst:
     @contextmanager
     def workshop(self) -> Iterator[None]:
         """A folder for all downloads, known to the journal: gone afterwards, or when the next run finds it."""
-        builder, folder = self.builder, self._folder
-        staging, engine = str(builder.wheelhouse.staging(self.run)), builder.engine_info.id
+        session, folder = self.session, self._folder
+        staging, engine = str(session.wheelhouse.staging(self.run)), session.engine_info.id
         entry = journal.RunEntry(run=self.run, build_id=NAME, staging=staging, output=str(folder), engine=engine)
-        with builder.cache.in_use(), journal.running(builder.settings.state_dir, entry):
+        with session.cache.in_use(), journal.running(session.settings.state_dir, entry):
             try:
                 make_folder(self._folder)
                 yield
             finally:
                 # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
                 with suppress(TfdockError, OSError):
-                    journal.clean(builder.settings.state_dir, entry, builder.engine)
+                    journal.clean(session.settings.state_dir, entry, session.engine)
 
     @property
     def _folder(self) -> Path:
-        return self.builder.cache.output(self.run)
+        return self.session.cache.output(self.run)
 
     def repository(self, plan: BuildPlan) -> Path:
         """Where the downloads of a source go.
@@ -148,17 +149,19 @@ class _Analyst:
 
     def of(self, cell: Cell, repository: Path) -> Analysis:
         """Analyse one cell, with what is downloaded already."""
-        builder = self.builder
-        builder.log = None
+        log: Path | None = None
         self.heard.errors.clear()
         try:
-            builder.stop.check()
-            prepared = self.cells.prepared(cell)
-            with builder.analysed(prepared.plan, prepared.tree, repository=repository, fresh=self.run) as run:
+            self.session.stop.check()
+            request = BuildRequest(prepared=self.cells.prepared(cell), repository=repository, fresh=self.run)
+            log = self.session.log_path(request)
+            with build.analysed(self.session, request) as run:
                 found = self._sound(cell, run)
         except TfdockError as error:
-            found = _unsound(cell, error, output.first_error(self.heard.errors), builder.log)
-        self._keep_one_log()
+            log = log if log and log.is_file() else None  # none was begun where another one is at this cell
+            found = _unsound(cell, error, output.first_error(self.heard.errors), log)
+        if log:
+            _keep_one_log(log)
         return found
 
     def _sound(self, cell: Cell, run: Run) -> Analysis:
@@ -189,13 +192,11 @@ class _Analyst:
         records = [one for file in self.house.record_files(cell.name) if (one := record_of(file))]
         return max(records, key=lambda one: str(one.get("finished")), default={})
 
-    def _keep_one_log(self) -> None:
-        log = self.builder.log
-        if log is None:  # another one is at this cell
-            return
-        for path in log.parent.parent.glob("*/*.log"):
-            if path != log:
-                path.unlink(missing_ok=True)
+
+def _keep_one_log(log: Path) -> None:
+    for path in log.parent.parent.glob("*/*.log"):
+        if path != log:
+            path.unlink(missing_ok=True)
 
 
 def _unsound(cell: Cell, error: TfdockError, said: str, log: Path | None) -> Analysis:

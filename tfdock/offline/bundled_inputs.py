@@ -186,6 +186,25 @@ class Given:
         runtime = self.build.runtime
         return {runtime.reference: self.supply.ids[runtime.image.name]} if runtime else {}
 
+    def provide(self, steps: Steps, settings: Settings) -> None:
+        """Put what the bundle has where builds look for it, once for all of its builds."""
+        self.supply.provide(steps, settings)
+
+    @property
+    def image_name(self) -> str:
+        """The name of the image that builds, for people."""
+        return self.build.image.name
+
+    @property
+    def base_digest(self) -> str | None:
+        """The digest of that image's base."""
+        return self.build.base_digest
+
+    @property
+    def source_ref(self) -> str | None:
+        """The ref of the source that the image holds."""
+        return self.build.source_ref
+
     @property
     def image(self) -> str:
         """The id of the image that builds."""
@@ -205,8 +224,10 @@ def _id_of(engine: Engine, name: str) -> str:
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 
-def prepare(path: Path, names: Sequence[str], preparer: Preparer) -> list[Prepared]:
-    """Plan what a bundle has: all of its builds, or those that the names mean, which are build ids or profiles.
+def prepare(path: Path, names: Sequence[str], preparer: Preparer) -> list[tuple[Prepared, Given]]:
+    """Plan what a bundle has, with the inputs of each build: all, or those that the names mean.
+
+    A name is a build id or a profile.
 
     Raises Incompatible (`bundle-outdated`) for a profile that is no longer the one that was put into it.
     """
@@ -238,7 +259,7 @@ def _asked(found: Bundle, name: str, preparer: Preparer) -> tuple[BundledBuild, 
 
 def _prepared(
     found: Bundle, build: BundledBuild, mine: Written | None, supply: Supply, preparer: Preparer
-) -> Prepared:
+) -> tuple[Prepared, Given]:
     lock = _lock(found, build)
     written = mine or _written(found, build)
     prepared = preparer.prepare_written(written, partial(locks.pinned, pins=lock.lock.pins if lock else ()))
@@ -247,7 +268,7 @@ def _prepared(
     plan = prepared.plan
     if not preparer.trusted:
         plan = in_domain(plan, of_bundle(found.index.images), preparer.knowledge)
-    return replace(prepared, plan=plan, lock=lock, given=Given(supply, build))
+    return replace(prepared, plan=plan, lock=lock), Given(supply, build)
 
 
 def _lock(found: Bundle, build: BundledBuild) -> LockFile | None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.requirements import InvalidRequirement
 
-from tfdock import events
-from tfdock.builder import run_document
+from tfdock.builder import build
 from tfdock.builder.locking import gathered, prepare_locked
+from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.host.files import file_error
@@ -40,7 +40,6 @@ from tfdock.verify.trial_plan import is_known_runtime, limits_for, limits_of
 from tfdock.wheel.wheel_file import inspected
 
 if TYPE_CHECKING:
-    from tfdock.builder.build import Builder
     from tfdock.builder.build_run import Run
 
 _PIP_PACKAGE = f"{SOURCE}/tensorflow/tools/pip_package"
@@ -50,10 +49,9 @@ _REQUIREMENTS = Expected(pattern="requirements.json")
 # --- caches only ----------------------------------------------------------------------------------------------------
 
 
-def warm(prepared: Prepared, builder: Builder) -> None:
+def warm(prepared: Prepared, session: BuildSession) -> None:
     """Have a profile's image, and all that its build downloads, in the caches of this machine."""
-    builder.profile = run_document.written(prepared)
-    builder.fetch(prepared.plan, prepared.tree, lambda *_: None, lock=prepared.lock)
+    build.fetch(session, BuildRequest(prepared=prepared), lambda _: None)
 
 
 # --- a bundle -------------------------------------------------------------------------------------------------------
@@ -65,7 +63,7 @@ class Bundler:
 
     target: Path
     preparer: Preparer
-    builder: Builder
+    session: BuildSession
     locked: bool = False
     _packed: list[Packed] = field(default_factory=list)
 
@@ -85,30 +83,30 @@ class Bundler:
     def _workshop(self) -> Iterator[Work]:
         """Folders of this bundle, known to the journal: one in the cache, one beside the target."""
         run = journal.new_run_id()
-        target, settings = self.target.absolute(), self.builder.settings
+        target, settings = self.target.absolute(), self.session.settings
         beside = target.parent / f".{target.name}.{run}"
-        folder = self.builder.cache.output(run)
-        engine = self.builder.engine_info.id
+        folder = self.session.cache.output(run)
+        engine = self.session.engine_info.id
         entry = journal.RunEntry(run=run, build_id=NAME, staging=str(beside), output=str(folder), engine=engine)
-        with self.builder.cache.in_use(), journal.running(settings.state_dir, entry):
+        with self.session.cache.in_use(), journal.running(settings.state_dir, entry):
             try:
                 folders = RunFolders.made(folder, beside)
                 folders.another(REPOSITORY).make()
                 with (folders.own / "log").open("wb", buffering=0) as log:
                     steps = Steps(
-                        engine=self.builder.engine,
+                        engine=self.session.engine,
                         run=run,
                         log=log,
-                        listen=self.builder.listen,
-                        stop=self.builder.stop,
-                        local=self.builder.engine_info.local,
+                        listen=self.session.listen,
+                        stop=self.session.stop,
+                        local=self.session.engine_info.local,
                         room=Room(places={"the bundle": target.parent}),
                     )
                     yield Work(steps, folders.own, folders.staged / target.name)
             finally:
                 # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
                 with suppress(TfdockError, OSError):
-                    journal.clean(settings.state_dir, entry, self.builder.engine)
+                    journal.clean(settings.state_dir, entry, self.session.engine)
 
     def _check_twice(self) -> None:
         """Refuse two profiles of one build id: who builds from the bundle could not say which he means."""
@@ -132,15 +130,13 @@ class Bundler:
         prepared, lock = self._pinned(name)
         written = self.preparer.read(name)
         pack = partial(self._pack, prepared, written, lock, work)
-        self.builder.profile = run_document.written(prepared)
-        return self.builder.fetch(
-            prepared.plan, prepared.tree, pack, lock=prepared.lock, repository=work.folder / REPOSITORY
-        )
+        request = BuildRequest(prepared=prepared, repository=work.folder / REPOSITORY)
+        return build.fetch(self.session, request, pack)
 
     def _pinned(self, name: str) -> tuple[Prepared, str | None]:
         """The profile planned by a lock, and that lock's text; without one where no lock could hold."""
         if self.locked:
-            prepared = prepare_locked(name, self.preparer, self.builder.settings)
+            prepared = prepare_locked(name, self.preparer, self.session.settings)
             assert prepared.lock is not None
             return prepared, locks.to_text(prepared.lock.lock)
         prepared = self.preparer.prepare(name)
@@ -148,7 +144,7 @@ class Bundler:
         if problem:
             self._notice(f"{prepared.file}: the bundle has no lock for it: {problem.message}")
             return prepared, None
-        lock = gathered(name, self.preparer, self.builder, self._notice)
+        lock = gathered(name, self.preparer, self.session, self._notice)
         text = locks.to_text(lock)
         file = LockFile(path="the lock", sha256=hashlib.sha256(text.encode()).hexdigest(), lock=lock)
         return replace(self.preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file), text
@@ -162,7 +158,7 @@ class Bundler:
         wanted = resolution.runtime if resolution.verify.run else None
         runtime = None
         if wanted:
-            mirrored = str(self.builder.settings.mirrored(wanted))
+            mirrored = str(self.session.settings.mirrored(wanted))
             runtime = run.steps.image(mirrored, "pack", f"runtime image {wanted}")
         found = Packed(
             prepared=prepared,
@@ -230,8 +226,8 @@ class Bundler:
         if wanted:
             bench = Bench(
                 steps=run.steps,
-                info=self.builder.engine_info,
-                settings=self.builder.settings,
+                info=self.session.engine_info,
+                settings=self.session.settings,
                 folder=run.folders.own / "verify",
             )
             tag = f"cp{plan.resolution.python.replace('.', '')}"
@@ -243,10 +239,10 @@ class Bundler:
     def _requirements(self, run: Run) -> tuple[list[str], tuple[str, ...]] | None:
         """By the finished wheel, if it is in the wheelhouse; else as the source's own setup.py says, if it does."""
         plan, knowledge = run.plan, self.preparer.knowledge
-        record = self.builder.wheelhouse.finished_for(plan)
+        record = self.session.wheelhouse.finished_for(plan)
         try:
             if record:
-                inspection = inspected(self.builder.wheelhouse.root / record["wheels"][0]["file"], traces=())
+                inspection = inspected(self.session.wheelhouse.root / record["wheels"][0]["file"], traces=())
                 return requirements(inspection.metadata.requires_dist), limits_of(knowledge, inspection)
             lines = self._said_by_source(run)
             if lines is not None:
@@ -268,7 +264,7 @@ class Bundler:
         return None
 
     def _notice(self, text: str) -> None:
-        self.builder.listen(events.Notice(text=text))
+        self.session.tell(text)
 
 
 # --- small parts ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.gpu.devices import local_words
 from tfdock.host.hardware import local_gpus
-from tfdock.host.project_files import Project, located
+from tfdock.host.project_files import MOST_LOCK, Project, located
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.knowledge.contract import bazel_options
@@ -33,7 +33,6 @@ from tfdock.resolve.resolve import resolve
 from tfdock.types import Machine
 
 if TYPE_CHECKING:
-    from tfdock.offline.bundled_inputs import Given
     from tfdock.plan.lock_file import LockFile
     from tfdock.plan.profile_fixes import Context
 
@@ -73,7 +72,7 @@ class Written:
 class Prepared:
     """A profile, planned. `tree` is the local checkout it builds, if it names one; `lock` what it was planned by.
 
-    `given` is what a bundle has for it. `text` is the text that was planned, `extended` those of the profiles that it
+    `text` is the text that was planned, `extended` those of the profiles that it
     extends: the files may change before the build starts.
     """
 
@@ -83,7 +82,6 @@ class Prepared:
     text: str = ""
     extended: Mapping[str, str] = field(default_factory=dict)
     lock: LockFile | None = None
-    given: Given | None = None
 
 
 class Preparer:
@@ -284,6 +282,26 @@ def find_profile(name: str) -> Path:
             file=name,
         )
     )
+
+
+def lock_path(name: str) -> Path:
+    """Return where a profile's lock lies: beside the profile; here, for a shipped one, whose folder is not ours.
+
+    `my.yaml` has `my.lock`, everything else its whole name and `.lock`.
+    """
+    path = find_profile(name)
+    shipped = path.parent == loader.profiles() and not Path(name).is_file()
+    if shipped:
+        return Path(f"{name}.lock")
+    return path.with_suffix(".lock") if path.suffix == ".yaml" else path.with_name(f"{path.name}.lock")
+
+
+def lock_text(path: Path) -> str:
+    """Return the text of a lock, a file of its profile's project; raises ProfileError and FileNotFoundError."""
+    try:
+        return Project.of(path).text(path, MOST_LOCK)
+    except ProfileError as error:
+        raise ProfileError(*(replace(problem, file=str(path)) for problem in error.problems)) from error
 
 
 def _instead(name: str) -> str:

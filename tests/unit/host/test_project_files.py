@@ -15,7 +15,6 @@ from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.builder import locking
-from tfdock.builder.locking import lock_text
 from tfdock.builder.run_document import written
 from tfdock.cli.app import app
 from tfdock.errors import Incompatible, Problem, ProfileError
@@ -23,7 +22,7 @@ from tfdock.host.project_files import MOST_PATCH, Project
 from tfdock.host.settings import Settings
 from tfdock.matrix import planned_matrix
 from tfdock.plan.local_source import context_archive, tree_hash
-from tfdock.plan.prepare import Preparer
+from tfdock.plan.prepare import Preparer, lock_text
 from tfdock.plan.render import BuildContext
 from tfdock.types import Machine
 

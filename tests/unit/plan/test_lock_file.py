@@ -18,13 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock.builder import locking
-from tfdock.builder.locking import check_names, lock_path
+from tfdock.builder.locking import check_names
 from tfdock.errors import BuildFailed, DiskFull, Problem, ProfileError
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import Lock, LockDifference, Pin
+from tfdock.plan.prepare import lock_path
 from tfdock.resolve.question import LocalSource
 from tfdock.resolve.resolution import Resolution
 

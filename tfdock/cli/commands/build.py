@@ -43,11 +43,12 @@ from tfdock.cli.matrix_run import CellSelection, build_matrix, check_matrix_opti
 from tfdock.errors import combined_exit_code
 
 if TYPE_CHECKING:
-    from tfdock.builder.build import Builder
+    from tfdock.builder.session import BuildSession, BundledInputs
     from tfdock.cli.progress import ProgressDisplay
     from tfdock.events import Listener
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Limit, Stop
+    from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.plan.prepare import Prepared, Preparer
 
 
@@ -142,14 +143,16 @@ def build(
     )
     limit = limit_from_now(time_limit)
 
-    def building(settings: Settings, listen: ProgressDisplay, stop: Stop) -> Building:
-        def one_of(hears: Listener) -> Builder:
-            return replace(builder_for(settings, hears, stop), limit=limit, pulls=not no_pull)
+    preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust)
+    inputs: dict[str, BundledInputs] = {}
 
-        return Building(builder_of=one_of, progress=listen, at_once=at_once, force=force)
+    def building(settings: Settings, listen: ProgressDisplay, stop: Stop) -> Building:
+        def session_of(hears: Listener) -> BuildSession:
+            return replace(session_for(settings, preparer.knowledge, hears, stop), limit=limit, pulls=not no_pull)
+
+        return Building(session_of=session_of, progress=listen, at_once=at_once, force=force, inputs=inputs)
 
     if matrix:
-        preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust)
         choice = CellSelection(file=matrix, only=only or (), missing=missing, report=report)
         choice.begin()
         with stoppable() as stop, shown_progress() as listen:
@@ -164,10 +167,9 @@ def build(
         done = list(finished.results)
         raise typer.Exit(told_with_matrix(finished, choice, lambda more: _told(done, more, as_json=as_json)))
     names = profiles or []
-    preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust)
     planner = _planner(settings, preparer, locked=locked, explain=explain)
     if bundle:
-        planner, names = _bundled(bundle, names, preparer, explain=explain)
+        planner, names, inputs = _bundled(bundle, names, preparer, explain=explain)
     prepared, results, order = prepare_all(planner, names)
     for result in results:
         tell_result(result)
@@ -207,12 +209,13 @@ def _check_source(profiles: list[str] | None, bundle: Path | None, matrix: Path 
 
 def _bundled(
     bundle: Path, names: list[str], preparer: Preparer, *, explain: bool
-) -> tuple[Callable[[str], Prepared], list[str]]:
-    """Plans the profiles of a bundle, and names them."""
+) -> tuple[Callable[[str], Prepared], list[str], dict[str, BundledInputs]]:
+    """Return what plans the profiles of a bundle, their names, and the bundle's inputs by build id."""
     from tfdock.offline.bundled_inputs import prepare
 
-    found = {one.file: _explained(one, preparer, explain=explain) for one in prepare(bundle, names, preparer)}
-    return found.__getitem__, list(found)
+    bundled = prepare(bundle, names, preparer)
+    plans = {prepared.file: _explained(prepared, preparer, explain=explain) for prepared, _ in bundled}
+    return plans.__getitem__, list(plans), {prepared.plan.build_id: inputs for prepared, inputs in bundled}
 
 
 def _explained(prepared: Prepared, preparer: Preparer, *, explain: bool) -> Prepared:
@@ -265,11 +268,11 @@ def _planner(settings: Settings, preparer: Preparer, *, locked: bool, explain: b
     return plan
 
 
-def builder_for(settings: Settings, listen: Any, stop: Stop) -> Builder:
-    """A builder on this machine's engine, which it asks for only when it needs it."""
-    from tfdock.builder.build import Builder
+def session_for(settings: Settings, knowledge: KnowledgeBase, listen: Any, stop: Stop) -> BuildSession:
+    """Return a session on this machine's engine, which is connected only when it is needed."""
+    from tfdock.builder.session import BuildSession
 
-    return Builder(connect=local_engine, settings=settings, listen=listen, stop=stop)
+    return BuildSession(connect=local_engine, settings=settings, knowledge=knowledge, listen=listen, stop=stop)
 
 
 @contextmanager
@@ -330,10 +333,14 @@ def shell(
     settings = settings_for(
         cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
-    prepared = preparer_for(settings, trusted=trust).prepare(profile)
+    from tfdock.builder import build as builds
+    from tfdock.builder.session import BuildRequest
+
+    preparer = preparer_for(settings, trusted=trust)
+    request = BuildRequest(prepared=preparer.prepare(profile))
     with shown_progress() as listen:
-        builder = builder_for(settings, listen, _no_stop())
-        status = builder.shell(prepared.plan, prepared.tree, tuple(command or ("/bin/bash",)), ready=listen.close)
+        session = session_for(settings, preparer.knowledge, listen, _no_stop())
+        status = builds.shell(session, request, tuple(command or ("/bin/bash",)), ready=listen.close)
     raise typer.Exit(status)
 
 

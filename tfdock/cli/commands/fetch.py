@@ -25,11 +25,11 @@ from tfdock.cli.app import (
     print_json,
     settings_for,
 )
-from tfdock.cli.commands.build import builder_for, shown_progress, stoppable
+from tfdock.cli.commands.build import session_for, shown_progress, stoppable
 from tfdock.errors import TfdockError, combined_exit_code
 
 if TYPE_CHECKING:
-    from tfdock.builder.build import Builder
+    from tfdock.builder.session import BuildSession
     from tfdock.offline.bundle_writer import WrittenBundle
     from tfdock.plan.prepare import Preparer
 
@@ -63,12 +63,12 @@ def fetch(
     )
     preparer = preparer_for(settings, allow_untested=allow_untested)
     with stoppable(kept="what is fetched stays in the cache") as stop, shown_progress() as listen:
-        builder = builder_for(settings, listen, stop)
+        session = session_for(settings, preparer.knowledge, listen, stop)
         if output is None:
-            _warm(profiles, preparer, builder, locked=locked, as_json=as_json)
+            _warm(profiles, preparer, session, locked=locked, as_json=as_json)
         from tfdock.offline.fetch import Bundler
 
-        made = Bundler(output, preparer, builder, locked=locked).make(profiles)
+        made = Bundler(output, preparer, session, locked=locked).make(profiles)
     _tell(made)
     if as_json:
         builds = [_fetched(build.build_id, build.profile.file) for build in made.index.builds]
@@ -78,13 +78,13 @@ def fetch(
         console.say(str(made.path), stream=sys.stdout)
 
 
-def _warm(profiles: list[str], preparer: Preparer, builder: Builder, *, locked: bool, as_json: bool) -> NoReturn:
+def _warm(profiles: list[str], preparer: Preparer, session: BuildSession, *, locked: bool, as_json: bool) -> NoReturn:
     """Each profile by itself: what one lacks, the others need not miss."""
     results, codes = [], []
     for name in dict.fromkeys(profiles):
         try:
-            builder.stop.check()
-            results.append(_warmed(name, preparer, builder, locked=locked))
+            session.stop.check()
+            results.append(_warmed(name, preparer, session, locked=locked))
         except TfdockError as error:
             codes.append(int(error.exit_code))
             console.show_problems(error.problems)
@@ -95,12 +95,12 @@ def _warm(profiles: list[str], preparer: Preparer, builder: Builder, *, locked: 
     raise typer.Exit(combined_exit_code(codes))
 
 
-def _warmed(name: str, preparer: Preparer, builder: Builder, *, locked: bool) -> dict[str, Any]:
+def _warmed(name: str, preparer: Preparer, session: BuildSession, *, locked: bool) -> dict[str, Any]:
     from tfdock.builder.locking import prepare_locked
     from tfdock.offline.fetch import warm
 
-    prepared = prepare_locked(name, preparer, builder.settings) if locked else preparer.prepare(name)
-    warm(prepared, builder)
+    prepared = prepare_locked(name, preparer, session.settings) if locked else preparer.prepare(name)
+    warm(prepared, session)
     console.say(f"{console.Style(sys.stderr).good('fetched')}  {prepared.plan.build_id}")
     return _fetched(prepared.plan.build_id, name)
 

@@ -25,12 +25,12 @@ from tfdock.cli.app import (
     print_json,
     settings_for,
 )
-from tfdock.cli.commands.build import builder_for, shown_progress, stoppable
+from tfdock.cli.commands.build import session_for, shown_progress, stoppable
 from tfdock.errors import TfdockError, combined_exit_code
 
 if TYPE_CHECKING:
-    from tfdock.builder.build import Builder
     from tfdock.builder.locking import WrittenLock
+    from tfdock.builder.session import BuildSession
     from tfdock.plan.prepare import Preparer
 
 
@@ -60,11 +60,11 @@ def lock(
     preparer = preparer_for(settings, allow_untested=allow_untested)
     results, codes = [], []
     with stoppable() as stop, shown_progress() as listen:
-        builder = builder_for(settings, listen, stop)
+        session = session_for(settings, preparer.knowledge, listen, stop)
         for name in profiles:
             try:
                 stop.check()
-                results.append(_locked(name, preparer, builder))
+                results.append(_locked(name, preparer, session))
             except TfdockError as error:
                 codes.append(int(error.exit_code))
                 console.show_problems(error.problems)
@@ -77,11 +77,10 @@ def lock(
     raise typer.Exit(combined_exit_code(codes))
 
 
-def _locked(name: str, preparer: Preparer, builder: Builder) -> dict[str, Any]:
-    from tfdock import events
+def _locked(name: str, preparer: Preparer, session: BuildSession) -> dict[str, Any]:
     from tfdock.builder.locking import make
 
-    made = make(name, preparer, builder, lambda text: builder.listen(events.Notice(text=text)))
+    made = make(name, preparer, session, session.tell)
     _tell(made)
     return {
         "profile": name,
