@@ -31,7 +31,7 @@ def test_a_build_that_ends_well_leaves_no_papers(desk: Desk) -> None:  # noqa: F
     desk.build()
     assert papers(desk) == []
     assert list(desk.settings.wheelhouse.rglob("*.run.json")) == []
-    (record,) = desk.builder.wheelhouse.records()
+    (record,) = desk.session.wheelhouse.records()
     assert keep_fields(dict(record), FIELDS["record.json"]) == (record, 0)
 
 
