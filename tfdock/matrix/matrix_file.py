@@ -139,9 +139,9 @@ class MatrixFile(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """An entry of `exclude` or `overrides`: for cells that have every value of `when`, by the field's dotted name.
+    """An entry of `exclude` or `overrides`, for cells that have every value of `when`, by the field's dotted name.
 
-    `sets` is the map of fields that is laid over such a cell, `runner` the labels that it gets, None for neither.
+    `sets` is the map of fields that is laid over such a cell, `runner` the labels that it gets; None changes nothing.
     `place` is where the entry stands.
     """
 
@@ -171,11 +171,11 @@ class Matrix:
 
 
 def json_schema() -> dict[str, Any]:
-    """The matrix's JSON Schema, for editors: wherever fields of a profile stand, with the profile's own types."""
+    """Return the matrix's JSON Schema, for editors; fields of a profile have the profile's own types."""
     schema = MatrixFile.model_json_schema()
     profile = Profile.model_json_schema()
     fields = {name: field for name, field in profile["properties"].items() if name not in _NOT_A_FIELD}
-    # A nested field, with dots: of what stands there editors know no type.
+    # A nested field, with dots. Editors do not know its type.
     dotted = rf"^{_NAME}(\.{_NAME})+$"
     some = {"type": "object", "minProperties": 1, "additionalProperties": False}
     values = {"type": "array", "minItems": 1}
@@ -209,7 +209,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def base_of(text: str, file: str) -> Node | None:
-    """The text of a matrix's `base:`, which names a profile's file, or None."""
+    """Return the value of a matrix's `base:`, which names a profile's file, or None."""
     node = yaml_nodes.parse(text, file).entries.get("base")
     return node if node and node.kind == "text" else None
 
@@ -297,7 +297,7 @@ def _base(written: MatrixFile, document: Node, others: Mapping[str, str], base_f
     if written.profile is not None:
         node = document.entries["profile"]
         base = profiles.overlaid(base, nested(node.entries, node, node.keys))
-    # What the profile extends is in it by now.
+    # The profile that it extends is merged into it.
     entries = {"schema": document.entries["schema"], **base.entries}
     entries.pop("extends", None)
     return base._replace(entries=entries)

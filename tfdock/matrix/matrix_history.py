@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
@@ -49,14 +49,14 @@ def fingerprints_at(
     allow_untested: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> Mapping[str, str]:
-    """The fingerprint of each cell, by build id, as a commit had the matrix, its profiles, patches, checkouts and
-    folders of knowledge: whatever of it lies in the repository. A matrix that was not there has none. `check` is
-    called for each cell and raises to stop.
+    """Return the fingerprint of each cell, by build id, as it was at a commit.
 
-    Raises ProfileError: `matrix-revision` where there is no such commit, and `matrix-then` where the matrix was
-    malformed.
+    The matrix, its profiles, patches, checkouts and folders of knowledge are those of the commit, as far as they lie
+    in the repository. A matrix that was not there has no cells. `check` is called for each cell and raises to stop.
+
+    Raises ProfileError: `matrix-revision` if there is no such commit, `matrix-then` if the matrix was malformed.
     """
-    # Of a link it is the link that has its folder, and its base beside it.
+    # If the matrix is a link, its base lies beside the link.
     folder = file.parent.resolve()
     top = Path(_git(file, folder, "rev-parse", "--show-toplevel"))
     if not folder.is_relative_to(top):
@@ -70,21 +70,22 @@ def fingerprints_at(
         former = then / folder.relative_to(top) / file.name
         if not os.path.lexists(former):
             return {}
-        knowledge = tuple(one for folder in settings.knowledge for one in _then(folder, top, then))
+        folders = (_former_folder(current, top, then) for current in settings.knowledge)
+        former_settings = replace(settings, knowledge=tuple(filter(None, folders)))
         try:
-            preparer = Preparer(replace(settings, knowledge=knowledge), machine, allow_untested=allow_untested)
-            found = planned_matrix.cells(former, preparer, check=check)
+            preparer = Preparer(former_settings, machine, allow_untested=allow_untested)
+            cells = planned_matrix.cells(former, preparer, check=check)
         except ProfileError as error:
             raise _malformed(revision, f"{then}/", error.problems[0], file) from error
-    return {cell.name: cell.fingerprint or "" for cell in found.wanted}
+    return {cell.name: cell.fingerprint or "" for cell in cells.wanted}
 
 
-def _then(folder: Path, top: Path, then: Path) -> Iterator[Path]:
-    """A folder as it was: nothing, if it lies in the repository and was not there, or was a link out of it."""
+def _former_folder(folder: Path, top: Path, then: Path) -> Path | None:
+    """Return a folder as it was; None if it lies in the repository and was not there, or was a link out of it."""
     inside = folder.resolve()
     former = then / inside.relative_to(top) if inside.is_relative_to(top) else folder
-    if former.is_dir() and (former == folder or former.resolve().is_relative_to(then)):
-        yield former
+    is_there = former.is_dir() and (former == folder or former.resolve().is_relative_to(then))
+    return former if is_there else None
 
 
 def _write_out(file: Path, top: Path, commit: str, then: Path, objects: Path) -> None:
@@ -94,17 +95,17 @@ def _write_out(file: Path, top: Path, commit: str, then: Path, objects: Path) ->
     file to keep the objects in meanwhile.
     """
     # Not `git archive`, which leaves out what is marked `export-ignore`.
-    listed = _git(file, top, "ls-tree", "-r", "-z", "--full-tree", commit)
-    entries = [_Entry.of(line) for line in listed.split("\0") if line]
-    asked = objects.with_name("asked")
-    asked.write_text("".join(f"{entry.name}\n" for entry in entries if entry.mode != _SUBMODULE))
-    with objects.open("wb") as output, asked.open("rb") as questions:
+    listing = _git(file, top, "ls-tree", "-r", "-z", "--full-tree", commit)
+    entries = [_Entry.of(line) for line in listing.split("\0") if line]
+    names = objects.with_name("names")
+    names.write_text("".join(f"{entry.name}\n" for entry in entries if entry.mode != _SUBMODULE))
+    with objects.open("wb") as output, names.open("rb") as questions:
         _git(file, top, "cat-file", "--batch", stdin=questions, stdout=output)
     then.mkdir()
     try:
-        with Beneath.opened(then) as tree, objects.open("rb") as found:
+        with Beneath.opened(then) as tree, objects.open("rb") as contents:
             for entry in entries:
-                _write_entry(file, tree, entry, found)
+                _write_entry(file, tree, entry, contents)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise _refused(file, f"the files of the commit cannot be written: {why}") from error
@@ -126,14 +127,14 @@ class _Entry(NamedTuple):
         return cls(mode, name, path)
 
 
-def _write_entry(file: Path, tree: Beneath, entry: _Entry, found: BufferedReader) -> None:
+def _write_entry(file: Path, tree: Beneath, entry: _Entry, contents: BufferedReader) -> None:
     """Write one file, which is the next object; raises OSError, ValueError for a bad path, ProfileError."""
     if ".git" in entry.path.lower().split("/"):
         raise ValueError("a path of the commit is in git's own folder")
     if entry.mode == _SUBMODULE:
         tree.folder(entry.path, make=True).close()
         return
-    name, kind, *size = found.readline().decode("ascii", "replace").split()
+    name, kind, *size = contents.readline().decode("ascii", "replace").split()
     if (name, kind) != (entry.name, "blob"):
         raise _refused(file, f"the repository lacks the object {entry.name} of that commit")
     left = int(size[0])
@@ -144,17 +145,17 @@ def _write_entry(file: Path, tree: Beneath, entry: _Entry, found: BufferedReader
         if entry.mode == _LINK:
             if left > _LONGEST_LINK:
                 raise ValueError("a link of the commit is too long")
-            os.symlink(found.read(left), os.fsencode(last), dir_fd=parent.fileno())
+            os.symlink(contents.read(left), os.fsencode(last), dir_fd=parent.fileno())
         else:
             mode = 0o777 if int(entry.mode, 8) & 0o100 else 0o666
             with os.fdopen(os.open(last, _NEW_FILE, mode, dir_fd=parent.fileno()), "wb") as written:
                 while left:
-                    chunk = found.read(min(left, _CHUNK))
+                    chunk = contents.read(min(left, _CHUNK))
                     if not chunk:
                         raise ValueError("git ended early")
                     written.write(chunk)
                     left -= len(chunk)
-    found.read(1)  # the line's end
+    contents.read(1)  # the line's end
 
 
 def _git(
@@ -164,7 +165,7 @@ def _git(
     stdin: int | IO[bytes] = subprocess.DEVNULL,
     stdout: IO[bytes] | None = None,
 ) -> str:
-    """Return what git says, or nothing where `stdout` takes it; raises ProfileError.
+    """Return the output of git, or an empty text where `stdout` takes it; raises ProfileError.
 
     No program runs that the repository's own settings name.
     """

@@ -49,10 +49,10 @@ _MOST_TOLD = 20
 class Cell:
     """One wheel that a matrix asks for.
 
-    An excluded cell has neither name nor problems. An impossible one has `problems`, as the knowledge base tells
-    them, and no name. `seconds` is what its build is expected to take, None where nothing is known. `group` names
-    the release and the toolchain: cells of one group share image layers and a disk cache. `wheel` is what the name
-    of its file is made of, `domain` its trust domain.
+    An excluded cell has neither name nor problems. An impossible cell has no name; its `problems` are those of the
+    knowledge base. `seconds` is how long its build is expected to take, None if unknown. `group` names the release
+    and the toolchain: cells of one group share image layers and a disk cache. `wheel` is what the name of its file is
+    made of, `domain` its trust domain.
     """
 
     combination: CellCombination
@@ -68,7 +68,7 @@ class Cell:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What it says over the base, by dotted name, as plain data."""
+        """The fields that it sets over the base, by dotted name, as plain data."""
         return {name: node.value for name, node in self.combination.fields.items()}
 
     @property
@@ -111,7 +111,7 @@ class Cell:
 
     @property
     def wanted(self) -> bool:
-        """Whether there is a wheel to be had."""
+        """Whether it can be built and is not excluded."""
         return self.build_id is not None
 
 
@@ -135,18 +135,18 @@ class Cells:
 
     @property
     def wanted(self) -> tuple[Cell, ...]:
-        """The cells that a wheel can be had for."""
+        """The cells that can be built and are not excluded."""
         return tuple(cell for cell in self.cells if cell.wanted)
 
     def only(self, patterns: Sequence[str]) -> Cells:
-        """The cells whose build id is like one of the patterns (`*-py3.11-*`), or all where there are none."""
+        """Return the cells whose build id matches one of the patterns (`*-py3.11-*`); all without patterns."""
         if not patterns:
             return self
         chosen = {name for pattern in patterns for name in self.like(pattern)}
         return replace(self, cells=tuple(cell for cell in self.wanted if cell.name in chosen))
 
     def like(self, pattern: str) -> Collection[str]:
-        """The build ids that are like a pattern."""
+        """Return the build ids that match a pattern."""
         # Jobs name thousands of cells, each by its whole name.
         return (pattern,) if pattern in self._names else fnmatch.filter(self._names, pattern)
 
@@ -155,18 +155,18 @@ class Cells:
         return frozenset(cell.name for cell in self.wanted)
 
     def where(self, keep: Callable[[Cell], bool]) -> Cells:
-        """The cells that can be built and that are to be kept; what cannot be built, or is excluded, stays."""
+        """Return the wanted cells for which `keep` is true; impossible and excluded cells stay."""
         return replace(self, cells=tuple(cell for cell in self.cells if not cell.wanted or keep(cell)))
 
     def smoke(self) -> Cells:
-        """A few cells that have every value of every field that any of those here has; see `cover`."""
+        """Return a few cells that together have every value of every field that any cell has; see `cover`."""
         wanted = self.wanted
         costs = [math.inf if cell.seconds is None else cell.seconds for cell in wanted]
         chosen = {wanted[place].name for place in cover([cell.combination.values for cell in wanted], costs)}
         return self.where(lambda cell: cell.name in chosen)
 
     def prepared(self, cell: Cell) -> Prepared:
-        """The plan of a cell that is `wanted`; the same each time."""
+        """Return the plan of a cell that is `wanted`; the same each time."""
         return self.planner.preparer.planned(self.planner.resolved(cell.combination))
 
 
@@ -210,11 +210,11 @@ def cells(
     *,
     check: Callable[[], None] = lambda: None,
 ) -> Cells:
-    """Read, expand and plan a matrix. No cell is looked for anywhere: all that can be built are `missing`.
+    """Read, expand and plan a matrix. No wheel is looked for: each cell that can be built is `missing`.
 
-    `records` are those of builds (`Wheelhouse.records`), from which costs are told. `check` is called for each cell
-    and raises to stop. Raises ProfileError for a matrix that is malformed, or one with two cells of one build id
-    (`build-id-twice`), or whose wheels are files of one name (`wheel-name-twice`).
+    `records` are those of builds (`Wheelhouse.records`), from which costs are estimated. `check` is called for each
+    cell and raises to stop. Raises ProfileError if the matrix is malformed, two cells have one build id
+    (`build-id-twice`), or their wheels have one file name (`wheel-name-twice`).
     """
     written = read(file, preparer.allowed)
     matrix = written.matrix
@@ -280,7 +280,7 @@ class _Planner:
         )
 
     def resolved(self, combination: CellCombination) -> Resolved:
-        """Resolve a cell; raises ProfileError and Incompatible, without ways out: those change one profile."""
+        """Resolve a cell; raises ProfileError, and Incompatible without suggestions, which change one profile."""
         document, file = combination.document, self.written.matrix.file
         profile = profiles.checked(Profile, document, file)
         try:
