@@ -43,7 +43,7 @@ def _values(record: Mapping[str, Any], profile: TraceProfile) -> dict[str, objec
         ],
         "phases": _rows(summary_text.phases(record)),
         "timeline": timeline(profile),
-        "critical": _rows((one["name"], one["seconds"]) for one in path.get("actions") or ()),
+        "critical": _rows((action["name"], action["seconds"]) for action in path.get("actions") or ()),
         "critical_seconds": console.duration(path["seconds"]) if path else "",
         "slowest": [
             (console.duration(action["seconds"]), *(action.get(key) or "" for key in ("name", "mnemonic", "how")))
@@ -73,9 +73,9 @@ def _counts(bazel: Mapping[str, Any]) -> list[Bar]:
 
 def _rows(rows: Iterable[tuple[str, float]]) -> list[dict[str, object]]:
     """Names with seconds, and with the share of the longest in percent."""
-    held = list(rows)
-    longest = max((seconds for _, seconds in held), default=0) or 1
+    named = list(rows)
+    longest = max((seconds for _, seconds in named), default=0) or 1
     return [
         {"name": name, "took": console.duration(seconds), "share": round(max(100 * seconds / longest, 0.5), 2)}
-        for name, seconds in held
+        for name, seconds in named
     ]

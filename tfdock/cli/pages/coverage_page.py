@@ -8,14 +8,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tfdock.cli import console
-from tfdock.cli.pages.coverage_picture import WAYS, Served, Way
+from tfdock.cli.pages.coverage_row import WAYS, CoverageRow, Way, limits_of
 from tfdock.cli.pages.html_page import generator, render_page
-from tfdock.cli.pages.verification_page import limits_of
 from tfdock.gpu.coverage import WORDS
 from tfdock.types import Version
 from tfdock.wheel.identity import runs_on_python
@@ -47,7 +46,7 @@ class _Wheel:
 
     row: Mapping[str, Any]
     pythons: tuple[str, ...]
-    served: Mapping[tuple[str, str], Served]
+    coverage: Mapping[tuple[str, str], CoverageRow]
 
 
 def coverage_page(wheels: Sequence[Mapping[str, Any]]) -> str:
@@ -57,21 +56,21 @@ def coverage_page(wheels: Sequence[Mapping[str, Any]]) -> str:
 
 def _values(wheels: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     pythons = _pythons(wheels)
-    found = [_wheel(row, pythons) for row in wheels]
-    sections = sorted({(str(one.row["tensorflow"]), str(one.row["machine"])) for one in found}, key=_newest_first)
+    shown = [_wheel(row, pythons) for row in wheels]
+    sections = sorted({(str(row["tensorflow"]), str(row["machine"])) for row in wheels}, key=_newest_first)
     counted = Counter(row["accelerator"] is not None for row in wheels)
     return {
         "generator": GENERATOR,
         "title": "Wheelhouse",
         "counts": f"{counted.total()} wheels of TensorFlow, {counted[True]} of them with GPU code.",
-        "sections": [_section(version, machine, found) for version, machine in sections],
+        "sections": [_section(version, machine, shown) for version, machine in sections],
         "ways": [*(way for kind, way in WAYS.items() if kind != "unknown"), _CPU, _NO_WHEEL],
-        "wheels": [_described(one) for one in found],
+        "wheels": [_described(wheel) for wheel in shown],
     }
 
 
-def _newest_first(one: tuple[str, str]) -> tuple[object, ...]:
-    version, machine = one
+def _newest_first(release: tuple[str, str]) -> tuple[object, ...]:
+    version, machine = release
     return (tuple(-part for part in Version(version).parts), version, machine)
 
 
@@ -81,28 +80,28 @@ def _newest_first(one: tuple[str, str]) -> tuple[object, ...]:
 def _pythons(wheels: Iterable[Mapping[str, Any]]) -> list[str]:
     """The Pythons that some wheel is made for: `3.11` of `cp311`."""
     tags = {tag for row in wheels for tag in str(row["python_tag"]).split(".")}
-    found = filter(None, (_CPYTHON.fullmatch(tag) for tag in tags))
-    return sorted((f"{match[1]}.{match[2]}" for match in found), key=Version)
+    matches = filter(None, (_CPYTHON.fullmatch(tag) for tag in tags))
+    return sorted((f"{match[1]}.{match[2]}" for match in matches), key=Version)
 
 
 def _wheel(row: Mapping[str, Any], pythons: Iterable[str]) -> _Wheel:
     tags = str(row["python_tag"]), str(row["abi_tag"])
     fits = tuple(python for python in pythons if runs_on_python(*tags, python))
-    rows = [Served.of(one) for one in row["coverage"]]
-    # One for any Python, where no other wheel names one, has a column of its own.
-    return _Wheel(row, fits or (tags[0],), {(one.accelerator, one.target): one for one in rows})
+    rows = [CoverageRow.from_document(answer) for answer in row["coverage"]]
+    # A wheel for any Python has a column of its own where no other wheel names a Python.
+    return _Wheel(row, fits or (tags[0],), {(answer.accelerator, answer.target): answer for answer in rows})
 
 
 def _section(version: str, machine: str, every: Sequence[_Wheel]) -> dict[str, object]:
-    wheels = [one for one in every if (one.row["tensorflow"], one.row["machine"]) == (version, machine)]
-    pythons = list(dict.fromkeys(python for one in wheels for python in one.pythons))
+    wheels = [wheel for wheel in every if (wheel.row["tensorflow"], wheel.row["machine"]) == (version, machine)]
+    pythons = list(dict.fromkeys(python for wheel in wheels for python in wheel.pythons))
     pythons.sort(key=lambda python: (Version(python).parts, python))
-    rows = {key: one for wheel in wheels for key, one in wheel.served.items()}
+    rows = {key: row for wheel in wheels for key, row in wheel.coverage.items()}
     groups = [
-        {"name": name, "rows": [_row(one, pythons, wheels) for one in members]}
-        for name, members in itertools.groupby(rows.values(), key=lambda one: one.architecture)
+        {"name": name, "rows": [_row(row, pythons, wheels) for row in members]}
+        for name, members in itertools.groupby(rows.values(), key=lambda row: row.architecture)
     ]
-    cpu = [_cpu(python, [one for one in wheels if python in one.pythons]) for python in pythons]
+    cpu = [_cpu(python, [wheel for wheel in wheels if python in wheel.pythons]) for python in pythons]
     return {
         "title": f"TensorFlow {version}",
         "machine": machine,
@@ -113,32 +112,32 @@ def _section(version: str, machine: str, every: Sequence[_Wheel]) -> dict[str, o
     }
 
 
-def _row(served: Served, pythons: Iterable[str], wheels: Sequence[_Wheel]) -> dict[str, object]:
-    cells = [_cell(served, python, [one for one in wheels if python in one.pythons]) for python in pythons]
-    return {"target": served.target, "name": served.name, "embedded": served.embedded, "cells": cells}
+def _row(row: CoverageRow, pythons: Iterable[str], wheels: Sequence[_Wheel]) -> dict[str, object]:
+    cells = [_cell(row, python, [wheel for wheel in wheels if python in wheel.pythons]) for python in pythons]
+    return {"target": row.target, "name": row.name, "cells": cells}
 
 
-def _cell(served: Served, python: str, wheels: Sequence[_Wheel]) -> CoverageCell:
+def _cell(row: CoverageRow, python: str, wheels: Sequence[_Wheel]) -> CoverageCell:
     """The best wheel: that which runs best, with the fewest limits, the first by name."""
-    key = served.accelerator, served.target
+    key = row.accelerator, row.target
     ranked = sorted(
-        (_BEST_FIRST.index(one.runs), len(one.limits), str(wheel.row["file"]), one)
+        (_BEST_FIRST.index(answer.runs), len(answer.limits), str(wheel.row["file"]), answer)
         for wheel in wheels
-        if (one := wheel.served.get(key)) and one.runs
+        if (answer := wheel.coverage.get(key)) and answer.runs
     )
-    where = f"{served.target}, Python {python}"
+    where = f"{row.target}, Python {python}"
     if not ranked:
         none = WAYS["no"] if wheels else _NO_WHEEL
-        told = "no wheel has code for it" if wheels else "no wheel"
-        return CoverageCell(way=none, python=python, target=served.target, title=f"{where}: {told}")
+        reason = "no wheel has code for it" if wheels else "no wheel"
+        return CoverageCell(way=none, python=python, target=row.target, title=f"{where}: {reason}")
     _, limits, file, best = ranked[0]
-    told = f"{where}: {WORDS[best.runs or 'no']} by {file}: {best.reason}"
-    title = "; limit: ".join((told, *best.limits))
-    return CoverageCell(way=WAYS[best.runs or "no"], python=python, target=served.target, limits=limits, title=title)
+    verdict = f"{where}: {WORDS[best.runs or 'no']} by {file}: {best.reason}"
+    title = "; limit: ".join((verdict, *best.limits))
+    return CoverageCell(way=WAYS[best.runs or "no"], python=python, target=row.target, limits=limits, title=title)
 
 
 def _cpu(python: str, wheels: Sequence[_Wheel]) -> CoverageCell:
-    files = ", ".join(str(one.row["file"]) for one in wheels if one.row["accelerator"] is None)
+    files = ", ".join(str(wheel.row["file"]) for wheel in wheels if wheel.row["accelerator"] is None)
     title = f"CPU, Python {python}: {files or 'no wheel without GPU code'}"
     return CoverageCell(way=_CPU if files else _NO_WHEEL, python=python, target="CPU", title=title)
 
@@ -152,17 +151,15 @@ def _described(wheel: _Wheel) -> dict[str, object]:
         "file": row["file"],
         "link": quoted(str(row["file"])),
         "size": console.size(int(row["size"])),
-        "runs": list(_runs(wheel.served.values())),
-        "limits": limits_of(list(wheel.served.values())),
+        "runs": _runs(wheel.coverage.values()),
+        "limits": limits_of(wheel.coverage.values()),
         "nothing": "No GPU that is known runs it." if row["accelerator"] else "For the CPU: it has no GPU code.",
     }
 
 
-def _runs(rows: Iterable[Served]) -> Iterator[tuple[Way, str]]:
-    """How a wheel runs, best first, with the targets that run it so."""
+def _runs(rows: Iterable[CoverageRow]) -> list[tuple[Way, str]]:
+    """Return the ways in which a wheel runs, best first, with the targets that run it so."""
     targets: dict[str, list[str]] = {kind: [] for kind in WORDS}
-    for one in rows:
-        targets[one.runs or "no"].append(one.target)
-    for kind, held in targets.items():
-        if held:
-            yield WAYS[kind], ", ".join(held)
+    for row in rows:
+        targets[row.runs or "no"].append(row.target)
+    return [(WAYS[kind], ", ".join(names)) for kind, names in targets.items() if names]

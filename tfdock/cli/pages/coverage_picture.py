@@ -11,16 +11,14 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal
 
 from tfdock.cli import console
-from tfdock.gpu.coverage import WORDS
-from tfdock.gpu.verdict import Runs, Verdict, runs, runs_gfx
+from tfdock.cli.pages.coverage_row import WAYS, CoverageRow, Way
+from tfdock.gpu.verdict import Verdict, runs, runs_gfx
 from tfdock.types import Capability
 
 Shape = Literal["square", "diamond"]
-
-NOT_JUDGED = "not judged"
 
 _LEFT = 84.0
 """Room for the lanes' names."""
@@ -40,67 +38,6 @@ _GROUP = 44
 """Letters of a generation's name for which there is room in it."""
 _NAME = 20
 """Letters of a GPU's name for which there is room beside the standing picture."""
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How code runs. The letter tells it apart where colours do not."""
-
-    kind: str
-    letter: str
-    legend: str
-
-
-WAYS = {
-    "native": Way("native", "N", "natively: machine code for exactly this GPU"),
-    "native-same-major": Way("native-same-major", "M", "natively: machine code of the same major version"),
-    "ptx-jit": Way("ptx-jit", "J", "by JIT: the driver compiles PTX at the first start"),
-    "no": Way("no", "–", "not"),
-    "unknown": Way("unknown", "?", NOT_JUDGED),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """A row of the coverage."""
-
-    target: str
-    name: str = ""
-    architecture: str = ""
-    accelerator: str = ""
-    embedded: bool = False
-    runs: Runs | None = None
-    reason: str = ""
-    limits: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Served:
-        """Read it as it stands in a document; whatever is no way to run is not known."""
-        known = next((one for one in get_args(Runs) if one == row.get("runs")), None)
-        texts = ("target", "name", "architecture", "accelerator", "reason")
-        return cls(
-            **{key: str(row.get(key) or "") for key in texts},
-            embedded=bool(row.get("embedded")),
-            runs=known,
-            limits=tuple(map(str, row.get("limits") or ())),
-        )
-
-    @property
-    def way(self) -> Way:
-        """How its GPUs run the wheel."""
-        return WAYS[self.runs or "unknown"]
-
-    @property
-    def words(self) -> str:
-        """The same, in a table."""
-        return WORDS[self.runs] if self.runs else NOT_JUDGED
-
-    @property
-    def title(self) -> str:
-        """All that is known of it."""
-        known = ", ".join(one for one in (self.name, self.architecture) if one and one != self.target)
-        told = [f"{self.target} ({known}): {self.words}" if known else f"{self.target}: {self.words}", self.reason]
-        return "; ".join(one for one in (*told, *(f"limit: {one}" for one in self.limits)) if one)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +71,7 @@ class Column:
     y: float
     label: str
     name: str
-    served: Served
+    row: CoverageRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +120,7 @@ class Picture:
     @property
     def ways(self) -> tuple[Way, ...]:
         """Those that occur, best first."""
-        return tuple(way for way in WAYS.values() if any(one.served.way is way for one in self.columns))
+        return tuple(way for way in WAYS.values() if any(column.row.way is way for column in self.columns))
 
     @property
     def reaches(self) -> bool:
@@ -193,15 +130,15 @@ class Picture:
     @property
     def limited(self) -> bool:
         """Whether a target has limits."""
-        return any(one.served.limits for one in self.columns)
+        return any(column.row.limits for column in self.columns)
 
 
-def pictures(rows: Iterable[Served], code: Mapping[str, Sequence[str]]) -> Iterator[Picture]:
+def pictures(rows: Iterable[CoverageRow], code: Mapping[str, Sequence[str]]) -> Iterator[Picture]:
     """One for compute capabilities, and one for each family of other targets.
 
     `code` are the targets of the wheel's own code: `sass` (`sm_86`), `ptx` (`compute_90`), `amdgpu` (`gfx90a`).
     """
-    families: dict[str, dict[str, Served]] = {}
+    families: dict[str, dict[str, CoverageRow]] = {}
     for row in rows:
         family = "" if _read(Capability.of_gpu, row.target) else row.accelerator or "other"
         families.setdefault(family, {}).setdefault(row.target, row)
@@ -217,15 +154,15 @@ _SASS, _PTX = "SASS: machine code for this GPU", "PTX: text that the driver can 
 
 
 def _capabilities(
-    served: Mapping[str, Served], code: Mapping[str, Sequence[str]]
-) -> tuple[list[Served], tuple[Lane, ...]]:
+    served: Mapping[str, CoverageRow], code: Mapping[str, Sequence[str]]
+) -> tuple[list[CoverageRow], tuple[Lane, ...]]:
     """The targets in order of their numbers, those included that the wheel has code for and nobody asked about."""
     sass, ptx = _images(code.get("sass") or (), "sm_"), _images(code.get("ptx") or (), "compute_")
     asked = [Capability.of_gpu(target) for target in served]
-    gpus = sorted({*asked, *(Capability(one.major, one.minor) for one in (*sass, *ptx))})
+    gpus = sorted({*asked, *(Capability(image.major, image.minor) for image in (*sass, *ptx))})
     embedded = {target for target, row in served.items() if row.embedded}
-    machine_code, texts = [str(one) for one in sass], [str(one) for one in ptx]
-    return [served.get(one.dotted) or Served(target=one.dotted) for one in gpus], (
+    machine_code, texts = list(map(str, sass)), list(map(str, ptx))
+    return [served.get(gpu.dotted) or CoverageRow(target=gpu.dotted) for gpu in gpus], (
         _lane("SASS", _SASS, gpus, sass, lambda gpu: runs(gpu, machine_code, embedded=embedded)),
         _lane("PTX", _PTX, gpus, ptx, lambda gpu: runs(gpu, (), texts, embedded=embedded)),
     )
@@ -259,7 +196,7 @@ def _lane(
         if verdict.by and not own:
             last[Capability.parse(verdict.by)] = index
     columns = {(gpu.major, gpu.minor): index for index, gpu in enumerate(gpus)}
-    threads: list[tuple[int, int | None]] = [(columns[one.major, one.minor], index) for one, index in last.items()]
+    threads: list[tuple[int, int | None]] = [(columns[by.major, by.minor], index) for by, index in last.items()]
     onward = [columns[image.major, image.minor] for image in images if image.ptx and not image.suffix]
     if onward:
         # The newest alone: GPUs to come take no other.
@@ -269,8 +206,8 @@ def _lane(
 
 
 def _own(gpu: Capability, images: Sequence[Capability]) -> Mark:
-    letters = "".join(one.suffix for one in images)
-    lettered = all(one.suffix for one in images)
+    letters = "".join(image.suffix for image in images)
+    lettered = all(image.suffix for image in images)
     return Mark(
         kind="lettered" if lettered else "own",
         title=f"{gpu.dotted}: the wheel has {' and '.join(map(str, images))}",
@@ -282,7 +219,9 @@ def _reached(gpu: Capability, verdict: Verdict) -> Mark | None:
     return Mark(kind="reached", title=f"{gpu.dotted}: {verdict.by} serves it") if verdict.by else None
 
 
-def _others(served: Mapping[str, Served], code: Mapping[str, Sequence[str]]) -> tuple[list[Served], tuple[Lane, ...]]:
+def _others(
+    served: Mapping[str, CoverageRow], code: Mapping[str, Sequence[str]]
+) -> tuple[list[CoverageRow], tuple[Lane, ...]]:
     """The targets in the order in which they were asked about. Code for one is for no other."""
     objects = code.get("amdgpu") or ()
     marks = tuple(_object(target, runs_gfx(target, objects)) for target in served)
@@ -300,22 +239,22 @@ def _object(target: str, verdict: Verdict) -> Mark | None:
 # --- where it stands ----------------------------------------------------------------------------------------------
 
 
-def _laid_out(key: str, axis: str, targets: Sequence[Served], lanes: Sequence[Lane]) -> Picture:
+def _laid_out(key: str, axis: str, targets: Sequence[CoverageRow], lanes: Sequence[Lane]) -> Picture:
     columns: list[Column] = []
     groups: list[Group] = []
     x, y = _LEFT, _TOP
-    for name, together in itertools.groupby(targets, key=lambda one: one.architecture):
+    for name, together in itertools.groupby(targets, key=lambda row: row.architecture):
         members = list(together)
         width = _COLUMN * len(members)
         groups.append(Group(name=_cut(name, _GROUP), lines=_lines(name, width + _GAP), x=x, width=width, y=y))
-        for index, one in enumerate(members):
+        for index, row in enumerate(members):
             columns.append(
                 Column(
                     x=x + _COLUMN * (index + 0.5),
                     y=y + _HEAD + _LINE * (index + 0.5),
-                    label=_cut(one.target.removeprefix("gfx"), 5),
-                    name=_cut(one.name, _NAME) if one.name != one.target else "",
-                    served=one,
+                    label=_cut(row.target.removeprefix("gfx"), 5),
+                    name=_cut(row.name, _NAME) if row.name != row.target else "",
+                    row=row,
                 )
             )
         x, y = x + width + _GAP, y + _HEAD + _LINE * len(members) + _GAP
@@ -332,18 +271,18 @@ def _laid_out(key: str, axis: str, targets: Sequence[Served], lanes: Sequence[La
     )
 
 
-def _summary(axis: str, targets: Collection[Served]) -> str:
+def _summary(axis: str, targets: Collection[CoverageRow]) -> str:
     """How many run how, in a sentence."""
-    counted = Counter(one.way.kind for one in targets)
+    counted = Counter(row.way.kind for row in targets)
     akin, natively = counted["native-same-major"], counted["native"] + counted["native-same-major"]
     kind = {"capability": "compute capabilities", "target": "targets"}[axis]
-    told = [
+    counts = [
         f"natively on {natively}{f' ({akin} by code of the same major version)' if akin else ''}",
         f"by JIT from PTX on {counted['ptx-jit']}" if counted["ptx-jit"] else "",
         f"not on {counted['no']}" if counted["no"] else "",
         f"and {counted['unknown']} were not judged" if counted["unknown"] else "",
     ]
-    return f"Of {len(targets)} known {kind} the wheel runs {', '.join(filter(None, told))}."
+    return f"Of {len(targets)} known {kind} the wheel runs {', '.join(filter(None, counts))}."
 
 
 _LETTERS = {
@@ -355,7 +294,7 @@ _LETTERS = {
 }
 
 
-def _letters(targets: Iterable[Served], lanes: Iterable[Lane]) -> list[tuple[str, str]]:
+def _letters(targets: Iterable[CoverageRow], lanes: Iterable[Lane]) -> list[tuple[str, str]]:
     """Return the letters that occur, with what they stand for."""
     used = {letter for lane in lanes for mark in lane.marks if mark for letter in mark.letters}
     if any(target.embedded for target in targets):

@@ -63,8 +63,8 @@ def row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, place: s
     """
     problems = tuple(result["problems"]) if result else cell.problems
     status = result["status"] if result else "up-to-date" if cell.status == "here" else cell.status
-    code = next((one.code for one in problems), cell.code)
-    reason = next((one.message for one in problems), cell.reason)
+    code = next((problem.code for problem in problems), cell.code)
+    reason = next((problem.message for problem in problems), cell.reason)
     found: Mapping[str, Any] = result or {}
     return {
         "build_id": cell.build_id,
@@ -77,7 +77,7 @@ def row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, place: s
         "place": None if cell.wanted else place,
         "problems": list(problems),
         "origin": found.get("origin"),
-        "wheels": [{**one, "path": Path(one["path"]).name} for one in found.get("wheels") or ()],
+        "wheels": [{**wheel, "path": Path(wheel["path"]).name} for wheel in found.get("wheels") or ()],
         "log": _inside(found.get("log"), wheelhouse),
         "record": _inside(found.get("record"), wheelhouse),
         "seconds": dict(found.get("seconds") or {}) if status == "built" else {},
@@ -94,7 +94,7 @@ def document(
 
     `by` is the command.
     """
-    counted = Counter(str(one["status"]) for one in rows)
+    counted = Counter(str(row["status"]) for row in rows)
     return {
         "schema": SCHEMA,
         "ok": exit_code == 0,
@@ -138,31 +138,31 @@ def counts(told: Document) -> str:
     return ", ".join(f"{count} {OUTCOMES[status].word}" for status, count in told["counts"].items()) or "no cells"
 
 
-def what(one: Mapping[str, Any]) -> str:
+def what(cell: Mapping[str, Any]) -> str:
     """What there is to say of a cell, in a line."""
-    match OUTCOMES[one["status"]].kind, one["status"]:
+    match OUTCOMES[cell["status"]].kind, cell["status"]:
         case _, "built":
-            cache = one["cache"]
+            cache = cell["cache"]
             actions = f", {cache['hits']} actions from the cache, {cache['executed']} executed" if cache else ""
-            return f"in {console.duration(sum(one['seconds'].values()))}{actions}"
+            return f"in {console.duration(sum(cell['seconds'].values()))}{actions}"
         case "passed", _:
-            return f"from {one['origin']}" if one["origin"] else ""
+            return f"from {cell['origin']}" if cell["origin"] else ""
         case _:
-            reason = str(one["reason"] or "").partition("\n")[0]
-            place = f" {one['place']}" if one["place"] else ""
-            return f"{reason} [{one['code']}]{place}" if one["code"] else reason
+            reason = str(cell["reason"] or "").partition("\n")[0]
+            place = f" {cell['place']}" if cell["place"] else ""
+            return f"{reason} [{cell['code']}]{place}" if cell["code"] else reason
 
 
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Cells as they are told to people: what failed first, else as the matrix has them."""
     order = list(OUTCOMES)
-    return sorted(rows, key=lambda one: order.index(one["status"]))
+    return sorted(rows, key=lambda cell: order.index(cell["status"]))
 
 
 def table(told: Document) -> Iterator[tuple[str, str, str]]:
     """A row for each cell: outcome, name, what there is to say."""
-    for one in in_order(told["cells"]):
-        yield OUTCOMES[one["status"]].word, str(one["name"]), what(one)
+    for cell in in_order(told["cells"]):
+        yield OUTCOMES[cell["status"]].word, str(cell["name"]), what(cell)
 
 
 # --- the three files ------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def junit(told: Document) -> str:
     """The document as JUnit's XML: a test case for each cell."""
     from xml.etree import ElementTree
 
-    kinds = Counter(OUTCOMES[one["status"]].kind for one in told["cells"])
+    kinds = Counter(OUTCOMES[cell["status"]].kind for cell in told["cells"])
     suite = ElementTree.Element(
         "testsuite",
         {
@@ -194,8 +194,8 @@ def junit(told: Document) -> str:
         },
     )
     ElementTree.SubElement(suite, "properties")
-    for one in told["cells"]:
-        _test_case(suite, one)
+    for cell in told["cells"]:
+        _test_case(suite, cell)
     ElementTree.SubElement(suite, "system-out").text = _xml(counts(told))
     ElementTree.SubElement(suite, "system-err")
     ElementTree.indent(suite)
@@ -203,28 +203,28 @@ def junit(told: Document) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def _test_case(suite: Element, one: Mapping[str, Any]) -> None:
+def _test_case(suite: Element, cell: Mapping[str, Any]) -> None:
     from xml.etree.ElementTree import SubElement
 
-    outcome = OUTCOMES[one["status"]]
-    took = f"{sum(one['seconds'].values()):.3f}"
+    outcome = OUTCOMES[cell["status"]]
+    took = f"{sum(cell['seconds'].values()):.3f}"
     # Whoever groups test cases does so by the class: the release.
-    release = str(one["build_id"] or one["status"]).partition("-")[0]
-    case = SubElement(suite, "testcase", {"name": _xml(one["name"]), "classname": _xml(release), "time": took})
-    message = _xml(f"{outcome.word}: {what(one)}")
+    release = str(cell["build_id"] or cell["status"]).partition("-")[0]
+    case = SubElement(suite, "testcase", {"name": _xml(cell["name"]), "classname": _xml(release), "time": took})
+    message = _xml(f"{outcome.word}: {what(cell)}")
     if outcome.kind == "skipped":
         SubElement(case, "skipped", {"message": message})
     elif outcome.kind == "failed":
-        found = SubElement(case, "failure", {"message": message, "type": str(one["code"] or one["status"])})
-        found.text = _xml("\n".join(_lines(one)))
+        found = SubElement(case, "failure", {"message": message, "type": str(cell["code"] or cell["status"])})
+        found.text = _xml("\n".join(_lines(cell)))
 
 
-def _lines(one: Mapping[str, Any]) -> Iterator[str]:
+def _lines(cell: Mapping[str, Any]) -> Iterator[str]:
     """All that is known of a failure."""
-    for problem in one["problems"]:
+    for problem in cell["problems"]:
         yield str(problem)
         yield from [f"  why: {problem.why}"] if problem.why else []
-    yield from [f"log: {one['log']}"] if one["log"] else []
+    yield from [f"log: {cell['log']}"] if cell["log"] else []
 
 
 def _xml(text: object) -> str:
@@ -239,7 +239,7 @@ def page(told: Document) -> str:
 
 def _values(told: Document) -> dict[str, object]:
     status, mark = ("passed", "✓") if told["ok"] else ("failed", "✗")
-    rows = [_shown(number, one) for number, one in enumerate(in_order(told["cells"]), start=1)]
+    rows = [_shown(number, cell) for number, cell in enumerate(in_order(told["cells"]), start=1)]
     return {
         "title": Path(told["matrix"]).name,
         "verdict": {"status": status, "mark": mark, "word": status},
@@ -249,22 +249,22 @@ def _values(told: Document) -> dict[str, object]:
         "exit_code": told["exit_code"],
         "by": told["by"],
         "rows": rows,
-        "failures": [one for one in rows if one["kind"] == "failed"],
+        "failures": [cell for cell in rows if cell["kind"] == "failed"],
     }
 
 
-def _shown(number: int, one: Mapping[str, Any]) -> dict[str, object]:
-    outcome = OUTCOMES[one["status"]]
+def _shown(number: int, cell: Mapping[str, Any]) -> dict[str, object]:
+    outcome = OUTCOMES[cell["status"]]
     return {
         "number": number,
-        "status": one["status"],
+        "status": cell["status"],
         "kind": outcome.kind,
         "mark": outcome.mark,
         "word": outcome.word,
-        "name": one["name"],
-        "fields": fields_text(one["fields"]) if one["build_id"] else "",
-        "what": what(one),
-        "wheels": [(wheel["path"], console.size(wheel["size"])) for wheel in one["wheels"]],
-        "problems": one["problems"] if outcome.kind == "failed" else [],
-        "log": one["log"] or "",
+        "name": cell["name"],
+        "fields": fields_text(cell["fields"]) if cell["build_id"] else "",
+        "what": what(cell),
+        "wheels": [(wheel["path"], console.size(wheel["size"])) for wheel in cell["wheels"]],
+        "problems": cell["problems"] if outcome.kind == "failed" else [],
+        "log": cell["log"] or "",
     }

@@ -60,14 +60,15 @@ class Timeline:
 
 def timeline(profile: TraceProfile) -> Timeline | None:
     """The actions that are not Bazel's own, each in its lane; None where there are none."""
-    actions = [one for one in profile.actions if one.how != "own"]
+    actions = [action for action in profile.actions if action.how != "own"]
     if not actions:
         return None
-    begin = min(one.start for one in actions)
-    span = max(max(one.start + one.seconds for one in actions) - begin, 0.001)
-    drawn = sorted(sorted(actions, key=lambda one: -one.seconds)[:_MOST], key=lambda one: (one.lane, one.start))
+    begin = min(action.start for action in actions)
+    span = max(max(action.start + action.seconds for action in actions) - begin, 0.001)
+    longest = sorted(actions, key=lambda action: -action.seconds)[:_MOST]
+    drawn = sorted(longest, key=lambda action: (action.lane, action.start))
     # Lanes in which nothing but Bazel's own work was done are not drawn.
-    lanes = {lane: index for index, lane in enumerate(sorted({one.lane for one in drawn}))}
+    lanes = {lane: index for index, lane in enumerate(sorted({action.lane for action in drawn}))}
     kinds = _colours(actions)
     height = _TOP + len(lanes) * (_LANE + _GAP) + _AXIS
     return Timeline(
@@ -75,7 +76,7 @@ def timeline(profile: TraceProfile) -> Timeline | None:
         height=height,
         lane=_LANE,
         axis=height - _AXIS,
-        bars=tuple(_bar(one, begin, span, lanes, kinds) for one in drawn),
+        bars=tuple(_bar(action, begin, span, lanes, kinds) for action in drawn),
         ticks=tuple(_ticks(span)),
         kinds=tuple(_legend(actions, kinds)),
         note=f"The {_MOST:,} longest of {len(actions):,} actions are drawn." if len(actions) > _MOST else "",
@@ -99,18 +100,20 @@ def colours(executed: Mapping[str, int]) -> dict[str, str]:
 
 
 def _colours(actions: Iterable[TracedAction]) -> dict[str, str]:
-    return colours(Counter(one.mnemonic for one in actions if one.how == "executed"))
+    return colours(Counter(action.mnemonic for action in actions if action.how == "executed"))
 
 
-def _bar(one: TracedAction, begin: float, span: float, lanes: Mapping[int, int], kinds: Mapping[str, str]) -> Bar:
-    x, width = 100 * (one.start - begin) / span, 100 * one.seconds / span
-    how = f"executed{f', {one.mnemonic}' if one.mnemonic else ''}" if one.how == "executed" else "from a cache"
+def _bar(action: TracedAction, begin: float, span: float, lanes: Mapping[int, int], kinds: Mapping[str, str]) -> Bar:
+    x, width = 100 * (action.start - begin) / span, 100 * action.seconds / span
+    how = (
+        f"executed{f', {action.mnemonic}' if action.mnemonic else ''}" if action.how == "executed" else "from a cache"
+    )
     return Bar(
         x=round(x, 3),
         width=round(min(max(width, _LEAST), 100 - x), 3),
-        y=_TOP + lanes[one.lane] * (_LANE + _GAP),
-        kind=kinds[one.mnemonic] if one.how == "executed" else "cached",
-        title=f"{one.name}: {console.duration(one.seconds)}, {how}",
+        y=_TOP + lanes[action.lane] * (_LANE + _GAP),
+        kind=kinds[action.mnemonic] if action.how == "executed" else "cached",
+        title=f"{action.name}: {console.duration(action.seconds)}, {how}",
     )
 
 
@@ -119,13 +122,13 @@ def _legend(actions: Sequence[TracedAction], kinds: Mapping[str, str]) -> Iterat
     yield from ((kinds[kind], kind or "of no kind") for kind in own)
     if len(own) < len(kinds):
         yield "kind-other", "other kinds"
-    if any(one.how == "cached" for one in actions):
+    if any(action.how == "cached" for action in actions):
         yield "cached", "from a cache"
 
 
 def _ticks(span: float) -> Iterator[AxisTick]:
     """A few round times."""
-    step = next(one for one in _steps() if span / one <= _TICKS)
+    step = next(step for step in _steps() if span / step <= _TICKS)
     for index in range(int(span / step) + 1):
         if 100 * index * step / span < 93:  # its label has room
             yield AxisTick(x=round(100 * index * step / span, 3), label=console.duration(index * step))
@@ -140,7 +143,7 @@ def _steps() -> Iterator[float]:
 
 
 def _summary(actions: Sequence[TracedAction], lanes: int, span: float) -> str:
-    executed = sum(one.how == "executed" for one in actions)
+    executed = sum(action.how == "executed" for action in actions)
     cached = len(actions) - executed
     return (
         f"{len(actions):,} actions in {console.duration(span)}, at most {lanes} at a time: "

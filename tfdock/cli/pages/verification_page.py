@@ -5,13 +5,13 @@ Whatever stands in the document may come out of a stranger's wheel. It reaches t
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfdock.cli import console
-from tfdock.cli.pages.coverage_picture import Served, pictures
+from tfdock.cli.pages.coverage_picture import pictures
+from tfdock.cli.pages.coverage_row import CoverageRow, limits_of
 from tfdock.cli.pages.html_page import generator, render_page
 
 
@@ -24,11 +24,11 @@ def verify_page(document: Mapping[str, Any]) -> str:
 
 
 def _values(document: Mapping[str, Any]) -> dict[str, object]:
-    checks = [_check(number, one) for number, one in enumerate(document.get("checks") or (), start=1)]
-    rows = [Served.of(one) for one in document.get("coverage") or ()]
+    checks = [_check(number, row) for number, row in enumerate(document.get("checks") or (), start=1)]
+    rows = [CoverageRow.from_document(row) for row in document.get("coverage") or ()]
     code: Mapping[str, Any] | None = document.get("gpu_code")
-    libraries = [_library(one) for one in document.get("libraries") or ()]
-    failures = [one for one in checks if one["status"] == "failed"]
+    libraries = [_library(row) for row in document.get("libraries") or ()]
+    failures = [check for check in checks if check["status"] == "failed"]
     return {
         "generator": GENERATOR,
         "title": " ".join(str(document[key]) for key in ("name", "version") if document.get(key)) or "A wheel",
@@ -42,8 +42,8 @@ def _values(document: Mapping[str, Any]) -> dict[str, object]:
         "no_picture": _no_picture(code, document.get("coverage")),
         "limits": limits_of(rows),
         "gpus": [(row.target, row.architecture, row.name, row.words, row.reason) for row in rows],
-        "libraries": [one for one in libraries if one["kinds"]],
-        "other_libraries": [one for one in libraries if not one["kinds"]],
+        "libraries": [library for library in libraries if library["kinds"]],
+        "other_libraries": [library for library in libraries if not library["kinds"]],
         "wheel": document.get("wheel") or "",
         "facts": list(_facts(document)),
     }
@@ -59,12 +59,12 @@ _STATUS = {"passed": ("✓", "passed"), "failed": ("✗", "failed"), "skipped": 
 
 
 def _verdict(ok: object, checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    counted = Counter(one["status"] for one in checks)
+    counted = Counter(check["status"] for check in checks)
     status = "passed" if ok is True else "failed" if ok is False and counted["failed"] else "skipped"
     mark, word = _STATUS[status] if status != "skipped" else ("–", "no verdict" if ok is None else "not tried")
-    told = [f"{counted[one]} {one}" for one in (*_STATUS, "unknown") if counted[one]]
+    parts = ", ".join(f"{counted[name]} {name}" for name in (*_STATUS, "unknown") if counted[name])
     total = f"{len(checks)} check{'s' if len(checks) != 1 else ''}"
-    counts = f"{total}: {', '.join(told)}." if checks else "No check was made."
+    counts = f"{total}: {parts}." if checks else "No check was made."
     return {"status": status, "mark": mark, "word": word, "counts": counts}
 
 
@@ -88,11 +88,11 @@ def _text(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case Mapping():
-            return "\n".join(f"{key}: {_text(one)}" for key, one in value.items())
+            return "\n".join(f"{key}: {_text(part)}" for key, part in value.items())
         case str():
             return value
         case Iterable():
-            return ", ".join(_text(one) for one in value)
+            return ", ".join(map(_text, value))
         case _:
             return str(value)
 
@@ -143,24 +143,24 @@ _PLACES = {
 _KINDS = {"sass": "SASS", "ptx": "PTX", "amdgpu": "AMD", "unknown": "of a kind that is not known"}
 
 
-def _images(code: Mapping[str, Any]) -> list[tuple[str, list[dict[str, str]]]]:
+def _images(code: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Targets by kind of code, with counts and sizes where the document has them."""
-    images = code.get("images") or [{"kind": kind, "target": one} for kind in _KINDS for one in code.get(kind) or ()]
+    images = code.get("images") or [
+        {"kind": kind, "target": target} for kind in _KINDS for target in code.get(kind) or ()
+    ]
     kinds = [
-        (title, [{"target": one["target"], "told": _told(one)} for one in images if one["kind"] == kind])
+        (title, [(image["target"], _details(image)) for image in images if image["kind"] == kind])
         for kind, title in _KINDS.items()
     ]
-    return [(title, held) for title, held in kinds if held]
+    return [(title, images_of_kind) for title, images_of_kind in kinds if images_of_kind]
 
 
-def _told(image: Mapping[str, Any]) -> str:
-    """What is said of images of one kind and target."""
+def _details(image: Mapping[str, Any]) -> str:
+    """Return how many images of one kind and target there are, their size, and the ISA of PTX."""
     count, isa = image.get("count"), image.get("isa")
-    told = [f"{count:,} image{'s' if count != 1 else ''}" if count else "", _size(image.get("size"))]
-    return ", ".join(filter(None, [*told, f"ISA {isa}" if isa else ""]))
+    details = [f"{count:,} image{'s' if count != 1 else ''}" if count else "", _size(image.get("size"))]
+    return ", ".join(filter(None, [*details, f"ISA {isa}" if isa else ""]))
 
-
-# --- which GPUs run it --------------------------------------------------------------------------------------------
 
 _NOT_READ = "What GPU code the wheel has is not known."
 _NO_GPU_CODE = "TensorFlow's own libraries hold no GPU code: the wheel runs on the CPU alone."
@@ -175,20 +175,3 @@ def _no_picture(code: Mapping[str, Any] | None, coverage: object) -> str:
     if not _images(code):
         return _NO_GPU_CODE
     return _NOT_ASKED if coverage is None else _NO_GPU
-
-
-def limits_of(rows: Sequence[Served]) -> list[dict[str, str]]:
-    """Each limit once, with the targets that have it; those of most first.
-
-    Limits that differ in nothing but the target they name are one.
-    """
-    having: dict[str, list[tuple[str, str]]] = {}
-    for row in rows:
-        for limit in row.limits:
-            own = rf"(?<![\w.]){re.escape(row.target)}(?![\w.])"
-            having.setdefault(re.sub(own, "it", limit), []).append((row.target, limit))
-    told = sorted(having.items(), key=lambda one: -len(one[1]))
-    return [
-        {"targets": ", ".join(target for target, _ in which), "text": text if len(which) > 1 else which[0][1]}
-        for text, which in told
-    ]
