@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from bed import bed
 
-from tfdock.images.wheel_image import fingerprint_tag
+from tfdock.images.wheel_tags import fingerprint_tag
 
 from .conftest import Workshop
 from .harness import Json, Tfdock

@@ -25,8 +25,9 @@ from tfdock.images import image_pull
 from tfdock.images.image_pull import PulledImage, Pulling, Read
 from tfdock.images.lookup import ImageLookup, here
 from tfdock.images.stored_image import stored
-from tfdock.images.wheel_image import SUMS, fingerprint_tag
+from tfdock.images.wheel_image import SUMS
 from tfdock.images.wheel_layer import LAYER_TYPE, frame
+from tfdock.images.wheel_tags import fingerprint_tag
 from tfdock.oci import manifest as oci
 from tfdock.oci.http import TRIES as FEW
 from tfdock.oci.upload import TRIES

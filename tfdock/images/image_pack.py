@@ -10,7 +10,7 @@ from tfdock.errors import Problem, ProfileError
 from tfdock.host.files import write_atomically
 from tfdock.images import wheel_layout
 from tfdock.images.image_tags import Shipment
-from tfdock.images.wheel_image import FINGERPRINT_TAG
+from tfdock.images.wheel_tags import FINGERPRINT_TAG
 from tfdock.oci.archive_target import check_target
 from tfdock.oci.manifest import Descriptor
 from tfdock.oci.plain_tar import END, file_member, member_header, padding

@@ -13,10 +13,8 @@ from tfdock.images.wheel_image import (
     ImageIndex,
     WheelBuild,
     WheelImage,
-    fingerprint_tag,
-    moving_tag,
-    release_of,
 )
+from tfdock.images.wheel_tags import fingerprint_tag, moving_tag, release_of
 from tfdock.plan.trust_domain import RELEASE, recorded
 from tfdock.types import Version
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from tfdock.errors import Incompatible, NetworkError, Problem
 from tfdock.images.stored_image import StoredImage, stored
-from tfdock.images.wheel_image import fingerprint_tag
 from tfdock.images.wheel_image_read import FoundBuild, machine_platform
+from tfdock.images.wheel_tags import fingerprint_tag
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import LockFile
 from tfdock.plan.trust_domain import stands_for

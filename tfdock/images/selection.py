@@ -14,8 +14,9 @@ from typing import Any, BinaryIO, NoReturn
 
 from tfdock.errors import Problem, ProfileError, WheelRefused, one_of
 from tfdock.images.layer_stream import WheelLayer
-from tfdock.images.wheel_image import WheelBuild, moving_tag
+from tfdock.images.wheel_image import WheelBuild
 from tfdock.images.wheel_layer import ImageWheel
+from tfdock.images.wheel_tags import moving_tag
 from tfdock.oci.manifest import Descriptor, MalformedManifest
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.trust_domain import RELEASE, recorded

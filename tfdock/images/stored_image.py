@@ -9,6 +9,7 @@ from tfdock.errors import Incompatible, NetworkError, Problem, TfdockError, Veri
 from tfdock.images import wheel_image_read
 from tfdock.images.wheel_image import MOST_PAPERS
 from tfdock.images.wheel_image_read import FoundBuild
+from tfdock.images.wheel_tags import broken_promise, is_promise
 from tfdock.oci import manifest as oci
 from tfdock.oci.artifact import ArtifactKind, NamedArtifact
 from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
@@ -104,7 +105,7 @@ def _small(repository: Repository, blob: Descriptor, most: int) -> bytes:
 
 
 def _no_wheels(named: NamedArtifact, digest: Digest) -> TfdockError:
-    if wheel_image_read.is_promise(named.image.tag or ""):
+    if is_promise(named.image.tag or ""):
         return _moved(named.image, digest, "it is something else than wheels")
     return named.other_kind(digest)
 
@@ -121,7 +122,7 @@ def _other_platform(image: ImageRef, platform: str, known: Collection[str]) -> I
 
 def _check_promise(image: ImageRef, digest: Digest, builds: tuple[FoundBuild, ...]) -> None:
     """A tag that is a build id or a fingerprint stands for that build, and may not be moved to another."""
-    broken = wheel_image_read.broken_promise(image.tag or "", builds)
+    broken = broken_promise(image.tag or "", builds)
     if broken:
         raise _moved(image, digest, broken)
 

@@ -27,7 +27,7 @@ from tfdock.images.wheel_labels import CREATED, labels
 from tfdock.images.wheel_layer import LAYER_TYPE, WHEELS, ImageWheel
 from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, Manifest, canonical, digest
 from tfdock.oci.plain_tar import archive
-from tfdock.types import Digest, Version
+from tfdock.types import Digest
 from tfdock.wheel.identity import constraints
 from tfdock.wheelhouse import simple_index
 from tfdock.wheelhouse.simple_index import METADATA_SUFFIX
@@ -37,8 +37,6 @@ CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 META, SIMPLE = "meta", "simple"
 """The folders of an image, beside that of the wheels."""
 SUMS = f"{WHEELS}/SHA256SUMS"
-FINGERPRINT_TAG = "fp-"
-"""What the tags of fingerprints begin with."""
 
 MOST_WHEELS = 200
 MOST_PAPERS = 16 << 20
@@ -55,9 +53,6 @@ _ARCHITECTURES = {
     "s390x": ("s390x", ""),
 }
 """What images call an architecture, and its variant, by what platform tags call it."""
-_BUILD_ID = re.compile(r"tf(?P<release>.+?)-py(?P<python>\d+\.\d+)-(?P<words>.+)-(?P<machine>[^-]+)")
-_RELEASE = re.compile(r"(?P<minor>\d+\.\d+)(?:\.\d+)*(?P<source>\.src[0-9a-f]{8})?")
-_COMPONENT = re.compile(r"([a-z]+)(\d+\.\d+)(?:\.\d+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +72,6 @@ class WheelBuild:
     def fingerprint(self) -> str:
         """64 hexadecimal digits."""
         return str(self.record["fingerprint"])
-
-    @property
-    def platform(self) -> Platform:
-        """Where its wheels run; raises ValueError, in words for people."""
-        return common_platform(wheel.file for wheel in self.wheels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -112,42 +102,6 @@ def common_platform(files: Iterable[str]) -> Platform:
         raise ValueError(f"the platform tags {', '.join(sorted(tags))} name no one architecture of Linux")
     ((architecture, variant),) = known
     return Platform(architecture=architecture, variant=variant)
-
-
-# --- tags -----------------------------------------------------------------------------------------------------------
-
-
-def fingerprint_tag(fingerprint: str) -> str:
-    """`fp-` and 32 digits: the tag of the very same build, whatever was pushed under its build id since."""
-    return f"{FINGERPRINT_TAG}{fingerprint[:32]}"
-
-
-def release_of(build_id: str) -> Version:
-    """The release that a build id names: `2.18.0`."""
-    found = _BUILD_ID.fullmatch(build_id)
-    return Version(found["release"] if found else "0")
-
-
-def moving_tag(build_id: str) -> str | None:
-    """`2.18-py3.11-cuda12.5-sm86`: the newest of a minor release, for whatever platform; None where there is none.
-
-    Of the components only the toolkit stays, by its minor version. A pre-release keeps its whole version: it is not
-    what somebody means who asks for the release.
-    """
-    found = _BUILD_ID.fullmatch(build_id)
-    if not found:
-        return None
-    release = _RELEASE.fullmatch(found["release"])
-    version = f"{release['minor']}{release['source'] or ''}" if release else found["release"]
-    words, seen = [], False
-    for word in found["words"].split("-"):
-        component = _COMPONENT.fullmatch(word)
-        if component is None:
-            words.append(word)
-        elif not seen:
-            words.append(f"{component[1]}{component[2]}")
-            seen = True
-    return "-".join((version, f"py{found['python']}", *words))
 
 
 # --- papers ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from tfdock.images.wheel_image import (
     MOST_WHEELS,
     SUMS,
     common_platform,
-    fingerprint_tag,
 )
 from tfdock.images.wheel_labels import OWN
 from tfdock.images.wheel_layer import LAYER_TYPE, WHEELS, FoundWheel, frame
@@ -259,29 +258,3 @@ _DOCUMENTS = (
 )
 """What may stand among the papers besides the sums, the index and the wheels' metadata."""
 _FOLDER = re.compile(rf"wheels|simple(?:/[a-z0-9][a-z0-9-]{{0,100}})?|meta(?:/{BUILD_ID.pattern})?")
-
-
-# --- tags -----------------------------------------------------------------------------------------------------------
-
-_OF_FINGERPRINT = re.compile(rf"{fingerprint_tag('')}[0-9a-f]{{32}}")
-_OF_BUILD = re.compile(r"tf[0-9][0-9A-Za-z._-]*-py\d+\.\d+-[A-Za-z0-9._-]+")
-
-
-def is_promise(tag: str) -> bool:
-    """Whether a tag stands for one build, by its fingerprint or build id, and for no other ever."""
-    return bool(_OF_FINGERPRINT.fullmatch(tag) or _OF_BUILD.fullmatch(tag))
-
-
-def broken_promise(tag: str, found: Iterable[FoundBuild]) -> str:
-    """What a tag promises that an image does not keep, in words; empty where it does, or promises nothing.
-
-    A build id and a fingerprint stand for one build; every other tag may be moved.
-    """
-    builds = tuple(found)
-    if _OF_FINGERPRINT.fullmatch(tag):
-        tags = [fingerprint_tag(build.fingerprint) for build in builds]
-        return "" if tags == [tag] else f"it is the build of {', '.join(tags)}"
-    if _OF_BUILD.fullmatch(tag):
-        ids = [build.build_id for build in builds]
-        return "" if ids == [tag] else f"it is the build {', '.join(ids)}"
-    return ""

@@ -41,7 +41,7 @@ def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -
         "build-id": _listed(str(record["build_id"]) for record in records),
         "fingerprint": _listed(str(record["fingerprint"]) for record in records),
         "wheels": canonical([{"file": one.file, "sha256": one.sha256, "size": one.size} for one in wheels]).decode(),
-        "python": _listed(_choice(record, "python") for record in records),
+        "python": _listed(chosen(record, "python") for record in records),
         "platform": _listed(wheel.file.removesuffix(".whl").rpartition("-")[2] for wheel in wheels),
         "gpu-code": canonical(_gpu_code(records)).decode(),
         "verified": _listed(verified(record) for record in records),
@@ -57,7 +57,7 @@ def _description(records: Sequence[Mapping[str, Any]]) -> str:
         code = _map(_map(record.get("verification")).get("gpu_code"))
         targets = [str(target) for kind in ("sass", "ptx", "amdgpu") for target in code.get(kind) or ()]
         gpus = f", GPU code for {', '.join(targets)}" if targets else ""
-        release, python = _choice(record, "tensorflow"), _choice(record, "python")
+        release, python = chosen(record, "tensorflow"), chosen(record, "python")
         parts.append(f"TensorFlow {release} for Python {python}{gpus}")
     return f"{'; '.join(parts)}. Built by tfdock."
 
@@ -90,10 +90,16 @@ def _license(metadata: bytes) -> str:
         return ""
 
 
-def _choice(record: Mapping[str, Any], name: str) -> str:
-    """What a build's plan chose for a field; empty where its record does not say."""
-    choices = _map(record.get("plan")).get("choices") or ()
-    return next((str(one["value"]) for one in choices if _map(one).get("field") == name and "value" in one), "")
+def plan_choices(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what a build's plan chose; a record that came from elsewhere may hold anything there."""
+    choices = _map(record.get("plan")).get("choices")
+    return [choice for choice in choices if isinstance(choice, Mapping)] if isinstance(choices, list) else []
+
+
+def chosen(record: Mapping[str, Any], name: str) -> str:
+    """Return what a build's plan chose for a field; empty where its record does not say."""
+    choices = (choice for choice in plan_choices(record) if choice.get("field") == name and "value" in choice)
+    return next((str(choice["value"]) for choice in choices), "")
 
 
 def _map(node: object) -> Mapping[str, Any]:

@@ -22,10 +22,9 @@ from tfdock.images.wheel_image import (
     WheelBuild,
     WheelImage,
     common_platform,
-    fingerprint_tag,
-    moving_tag,
 )
 from tfdock.images.wheel_layer import LAYER_TYPE, ImageWheel, frame
+from tfdock.images.wheel_tags import fingerprint_tag, moving_tag
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor, Manifest
 from tfdock.oci.plain_tar import archive

@@ -278,7 +278,7 @@ def _repository(name: str) -> ImageRef:
 
 
 def _tag(text: str | None) -> str | None:
-    from tfdock.images.wheel_image_read import is_promise
+    from tfdock.images.wheel_tags import is_promise
 
     if text is None:
         return None

@@ -169,7 +169,7 @@ class _Looking:
 
     def wanted(self, name: str) -> _Wanted:
         """What a word stands for; raises ProfileError, and what planning a profile raises."""
-        from tfdock.images.wheel_image_read import is_promise
+        from tfdock.images.wheel_tags import is_promise
 
         _check_no_wheel(name)
         if _is_image(name):

@@ -32,7 +32,7 @@ from tfdock.images.runtime.runtime_contents import (
 )
 from tfdock.images.runtime.runtime_trial import RuntimeTrial
 from tfdock.images.wheel_image_read import says_wheels
-from tfdock.images.wheel_labels import STANDARD, labels
+from tfdock.images.wheel_labels import STANDARD, chosen, labels, plan_choices
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.oci.repository import Repository
@@ -176,7 +176,7 @@ class _Making(Lab):
     def _base(self) -> tuple[ImageRef, str]:
         """The base, and the Python in it: the profile's `runtime`, else the known one."""
         tags = self._inspection.wheel.python_tag, self._inspection.wheel.abi_tag
-        python = self._choice("python")
+        python = chosen(self._build.record, "python")
         asked = self._plan.get("runtime") if self._asked("runtime") else None
         known = self._knowledge.runtimes.get(python)
         reference = asked or (known.image if known and runs_on_python(*tags, python) else None)
@@ -196,17 +196,9 @@ class _Making(Lab):
             )
         return image, python
 
-    def _choice(self, name: str) -> str:
-        return next((str(one["value"]) for one in self._choices if one.get("field") == name), "")
-
     def _asked(self, name: str) -> bool:
-        return any(one.get("field") == name and one.get("source") == "profile" for one in self._choices)
-
-    @property
-    def _choices(self) -> list[Mapping[str, Any]]:
-        """What the build's plan chose; a record that came from elsewhere may hold anything there."""
-        found = self._plan.get("choices")
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        choices = plan_choices(self._build.record)
+        return any(choice.get("field") == name and choice.get("source") == "profile" for choice in choices)
 
     # --- packages -----------------------------------------------------------------------------------------------
 
