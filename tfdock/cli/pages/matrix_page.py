@@ -57,15 +57,15 @@ OUTCOMES = {
 
 
 def row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, place: str) -> dict[str, Any]:
-    """What became of a cell: of one that was built or pulled by its `result`, else as the matrix knows it.
+    """Return the row of a cell: from its `result` if it was built or pulled, else as the matrix knows it.
 
-    `place` is where it stands that it cannot be built, or is not wanted.
+    `place` is the place in the file that keeps the cell from being built.
     """
     problems = tuple(result["problems"]) if result else cell.problems
     status = result["status"] if result else "up-to-date" if cell.status == "here" else cell.status
     code = next((problem.code for problem in problems), cell.code)
     reason = next((problem.message for problem in problems), cell.reason)
-    found: Mapping[str, Any] = result or {}
+    build: Mapping[str, Any] = result or {}
     return {
         "build_id": cell.build_id,
         "name": cell.build_id or fields_text(cell.fields),
@@ -76,23 +76,23 @@ def row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, place: s
         "reason": reason or None,
         "place": None if cell.wanted else place,
         "problems": list(problems),
-        "origin": found.get("origin"),
-        "wheels": [{**wheel, "path": Path(wheel["path"]).name} for wheel in found.get("wheels") or ()],
-        "log": _inside(found.get("log"), wheelhouse),
-        "record": _inside(found.get("record"), wheelhouse),
-        "seconds": dict(found.get("seconds") or {}) if status == "built" else {},
-        "cache": found.get("cache") if status == "built" else None,
-        "attempts": found.get("attempts") or 0,
-        "exit_code": found.get("exit_code") or 0,
+        "origin": build.get("origin"),
+        "wheels": [{**wheel, "path": Path(wheel["path"]).name} for wheel in build.get("wheels") or ()],
+        "log": _inside(build.get("log"), wheelhouse),
+        "record": _inside(build.get("record"), wheelhouse),
+        "seconds": dict(build.get("seconds") or {}) if status == "built" else {},
+        "cache": build.get("cache") if status == "built" else None,
+        "attempts": build.get("attempts") or 0,
+        "exit_code": build.get("exit_code") or 0,
     }
 
 
 def document(
     file: str, rows: Sequence[Mapping[str, Any]], *, exit_code: int, seconds: float, finished: str, by: str
 ) -> Document:
-    """All of a matrix. `seconds` is what it took, `finished` when it ended, in UTC, such as `2026-01-31T09:30:00`.
+    """Return the document of a matrix.
 
-    `by` is the command.
+    `seconds` is how long it took, `finished` when it ended, in UTC (`2026-01-31T09:30:00`), `by` the command.
     """
     counted = Counter(str(row["status"]) for row in rows)
     return {
@@ -109,7 +109,7 @@ def document(
 
 
 def fields_text(fields: Mapping[str, Any]) -> str:
-    """What a cell sets, in a line: `tensorflow=2.17.0 gpus=rtx5090`."""
+    """Return what a cell sets, in a line: `tensorflow=2.17.0 gpus=rtx5090`."""
     return " ".join(f"{name}={_value(value)}" for name, value in fields.items()) or "the base"
 
 
@@ -124,7 +124,7 @@ def _value(value: object) -> str:
 
 
 def _inside(path: str | None, wheelhouse: Path) -> str | None:
-    """A file of the wheelhouse, from there: the report may be read on another machine."""
+    """Return a path in the wheelhouse relative to it: the report may be read on another machine."""
     if path is None:
         return None
     return Path(path).relative_to(wheelhouse).as_posix() if Path(path).is_relative_to(wheelhouse) else path
@@ -133,13 +133,13 @@ def _inside(path: str | None, wheelhouse: Path) -> str | None:
 # --- for people -----------------------------------------------------------------------------------------------------
 
 
-def counts(told: Document) -> str:
-    """Such as `1 failed, 3 built, 2 impossible`."""
-    return ", ".join(f"{count} {OUTCOMES[status].word}" for status, count in told["counts"].items()) or "no cells"
+def counts(report: Document) -> str:
+    """Return how many cells ended how: `1 failed, 3 built, 2 impossible`."""
+    return ", ".join(f"{count} {OUTCOMES[status].word}" for status, count in report["counts"].items()) or "no cells"
 
 
 def what(cell: Mapping[str, Any]) -> str:
-    """What there is to say of a cell, in a line."""
+    """Return what there is to say of a cell, in a line."""
     match OUTCOMES[cell["status"]].kind, cell["status"]:
         case _, "built":
             cache = cell["cache"]
@@ -154,49 +154,49 @@ def what(cell: Mapping[str, Any]) -> str:
 
 
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Cells as they are told to people: what failed first, else as the matrix has them."""
+    """Return the cells in the order for people: failures first, else as in the matrix."""
     order = list(OUTCOMES)
     return sorted(rows, key=lambda cell: order.index(cell["status"]))
 
 
-def table(told: Document) -> Iterator[tuple[str, str, str]]:
-    """A row for each cell: outcome, name, what there is to say."""
-    for cell in in_order(told["cells"]):
+def table(report: Document) -> Iterator[tuple[str, str, str]]:
+    """Yield a row for each cell: outcome, name, what there is to say."""
+    for cell in in_order(report["cells"]):
         yield OUTCOMES[cell["status"]].word, str(cell["name"]), what(cell)
 
 
 # --- the three files ------------------------------------------------------------------------------------------------
 
 
-def as_json(told: Document) -> str:
-    """The document as a file."""
-    text = json.dumps(told, indent=2, ensure_ascii=False, default=asdict)
+def as_json(report: Document) -> str:
+    """Return the document as the text of a JSON file."""
+    text = json.dumps(report, indent=2, ensure_ascii=False, default=asdict)
     return text.encode("utf-8", "backslashreplace").decode() + "\n"
 
 
-def junit(told: Document) -> str:
-    """The document as JUnit's XML: a test case for each cell."""
+def junit(report: Document) -> str:
+    """Return the document as JUnit's XML: a test case for each cell."""
     from xml.etree import ElementTree
 
-    kinds = Counter(OUTCOMES[cell["status"]].kind for cell in told["cells"])
+    kinds = Counter(OUTCOMES[cell["status"]].kind for cell in report["cells"])
     suite = ElementTree.Element(
         "testsuite",
         {
-            "name": _xml(f"{told['by']} {told['matrix']}"),
-            "timestamp": told["finished"],
+            "name": _xml(f"{report['by']} {report['matrix']}"),
+            "timestamp": report["finished"],
             # Which machine it was is nobody's business.
             "hostname": "localhost",
-            "tests": str(len(told["cells"])),
+            "tests": str(len(report["cells"])),
             "failures": str(kinds["failed"]),
             "errors": "0",
             "skipped": str(kinds["skipped"]),
-            "time": f"{told['seconds']:.3f}",
+            "time": f"{report['seconds']:.3f}",
         },
     )
     ElementTree.SubElement(suite, "properties")
-    for cell in told["cells"]:
+    for cell in report["cells"]:
         _test_case(suite, cell)
-    ElementTree.SubElement(suite, "system-out").text = _xml(counts(told))
+    ElementTree.SubElement(suite, "system-out").text = _xml(counts(report))
     ElementTree.SubElement(suite, "system-err")
     ElementTree.indent(suite)
     text = ElementTree.tostring(suite, encoding="unicode")
@@ -215,12 +215,12 @@ def _test_case(suite: Element, cell: Mapping[str, Any]) -> None:
     if outcome.kind == "skipped":
         SubElement(case, "skipped", {"message": message})
     elif outcome.kind == "failed":
-        found = SubElement(case, "failure", {"message": message, "type": str(cell["code"] or cell["status"])})
-        found.text = _xml("\n".join(_lines(cell)))
+        failure = SubElement(case, "failure", {"message": message, "type": str(cell["code"] or cell["status"])})
+        failure.text = _xml("\n".join(_lines(cell)))
 
 
 def _lines(cell: Mapping[str, Any]) -> Iterator[str]:
-    """All that is known of a failure."""
+    """Yield the lines of a failure: problems, reasons, the log."""
     for problem in cell["problems"]:
         yield str(problem)
         yield from [f"  why: {problem.why}"] if problem.why else []
@@ -228,26 +228,26 @@ def _lines(cell: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _xml(text: object) -> str:
-    """Text without what XML has no way to say, escaped or not: controls, halves of characters."""
+    """Return text without what XML cannot hold, escaped or not: controls, halves of characters."""
     return console.clean(str(text).expandtabs())
 
 
-def page(told: Document) -> str:
-    """The document as a page, the same text every time: one file that loads nothing and runs nothing."""
-    return render_page("matrix.html.j2", _values(told))
+def page(report: Document) -> str:
+    """Return the document as a page, the same text every time: one file that loads nothing and runs nothing."""
+    return render_page("matrix.html.j2", _values(report))
 
 
-def _values(told: Document) -> dict[str, object]:
-    status, mark = ("passed", "✓") if told["ok"] else ("failed", "✗")
-    rows = [_shown(number, cell) for number, cell in enumerate(in_order(told["cells"]), start=1)]
+def _values(report: Document) -> dict[str, object]:
+    status, mark = ("passed", "✓") if report["ok"] else ("failed", "✗")
+    rows = [_shown(number, cell) for number, cell in enumerate(in_order(report["cells"]), start=1)]
     return {
-        "title": Path(told["matrix"]).name,
+        "title": Path(report["matrix"]).name,
         "verdict": {"status": status, "mark": mark, "word": status},
-        "lead": f"{len(rows)} cells: {counts(told)}.",
-        "took": console.duration(told["seconds"]),
-        "finished": str(told["finished"]).replace("T", " "),
-        "exit_code": told["exit_code"],
-        "by": told["by"],
+        "lead": f"{len(rows)} cells: {counts(report)}.",
+        "took": console.duration(report["seconds"]),
+        "finished": str(report["finished"]).replace("T", " "),
+        "exit_code": report["exit_code"],
+        "by": report["by"],
         "rows": rows,
         "failures": [cell for cell in rows if cell["kind"] == "failed"],
     }
