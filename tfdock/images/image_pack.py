@@ -67,5 +67,5 @@ def _small_blobs(shipment: Shipment) -> dict[str, tuple[Descriptor, bytes]]:
     """All blobs but the wheels' layers, by digest: papers, configurations, manifests, indexes."""
     found = [pair for image in shipment.images for pair in image.small_blobs]
     contents = (*shipment.images, *shipment.tags.values())
-    found += [(Descriptor.of(one.media_type, one.manifest), one.manifest) for one in contents]
+    found += [(Descriptor.of(content.media_type, content.manifest), content.manifest) for content in contents]
     return {blob.digest: (blob, data) for blob, data in found}

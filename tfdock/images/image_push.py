@@ -58,7 +58,7 @@ class Push:
         before = {tag: self._found(tag) for tag in shipment.tags}
         for wheel in _once((wheel.layer, wheel) for image in shipment.images for wheel in image.wheels):
             self._send_wheel(wheel)
-        for blob, data in _once((one[0], one) for image in shipment.images for one in image.small_blobs):
+        for blob, data in _once((small[0], small) for image in shipment.images for small in image.small_blobs):
             self._count(blob.size, sent=self._repository.upload(blob, data))
         tagged = {content.digest for content in shipment.tags.values()}
         for image in shipment.images:

@@ -59,7 +59,7 @@ def shipment(builds: Sequence[WheelBuild], *, together: str | None = None, movin
     tags |= _moving(released) if moving else {}
     if together is not None:
         platforms = _grouped(alone, lambda image: image.platform)
-        tags[together] = _content([_image([one.builds[0] for one in some]) for some in platforms.values()])
+        tags[together] = _content([_image([image.builds[0] for image in some]) for some in platforms.values()])
     images = {image.digest: image for content in tags.values() for image in members(content)}
     unmoved = tuple(image.builds[0].build_id for image in alone if moving and image not in released)
     return Shipment(images=tuple(images.values()), tags=tags, unmoved=unmoved)
@@ -127,7 +127,10 @@ def _check_room(builds: Sequence[WheelBuild]) -> None:
     """One image has one place for the record of a build id, and one for a wheel's name."""
     taken: dict[str, str] = {}
     for build in builds:
-        for place, who in ((build.build_id, build.fingerprint), *((one.file, one.sha256) for one in build.wheels)):
+        for place, who in (
+            (build.build_id, build.fingerprint),
+            *((wheel.file, wheel.sha256) for wheel in build.wheels),
+        ):
             if taken.setdefault(place, who) != who:
                 raise ProfileError(
                     Problem(

@@ -78,8 +78,8 @@ class Choosing:
             raise self._not_built("PROFILE", BuildId(name), others=False)
         plan = self.plan(name)
         records = self._records(self.wheelhouse, plan.build_id)
-        same = [one for one in records if one.record["fingerprint"] == plan.fingerprint]
-        trusted = [one for one in same if self.wheelhouse.stands_for(one.record, plan.trust.name)]
+        same = [entry for entry in records if entry.record["fingerprint"] == plan.fingerprint]
+        trusted = [entry for entry in same if self.wheelhouse.stands_for(entry.record, plan.trust.name)]
         if same and not trusted:
             self._unreadable = (
                 f"it is of the trust domain {recorded(same[0].record)}, the profile of {plan.trust.name}"
@@ -95,7 +95,7 @@ class Choosing:
             raise ProfileError(Problem(code="wheel-not-found", message=f"there is no wheel {path}", fix=fix))
         wheel = self._wheel(path)
         for house in (Wheelhouse(path.parent.absolute()), self.wheelhouse):
-            records = [one for one in self._records(house, naming=wheel.sha256) if wheel.file in one.wheels]
+            records = [entry for entry in self._records(house, naming=wheel.sha256) if wheel.file in entry.wheels]
             if found := self._whole(house, records):
                 return found
         raise WheelRefused(
@@ -131,13 +131,13 @@ class Choosing:
 
     def _whole(self, house: Wheelhouse, records: Sequence[_Recorded]) -> WheelBuild | None:
         """The newest of these builds whose wheels are all in the wheelhouse, byte for byte."""
-        for one in records:
-            paths = {house.root / file: size for file, (_, size) in one.wheels.items()}
+        for entry in records:
+            paths = {house.root / file: size for file, (_, size) in entry.wheels.items()}
             if not all(path.is_file() and path.stat().st_size == size for path, size in paths.items()):
                 continue
             wheels = tuple(map(self._wheel, paths))
-            if [wheel.sha256 for wheel in wheels] == [sha256 for sha256, _ in one.wheels.values()]:
-                return WheelBuild(record=one.record, document=one.document, wheels=wheels)
+            if [wheel.sha256 for wheel in wheels] == [sha256 for sha256, _ in entry.wheels.values()]:
+                return WheelBuild(record=entry.record, document=entry.document, wheels=wheels)
         return None
 
     def _wheel(self, path: Path) -> ImageWheel:
@@ -181,8 +181,8 @@ class Choosing:
         )
 
 
-def _preference(one: _Recorded) -> tuple[bool, str, str]:
-    return recorded(one.record) == RELEASE, one.record["finished"], one.record["fingerprint"]
+def _preference(entry: _Recorded) -> tuple[bool, str, str]:
+    return recorded(entry.record) == RELEASE, entry.record["finished"], entry.record["fingerprint"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,4 +195,4 @@ class _Recorded:
     @property
     def wheels(self) -> dict[str, tuple[str, int]]:
         """The wheels that it names: file -> sha256 and size."""
-        return {one["file"]: (one["sha256"], one["size"]) for one in self.record["wheels"]}
+        return {wheel["file"]: (wheel["sha256"], wheel["size"]) for wheel in self.record["wheels"]}

@@ -214,7 +214,7 @@ class ImageIndex:
             for image in self.images
         ]
         document = {"schemaVersion": 2, "mediaType": INDEX, "artifactType": ARTIFACT_TYPE, "manifests": manifests}
-        builds = sorted((build for image in self.images for build in image.builds), key=lambda one: one.build_id)
+        builds = sorted((build for image in self.images for build in image.builds), key=lambda build: build.build_id)
         annotations = labels([build.record for build in builds], sorted_wheels(builds))
         return canonical(document | {"annotations": annotations})
 

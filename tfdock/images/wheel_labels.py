@@ -40,7 +40,9 @@ def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -
     own = {
         "build-id": _listed(str(record["build_id"]) for record in records),
         "fingerprint": _listed(str(record["fingerprint"]) for record in records),
-        "wheels": canonical([{"file": one.file, "sha256": one.sha256, "size": one.size} for one in wheels]).decode(),
+        "wheels": canonical(
+            [{"file": wheel.file, "sha256": wheel.sha256, "size": wheel.size} for wheel in wheels]
+        ).decode(),
         "python": _listed(chosen(record, "python") for record in records),
         "platform": _listed(wheel.file.removesuffix(".whl").rpartition("-")[2] for wheel in wheels),
         "gpu-code": canonical(_gpu_code(records)).decode(),

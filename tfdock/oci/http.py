@@ -95,9 +95,9 @@ def _stands_for_here(host: str) -> bool:
         found = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:  # behind a proxy nobody here knows the name
         return False
-    addresses = [ipaddress.ip_address(str(one).partition("%")[0]) for one in found]
-    addresses = [getattr(one, "ipv4_mapped", None) or one for one in addresses]
-    return any(one.is_loopback or one.is_link_local or one.is_unspecified for one in addresses)
+    addresses = [ipaddress.ip_address(str(name).partition("%")[0]) for name in found]
+    addresses = [getattr(address, "ipv4_mapped", None) or address for address in addresses]
+    return any(address.is_loopback or address.is_link_local or address.is_unspecified for address in addresses)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -212,7 +212,7 @@ def error_codes(error: urllib.error.HTTPError) -> str:
     The codes alone: what it says in its own words may repeat what it was shown.
     """
     try:
-        codes = [one["code"] for one in json.loads(error.read())["errors"]]
+        codes = [row["code"] for row in json.loads(error.read())["errors"]]
     except (ValueError, LookupError, TypeError, RecursionError):
         return ""
     return ", ".join(code for code in codes if isinstance(code, str) and re.fullmatch(r"[A-Z_]{1,40}", code))[:200]

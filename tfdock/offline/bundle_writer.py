@@ -117,7 +117,7 @@ class BundlePacker:
         try:
             return steps.watch(
                 f"saving {len(names)} images",
-                lambda output: writer.add(_whole(_told(steps.engine.save(names, cancel), output))),
+                lambda output: writer.add(_whole(_with_progress(steps.engine.save(names, cancel), output))),
                 stopper,
             )
         except Interrupted:  # the engine's own, which knows only that it was told to stop
@@ -128,13 +128,13 @@ class BundlePacker:
         """What becomes a blob each, in order, but for the images."""
         texts: dict[str, bytes] = {}
         files: dict[str, Path] = {}
-        for number, one in enumerate(self.packed):
-            texts[f"{number}/text"] = one.written.text.encode()
-            texts |= {f"{number}/extended/{name}": text.encode() for name, text in one.written.extended.items()}
-            texts |= {f"{number}/patches/{name}": patch for name, patch in one.written.local.patches.items()}
-            texts |= {f"{number}/lock": one.lock.encode()} if one.lock else {}
-            files |= {f"{number}/wheels/{path.name}": path for path in _wheels(one)}
-            files |= {f"{number}/external": one.external} if one.external else {}
+        for number, build in enumerate(self.packed):
+            texts[f"{number}/text"] = build.written.text.encode()
+            texts |= {f"{number}/extended/{name}": text.encode() for name, text in build.written.extended.items()}
+            texts |= {f"{number}/patches/{name}": patch for name, patch in build.written.local.patches.items()}
+            texts |= {f"{number}/lock": build.lock.encode()} if build.lock else {}
+            files |= {f"{number}/wheels/{path.name}": path for path in _wheels(build)}
+            files |= {f"{number}/external": build.external} if build.external else {}
         files |= {f"repository/{name}": path for name, path in cached.items()}
         check = partial(self.work.steps.check, "bundle")
         return {key: partial(iter, [text]) for key, text in texts.items()} | {
@@ -145,7 +145,7 @@ class BundlePacker:
         return Index(
             tfdock=__version__,
             knowledge=self.knowledge,
-            builds=tuple(_build(one, number, names) for number, one in enumerate(self.packed)),
+            builds=tuple(_build(build, number, names) for number, build in enumerate(self.packed)),
             images=names[_IMAGES],
             repository={path: names[f"repository/{path}"] for path in cached},
         )
@@ -167,7 +167,10 @@ class BundlePacker:
 
     def _check_room(self, images: Mapping[str, ImageInfo], cached: Mapping[str, Path]) -> None:
         """Refuse what surely has no room: images share layers, so only the largest counts whole."""
-        files = [*cached.values(), *(path for one in self.packed for path in (*_wheels(one), one.external) if path)]
+        files = [
+            *cached.values(),
+            *(path for build in self.packed for path in (*_wheels(build), build.external) if path),
+        ]
         need = max(image.size for image in images.values()) + sum(path.stat().st_size for path in files)
         folder = self.target.absolute().parent
         check_space(
@@ -183,7 +186,7 @@ class BundlePacker:
 
 def _images(packed: Iterable[Packed]) -> dict[str, ImageInfo]:
     """All images of a bundle, each once, by the names that it has for them."""
-    found = [image for one in packed for image in (one.image, one.runtime) if image]
+    found = [image for build in packed for image in (build.image, build.runtime) if image]
     return {bundle_format.image_name(image.id): image for image in found}
 
 
@@ -206,12 +209,12 @@ def _cached(folder: Path) -> dict[str, Path]:
     return {name: path for name, path in found.items() if bundle_format.is_cached(name)}
 
 
-def _wheels(one: Packed) -> list[Path]:
-    return sorted(one.wheels.glob("*.whl")) if one.wheels else []
+def _wheels(packed: Packed) -> list[Path]:
+    return sorted(packed.wheels.glob("*.whl")) if packed.wheels else []
 
 
-def _build(one: Packed, number: int, names: Mapping[str, str]) -> BundledBuild:
-    plan, written = one.prepared.plan, one.written
+def _build(packed: Packed, number: int, names: Mapping[str, str]) -> BundledBuild:
+    plan, written = packed.prepared.plan, packed.written
     runtime = plan.resolution.runtime
     return BundledBuild(
         build_id=plan.build_id,
@@ -223,26 +226,26 @@ def _build(one: Packed, number: int, names: Mapping[str, str]) -> BundledBuild:
             patches={name: names[f"{number}/patches/{name}"] for name in written.local.patches},
             tree=written.local.tree,
         ),
-        lock=names[f"{number}/lock"] if one.lock else None,
-        image=_image(one.image),
-        base_digest=one.base_digest,
-        source_ref=one.source_ref,
-        runtime=BundledRuntime(reference=str(runtime), image=_image(one.runtime))
-        if one.runtime and runtime
+        lock=names[f"{number}/lock"] if packed.lock else None,
+        image=_image(packed.image),
+        base_digest=packed.base_digest,
+        source_ref=packed.source_ref,
+        runtime=BundledRuntime(reference=str(runtime), image=_image(packed.runtime))
+        if packed.runtime and runtime
         else None,
         wheels=Wheels(
             python_tag=f"cp{plan.resolution.python.replace('.', '')}",
-            requirements=tuple(one.requirements),
-            limits=tuple(one.limits),
-            files={path.name: names[f"{number}/wheels/{path.name}"] for path in _wheels(one)},
+            requirements=tuple(packed.requirements),
+            limits=tuple(packed.limits),
+            files={path.name: names[f"{number}/wheels/{path.name}"] for path in _wheels(packed)},
         )
-        if one.requirements is not None
+        if packed.requirements is not None
         else None,
-        external=names[f"{number}/external"] if one.external else None,
+        external=names[f"{number}/external"] if packed.external else None,
     )
 
 
-def _told(chunks: Iterable[bytes], output: Output) -> Iterator[bytes]:
+def _with_progress(chunks: Iterable[bytes], output: Output) -> Iterator[bytes]:
     """The same chunks, with a sign of life now and then."""
     done = said = 0
     for chunk in chunks:

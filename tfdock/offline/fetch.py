@@ -111,16 +111,16 @@ class Bundler:
     def _check_twice(self) -> None:
         """Refuse two profiles of one build id: who builds from the bundle could not say which he means."""
         ids: dict[str, str] = {}
-        for one in self._packed:
-            other = ids.setdefault(one.prepared.plan.build_id, one.prepared.file)
-            if other != one.prepared.file:
+        for packed in self._packed:
+            other = ids.setdefault(packed.prepared.plan.build_id, packed.prepared.file)
+            if other != packed.prepared.file:
                 raise ProfileError(
                     Problem(
                         code="build-id-twice",
-                        message=f"{other} and {one.prepared.file} have the same build id, "
-                        f"{one.prepared.plan.build_id}",
+                        message=f"{other} and {packed.prepared.file} have the same build id, "
+                        f"{packed.prepared.plan.build_id}",
                         fix="put them into two bundles",
-                        file=one.prepared.file,
+                        file=packed.prepared.file,
                     )
                 )
 

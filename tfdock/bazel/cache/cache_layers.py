@@ -57,8 +57,8 @@ class Layers:
         layers = [
             layer
             for _, shelf in sorted(self.shelves.items())
-            for one in shelf.packs
-            for layer in (one.contents, one.layer)
+            for pack in shelf.packs
+            for layer in (pack.contents, pack.layer)
         ]
         manifest = Manifest(
             config=Descriptor.of(CONFIG_TYPE, config), layers=tuple(layers), artifact_type=ARTIFACT_TYPE
@@ -89,7 +89,7 @@ def _shelf(key: str, row: object, layers: list[Descriptor]) -> Shelf:
     if not _KEY.match(key):
         raise MalformedManifest("a toolchain has no key")
     seen = row.get("seen") if isinstance(row, dict) else None
-    if not isinstance(row, dict) or not isinstance(seen, list) or not all(type(one) is int for one in seen):
+    if not isinstance(row, dict) or not isinstance(seen, list) or not all(type(count) is int for count in seen):
         raise MalformedManifest(f"its configuration does not describe the toolchain {key}")
     if len(layers) < 2 * len(seen):
         raise MalformedManifest("it has fewer layers than its configuration speaks of")

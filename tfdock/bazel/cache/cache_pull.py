@@ -51,9 +51,9 @@ class Taking:
     def restored(self, shelf: Shelf) -> PulledCache:
         """Restore what is missing of a shelf, pack by pack."""
         make_folder(self.disk.folder)
-        for one in self.disk.entries():
-            if one.kind in ("action", "blob"):
-                self._has(one.name)
+        for entry in self.disk.entries():
+            if entry.kind in ("action", "blob"):
+                self._has(entry.name)
         tables = [self.stored.contents(pack) for pack in shelf.packs]
         sizes = {entry.name: entry.size for table in tables for entry in table.entries}
         before = sizes.keys() & self.here
@@ -135,13 +135,13 @@ class Taking:
             needed = [*result.files, *result.trees]
             if not self._has_all(needed):
                 return False
-            trees = [self.blobs[one.hash] for one in result.trees if one.hash != EMPTY]
-            return self._has_all(one for tree in trees for one in action_cache.tree_files(self.disk.message(tree)))
+            trees = [self.blobs[tree.hash] for tree in result.trees if tree.hash != EMPTY]
+            return self._has_all(file for tree in trees for file in action_cache.tree_files(self.disk.message(tree)))
         except (action_cache.MalformedEntry, FileNotFoundError):
             return False
 
     def _has_all(self, needed: Iterable[action_cache.Digest]) -> bool:
-        return all(one.hash in self.blobs or one.hash == EMPTY for one in needed)
+        return all(digest.hash in self.blobs or digest.hash == EMPTY for digest in needed)
 
 
 def _is_there(folder: Beneath, name: str) -> bool:

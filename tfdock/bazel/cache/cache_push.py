@@ -57,7 +57,7 @@ class Inventory:
         """Forget an entry that is not what it should be, and the actions that need it."""
         if not entry.is_action:
             self.blobs.pop(entry.sha256, None)
-        left = [one for one in self.actions if one.entry != entry]
+        left = [action for action in self.actions if action.entry != entry]
         self.actions = list(push_plan.complete(left, self.blobs))
         self.incomplete += len(left) - len(self.actions) + (1 if entry.is_action else 0)
 
@@ -155,7 +155,7 @@ class Sending:
                     parcel.file.close()
                     raise
                 sending.append(sender.submit(self._sent, parcel))
-        return [one.result() for one in sending]
+        return [pack.result() for pack in sending]
 
     def _sent(self, parcel: Parcel) -> Pack:
         pack, sent = self.stored.send(parcel)

@@ -74,7 +74,7 @@ class PackContents:
 
     def encoded(self) -> bytes:
         """Its bytes, the same every time. Of blobs the name says the sha256."""
-        rows = [[one.name, one.size, *([one.sha256] if one.is_action else [])] for one in self.entries]
+        rows = [[entry.name, entry.size, *([entry.sha256] if entry.is_action else [])] for entry in self.entries]
         text = canonical({"schema": CONTENTS_SCHEMA, "toolchain": self.toolchain, "entries": rows})
         return zstandard.ZstdCompressor(level=_CONTENTS_LEVEL).compress(text)
 

@@ -57,7 +57,7 @@ class Plan:
 
 def complete(actions: Iterable[PushedAction], blobs: Mapping[str, PackEntry]) -> tuple[PushedAction, ...]:
     """The actions of which everything is there; nobody has anything from the others."""
-    return tuple(one for one in actions if all(blob in blobs or blob == EMPTY for blob in one.blobs))
+    return tuple(action for action in actions if all(blob in blobs or blob == EMPTY for blob in action.blobs))
 
 
 def plan(
@@ -67,9 +67,9 @@ def plan(
     blobs: Mapping[str, PackEntry],
 ) -> Plan:
     """Decide. `contents` has each pack's table of contents by that one's digest, `actions` are complete."""
-    actions = sorted(actions, key=lambda one: one.entry.name)
-    wanted = {one.entry.name: one.entry for one in actions}
-    wanted |= {blobs[blob].name: blobs[blob] for one in actions for blob in one.blobs if blob in blobs}
+    actions = sorted(actions, key=lambda action: action.entry.name)
+    wanted = {action.entry.name: action.entry for action in actions}
+    wanted |= {blobs[blob].name: blobs[blob] for action in actions for blob in action.blobs if blob in blobs}
     tables = {pack.contents.digest: contents[pack.contents.digest] for pack in shelf.packs}
     known = {entry.name for table in tables.values() for entry in table.entries}
     missing = wanted.keys() - known

@@ -65,7 +65,7 @@ class StoredCache(NamedArtifact):
         if digest not in self._tables:
             with self.well_formed(digest):
                 table = PackContents.read(self.repository.small_blob(pack.contents, packs.MOST_CONTENTS))
-                if sum(len(one.entries) for one in self._tables.values()) + len(table.entries) > _MOST_ENTRIES:
+                if sum(len(known.entries) for known in self._tables.values()) + len(table.entries) > _MOST_ENTRIES:
                     raise MalformedManifest(f"it lists more than {_MOST_ENTRIES} entries")
                 self._tables[digest] = table
         return self._tables[digest]

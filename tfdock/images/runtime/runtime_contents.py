@@ -70,9 +70,11 @@ def libraries(knowledge: KnowledgeBase, inspection: Inspection, offered: Sequenc
     rows = opened_libraries(knowledge, inspection, with_driver=False)
     toolkit = _toolkit(knowledge, inspection)
     needed = {_package(knowledge, inspection, row) for row in rows if row.use is None}
-    if needed <= {one.package for one in wanted(offered)}:
+    if needed <= {requirement.package for requirement in wanted(offered)}:
         barred = _barred(knowledge, inspection, python)
-        lines = tuple(line for line in offered if not barred & {one.package for one in wanted([line])})
+        lines = tuple(
+            line for line in offered if not barred & {requirement.package for requirement in wanted([line])}
+        )
         left = [line for line in offered if line not in lines]
         return Libraries(
             lines=lines, lacking=tuple(f"{line}, which has no files for Python {python}" for line in left)

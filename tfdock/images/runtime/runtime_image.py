@@ -260,12 +260,14 @@ class _Making(Lab):
 
     def _image(self, reference: ImageRef, base: ImageInfo, python: str, contents: _Contents) -> RuntimeImage:
         members = [name for path in contents.files.get("accelerator", ()) for name in _members(path)]
-        digest = next((one.rpartition("@")[2] for one in base.digests), reference.digest)
+        digest = next((name.rpartition("@")[2] for name in base.digests), reference.digest)
         own = labels([self._build.record], self._build.wheels)
         own |= {f"{STANDARD}.base.name": str(reference)} | ({f"{STANDARD}.base.digest": digest} if digest else {})
         own.pop(_CREATED)  # when that was, the engine says
         # Some of it comes from a record, which may be anybody's; a label is a line.
-        own = {name: "".join(one if one.isprintable() else " " for one in text) for name, text in own.items()}
+        own = {
+            name: "".join(letter if letter.isprintable() else " " for letter in text) for name, text in own.items()
+        }
         return RuntimeImage(
             build_id=self._build.build_id,
             base=reference,

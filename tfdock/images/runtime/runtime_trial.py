@@ -54,8 +54,10 @@ class RuntimeTrial(Lab):
             mark, lambda count: self._bench.steps.listen(events.Progress(done=count, total=len(checks)))
         )
         state = self._ran(spec, f"trial of {name}", marked)
-        documents = {str(one.get("check")): one for one in marked.documents if isinstance(one, dict)}
-        found = [_told(str(one["check"]), documents.get(str(one["check"]))) for one in checks]
+        documents = {
+            str(document.get("check")): document for document in marked.documents if isinstance(document, dict)
+        }
+        found = [_describe_failure(str(check["check"]), documents.get(str(check["check"]))) for check in checks]
         failed = [line for line in found if line]
         if failed:
             if not documents:
@@ -72,12 +74,12 @@ class RuntimeTrial(Lab):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
             path.chmod(0o644)
-        for path in (folder, *(one for one in folder.rglob("*") if one.is_dir())):
+        for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
             path.chmod(0o755)
         return folder
 
 
-def _told(name: str, document: Mapping[str, Any] | None) -> str:
+def _describe_failure(name: str, document: Mapping[str, Any] | None) -> str:
     """A check that has not passed, in one line."""
     if document is None:
         return f"`{name}`: no result"
