@@ -12,23 +12,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tfdock import events
 from tfdock.bazel import output
 from tfdock.builder import build
+from tfdock.builder.build_run import Run
 from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
 from tfdock.host.beneath import remove_folder
 from tfdock.host.files import make_folder
 from tfdock.matrix.planned_matrix import Cell, Cells
+from tfdock.plan.build_plan import BuildPlan
 from tfdock.resolve.naming import source_identity
 from tfdock.run import journal
 from tfdock.wheelhouse.store import Wheelhouse, record_of
-
-if TYPE_CHECKING:
-    from tfdock.builder.build_run import Run
-    from tfdock.plan.build_plan import BuildPlan
 
 Outcome = Literal["ok", "drifted", "failed", "interrupted"]
 
@@ -68,31 +66,31 @@ class Analysis:
 
 
 def analysed(cells: Cells, session: BuildSession, ended: Callable[[Analysis], None]) -> tuple[Analysis, ...]:
-    """Analyse every cell that a wheel can be had for, whatever becomes of one; `ended` hears of each.
+    """Analyse every wanted cell, even if one fails; `ended` is called with each result.
 
-    Cells of one source share their image's layers and their downloads, none of them taken from what was there before.
-    Raises EngineError where there is no engine to begin with.
+    Cells of one source share their image's layers and their downloads. Nothing that was there before is used. Raises
+    EngineError if there is no engine at the start.
     """
     house = session.wheelhouse
     own = replace(session.settings, wheelhouse=session.settings.state_dir / NAME)
-    heard = _Heard(session.listen)
-    analyst = _Analyst(cells, replace(session, settings=own, listen=heard), heard, house)
+    lines = _ErrorLines(session.listen)
+    analyst = _Analyst(cells, replace(session, settings=own, listen=lines), lines, house)
     by_source: dict[Path, list[Cell]] = {}
     for cell in cells.wanted:
         by_source.setdefault(analyst.repository(cells.prepared(cell).plan), []).append(cell)
-    found: dict[str, Analysis] = {}
-    with analyst.workshop():
-        for repository, some in by_source.items():
-            for cell in some:
-                found[cell.name] = analyst.of(cell, repository)
-                ended(found[cell.name])
-            remove_folder(repository)  # gigabytes, of which no other has need
-    return tuple(found[cell.name] for cell in cells.wanted)
+    analyses: dict[str, Analysis] = {}
+    with analyst.download_folder():
+        for repository, sharing in by_source.items():
+            for cell in sharing:
+                analyses[cell.name] = analyst.of(cell, repository)
+                ended(analyses[cell.name])
+            remove_folder(repository)  # gigabytes that no other source needs
+    return tuple(analyses[cell.name] for cell in cells.wanted)
 
 
 @dataclass
-class _Heard:
-    """Hands on what a builder tells, and keeps what the phase that is under way has reported as errors."""
+class _ErrorLines:
+    """Passes on the events of a build, and keeps the lines of the current phase that report errors."""
 
     listen: events.Listener
     errors: list[str] = field(default_factory=list)
@@ -112,14 +110,14 @@ class _Analyst:
 
     cells: Cells
     session: BuildSession
-    heard: _Heard
+    lines: _ErrorLines
     house: Wheelhouse
     run: str = field(default_factory=journal.new_run_id)
-    """The analysis' own name: what is had anew is so once for all of it."""
+    """The name of the analysis: everything is fetched again once for all its cells."""
 
     @contextmanager
-    def workshop(self) -> Iterator[None]:
-        """A folder for all downloads, known to the journal: gone afterwards, or when the next run finds it."""
+    def download_folder(self) -> Iterator[None]:
+        """Make a folder for all downloads. It is removed at the end, or by the next run, through the journal."""
         session, folder = self.session, self._folder
         staging, engine = str(session.wheelhouse.staging(self.run)), session.engine_info.id
         entry = journal.RunEntry(run=self.run, build_id=NAME, staging=staging, output=str(folder), engine=engine)
@@ -128,7 +126,7 @@ class _Analyst:
                 make_folder(self._folder)
                 yield
             finally:
-                # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
+                # The first error is the one to report; what cannot be cleaned now, the journal keeps for later.
                 with suppress(TfdockError, OSError):
                     journal.clean(session.settings.state_dir, entry, session.engine)
 
@@ -137,9 +135,9 @@ class _Analyst:
         return self.session.cache.output(self.run)
 
     def repository(self, plan: BuildPlan) -> Path:
-        """Where the downloads of a source go.
+        """Return the folder of a source's downloads.
 
-        Bazel knows them by their sums: what one source still has at its address would hide that another has not.
+        Bazel knows downloads by their sums: what one source still finds would hide that another source cannot.
         """
         source = plan.resolution.source
         total = hashlib.sha256(source_identity(source))
@@ -150,21 +148,21 @@ class _Analyst:
     def of(self, cell: Cell, repository: Path) -> Analysis:
         """Analyse one cell, with what is downloaded already."""
         log: Path | None = None
-        self.heard.errors.clear()
+        self.lines.errors.clear()
         try:
             self.session.stop.check()
             request = BuildRequest(prepared=self.cells.prepared(cell), repository=repository, fresh=self.run)
             log = self.session.log_path(request)
             with build.analysed(self.session, request) as run:
-                found = self._sound(cell, run)
+                analysis = self._passed(cell, run)
         except TfdockError as error:
             log = log if log and log.is_file() else None  # none was begun where another one is at this cell
-            found = _unsound(cell, error, output.first_error(self.heard.errors), log)
+            analysis = _failed(cell, error, output.first_error(self.lines.errors), log)
         if log:
             _keep_one_log(log)
-        return found
+        return analysis
 
-    def _sound(self, cell: Cell, run: Run) -> Analysis:
+    def _passed(self, cell: Cell, run: Run) -> Analysis:
         return Analysis(
             cell=cell,
             outcome="ok",
@@ -188,9 +186,9 @@ class _Analyst:
             yield f"{base} is {run.base_digest}, and was {before['base_digest']} when the wheel was built"
 
     def _last_record(self, cell: Cell) -> Mapping[str, Any]:
-        """What is known of the last build of that name; empty where there was none."""
-        records = [one for file in self.house.record_files(cell.name) if (one := record_of(file))]
-        return max(records, key=lambda one: str(one.get("finished")), default={})
+        """Return the record of the cell's last build; empty if there was none."""
+        records = [record for file in self.house.record_files(cell.name) if (record := record_of(file))]
+        return max(records, key=lambda record: str(record.get("finished")), default={})
 
 
 def _keep_one_log(log: Path) -> None:
@@ -199,7 +197,7 @@ def _keep_one_log(log: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _unsound(cell: Cell, error: TfdockError, said: str, log: Path | None) -> Analysis:
+def _failed(cell: Cell, error: TfdockError, line: str, log: Path | None) -> Analysis:
     if isinstance(error, Interrupted):
         outcome: Outcome = "interrupted"
     else:
@@ -213,7 +211,7 @@ def _unsound(cell: Cell, error: TfdockError, said: str, log: Path | None) -> Ana
         cell=cell,
         outcome=outcome,
         problems=problems,
-        error=said if outcome == "drifted" else "",
+        error=line if outcome == "drifted" else "",
         log=log,
         exit_code=int(error.exit_code),
     )
