@@ -153,5 +153,6 @@ def check_printed(text: str) -> Iterator[Mapping[str, Any]]:
     except ValueError:
         return  # for people, or of a command that was killed
     if isinstance(document, dict) and str(document.get("schema")).startswith("tfdock."):
-        assert faults(name_of(document), document) == []
+        found = faults(name_of(document), document)
+        assert found == [], found
         yield document

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from document_schemas import check_printed
+from typer.testing import CliRunner
 
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
@@ -30,4 +33,19 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Commands that are run here keep nothing in the user's own cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TFDOCK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def documents() -> Iterator[None]:
+    """Every document that a command prints here is held against its schema."""
+    invoke = CliRunner.invoke
+
+    def checked(self: CliRunner, *args: Any, **kwargs: Any) -> Any:
+        result = invoke(self, *args, **kwargs)
+        list(check_printed(result.stdout))
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CliRunner, "invoke", checked)
         yield

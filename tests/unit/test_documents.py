@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
+from tfdock.documents import published
 
 MADE = schemas()
 ROOT = Path(__file__).parents[2]
@@ -38,6 +40,12 @@ def test_there_is_a_schema_for_each_document_and_no_other() -> None:
 @pytest.mark.parametrize("name", MADE)
 def test_a_schema_is_a_valid_one(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(MADE[name])
+
+
+def test_every_document_that_a_command_prints_has_a_type() -> None:
+    sources = "".join(file.read_text("utf-8") for file in (ROOT / "tfdock/cli").rglob("*.py"))
+    printed = set(re.findall(r'print_json\(\s*"(tfdock\.[a-z-]+/\d+)"', sources))
+    assert printed == {published.schema_id(name) for name in published.PRINTED}
 
 
 def undescribed(node: Any) -> Iterator[str]:

@@ -190,8 +190,10 @@ class GpuAnswerJson(TypedDict):
     """The GPU."""
     compute_capability: NotRequired[str]
     """The compute capability of an NVIDIA GPU, such as `8.6`."""
+    gfx: NotRequired[str]
+    """The target of an AMD GPU, such as `gfx90a`."""
     target: NotRequired[str]
-    """The target of another GPU, such as `gfx90a`."""
+    """The target of a GPU of another accelerator."""
     runs: Runs
     """`native`: has code for it; `native-same-major`: older code of its generation; `ptx-jit`: compiles at the first
     start; `no`: does not run."""
