@@ -148,14 +148,14 @@ def _build_one(session: BuildSession, request: BuildRequest) -> Result:
 
 def _diagnosis(session: BuildSession, prepared: Prepared, log: Path | None) -> Diagnosis | None:
     """Return what the log of a build that failed shows; None where it has none."""
-    from tfdock.diagnose.diagnose_logs import context_of, of_run
+    from tfdock.diagnose.diagnose_logs import diagnose_run_log, load_context
     from tfdock.plan.profile_fixes import Context
 
     if log is None:
         return None
-    known = context_of(prepared.file, preparer_for(session.settings)) or Context(knowledge=session.knowledge)
+    known = load_context(prepared.file, preparer_for(session.settings)) or Context(knowledge=session.knowledge)
     context = replace(known, resolution=prepared.plan.resolution, resources=prepared.plan.resources)
-    return of_run(log, session.knowledge, context)
+    return diagnose_run_log(log, session.knowledge, context)
 
 
 def _build_result(session: BuildSession, request: BuildRequest) -> BuildResult:

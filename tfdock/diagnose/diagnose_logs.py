@@ -1,4 +1,4 @@
-"""Logs, out of files, pipes and failed builds, into a diagnosis."""
+"""Read logs from files, pipes and failed builds into a diagnosis."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     from tfdock.plan.profile_fixes import Context
 
 Progress = Callable[[int], None]
-Told = Callable[[str], None]
+AddNote = Callable[[str], None]
 
 
-def diagnosed(
+def diagnose_log(
     log: BinaryIO,
     knowledge: KnowledgeBase,
     context: Context | None = None,
     *,
     name: str,
     progress: Progress,
-    told: Told,
+    add_note: AddNote,
 ) -> Diagnosis:
-    """What went wrong in a log that is read to its end. `progress` is given bytes, `told` what to know of the log.
+    """Read a log to its end and return what went wrong in it.
 
-    Raises ProfileError for what is not text; `name` is what it says then.
+    `progress` gets the number of bytes read, `add_note` what is wrong with the log itself. Raises ProfileError for a
+    log that is not text, with `name` as its file.
     """
     from tfdock.diagnose.diagnosis import diagnosis
     from tfdock.diagnose.log_search import Diagnostician
@@ -42,32 +43,32 @@ def diagnosed(
     except NotText as error:
         raise _not_text(error, name) from error
     except ValueError as error:
-        told(f"{error}: only what comes before it is read")
+        add_note(f"{error}: only what comes before it is read")
     return diagnosis(reader.close(), knowledge, context)
 
 
-def _not_text(found: NotText, name: str) -> ProfileError:
+def _not_text(error: NotText, name: str) -> ProfileError:
     fix = "name the text that a build or a program printed"
-    if found.program:
-        fix = f"unpack it (`{found.program}`), then name the log that was in it"
-    message = f"this is {found.kind}, not the text of a log"
+    if error.program:
+        fix = f"unpack it (`{error.program}`), then name the log that was in it"
+    message = f"this is {error.kind}, not the text of a log"
     return ProfileError(Problem(code="log-not-text", message=message, fix=fix, file=name))
 
 
 def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:
-    read = getattr(log, "read1", log.read)  # a pipe gives what it has
+    read = getattr(log, "read1", log.read)  # A pipe gives what it has.
     while chunk := read(PIECE):
         progress(len(chunk))
         yield chunk
 
 
-def of_file(
-    file: str, knowledge: KnowledgeBase, context: Context | None = None, *, progress: Progress, told: Told
+def diagnose_file(
+    file: str, knowledge: KnowledgeBase, context: Context | None = None, *, progress: Progress, add_note: AddNote
 ) -> Diagnosis:
-    """What went wrong in a log; raises ProfileError for a file that cannot be read, or is not text."""
+    """Return what went wrong in a log file. Raises ProfileError for a file that cannot be read or is not text."""
     try:
         with Path(file).open("rb") as log:
-            return diagnosed(log, knowledge, context, name=file, progress=progress, told=told)
+            return diagnose_log(log, knowledge, context, name=file, progress=progress, add_note=add_note)
     except OSError as error:
         raise _unreadable(file, error) from error
 
@@ -82,21 +83,21 @@ def _unreadable(file: str, error: OSError) -> ProfileError:
     return ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=file))
 
 
-def of_run(log: Path | None, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis | None:
-    """What went wrong in a run of ours, by its log; None where there is none, or it cannot be read any more.
+def diagnose_run_log(log: Path | None, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis | None:
+    """Return what went wrong in a run of ours; None without a log, or where it cannot be read any more.
 
-    It must not hide the failure itself, so that nothing about it is one.
+    A diagnosis that fails must not hide the failure of the build.
     """
     if log is None:
         return None
     try:
-        return of_file(str(log), knowledge, context, progress=lambda _: None, told=lambda _: None)
+        return diagnose_file(str(log), knowledge, context, progress=lambda _: None, add_note=lambda _: None)
     except (TfdockError, OSError):
         return None
 
 
-def context_of(name: str, preparer: Preparer) -> Context | None:
-    """A profile as the context of a diagnosis; None where it is not a file any more."""
+def load_context(name: str, preparer: Preparer) -> Context | None:
+    """Return a profile as the context of a diagnosis; None where its file is gone or the profile is refused."""
     try:
         return preparer.context(name)
     except (TfdockError, OSError):

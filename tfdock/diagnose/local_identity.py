@@ -1,6 +1,6 @@
-"""What of this machine and its user no stranger gets to see: names, addresses, folders, and the secrets it holds.
+"""Find what identifies this machine and its user: names, addresses, folders, and the secrets of both.
 
-The secrets are looked for to be taken out of what leaves the machine. They are never printed or written.
+They are collected to remove them from what leaves the machine. They are never printed or written.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from tfdock.host.settings import Settings
 
 _MOST = 1 << 20
+"""Bytes of a file that are read."""
 _DEEP = 3
-"""Parts of a path, `/` among them, below which it is nobody's own: `/tmp` is in every log."""
+"""Parts of a path, `/` among them, that it needs to identify anybody: `/tmp` is in every log."""
 _LOGIN_FILES = (
     ".docker/config.json",
     ".netrc",
@@ -39,13 +40,13 @@ _LOGIN_FILES = (
 _GIT_FILES = (".gitconfig", ".config/git/config")
 _GIT_NAME = re.compile(r"^\s*name\s*=\s*\"?([^\"#;\n]+)", re.MULTILINE)
 _OF_USERS = ("USER", "USERNAME", "LOGNAME", "ACTOR", "USER_LOGIN", "USER_NAME", "AUTHOR_NAME", "COMMITTER_NAME")
-"""How variables end that hold the name of somebody, such as `TFDOCK_REGISTRY_USER`."""
+"""Endings of variables that hold the name of a person, such as `TFDOCK_REGISTRY_USER`."""
 _OF_HOSTS = ("HOSTNAME", "COMPUTERNAME")
 _ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
 
 
 def known(settings: Settings, environment: Mapping[str, str] | None = None, profile: object = None) -> Known:
-    """All that is to go because of this machine; `profile` is where that lies, with its patches and checkout."""
+    """Return what identifies this machine. `profile` is the path of the profile: its folder is personal too."""
     environment = os.environ if environment is None else environment
     folder = str(Path(profile).parent) if isinstance(profile, str) and "\0" not in profile else ""
     return Known(
@@ -57,10 +58,10 @@ def known(settings: Settings, environment: Mapping[str, str] | None = None, prof
 
 
 def learn(redactor: Redactor, environment: Mapping[str, str] | None = None) -> None:
-    """Let a redactor know the secrets of this machine's variables and logins."""
+    """Teach a redactor the secrets in this machine's variables and login files."""
     environment = os.environ if environment is None else environment
     redactor.learn_document(dict(environment))
-    # Lines `Name: value`; the names of the headers need not look like those of secrets.
+    # Lines `Name: value`. The header's name need not look like that of a secret.
     for line in environment.get("TFDOCK_REMOTE_HEADER", "").splitlines():
         redactor.learn_document({"secret": line.partition(":")[2].strip() or line})
     docker, netrc = environment.get("DOCKER_CONFIG"), environment.get("NETRC")
@@ -87,9 +88,9 @@ def _users(environment: Mapping[str, str]) -> Iterator[str]:
     sudo = environment.get("SUDO_UID", "")
     for uid in {os.getuid(), *([int(sudo)] if sudo.isdecimal() else [])}:
         with suppress(KeyError, OverflowError):
-            found = pwd.getpwuid(uid)
-            # The first field of what people call themselves: `Anna Example,,,`.
-            yield from (found.pw_name, found.pw_gecos.partition(",")[0], Path(found.pw_dir).name)
+            account = pwd.getpwuid(uid)
+            # The first field is the person's name: `Anna Example,,,`.
+            yield from (account.pw_name, account.pw_gecos.partition(",")[0], Path(account.pw_dir).name)
     with suppress(RuntimeError):
         yield Path.home().name
         for file in _GIT_FILES:
@@ -103,7 +104,7 @@ def _hosts(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _addresses() -> Iterator[str]:
-    """Those of this machine's interfaces, as the kernel lists them, but for its own to itself."""
+    """Yield the addresses of this machine's interfaces as the kernel lists them, without the loopback."""
     for address in _ADDRESS.findall(_text(Path("/proc/net/fib_trie"), limit=-1)):
         if not address.startswith("127."):
             yield address

@@ -1,6 +1,6 @@
-"""What of a log others get to see: the lines around those that matter, and its end. Pure, in bounded memory.
+"""Cut out of a log the lines around those that matter, and its end. Pure, in bounded memory.
 
-It is harmless text: no escape sequences, no control characters, no endless lines. How much was left out, it says.
+The excerpt is harmless text: no escape sequences, no control characters, no endless lines. It says what was left out.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Iterator
 from tfdock.diagnose.log_lines import Log, merge_spans
 
 AROUND = 60
-"""Lines before and after one that matters."""
+"""Lines before and after a line that matters."""
 _TAIL = 256 << 10
-"""Bytes of the end."""
+"""Bytes of the end of the log."""
 _MOST = 2 << 20
-"""Bytes of the lines around those that matter, in all."""
+"""Bytes of all lines around those that matter."""
 _RAW, _SHOWN = 16 << 10, 2000
-"""Bytes of a line that are looked at, and characters of it that are shown: what is cut off was seen by `cleaned`."""
+"""Bytes of a line that are read, and characters of it that are shown. `redact` sees a line before it is shortened."""
 
 
 class Excerpt:
-    """Reads a log, block after block; `wanted` are numbers of lines, from 1."""
+    """Reads a log block after block, and keeps the lines around those with the numbers `wanted`, from 1."""
 
     def __init__(self, wanted: Iterable[int]) -> None:
         self._log = Log()
@@ -32,26 +32,26 @@ class Excerpt:
         self._room = _MOST
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of the log."""
+        """Read the next bytes of the log."""
         for block in self._log.feed(data):
             self._take(block.data, block.line, block.since, block.until)
 
     def close(self) -> None:
-        """The log has ended."""
+        """Read what is left when the log has ended."""
         for block in self._log.close():
             self._take(block.data, block.line, block.since, block.until)
 
     def parts(self) -> list[str]:
-        """Harmless text of lines that stand together, none of them cut where a secret may stand."""
+        """Return the lines that stand together as harmless texts. No line is cut where a secret may stand."""
         return ["\n".join(map(_harmless, lines)) for _, lines in self._parts()]
 
-    def text(self, cleaned: Callable[[str], str]) -> str:
-        """All of it with the numbers of its lines; each part goes through `cleaned` before its lines are cut."""
+    def text(self, redact: Callable[[str], str]) -> str:
+        """Return the excerpt with line numbers. Each part goes through `redact` before its lines are shortened."""
         shown = []
         for (first, lines), part in zip(self._parts(), self.parts(), strict=True):
             last = first + len(lines) - 1
             shown.append(f"=== lines {first:,} to {last:,} of {self._log.lines:,} ===")
-            shown += map(_short, cleaned(part).split("\n"))
+            shown += map(_shorten, redact(part).split("\n"))
         return "\n".join([*shown, ""])
 
     def _take(self, data: bytes, line: int, since: int, until: int) -> None:
@@ -75,13 +75,13 @@ class Excerpt:
                 self._room -= len(part)
 
     def _parts(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Lines that stand together, with the number of the first one."""
+        """Yield (number of the first line, lines) for the lines that stand together."""
         tail = bytes(self._tail).removesuffix(b"\n").split(b"\n") if self._tail else []
         if not self._whole:
-            tail = tail[1:]  # half a line, in which a secret cannot be known any more
+            tail = tail[1:]  # Half a line: a secret in it may be cut, and not be recognized.
         since = self._log.lines - len(tail) + 1
         together: dict[int, bytes] = {}
-        for number in sorted(one for one in self._lines if one < since):
+        for number in sorted(number for number in self._lines if number < since):
             if together and number - 1 not in together:
                 yield next(iter(together)), [*together.values()]
                 together = {}
@@ -95,13 +95,13 @@ class Excerpt:
 
 
 def _harmless(line: bytes) -> str:
-    """A line as text that steers nothing; the last word of one that is too long may be half of one."""
+    """Return a line as text that steers no terminal. A line that is too long ends with its last whole word."""
     text = line[:_RAW].decode("utf-8", "replace").rstrip("\r").replace("\r", "\n")
-    text = "".join(one for one in text if one.isprintable() or one in "\t\n")
+    text = "".join(character for character in text if character.isprintable() or character in "\t\n")
     if len(line) <= _RAW:
         return text
     return f"{text.rpartition(' ')[0]} … (a line of more than {_RAW:,} bytes)"
 
 
-def _short(line: str) -> str:
+def _shorten(line: str) -> str:
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]} … ({len(line) - _SHOWN:,} characters more)"

@@ -1,4 +1,4 @@
-"""Private keys in a text, whole or what is left of one, as places of the text. Pure, and as long as the text is."""
+"""Find private keys in a text, whole or cut off. Pure; the time grows with the length of the text alone."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tfdock.diagnose.log_lines import merge_spans
 _BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _CODE = re.compile(r"[A-Za-z0-9+/=]{16,}[ \t\r]*$")
-"""How a line of a key ends; before it may stand what a builder puts before every line."""
+"""The end of a line of a key. A builder may have put a prefix before the line."""
 _FULL = re.compile(r"[ \t]*[A-Za-z0-9+/]{60,76}[ \t\r]*")
-"""A full line of base64, as it stands in a key whose ends are elsewhere."""
+"""A full line of base64: part of a key whose first and last lines are elsewhere."""
 _LONGEST = 20_000
-"""Characters between both ends; a key of 16,384 bits has 13,000."""
+"""Characters between the first and the last line; a key of 16,384 bits has 13,000."""
 _REST = re.compile(r"(?:(?:\\{1,4}[nr]|\s){0,8}[A-Za-z0-9+/=]{16,20000}){0,400}")
-"""What follows the beginning of a key whose end was cut off, also in one line."""
+"""The rest of a key whose end was cut off, also in one line."""
 
 
 def private_keys(text: str) -> list[tuple[int, int]]:
@@ -41,7 +41,7 @@ def _places(text: str) -> Iterator[tuple[int, int]]:
         end = begin + len(line)
         while begins and begins[-1].end() <= begin:
             last = begins.pop().start()
-        # From the first of lines that may be of a key: what makes them one may come after them.
+        # Begin at the first of the lines that may be of a key: only a line after them may show that they are.
         is_code = _CODE.search(line.rstrip("\n")[-200:]) is not None
         if _END.search(line):
             yield begin - run, end - line.endswith("\n")
@@ -54,5 +54,5 @@ def _places(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_mixed(line: str) -> bool:
-    """Small and capital letters and digits: no hash, no name."""
-    return all(any(test(one) for one in line) for test in (str.islower, str.isupper, str.isdigit))
+    """Return whether a line has small and capital letters and digits. A hash or a name has not."""
+    return all(any(map(has, line)) for has in (str.islower, str.isupper, str.isdigit))

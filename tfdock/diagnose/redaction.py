@@ -1,7 +1,7 @@
-"""Secrets and names of people and machines, taken out of texts that go to strangers. Pure.
+"""Remove secrets and the names of people and machines from texts that go to strangers. Pure.
 
-First everything is looked through (`learn`): a secret that shows itself by its form or its place is then known, and
-goes wherever else it stands, also in base64, hexadecimal or URL encoding. What takes its place says what it was.
+First the redactor reads everything (`learn`). A secret shows itself by its form or by the name before it. It is then
+removed wherever it stands, also in base64, hexadecimal or URL encoding. The placeholder names its kind.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ _GENERIC = {
     "nvidia", "python", "root", "runner", "shared", "tensorflow", "test", "tf", "tfdock", "ubuntu", "user", "vagrant",
     "work", "worker",
 }  # fmt: skip
-"""Names of nobody, which would take half of a log with them."""
+"""Names that many machines have. Removing them would remove half of a log."""
 _SHORTEST_NAME, _SHORTEST_LEARNT, _SHORTEST_WORD = 2, 8, 12
-"""Characters of what goes wherever it stands: of names, of secrets that a text shows, and of those that are letters
-alone, which may be words of the language."""
+"""Characters that a text needs to be removed wherever it stands: a name, a learnt secret, a learnt secret of letters
+alone, which may be a word of the language."""
 _MOST_LEARNT = 500
+"""Secrets that are learnt: each costs a search through every text."""
 _LONGEST = 4000
+"""Characters of a value, so that no expression takes long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is to go because of this machine: names of users and hosts, addresses, and its folders, each with what it
-    is called instead (`<home>`)."""
+    """Hold what this machine adds: names of users and hosts, addresses, and folder -> placeholder (`<home>`)."""
 
     users: frozenset[str] = frozenset()
     hosts: frozenset[str] = frozenset()
@@ -76,12 +77,15 @@ _ODD = (
 _NOTHING = re.compile(
     r"(?i:true|false|none|null|yes|no|nil|undefined|auto|\d{1,3}|\W*|\$\{?\w+\}?|\$\{\{.*|%\w+%|<[\w ]+>.*|\*+\W*)"
 )
-"""What is given for a secret and is none: a word, the name of a variable, stars."""
+"""Values that are no secret whatever their name: a word such as `true`, the name of a variable, stars."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Something that shows itself; of what matches, the groups of a secret go, or all of it."""
+    """Hold how a secret shows itself. The group `a` or `b` of a match is the secret, without groups all of it.
+
+    `learns`: the secret is then removed elsewhere too. Other matches may be ordinary words elsewhere.
+    """
 
     kind: str
     expression: re.Pattern[str]
@@ -225,58 +229,59 @@ _RULES = (
     ),
 )
 _PARTED = re.compile(r"[\s,;]+|(?<=\w)[:=](?=\S)")
-"""What parts a header or a login: its name from its value, a user from a password."""
+"""Separators in a header or a login: between name and value, user and password."""
 _BASIC = re.compile(
     r"\b(?P<kind>[Bb]asic[ \t]+|\\?\"auth\\?\"\s{0,9}:\s{0,9}\\?\")(?P<a>[A-Za-z0-9+/_-]{4,4000}={0,2})"
 )
 
 
 class Redactor:
-    """Takes out of texts and documents what is secret or personal, and counts it by what it was."""
+    """Removes from texts and documents what is secret or personal, and counts it by kind."""
 
     def __init__(self, known: Known) -> None:
         self.counts: Counter[str] = Counter()
         self._known = known
         self._learnt: dict[str, str] = {}
 
-    # --- to know -------------------------------------------------------------------------------------------------
+    # --- learn ---------------------------------------------------------------------------------------------------
 
     def learn(self, text: str) -> None:
-        """Know the secrets that a text shows, wherever they stand; all is learnt before anything is taken out."""
+        """Learn the secrets that a text shows. Learn from every text before the first text is redacted."""
         for rule in _RULES:
             for match in rule.expression.finditer(text) if rule.learns else ():
-                value = match[_group(match)]
+                value = match[_secret_group(match)]
                 if not _NOTHING.fullmatch(value):
-                    self._know(value, rule.kind)
+                    self._learn_value(value, rule.kind)
         for match in _BASIC.finditer(text):
-            self._know_login(match["a"])
+            self._learn_login(match["a"])
 
     def learn_document(self, node: object) -> None:
-        """The same for what JSON may hold."""
+        """Learn the secrets of a JSON document, also by the names of its keys and by options before a value."""
         for name, text in _named_texts(node):
             self.learn(text)
             if kind := _kind_by_name(name, text):
-                self._know(text, kind)
+                self._learn_value(text, kind)
                 if kind == "secret" and len(text) >= SHORTEST and text.lower() not in _GENERIC:
                     self._keep(text, "secret")  # its name says what it is, so that it may be a word of the language
 
-    def _know(self, value: str, kind: str) -> None:
-        values = {value, unescaped(value)}
-        parts = values if kind == "email" else {part for one in values for part in (one, *_PARTED.split(one))}
-        for one in parts:
-            if len(one) >= (_SHORTEST_WORD if one.isalpha() else _SHORTEST_LEARNT):
-                self._keep(one, kind)
+    def _learn_value(self, value: str, kind: str) -> None:
+        parts = {value, unescaped(value)}
+        if kind != "email":
+            parts |= {part for whole in parts for part in _PARTED.split(whole)}
+        for part in parts:
+            if len(part) >= (_SHORTEST_WORD if part.isalpha() else _SHORTEST_LEARNT):
+                self._keep(part, kind)
         if kind == "secret":
-            self._know_login(value.rpartition(" ")[2])
+            self._learn_login(value.rpartition(" ")[2])
 
     def _keep(self, value: str, kind: str) -> None:
         if not _NOTHING.fullmatch(value) and len(self._learnt) < _MOST_LEARNT and value not in self._learnt:
             self._learnt[value] = kind
             self.__dict__.pop("_values", None)
 
-    def _know_login(self, text: str) -> None:
-        """User and password in base64, as `Authorization: Basic` and Docker's `auth` have them."""
-        if (login := _login(text)) is not None:
+    def _learn_login(self, text: str) -> None:
+        """Learn user and password in base64, as `Authorization: Basic` and Docker's `auth` have them."""
+        if (login := _decode_login(text)) is not None:
             self._keep(text, "secret")
             for part in login.split(":", 1):
                 if len(part) >= SHORTEST and part.lower() not in _GENERIC:
@@ -284,28 +289,28 @@ class Redactor:
 
     @cached_property
     def _values(self) -> list[Value]:
-        """All that is known, the longest first: what holds another goes as a whole."""
+        """Return every known value, the longest first, so that a value that contains another goes as a whole."""
         known = self._known
-        found = {value: Value(value, kind) for value, kind in self._learnt.items()}
-        found |= {path: Value(path, name.strip("<>"), word=True) for path, name in known.places.items()}
+        values = {text: Value(text, kind) for text, kind in self._learnt.items()}
+        values |= {path: Value(path, name.strip("<>"), word=True) for path, name in known.places.items()}
         for kind, names in (("user", known.users), ("host", known.hosts), ("address", known.addresses)):
             usable = (name for name in names if len(name) >= _SHORTEST_NAME and name.lower() not in _GENERIC)
-            found |= {name: Value(name, kind, word=True) for name in usable}
-        return sorted(found.values(), key=lambda one: -len(one.text))
+            values |= {name: Value(name, kind, word=True) for name in usable}
+        return sorted(values.values(), key=lambda value: -len(value.text))
 
-    # --- to take out ---------------------------------------------------------------------------------------------
+    # --- redact --------------------------------------------------------------------------------------------------
 
     def text(self, text: str) -> str:
-        """A text without what is secret or personal."""
-        text = self._without_keys(text)
+        """Return a text without what is secret or personal."""
+        text = self._without_private_keys(text)
         for value in self._values:
             text = value.replaced(text, partial(self._replacement, value.kind))
-        text = _BASIC.sub(self._basic, text)
+        text = _BASIC.sub(self._redact_basic, text)
         for rule in _RULES:
-            text = rule.expression.sub(partial(self._shown, kind=rule.kind), text)
+            text = rule.expression.sub(partial(self._redact, kind=rule.kind), text)
         return text
 
-    def _without_keys(self, text: str) -> str:
+    def _without_private_keys(self, text: str) -> str:
         parts, place = [], 0
         for begin, end in private_keys(text):
             parts += [text[place:begin], self._replacement("private key")]
@@ -313,7 +318,7 @@ class Redactor:
         return "".join([*parts, text[place:]])
 
     def document(self, node: object, name: str = "") -> object:
-        """What JSON may hold, without it; the values of names that are those of secrets go whatever they are."""
+        """Return a JSON document without what is secret or personal; the value of `PASSWORD` goes whatever it is."""
         if isinstance(node, Mapping):
             return {self.text(str(key)): self.document(value, str(key)) for key, value in node.items()}
         if isinstance(node, list | tuple):
@@ -324,26 +329,26 @@ class Redactor:
         return self._replacement(kind) if kind and not _NOTHING.fullmatch(node) else self.text(node)
 
     def _replacement(self, kind: str, _: object = None) -> str:
-        """Return what takes the place of a secret of that kind, and count it."""
+        """Count a secret of that kind and return its placeholder."""
         self.counts[kind] += 1
         return f"<{kind}>"
 
-    def _shown(self, match: re.Match[str], *, kind: str) -> str:
-        """What matched, with its secret replaced."""
-        group = _group(match)
+    def _redact(self, match: re.Match[str], *, kind: str) -> str:
+        """Return a match with its secret replaced."""
+        group = _secret_group(match)
         value = match[group]
         if _NOTHING.fullmatch(value) or (kind in ("user", "host") and value.lower() in _GENERIC):
             return match[0]
         begin, end = match.start(group) - match.start(), match.end(group) - match.start()
         return f"{match[0][:begin]}{self._replacement(kind)}{match[0][end:]}"
 
-    def _basic(self, match: re.Match[str]) -> str:
-        is_login = _login(match["a"]) is not None or match["kind"].lstrip("\\").startswith('"')
-        return self._shown(match, kind="secret") if is_login else match[0]
+    def _redact_basic(self, match: re.Match[str]) -> str:
+        is_login = _decode_login(match["a"]) is not None or match["kind"].lstrip("\\").startswith('"')
+        return self._redact(match, kind="secret") if is_login else match[0]
 
 
-def _group(match: re.Match[str]) -> str | int:
-    """The group with the secret: `a` or `b`, else all."""
+def _secret_group(match: re.Match[str]) -> str | int:
+    """Return the group with the secret: `a` or `b`, else 0 for the whole match."""
     groups = match.groupdict()
     return next((name for name in ("a", "b") if groups.get(name) is not None), 0)
 
@@ -366,12 +371,11 @@ def _option(word: object) -> str:
     return word if _is_secret(word) or re.fullmatch(_LOGIN_OPTION, word) else ""
 
 
-def _login(text: str) -> str | None:
+def _decode_login(text: str) -> str | None:
+    """Return `user:password` of a login in base64; None for any other text."""
+    altchars = b"-_" if "-" in text or "_" in text else None
     try:
-        found = base64.b64decode(
-            text + "=" * (-len(text) % 4), altchars=b"-_" if "-" in text or "_" in text else None
-        )
-        login = found.decode()
+        login = base64.b64decode(text + "=" * (-len(text) % 4), altchars=altchars).decode()
     except (binascii.Error, ValueError):
         return None
     return login if ":" in login.strip(":") and login.isprintable() else None

@@ -1,6 +1,6 @@
-"""What an issue tracker needs of a failure, in one zip: without secrets and names of people. Nothing is sent.
+"""Pack what an issue tracker needs of a failure into a zip, without secrets and names of people. Nothing is sent.
 
-A zip, since every tracker takes it and every desktop opens it, for its user to look through before it goes anywhere.
+Every tracker takes a zip and every desktop opens it, so that its user can look through it before sending it.
 The same material gives the same bytes: files in order, one time, one mode.
 """
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from tfdock import __version__
 from tfdock.builder.build_summary import plain_file
 from tfdock.diagnose import local_identity
-from tfdock.diagnose.diagnose_logs import context_of, diagnosed
+from tfdock.diagnose.diagnose_logs import diagnose_log, load_context
 from tfdock.diagnose.log_excerpt import Excerpt
 from tfdock.diagnose.log_lines import BLOCK, unpacked
 from tfdock.diagnose.redaction import Redactor
@@ -43,7 +43,7 @@ _MOMENT = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644
 _MOST_CAUSES = 5
 _LONGEST_TEXT = 1 << 20
-"""Characters of a profile or a lock."""
+"""Characters of a profile or a lock that go into a report."""
 _VARIABLES = (
     "DOCKER_HOST",
     "DOCKER_CONTEXT",
@@ -56,7 +56,7 @@ _VARIABLES = (
 )
 
 Findings = Callable[["Diagnosis | None"], object]
-"""A diagnosis as a document for programs."""
+"""Return a diagnosis as a document for programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +121,16 @@ def _diagnose(log: BinaryIO, subject: Subject, preparer: Preparer, notes: list[s
     Raises ProfileError for a stranger's log that is not text; a run is reported without the diagnosis.
     """
     assert subject.log
-    context = context_of(subject.file, preparer) if subject.file else None
-    name, add_note = subject.log.name, notes.append
+    context = load_context(subject.file, preparer) if subject.file else None
     try:
-        diagnosis = diagnosed(log, preparer.knowledge, context, name=name, progress=lambda _: None, told=add_note)
+        diagnosis = diagnose_log(
+            log,
+            preparer.knowledge,
+            context,
+            name=subject.log.name,
+            progress=lambda _: None,
+            add_note=notes.append,
+        )
     except ProfileError:
         if subject.run_document is None and subject.record is None:
             raise

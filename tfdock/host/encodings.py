@@ -10,55 +10,55 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 SHORTEST = 5
-"""Characters of what is looked for in other encodings, where something shorter would be everywhere."""
+"""Characters that a text needs to be searched in other encodings. A shorter one would be found everywhere."""
 _SHORTEST_IN_HEXADECIMAL = 8
 _SHORTEST_WORD = 3
-"""Characters of a name that is taken for one wherever it stands: `cc` ends files' names as well."""
+"""Characters that a name needs to count wherever it stands: `cc` is also the end of file names."""
 _AROUND = (
     r"(?:(?<=@)|(?<=://)|(?<=\bon )|(?<=\bby )|(?<=\bas )|(?<=\bhost )|(?<=\buser )|(?<=\bhostname )"
     r"|(?<=\d\d:\d\d:\d\d )|(?=[A-Za-z0-9]{1,2}@))"
 )
-"""What a shorter name stands behind, or before, where it is one."""
+"""What stands around a shorter name where it is a name."""
 
 _PERCENT = re.compile(r"%(?:25){0,3}[0-9A-Fa-f]{2}")
 _RUN = re.compile(r"[A-Za-z0-9+/=_%-]{0,4000}")
 
 
 def unescaped(text: str) -> str:
-    """What an address means by a text."""
+    """Return a text of an address with its `%` escapes decoded once."""
     if not _PERCENT.search(text):
         return text
     return re.sub(
-        rb"%([0-9A-Fa-f]{2})", lambda one: bytes.fromhex(one[1].decode()), text.encode("utf-8", "replace")
+        rb"%([0-9A-Fa-f]{2})", lambda escape: bytes.fromhex(escape[1].decode()), text.encode("utf-8", "replace")
     ).decode("utf-8", "replace")
 
 
 @lru_cache(maxsize=4)
-def _meant(text: str) -> str:
-    """Return what an address means that is encoded up to four times; nothing where nothing is encoded.
+def _decodings(text: str) -> str:
+    """Return every decoding of a text that is encoded up to four times; nothing where nothing is encoded.
 
-    Each time counts: a secret may look encoded itself.
+    Each step counts: a secret may look encoded itself.
     """
-    meant = []
+    decoded = []
     for _ in range(4):
         before, text = text, unescaped(text)
         if text == before:
             break
-        meant += [text.replace("+", " "), text]
-    return "\n".join(meant)
+        decoded += [text.replace("+", " "), text]
+    return "\n".join(decoded)
 
 
 @dataclass
 class Value:
-    """Something known. `word`: it counts only where it stands by itself, not as a part of a longer word; a very short
-    one only where what stands around it says that it is a name."""
+    """A known text of some kind. `word`: it counts only where it is not part of a longer word, and a very short one
+    only where its surroundings say that it is a name."""
 
     text: str
     kind: str
     word: bool = False
 
     def replaced(self, text: str, counted: Callable[[object], str]) -> str:
-        """A text without it, in whatever encoding."""
+        """Return a text with this value replaced in every encoding; `counted` returns the replacement."""
         if self._folded(self.text) in self._folded(text):
             text = self._plain.sub(counted, text)
         for form in self._escaped:
@@ -66,12 +66,12 @@ class Value:
                 text = re.sub(re.escape(form), counted, text)
         if len(self.text) < SHORTEST:
             return text
-        if self._folded(self.text) in self._folded(_meant(text)):
+        if self._folded(self.text) in self._folded(_decodings(text)):
             text = "\n".join(self._percent.sub(counted, line) if "%" in line else line for line in text.split("\n"))
         for begin, end, form in self._encoded:
             if begin in text or end in text:
-                broken = r"\s{0,8}".join(re.escape(one) for one in form)  # `base64` breaks lines
-                text = _widely(re.compile(broken), text, counted)
+                broken = r"\s{0,8}".join(map(re.escape, form))  # `base64` breaks lines.
+                text = _replace_runs(re.compile(broken), text, counted)
         return text
 
     def _folded(self, text: str) -> str:
@@ -86,41 +86,41 @@ class Value:
 
     @cached_property
     def _escaped(self) -> list[str]:
-        """In JSON, once and in a text of JSON."""
+        """Return the value as JSON, as JSON in a text of JSON, and as a word of a shell."""
         once = json.dumps(self.text)[1:-1]
         return [form for form in (once, json.dumps(once)[1:-1], self.text.replace("'", "'\\''")) if form != self.text]
 
     @cached_property
     def _percent(self) -> re.Pattern[str]:
-        """In an address, where any of its bytes may be encoded, and more than once."""
+        """Match the value in an address, where each byte may be encoded, and more than once."""
         parts = []
-        for one in self.text:
-            encoded = "".join(f"%(?:25){{0,3}}(?i:{byte:02x})" for byte in one.encode("utf-8", "replace"))
-            parts.append(f"(?:{re.escape(one)}|{encoded}{'|[+]' if one == ' ' else ''})")
+        for character in self.text:
+            encoded = "".join(f"%(?:25){{0,3}}(?i:{byte:02x})" for byte in character.encode("utf-8", "replace"))
+            parts.append(f"(?:{re.escape(character)}|{encoded}{'|[+]' if character == ' ' else ''})")
         before, after = (r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])") if self.word else ("", "")
         return re.compile(f"(?:{before}|(?<=%[0-9A-Fa-f]{{2}})){''.join(parts)}{after}")
 
     @cached_property
     def _encoded(self) -> list[tuple[str, str, str]]:
-        """In hexadecimal, and in base64 at any place in it: what stands around goes as well.
+        """Return (beginning, end, whole) of the value in hexadecimal, and in base64 at any place of other data.
 
-        Beginning, end and all of it: most texts have neither end, and an expression takes long to make.
+        Most texts have neither beginning nor end. Looking for them first saves compiling an expression.
         """
         data = self.text.encode("utf-8", "replace")
-        found = []
+        encoded = []
         for skipped in range(3):
             code = base64.b64encode(b"\0" * skipped + data).decode().rstrip("=")
-            # Characters that hold bits of what stands before or after are not those of the value alone.
+            # Leave out the characters that also hold bits of what stands before or after.
             core = code[(0, 2, 3)[skipped] : (skipped + len(data)) * 8 // 6]
             forms = {core, core.replace("+", "-").replace("/", "_")} if len(core) >= SHORTEST else ()
-            found += [(form[:5], form[-5:], form) for form in forms]
+            encoded += [(form[:5], form[-5:], form) for form in forms]
         if len(data) >= _SHORTEST_IN_HEXADECIMAL:
-            found += [(form, form, form) for form in (data.hex(), data.hex().upper())]
-        return found
+            encoded += [(form, form, form) for form in (data.hex(), data.hex().upper())]
+        return encoded
 
 
-def _widely(expression: re.Pattern[str], text: str, counted: Callable[[object], str]) -> str:
-    """Replace what matches, with all that is encoded together with it."""
+def _replace_runs(expression: re.Pattern[str], text: str, counted: Callable[[object], str]) -> str:
+    """Replace what matches, with everything that is encoded together with it."""
     parts, place = [], 0
     for match in expression.finditer(text):
         if match.start() < place:

@@ -18,15 +18,15 @@ def logins(value: str) -> tuple[str, ...]:
 
     That is what stands before a host, a query, and each part of a path that is not words and numbers.
     """
-    found: list[str] = []
+    secrets: list[str] = []
     for address in value.split():
         login, _, place = _SCHEME.sub("", address).rpartition("@")
         user, _, password = login.partition(":")
         path, _, query = re.sub("#", "?", place).partition("?")
         parts = [user, *path.split("/")[1:]]
-        found += [login, password, query, *(pair.rpartition("=")[2] for pair in re.split("[&;?]", query))]
-        found += [part for part in parts if not _PLAIN.fullmatch(part)]
-    return tuple(dict.fromkeys(one for text in found for one in (text, unescaped(text)) if one))
+        secrets += [login, password, query, *(pair.rpartition("=")[2] for pair in re.split("[&;?]", query))]
+        secrets += [part for part in parts if not _PLAIN.fullmatch(part)]
+    return tuple(dict.fromkeys(form for secret in secrets for form in (secret, unescaped(secret)) if form))
 
 
 class Without:
@@ -36,8 +36,8 @@ class Without:
     """
 
     def __init__(self, texts: Iterable[str], hear: Callable[[bytes], None]) -> None:
-        found = {text.encode("utf-8", "surrogateescape") for text in texts if len(text) >= SHORTEST}
-        known = sorted(found, key=len, reverse=True)
+        encoded = {text.encode("utf-8", "surrogateescape") for text in texts if len(text) >= SHORTEST}
+        known = sorted(encoded, key=len, reverse=True)
         self._known = re.compile(b"|".join(map(re.escape, known))) if known else None
         self._longest = len(known[0]) if known else 1
         self._hear, self._held = hear, b""
@@ -45,22 +45,22 @@ class Without:
     def feed(self, data: bytes) -> None:
         """Take some bytes. The last ones are kept back where they may be the beginning of a text."""
         data = self._held + data
-        self._tell(data, max(len(data) - self._longest + 1, 0))
+        self._hand_on(data, max(len(data) - self._longest + 1, 0))
 
     def close(self) -> None:
         """Hand on the rest."""
-        self._tell(self._held, len(self._held))
+        self._hand_on(self._held, len(self._held))
 
-    def _tell(self, data: bytes, end: int) -> None:
+    def _hand_on(self, data: bytes, end: int) -> None:
         """Hand on what begins before `end`, and keep the rest."""
         parts, place = [], 0
         for match in self._known.finditer(data) if self._known else ():
-            if match.start() >= end:  # a longer text may begin there
+            if match.start() >= end:  # A longer text may begin there.
                 break
             parts += [data[place : match.start()], b"<login>"]
             place = match.end()
         end = max(place, end)
-        said = b"".join([*parts, data[place:end]])
+        output = b"".join([*parts, data[place:end]])
         self._held = data[end:]
-        if said:
-            self._hear(said)
+        if output:
+            self._hear(output)

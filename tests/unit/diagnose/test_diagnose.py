@@ -26,7 +26,7 @@ from tfdock.cli import ci_log
 from tfdock.cli.app import app, preparer_for, settings_for
 from tfdock.cli.diagnosis_text import lines
 from tfdock.diagnose import log_search
-from tfdock.diagnose.diagnose_logs import context_of, of_run
+from tfdock.diagnose.diagnose_logs import diagnose_run_log, load_context
 from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
 from tfdock.diagnose.log_lines import BLOCK, NEAR, Block, Log, NotText, bare, unpacked
 from tfdock.diagnose.log_search import Diagnostician
@@ -481,7 +481,7 @@ def test_what_it_says_can_be_pasted_in_place_of_what_the_profile_says(
     (pasted,) = re.findall("`([^`]+)`", way["text"])
     lines_before = yaml.safe_dump({"schema": 1, "tensorflow": "2.18.0", "accelerator": "cpu"})
     profile.write_text(f"{lines_before}{pasted}\n")
-    context = context_of(str(profile), preparer_for(settings_for()))
+    context = load_context(str(profile), preparer_for(settings_for()))
     assert context is not None
     assert context.profile is not None
     after = context.profile.resources.model_dump(exclude_unset=True)
@@ -597,15 +597,15 @@ def test_the_first_library_that_is_missing_is_the_one_that_is_named() -> None:
 
 def test_a_diagnosis_never_hides_the_failure_that_it_is_about(tmp_path: Path) -> None:
     preparer = preparer_for(settings_for())
-    assert of_run(None, KNOWLEDGE) is None
-    assert of_run(tmp_path / "gone.log", KNOWLEDGE) is None
-    assert context_of(str(tmp_path / "gone.yaml"), preparer) is None
+    assert diagnose_run_log(None, KNOWLEDGE) is None
+    assert diagnose_run_log(tmp_path / "gone.log", KNOWLEDGE) is None
+    assert load_context(str(tmp_path / "gone.yaml"), preparer) is None
 
 
 def test_what_the_log_of_a_run_says_of_steps_that_are_over_is_not_the_cause(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     log.write_text(f"=== tfdock: compile of x ===\n{KILLED}\n=== tfdock: compile of x ===\n{HEADER}\n")
-    found = of_run(log, KNOWLEDGE)
+    found = diagnose_run_log(log, KNOWLEDGE)
     assert found is not None
     assert [(one.id, one.line) for one in found.findings] == [("python_h_missing", 4)]
 
@@ -618,7 +618,7 @@ def test_what_no_program_said_is_written_down_by_the_run(tmp_path: Path) -> None
         steps.note(NetworkError(Problem(code="image-not-found", message=message)))
         steps.note(OSError(28, "No space left on device"))
     assert log.read_text() == f"tfdock: {message}\ntfdock: [Errno 28] No space left on device\n"
-    found = of_run(log, KNOWLEDGE)
+    found = diagnose_run_log(log, KNOWLEDGE)
     assert found is not None
     assert [one.id for one in found.findings] == ["manifest_unknown", "bazel_no_space"]
 

@@ -71,11 +71,11 @@ def diagnose(
     base, context = knowledge_for(settings), None
     if profile:
         context = preparer_for(settings).context(profile)
-    found, problems, codes = _read_all(names, base, context)
+    diagnoses, problems, codes = _read_all(names, base, context)
     if as_json:
-        _print_json(found, problems, explain_warnings=explain_warnings)
+        _print_json(diagnoses, problems, explain_warnings=explain_warnings)
     else:
-        _print(found, explain_warnings=explain_warnings)
+        _print(diagnoses, explain_warnings=explain_warnings)
     console.show_problems(problems)
     raise typer.Exit(combined_exit_code(codes))
 
@@ -83,61 +83,63 @@ def diagnose(
 def _read_all(
     names: list[str], base: KnowledgeBase, context: Context | None
 ) -> tuple[dict[str, Diagnosis], list[Problem], list[int]]:
-    """The logs that can be read by their names, each once; the problems of the others, with their exit codes."""
-    found: dict[str, Diagnosis] = {}
+    """Return name -> diagnosis of the logs that can be read, and problems and exit codes of the others."""
+    diagnoses: dict[str, Diagnosis] = {}
     problems: list[Problem] = []
     codes: list[int] = []
     for name in dict.fromkeys(names):
         try:
-            found[name] = _read(name, base, context)
+            diagnoses[name] = _read(name, base, context)
         except TfdockError as error:
             problems += error.problems
             codes.append(error.exit_code)
         else:
-            if not found[name].lines:
+            if not diagnoses[name].lines:
                 _tell(name, "the log is empty: what fails is said on standard error, which `2>&1` sends along")
-    return found, problems, codes
+    return diagnoses, problems, codes
 
 
 def _read(name: str, base: KnowledgeBase, context: Context | None) -> Diagnosis:
-    from tfdock.diagnose.diagnose_logs import diagnosed, of_file
+    from tfdock.diagnose.diagnose_logs import diagnose_file, diagnose_log
 
-    told = partial(_tell, name)
+    add_note = partial(_tell, name)
     with console.Reading(sys.stderr, name, "read") as reading:
         if name == _STANDARD_INPUT:
-            return diagnosed(sys.stdin.buffer, base, context, name=name, progress=reading, told=told)
-        return of_file(name, base, context, progress=reading, told=told)
+            return diagnose_log(sys.stdin.buffer, base, context, name=name, progress=reading, add_note=add_note)
+        return diagnose_file(name, base, context, progress=reading, add_note=add_note)
 
 
 def _tell(name: str, text: str) -> None:
     console.tell(console.clean(f"{name}: {text}"))
 
 
-def _print(found: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
+def _print(diagnoses: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
     from tfdock.cli.diagnosis_text import lines
 
-    for index, (name, one) in enumerate(found.items()):
-        for line in [*([""] if index else []), *lines(one, name, sys.stdout, warnings=explain_warnings)]:
-            console.say(ci_log.here().harmless(line), stream=sys.stdout)  # lines of anybody's log
+    for index, (name, diagnosis) in enumerate(diagnoses.items()):
+        for line in [*([""] if index else []), *lines(diagnosis, name, sys.stdout, warnings=explain_warnings)]:
+            console.say(ci_log.here().harmless(line), stream=sys.stdout)  # A log may be a stranger's.
 
 
-def _print_json(found: dict[str, Diagnosis], problems: list[Problem], *, explain_warnings: bool) -> None:
-    """The findings of all logs: the first of each, then the second."""
+def _print_json(diagnoses: dict[str, Diagnosis], problems: list[Problem], *, explain_warnings: bool) -> None:
+    """Print the findings of all logs: the first finding of each log, then the second ones."""
     from tfdock.cli.diagnosis_text import as_json
 
-    ranked = [(rank, name, one) for name, log in found.items() for rank, one in enumerate(log.findings)]
-    findings = [{**as_json(one), "file": name} for _, name, one in sorted(ranked, key=lambda item: item[0])]
+    ranked = [(rank, name, cause) for name, log in diagnoses.items() for rank, cause in enumerate(log.findings)]
+    findings = [{**as_json(cause), "file": name} for _, name, cause in sorted(ranked, key=lambda item: item[0])]
     document: dict[str, Any] = {
         "findings": findings,
-        "logs": [{"file": name, "lines": log.lines} for name, log in found.items()],
+        "logs": [{"file": name, "lines": log.lines} for name, log in diagnoses.items()],
         "suspects": [
-            {"file": name, "line": one.line, "text": console.clean(one.text)}
-            for name, log in found.items()
-            for one in (log.suspects if not log.findings else ())
+            {"file": name, "line": suspect.line, "text": console.clean(suspect.text)}
+            for name, log in diagnoses.items()
+            for suspect in (log.suspects if not log.findings else ())
         ],
     }
     if explain_warnings:
-        document["warnings"] = [{**as_json(one), "file": name} for name, log in found.items() for one in log.warnings]
+        document["warnings"] = [
+            {**as_json(warning), "file": name} for name, log in diagnoses.items() for warning in log.warnings
+        ]
     if problems:
         document["problems"] = problems
     print_json("tfdock.diagnose/1", not problems, document)

@@ -98,7 +98,7 @@ def verify(
     runs the wheel's own code and takes its word: a wheel that lies passes the trial. A trial shows that a wheel
     works, not that it is harmless.
     """
-    from tfdock.diagnose.diagnose_logs import of_run
+    from tfdock.diagnose.diagnose_logs import diagnose_run_log
     from tfdock.verify.checks import build_traces
     from tfdock.verify.environment import TrialRequest
     from tfdock.verify.verification import unsound
@@ -130,7 +130,7 @@ def verify(
     shown = None
     if found.failed and inspection and not wanted.run:
         context = preparer_for(settings, allow_untested=allow_untested).context(profile) if profile else None
-        shown = of_run(_log(settings, inspection), base, context)
+        shown = diagnose_run_log(_log(settings, inspection), base, context)
     document["diagnosis"] = findings_json(shown)
     _tell(document, found, as_json=as_json)
     if inspection:
