@@ -13,17 +13,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 BLOCK = 1 << 20
-"""Bytes that are searched at once."""
+"""Bytes of a block."""
 PIECE = 1 << 16
-"""Bytes that are read and unpacked at once; what is made of larger ones costs the system new pages each time."""
+"""Bytes that are read and unpacked at once. Larger pieces cost the system new memory pages each time."""
 NEAR = 1000
-"""Bytes of a line, before and after a place in it, that are looked at: no line is too long then."""
+"""Bytes before and after a place in a line that are read, so that no line is too long."""
 _WORD = 300
-"""Bytes of a word that is left out where a line was cut in it."""
+"""Bytes of a word that is left out where the line was cut inside it."""
 AFTER = 2
-"""Lines after one that are shown with it."""
+"""Lines that are shown after a line."""
 _LONGEST = 512
-"""Bytes of what is searched for, at most."""
+"""Bytes of the longest text that is searched for."""
 _ESCAPE_LENGTH = 256
 
 # Colours and cursors; what programs tell a terminal or a CI system (OSC, APC), never over a line's end; single ones.
@@ -33,7 +33,7 @@ _ESCAPE = re.compile(
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _GZIP = b"\x1f\x8b"
 _HEAD = 1 << 13
-"""Bytes of the beginning that tell whether data is text."""
+"""Bytes at the beginning that show whether data is text."""
 _PACKED = (
     (re.compile(rb"PK(?:\x03\x04|\x05\x06)"), "a zip archive", "unzip"),
     (re.compile(rb"\xfd7zXZ\x00"), "packed with xz", "xz -d"),
@@ -42,7 +42,7 @@ _PACKED = (
 )
 _TAR, _TAR_AT = b"ustar", 257
 _ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
-"""Characters of no text and of no terminal's."""
+"""Characters that neither texts nor terminals have."""
 
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
@@ -80,7 +80,7 @@ _SUFFIX = re.compile(r'(?:\\r)?\\n","stream":"std(?:out|err)","time":"[^"]{1,40}
 
 
 class NotText(ValueError):
-    """Data that is no log: `kind` is what it is instead, `program` unpacks it, and is empty where nothing does."""
+    """Data is not text. `kind` is what it is instead, `program` the command that unpacks it, empty without one."""
 
     def __init__(self, kind: str, program: str = "") -> None:
         super().__init__(kind)
@@ -89,9 +89,9 @@ class NotText(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Bytes of a log without escape sequences. `line` is the number of the first line, from 1.
+    """Hold bytes of a log without escape sequences. `line` is the number of the first line, from 1.
 
-    What is found from `since` on and before `until` belongs to this block; the rest is there to be seen with it.
+    Matches from `since` on and before `until` belong to this block. The rest is context, and part of another block.
     """
 
     data: bytes
@@ -100,9 +100,9 @@ class Block:
     until: int
 
     def around(self, place: int) -> tuple[int, int]:
-        """Begin and end of the line at a place, as far as it is looked at; a lone CR ends a line too.
+        """Return begin and end of the part of the line around a place. A lone CR ends a line too.
 
-        Of a longer line no half words are left at its ends: half a secret cannot be known for one.
+        The part of a longer line has no half words at its ends: half a secret cannot be recognized.
         """
         data, low, high = self.data, max(place - NEAR, 0), min(place + NEAR, len(self.data))
         first = max(low - 1, 0)
@@ -113,11 +113,11 @@ class Block:
         return begin or word or low, min((end for end in ends if end >= 0), default=last if last >= 0 else high)
 
     def text(self, begin: int, end: int) -> str:
-        """A line, as its program printed it."""
+        """Return a line as its program printed it."""
         return bare(self.data[begin:end].decode("utf-8", "replace"))
 
     def shown(self, place: int) -> tuple[str, ...]:
-        """The line at a place, and those after it that are not empty."""
+        """Return the line at a place, and those of the next lines that are not empty."""
         begin, end = self.around(place)
         lines = [self.text(begin, end)]
         for _ in range(AFTER):
@@ -141,7 +141,7 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def bare(line: str) -> str:
-    """A line without the prefixes of builders and CI systems, and without indentation."""
+    """Return a line without the prefixes of builders and CI systems, and without indentation."""
     for _ in range(_PREFIXES):
         match = _PREFIX.match(line)
         if not match or match.end() == len(line):
@@ -161,7 +161,7 @@ class Log:
         self._line = 1
 
     def feed(self, data: bytes) -> Iterator[Block]:
-        """The blocks that are complete with some bytes more."""
+        """Take some bytes and yield the blocks that are now complete."""
         data = self._raw + data
         at = data.rfind(b"\x1b", max(len(data) - _ESCAPE_LENGTH, 0))
         self._raw, data = (data[at:], data[:at]) if at >= 0 else (b"", data)
@@ -195,19 +195,19 @@ class Log:
         self._size += len(data)
 
     def _taken(self) -> bytes:
-        """What is held, in one piece and no longer held; bytes are copied once, however few came at a time."""
+        """Give up all held bytes as one piece. Bytes are copied once, however few came at a time."""
         data = b"".join(self._held)
         self._held, self._size = [], 0
         return data
 
     def _cut(self, data: bytes) -> tuple[Block, int]:
-        """The next block, and how many of its bytes do not belong to the one after it as well."""
+        """Return the next block, and how many of its bytes are not part of the block after it."""
         until = len(data)
         for _ in range(AFTER + 2):
             until = data.rfind(b"\n", self._since, until)
             if until < 0:
                 break
-        if until < 0:  # a line longer than a block: what is near its end is seen again with what follows
+        if until < 0:  # A line longer than a block: its end is read again with what follows.
             until = len(data) - NEAR - _LONGEST
             keep = until - NEAR
         else:
@@ -223,10 +223,10 @@ def _plain(data: bytes) -> bytes:
 
 
 def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """A log as UTF-8, whatever it is packed in.
+    """Yield a log as UTF-8, unpacked.
 
-    Raises NotText for what is no log, before it gives anything; ValueError where gzip's data ends too early or is
-    broken, after what comes before that.
+    Raises NotText before the first piece for what is not a log, and ValueError after the last whole piece where gzip
+    data is broken or ends too early.
     """
     chunks = iter(chunks)
     head, broken = b"", None
@@ -256,7 +256,7 @@ def _joined(head: bytes, broken: ValueError | None, chunks: Iterable[bytes]) -> 
 
 
 def _unmarked_utf16(head: bytes) -> str:
-    """The coding of UTF-16 that does not say so: of Latin letters every second byte is zero, few others."""
+    """Return the encoding of UTF-16 without a mark: of Latin letters every second byte is zero, and few others."""
     first, second, half = head[::2].count(0), head[1::2].count(0), len(head) // 2
     mostly, hardly = half * 4 // 5, half // 20
     if first <= hardly and second > mostly:
@@ -265,9 +265,9 @@ def _unmarked_utf16(head: bytes) -> str:
 
 
 def _check_text(head: bytes) -> None:
-    """Raise NotText by how data begins; of an archive of tar's the files are text.
+    """Raise NotText for data that begins like another format. The files in a tar archive are text.
 
-    A machine that went down leaves zeros in logs, and programs print anything: a few such bytes make no other data.
+    A few odd bytes are allowed: a machine that went down leaves zeros in logs, and programs print anything.
     """
     for magic, kind, program in _PACKED:
         if magic.match(head):
@@ -279,21 +279,21 @@ def _check_text(head: bytes) -> None:
 
 
 def _gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """All members of a gzip file, no more than a piece at a time."""
-    one = zlib.decompressobj(wbits=31)
+    """Yield the content of all members of a gzip file, no more than a piece at a time."""
+    member = zlib.decompressobj(wbits=31)
     for chunk in chunks:
         left = chunk
         while left:
-            if one.eof:
+            if member.eof:
                 if not left.startswith(_GZIP[: len(left)]):
-                    return  # padding
-                one = zlib.decompressobj(wbits=31)
+                    return  # Padding.
+                member = zlib.decompressobj(wbits=31)
             try:
-                data = one.decompress(left, PIECE)
+                data = member.decompress(left, PIECE)
             except zlib.error as error:
                 raise ValueError(f"its gzip data is broken: {error}") from error
             if data:
                 yield data
-            left = one.unused_data if one.eof else one.unconsumed_tail
-    if not one.eof:
+            left = member.unused_data if member.eof else member.unconsumed_tail
+    if not member.eof:
         raise ValueError("its gzip data ends too early")

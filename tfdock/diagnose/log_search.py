@@ -1,7 +1,7 @@
-"""What a log shows of known failures: one search for all of their texts at once, then a look at those lines. Pure.
+"""Find known failures in a log: one search for all their literals at once, then expressions on those lines. Pure.
 
-Expressions see lines that have their literal, `NEAR` bytes around it at most, and in one block no more of them than
-`_PATIENCE` and as many again: no log takes long, whatever is in it.
+An expression sees only the lines with its literal, at most `NEAR` bytes around it. A block has at most twice
+`_PATIENCE` such lines, so that no log takes long, whatever is in it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from tfdock.bazel import output
 from tfdock.diagnose.log_lines import NEAR, Block, Log
 
 _PATIENCE, _IMPATIENCE, _BORED = 2000, 100, 50_000
-"""Places that are looked at in a block, of its beginning and again of its end, each literal its share; how few they
-are once so many were looked at in all."""
+"""Places that are examined at the beginning of a block and again at its end, shared out among the literals; how many
+once `_BORED` places of the log were examined."""
 _ENOUGH = 100
-"""Times that a failure is looked for in a log; what comes after says nothing more."""
+"""Times that a failure is counted in a log. Further ones say nothing new."""
 _SUSPECTS = 5
-"""Lines that look like errors which are kept, the first ones and the last ones."""
+"""Lines that look like errors: so many first ones and so many last ones are kept."""
 _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
     "ommand not found",
 )  # fmt: skip
 _NO_PROGRAM = re.compile(r": [Cc]ommand not found$")
-"""A shell finds no program. Many scripts go on without it, so that it is worth a look and no report of an error."""
+"""A shell did not find a program. Many scripts continue without it: worth a look, but not reported as an error."""
 
 
 class SearchPattern(Protocol):
-    """A text of a tool's, and whether the tool goes on after it."""
+    """A text that a tool prints, and whether the tool continues after it."""
 
     @property
     def has(self) -> str: ...
@@ -60,14 +60,14 @@ class SearchRule(Protocol):
     @property
     def is_failure(self) -> bool: ...
     def reads(self, place: int, line: str) -> Mapping[str, str] | None:
-        """What a line gives for a pattern, or after those for a fact; None where it does not match."""
+        """Return the values in a line for the pattern at `place`, or the fact behind those; None without a match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A rule that a log bears out: where first, in how many lines at least, and what it gives for its names.
+    """A rule that matched: where first, in how many lines at least, and the values of its names.
 
-    `survivable`: everything seen of it lets the tool go on.
+    `survivable`: the tool continues after every match so far.
     """
 
     rule: str
@@ -90,7 +90,7 @@ class Suspect:
 class Seen:
     """What a log shows: failures and noise in the order of their lines, and lines that look like errors.
 
-    `mended` are failures after which it went on well.
+    `mended` are failures that a later success made harmless.
     """
 
     lines: int
@@ -101,7 +101,7 @@ class Seen:
 
 @dataclass
 class _Epoch:
-    """What was seen since something ended well."""
+    """What was seen since the last success."""
 
     sightings: dict[str, Sighting] = field(default_factory=dict)
     spoilt: Sequence[str] = ()
@@ -110,7 +110,7 @@ class _Epoch:
 
 
 class Diagnostician:
-    """Reads a log, block after block, against all rules; one for each log."""
+    """Reads one log, block after block, against all rules."""
 
     def __init__(self, rules: Sequence[SearchRule]) -> None:
         uses: dict[str, list[tuple[SearchRule, int]]] = {literal: [] for literal in _SUSPICIOUS}
@@ -127,34 +127,39 @@ class Diagnostician:
         self._mended: dict[str, Sighting] = {}
         self._values: dict[str, dict[str, str]] = {}
         self._looks = 0
-        self._lines: dict[str, int] = {}  # where each rule was seen last
+        self._lines: dict[str, int] = {}  # The line of each rule's last match.
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of the log."""
+        """Read the next bytes of the log."""
         for block in self._log.feed(data):
             self._look(block)
 
     def close(self) -> Seen:
-        """The log has ended."""
+        """Read what is left when the log has ended, and return what was seen."""
         for block in self._log.close():
             self._look(block)
         now = self._now
-        last = [one for one in now.last if one not in now.suspects]
+        last = [suspect for suspect in now.last if suspect not in now.suspects]
         return Seen(
             lines=self._log.lines,
-            sightings=tuple(sorted(map(self._complete, now.sightings.values()), key=lambda one: one.line)),
-            mended=tuple(sorted(map(self._complete, self._mended.values()), key=lambda one: one.line)),
+            sightings=self._in_order(now.sightings),
+            mended=self._in_order(self._mended),
             suspects=(*now.suspects, *last),
         )
 
-    def _complete(self, sighting: Sighting) -> Sighting:
-        return replace(sighting, values={**self._values.get(sighting.rule, {}), **sighting.values})
+    def _in_order(self, sightings: Mapping[str, Sighting]) -> tuple[Sighting, ...]:
+        """Return sightings in the order of their lines, with the facts that belong to them."""
+        complete = (
+            replace(sighting, values={**self._values.get(sighting.rule, {}), **sighting.values})
+            for sighting in sightings.values()
+        )
+        return tuple(sorted(complete, key=lambda sighting: sighting.line))
 
     def _look(self, block: Block) -> None:
         counted, line = 0, block.line
         begin = end = 0
         for literal, place in self._candidates(block):
-            if place >= end or end - begin >= NEAR:  # of a long line, each place has its own part
+            if place >= end or end - begin >= NEAR:  # In a long line, each place has its own part.
                 begin, end = block.around(place)
                 text = block.text(begin, end)
             if literal < len(_SUSPICIOUS):
@@ -164,23 +169,23 @@ class Diagnostician:
                 values = self._read(rule, pattern, text)
                 if values is not None:
                     line, counted = line + block.data.count(b"\n", counted, place), place
-                    self._found(rule, pattern, line, block.shown(place), values)
+                    self._record_match(rule, pattern, line, block.shown(place), values)
 
     def _candidates(self, block: Block) -> Iterator[tuple[int, int]]:
-        """(literal, place) of what is worth a look, in order: of one literal not too many."""
+        """Return (literal, place) of the places to examine, in order, of each literal no more than its share."""
         places: defaultdict[int, list[int]] = defaultdict(list)
         for literal, start, _ in self._search.find_matches_as_indexes(block.data, overlapping=True):
             places[literal].append(start)
-        found = []
+        candidates = []
         share = max(1, (_PATIENCE if self._looks < _BORED else _IMPATIENCE) // max(1, len(places)))
         for literal, seen in places.items():
             starts = seen[bisect_left(seen, block.since) : bisect_left(seen, block.until)]
             most = 4 * _SUSPECTS if literal < len(_SUSPICIOUS) else share
             few = starts if len(starts) <= 2 * most else [*starts[:most], *starts[-most:]]
-            found += [(start, literal) for start in few]
-        self._looks += len(found)
-        found.sort()
-        return ((literal, start) for start, literal in found)
+            candidates += [(start, literal) for start in few]
+        self._looks += len(candidates)
+        candidates.sort()
+        return ((literal, start) for start, literal in candidates)
 
     def _read(self, rule: SearchRule, place: int, text: str) -> Mapping[str, str] | None:
         if place >= len(rule.patterns):
@@ -192,13 +197,13 @@ class Diagnostician:
         return rule.reads(place, text)
 
     def _learn(self, rule: SearchRule, values: Mapping[str, str]) -> None:
-        """A fact: the last one before a failure, else the first one after it."""
+        """Keep a fact: the last one before a failure, else the first one after it."""
         known = self._values.setdefault(rule.id, {})
         for name, text in values.items():
             if rule.id not in self._now.sightings or name not in known:
                 known[name] = text
 
-    def _found(
+    def _record_match(
         self, rule: SearchRule, place: int, line: int, excerpt: tuple[str, ...], values: Mapping[str, str]
     ) -> None:
         if rule.passes:
@@ -209,7 +214,7 @@ class Diagnostician:
             return
         known = self._now.sightings.get(rule.id)
         survivable = rule.patterns[place].survivable
-        again, self._lines[rule.id] = self._lines.get(rule.id) == line, line  # of a line, however much of it is meant
+        again, self._lines[rule.id] = self._lines.get(rule.id) == line, line  # A line counts once.
         if known is None:
             self._now.sightings[rule.id] = Sighting(rule.id, line, excerpt, values, survivable)
         else:
@@ -221,7 +226,7 @@ class Diagnostician:
             )
 
     def _passed(self, passing: SearchRule) -> None:
-        """Something ended well: failures before it were no reason to stop."""
+        """Forget failures before a success: they did not stop the build."""
         kept, well = {}, set(passing.passes).difference(self._now.spoilt)
         for name, sighting in self._now.sightings.items():
             rule = self._rules[name]
