@@ -1,56 +1,37 @@
-"""The fields of our own documents that go into a report; any other field stays at home. Pure.
+"""The fields of our own documents that go into a report; any other field is left out. Pure.
 
-A document may come from a newer tfdock or from a stranger: nobody knows what its other fields hold. What the fields
-hold is free text for the most part (flags, variables, messages), so that it goes through the redaction as well.
+A document may come from a newer tfdock or from a stranger: nobody knows what its other fields hold. The known fields
+are free text for the most part (flags, variables, messages), so that the redaction reads them as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Union, get_args, get_origin, get_type_hints
 
-from tfdock.errors import Problem
-from tfdock.types import Choice
+from tfdock.documents.build_documents import RecordDocument, RunDocument
+from tfdock.documents.plan_documents import BuildPlanJson
 
 Fields = Mapping[str, "Fields | None"]
 """Name -> the fields inside, or None: everything inside goes through, such as the variables of an environment."""
 
 
-def _fields(names: str, **inner: Fields) -> Fields:
-    return {**dict.fromkeys(names.split()), **inner}
+def _fields(kind: object) -> Fields | None:
+    """Return the fields of a published type, or of the items of a sequence; None for a type without named fields."""
+    if isinstance(kind, type) and issubclass(kind, dict) and hasattr(kind, "__required_keys__"):
+        return {name: _fields(hint) for name, hint in get_type_hints(kind).items()}
+    if get_origin(kind) in (Sequence, list, Union, UnionType):
+        inner = [fields for fields in map(_fields, get_args(kind)) if fields is not None]
+        return {name: fields[name] for fields in inner for name in fields} if inner else None
+    return None
 
 
-_MACHINE = _fields("cpus memory")
-_ENGINE = _fields("name version local")
-_PROBLEM: Fields = {field.name: None for field in fields(Problem)}
-_CHOICE: Fields = {field.name: None for field in fields(Choice)}
-_PLAN = _fields(
-    "build_id fingerprint environment container_environment startup_options local_startup_options bazel_flags"
-    " local_flags targets package resources trust remote runtime untested",
-    image=_fields("base name", source=_fields("kind location refs commit sha256 patches")),
-    mounts=_fields("source target read_only kind"),
-    phases=_fields("name network command"),
-    machine=_MACHINE,
-    wheel=_fields("name local_version"),
-    verify=_fields("run gpu_code"),
-    choices=_CHOICE,
-)
-_RUN = _fields(
-    "schema tfdock run build_id fingerprint knowledge at_once started ended error",
-    machine=_MACHINE,
-    engine=_ENGINE,
-    problems=_PROBLEM,
-    refused_now=_PROBLEM,
-)
-_RECORD = _fields(
-    "schema build_id fingerprint tfdock log wheels toolchain_key toolchain base_digest lock seconds attempts"
-    " resources at_once estimate remote untested deflate verification started finished bazel kept",
-    plan=_PLAN,
-    source=_fields("ref found"),
-    machine=_MACHINE,
-    engine=_ENGINE,
-)
-FIELDS: Mapping[str, Fields] = {"plan.json": _PLAN, "record.json": _RECORD, "run.json": _RUN}
+FIELDS: Mapping[str, Fields | None] = {
+    "plan.json": _fields(BuildPlanJson),
+    "record.json": _fields(RecordDocument),
+    "run.json": {**(_fields(RunDocument) or {}), "refused_now": None},
+}
 """File of a report -> its fields. The other files are put together for the report, field by field."""
 
 
