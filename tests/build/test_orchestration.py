@@ -182,6 +182,7 @@ class Desk:
         self.heard: list[events.Event] = []
         fields = {"tensorflow": SOURCE, "accelerator": "cpu", "compute_capabilities": None} | fields
         self.profile = write_profile(folder / "profile.yaml", None, **fields)
+        self.written = self.preparer(trusted=True).read(str(self.profile))
         self.plan: BuildPlan = self.planned(trusted=True)
 
     def planned(self, *, trusted: bool) -> BuildPlan:
@@ -192,7 +193,7 @@ class Desk:
 
     @property
     def prepared(self) -> Prepared:
-        return Prepared(file=str(self.profile), plan=self.plan, tree=None)
+        return Prepared(written=self.written, plan=self.plan)
 
     @property
     def session(self) -> BuildSession:

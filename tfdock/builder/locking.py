@@ -22,9 +22,8 @@ from tfdock.host.settings import Settings
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import Lock, LockDifference, LockFile, Pin
-from tfdock.plan.prepare import Prepared, Preparer, find_profile, lock_path, lock_text, placed
+from tfdock.plan.prepare import Prepared, Preparer, WrittenProfile, find_profile, lock_path, lock_text, placed
 from tfdock.profile import endpoint
-from tfdock.profile import profile as profiles
 from tfdock.resolve.resolution import Resolution
 
 _OTHER_REF = {"source-ref-missing", "image-step-failed"}
@@ -99,14 +98,14 @@ def gathered(
     before()
     asked = _asked_base(resolution, session.settings, session.stop.check)
     known = (*locks.stated(resolution, preparer.knowledge), *asked)
-    pins, plan = _first_ref(name, preparer, session, resolution, known, notice)
+    pins, plan = _first_ref(prepared.written, preparer, session, resolution, known, notice)
     lock = locks.make_lock(Path(prepared.file).name, plan, preparer.knowledge.version, pins)
     _refuse(locks.unpinned(lock, resolution))
     return lock
 
 
 def _first_ref(
-    name: str,
+    written: WrittenProfile,
     preparer: Preparer,
     session: BuildSession,
     resolution: Resolution,
@@ -118,7 +117,7 @@ def _first_ref(
     for number, ref in enumerate(refs, start=1):
         try:
             pins = (*known, *([_asked_source(resolution, ref, session.stop.check)] if ref else []))
-            prepared = preparer.prepare(name, partial(locks.pinned, pins=pins))
+            prepared = preparer.prepare_written(written, partial(locks.pinned, pins=pins))
             return (*pins, *build.pins(session, BuildRequest(prepared=prepared))), prepared.plan
         except (BuildFailed, NetworkError) as error:
             if number == len(refs) or error.problems[0].code not in _OTHER_REF:
@@ -146,7 +145,7 @@ def _check_servers(prepared: Prepared, settings: Settings) -> None:
         fix = "name the commit: `ref: <40 hexadecimal digits>`"
         found.append(_not_allowed("tensorflow.git", "git server", endpoint.server(source.location), fix))
     if found:
-        _, document = profiles.read(prepared.text, prepared.file, prepared.extended)
+        document = prepared.written.document
         raise ProfileError(*(placed(problem, document, prepared.file) for problem in found))
 
 
@@ -259,7 +258,7 @@ def prepare_locked(name: str, preparer: Preparer, settings: Settings) -> Prepare
     _check_servers(asked, settings)
     file = read(lock_path(name))
     lock, resolution = file.lock, asked.plan.resolution
-    prepared = replace(preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file)
+    prepared = replace(preparer.prepare_written(asked.written, partial(locks.pinned, pins=lock.pins)), lock=file)
     _refuse(locks.outdated(lock, prepared.plan, file.path))
     _refuse(locks.unpinned(lock, resolution), file.path)
     now = [*locks.stated(resolution, preparer.knowledge), *_asked_base(resolution, settings)]

@@ -75,8 +75,8 @@ def written(prepared: Prepared) -> dict[str, Any]:
     found: dict[str, Any] = {
         "file": profile.name,
         "path": str(profile.absolute()),
-        "text": prepared.text,
-        "extends": dict(prepared.extended),
+        "text": prepared.written.text,
+        "extends": dict(prepared.written.extended),
         "lock": None,
     }
     with suppress(TfdockError, OSError):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfdock.cli import ci_log, console, diagnosis_text, summary_text
-from tfdock.cli.app import preparer_for
 from tfdock.errors import Incompatible, Interrupted, Problem, ProfileError, TfdockError, VerificationFailed
 
 if TYPE_CHECKING:
@@ -119,7 +118,8 @@ class Building:
         from tfdock.builder.session import BuildRequest
 
         inputs = self.inputs.get(prepared.plan.build_id)
-        return _build_one(session, BuildRequest(prepared=prepared, force=self.force, inputs=inputs))
+        request = BuildRequest(prepared=prepared, force=self.force, inputs=inputs)
+        return _build_one(session, request, is_cell=self.expected is not None)
 
     def _expect(self, count: int) -> None:
         if self.expected is not None:
@@ -132,7 +132,7 @@ class Building:
         return result
 
 
-def _build_one(session: BuildSession, request: BuildRequest) -> Result:
+def _build_one(session: BuildSession, request: BuildRequest, *, is_cell: bool) -> Result:
     prepared = request.prepared
     try:
         session.stop.check()
@@ -143,17 +143,28 @@ def _build_one(session: BuildSession, request: BuildRequest) -> Result:
         log = session.log_path(request)
         begun = log if log.is_file() else None
         result = failed(prepared.file, prepared.plan.build_id, status, error, begun)
-        return result if status == "interrupted" else {**result, "diagnosis": _diagnosis(session, prepared, begun)}
+        return (
+            result
+            if status == "interrupted"
+            else {**result, "diagnosis": _diagnosis(session, prepared, begun, is_cell=is_cell)}
+        )
 
 
-def _diagnosis(session: BuildSession, prepared: Prepared, log: Path | None) -> Diagnosis | None:
+def _diagnosis(session: BuildSession, prepared: Prepared, log: Path | None, *, is_cell: bool) -> Diagnosis | None:
     """Return what the log of a build that failed shows; None where it has none."""
-    from tfdock.diagnose.diagnose_logs import diagnose_run_log, load_context
+    from tfdock.diagnose.diagnose_logs import diagnose_run_log
+    from tfdock.host.hardware import local_machine
+    from tfdock.plan.prepare import Preparer
     from tfdock.plan.profile_fixes import Context
 
     if log is None:
         return None
-    known = load_context(prepared.file, preparer_for(session.settings)) or Context(knowledge=session.knowledge)
+    known = Context(knowledge=session.knowledge)
+    # Changes are offered for a profile that is a file here: not for the cell of a matrix, nor what a bundle holds.
+    if not is_cell and Path(prepared.file).is_file():
+        preparer = Preparer(session.settings, local_machine(), knowledge=session.knowledge)
+        with suppress(TfdockError, OSError):
+            known = preparer.context_of(prepared.written)
     context = replace(known, resolution=prepared.plan.resolution, resources=prepared.plan.resources)
     return diagnose_run_log(log, session.knowledge, context)
 

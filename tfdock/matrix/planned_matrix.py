@@ -23,6 +23,7 @@ from tfdock.plan.prepare import (
     Prepared,
     Preparer,
     Resolved,
+    WrittenProfile,
     extended_texts,
     named_text,
     placed,
@@ -287,8 +288,16 @@ class _Planner:
             local, tree = self._local(profile.source)
         except ProfileError as error:
             raise ProfileError(*(placed(problem, document, file) for problem in error.problems)) from error
-        resolved = self.preparer.decided(profile, document, file, local, tree, ways=False)
-        return replace(resolved, text=self.written.text, extended=self.written.others)
+        written = WrittenProfile(
+            file=file,
+            text=self.written.text,
+            extended=self.written.others,
+            profile=profile,
+            document=document,
+            local=local,
+            tree=tree,
+        )
+        return self.preparer.decided(written, ways=False)
 
     def _local(self, source: TensorFlow) -> tuple[LocalSource, Path | None]:
         """Read a source. A checkout is hashed once, however many cells are made of it."""

@@ -20,7 +20,7 @@ from tfdock.offline import bundle_format
 from tfdock.offline.bundle_file import BundleWriter, file_chunks
 from tfdock.offline.bundle_format import BundledBuild, BundledImage, BundledRuntime, Index, Texts, Wheels
 from tfdock.plan.build_plan import DOWNLOADS
-from tfdock.plan.prepare import Prepared, Written
+from tfdock.plan.prepare import Prepared
 from tfdock.run.phases import Steps
 from tfdock.run.results import from_folder
 from tfdock.types import BuildId
@@ -50,7 +50,6 @@ class Packed:
     """What one build needs, before any of it has a blob."""
 
     prepared: Prepared
-    written: Written
     lock: str | None
     image: ImageInfo
     base_digest: str | None
@@ -129,9 +128,10 @@ class BundlePacker:
         texts: dict[str, bytes] = {}
         files: dict[str, Path] = {}
         for number, build in enumerate(self.packed):
-            texts[f"{number}/text"] = build.written.text.encode()
-            texts |= {f"{number}/extended/{name}": text.encode() for name, text in build.written.extended.items()}
-            texts |= {f"{number}/patches/{name}": patch for name, patch in build.written.local.patches.items()}
+            written = build.prepared.written
+            texts[f"{number}/text"] = written.text.encode()
+            texts |= {f"{number}/extended/{name}": text.encode() for name, text in written.extended.items()}
+            texts |= {f"{number}/patches/{name}": patch for name, patch in written.local.patches.items()}
             texts |= {f"{number}/lock": build.lock.encode()} if build.lock else {}
             files |= {f"{number}/wheels/{path.name}": path for path in _wheels(build)}
             files |= {f"{number}/external": build.external} if build.external else {}
@@ -214,7 +214,7 @@ def _wheels(packed: Packed) -> list[Path]:
 
 
 def _build(packed: Packed, number: int, names: Mapping[str, str]) -> BundledBuild:
-    plan, written = packed.prepared.plan, packed.written
+    plan, written = packed.prepared.plan, packed.prepared.written
     runtime = plan.resolution.runtime
     return BundledBuild(
         build_id=plan.build_id,

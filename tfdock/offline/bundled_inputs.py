@@ -23,8 +23,9 @@ from tfdock.offline.bundle_format import BundledBuild, BundledImage
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import in_domain
 from tfdock.plan.lock_file import LockFile
-from tfdock.plan.prepare import Prepared, Preparer, Written
+from tfdock.plan.prepare import Prepared, Preparer, WrittenProfile
 from tfdock.plan.trust_domain import of_bundle
+from tfdock.profile import profile as profiles
 from tfdock.resolve.question import LocalSource
 from tfdock.run.phases import Steps
 from tfdock.verify.trial_container import dependencies
@@ -233,12 +234,14 @@ def prepare(path: Path, names: Sequence[str], preparer: Preparer) -> list[tuple[
     """
     found = opened(path)
     asked = [_asked(found, name, preparer) for name in dict.fromkeys(names)]
-    written: Sequence[tuple[BundledBuild, Written | None]] = asked or [(build, None) for build in found.index.builds]
+    written: Sequence[tuple[BundledBuild, WrittenProfile | None]] = asked or [
+        (build, None) for build in found.index.builds
+    ]
     supply = Supply(found, tuple(build for build, _ in written))
     return [_prepared(found, build, mine, supply, preparer) for build, mine in written]
 
 
-def _asked(found: Bundle, name: str, preparer: Preparer) -> tuple[BundledBuild, Written | None]:
+def _asked(found: Bundle, name: str, preparer: Preparer) -> tuple[BundledBuild, WrittenProfile | None]:
     """The build that a name means, with the caller's own profile if it is one."""
     builds = {build.build_id: build for build in found.index.builds}
     if name in builds:
@@ -254,11 +257,11 @@ def _asked(found: Bundle, name: str, preparer: Preparer) -> tuple[BundledBuild, 
                 file=prepared.file,
             )
         )
-    return builds[prepared.plan.build_id], preparer.read(name)
+    return builds[prepared.plan.build_id], prepared.written
 
 
 def _prepared(
-    found: Bundle, build: BundledBuild, mine: Written | None, supply: Supply, preparer: Preparer
+    found: Bundle, build: BundledBuild, mine: WrittenProfile | None, supply: Supply, preparer: Preparer
 ) -> tuple[Prepared, Given]:
     lock = _lock(found, build)
     written = mine or _written(found, build)
@@ -280,16 +283,20 @@ def _lock(found: Bundle, build: BundledBuild) -> LockFile | None:
     return LockFile(path=path, sha256=hashlib.sha256(text).hexdigest(), lock=lock)
 
 
-def _written(found: Bundle, build: BundledBuild) -> Written:
+def _written(found: Bundle, build: BundledBuild) -> WrittenProfile:
     """The profile as it was when the bundle was made."""
-    profile = build.profile
-    return Written(
-        file=f"{found.path}: {profile.file}",
-        text=found.read(profile.text).decode("utf-8", "replace"),
-        extended={name: found.read(blob).decode("utf-8", "replace") for name, blob in profile.extended.items()},
-        local=LocalSource(
-            tree=profile.tree, patches={name: found.read(blob) for name, blob in profile.patches.items()}
-        ),
+    kept = build.profile
+    file, text = f"{found.path}: {kept.file}", found.read(kept.text).decode("utf-8", "replace")
+    extended = {name: found.read(blob).decode("utf-8", "replace") for name, blob in kept.extended.items()}
+    profile, document = profiles.read(text, file, extended)
+    patches = {name: found.read(blob) for name, blob in kept.patches.items()}
+    return WrittenProfile(
+        file=file,
+        text=text,
+        extended=extended,
+        profile=profile,
+        document=document,
+        local=LocalSource(tree=kept.tree, patches=patches),
         tree=None,
     )
 

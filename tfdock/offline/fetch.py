@@ -28,7 +28,7 @@ from tfdock.offline.bundle_writer import NAME, REPOSITORY, BundlePacker, Packed,
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
 from tfdock.plan.lock_file import LockFile
-from tfdock.plan.prepare import Prepared, Preparer, Written
+from tfdock.plan.prepare import Prepared, Preparer
 from tfdock.run import journal
 from tfdock.run.disk_space import Room
 from tfdock.run.phases import Steps
@@ -128,8 +128,7 @@ class Bundler:
 
     def _gathered(self, name: str, work: Work) -> Packed:
         prepared, lock = self._pinned(name)
-        written = self.preparer.read(name)
-        pack = partial(self._pack, prepared, written, lock, work)
+        pack = partial(self._pack, prepared, lock, work)
         request = BuildRequest(prepared=prepared, repository=work.folder / REPOSITORY)
         return build.fetch(self.session, request, pack)
 
@@ -149,7 +148,7 @@ class Bundler:
         file = LockFile(path="the lock", sha256=hashlib.sha256(text.encode()).hexdigest(), lock=lock)
         return replace(self.preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file), text
 
-    def _pack(self, prepared: Prepared, written: Written, lock: str | None, work: Work, run: Run) -> Packed:
+    def _pack(self, prepared: Prepared, lock: str | None, work: Work, run: Run) -> Packed:
         """What a run that has fetched leaves for the bundle: tried without a network before it counts."""
         resolution = run.plan.resolution
         external = self._tried_offline(run, work)
@@ -162,7 +161,6 @@ class Bundler:
             runtime = run.steps.image(mirrored, "pack", f"runtime image {wanted}")
         found = Packed(
             prepared=prepared,
-            written=written,
             lock=lock,
             image=image,
             base_digest=run.base_digest,

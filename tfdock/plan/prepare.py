@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,17 +38,41 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenProfile:
+    """A profile as it was read, once: its text, those of the profiles it extends by the name each is given, what they
+    mean together, and what is local to it. `tree` is where its local checkout lies, if it names one that is here."""
+
+    file: str
+    text: str
+    extended: Mapping[str, str]
+    profile: Profile
+    document: Node
+    local: LocalSource
+    tree: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
     """A profile, decided and sized for this machine, and not yet rendered: as much as a check needs."""
 
-    file: str
-    profile: Profile
-    document: Node
+    written: WrittenProfile
     resolution: Resolution
     resources: BuildResources
-    tree: Path | None
-    text: str = ""
-    extended: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        """The profile's file."""
+        return self.written.file
+
+    @property
+    def profile(self) -> Profile:
+        """The profile."""
+        return self.written.profile
+
+    @property
+    def document(self) -> Node:
+        """The profile as YAML, with its places."""
+        return self.written.document
 
     @property
     def for_this_machine(self) -> bool:
@@ -57,47 +81,47 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """A profile as it was read: its text, those of the profiles it extends by the name each is given, and what is
-    local to it. `tree` is where its local checkout lies, if it names one that is here."""
-
-    file: str
-    text: str
-    extended: Mapping[str, str]
-    local: LocalSource
-    tree: Path | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A profile, planned. `tree` is the local checkout it builds, if it names one; `lock` what it was planned by.
+    """A profile, planned; `lock` is what it was planned by. Its files may change before the build starts."""
 
-    `text` is the text that was planned, `extended` those of the profiles that it
-    extends: the files may change before the build starts.
-    """
-
-    file: str
+    written: WrittenProfile
     plan: BuildPlan
-    tree: Path | None
-    text: str = ""
-    extended: Mapping[str, str] = field(default_factory=dict)
     lock: LockFile | None = None
+
+    @property
+    def file(self) -> str:
+        """The profile's file."""
+        return self.written.file
+
+    @property
+    def tree(self) -> Path | None:
+        """The local checkout that it builds, if it names one."""
+        return self.written.tree
 
 
 class Preparer:
     """Plans profiles for one machine; knowledge and templates are read once."""
 
     def __init__(
-        self, settings: Settings, machine: Machine, *, allow_untested: bool = False, trusted: bool = False
+        self,
+        settings: Settings,
+        machine: Machine,
+        *,
+        allow_untested: bool = False,
+        trusted: bool = False,
+        knowledge: KnowledgeBase | None = None,
     ) -> None:
-        """`trusted` builds share the disk cache of `release`, whatever they are made of."""
+        """`trusted` builds share the disk cache of `release`, whatever they are made of.
+
+        The `knowledge` of the settings is read where it was not read before.
+        """
         self.machine = settings.granted(machine)
         self.allowed = settings.allow_paths
         self._allows = settings.allows
         self._remote = settings.remote
         self._allow_untested = allow_untested
         self.trusted = trusted
-        self.knowledge: KnowledgeBase = loader.knowledge(settings.knowledge, settings.cache_dir)
+        self.knowledge = knowledge or loader.knowledge(settings.knowledge, settings.cache_dir)
 
     @cached_property
     def _templates(self) -> dict[str, str]:
@@ -110,9 +134,11 @@ class Preparer:
         """
         return self.planned(self.resolve(name, pinned))
 
-    def prepare_written(self, written: Written, pinned: Callable[[Resolution], Resolution] | None = None) -> Prepared:
+    def prepare_written(
+        self, written: WrittenProfile, pinned: Callable[[Resolution], Resolution] | None = None
+    ) -> Prepared:
         """The same for a profile that was read before, perhaps on another machine."""
-        return self.planned(self._decided(written, pinned or (lambda resolution: resolution)))
+        return self.planned(self.decided(written, pinned=pinned))
 
     def planned(self, found: Resolved) -> Prepared:
         """Render and plan what was resolved."""
@@ -126,16 +152,16 @@ class Preparer:
             self._remote,
             trusted=self.trusted,
         )
-        return Prepared(file=found.file, plan=plan, tree=found.tree, text=found.text, extended=found.extended)
+        return Prepared(written=found.written, plan=plan)
 
     def resolve(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> Resolved:
         """The same without rendering: finds everything that `prepare` would refuse."""
         try:
-            return self._decided(self.read(name), pinned or (lambda resolution: resolution))
+            return self.decided(self.read(name), pinned=pinned)
         except OSError as error:  # the profile, or a file of the checkout or of the patches that it names
             raise unreadable(error, name) from error
 
-    def read(self, name: str) -> Written:
+    def read(self, name: str) -> WrittenProfile:
         """Read a profile with all that stands in other files; raises ProfileError or OSError."""
         path = find_profile(name)
         project = Project.of(path, self.allowed)
@@ -146,14 +172,28 @@ class Preparer:
             local, tree = read_local(profile.source, path.parent, str(path), project)
         except ProfileError as error:
             raise ProfileError(*(placed(problem, document, str(path)) for problem in error.problems)) from error
-        return Written(file=str(path), text=text, extended=extended, local=local, tree=tree)
+        return WrittenProfile(
+            file=str(path),
+            text=text,
+            extended=extended,
+            profile=profile,
+            document=document,
+            local=local,
+            tree=tree,
+        )
 
     def context(self, name: str) -> Context:
-        """A profile beside a log of its build, be it refused as it stands or not; raises ProfileError or OSError."""
+        """Read a profile beside a log of its build, be it refused as it stands or not.
+
+        Raises ProfileError or OSError.
+        """
+        return self.context_of(self.read(name))
+
+    def context_of(self, written: WrittenProfile) -> Context:
+        """Return what the diagnosis of a build takes from its profile, be it refused as it stands or not."""
         from tfdock.plan.profile_fixes import Context
 
-        written = self.read(name)
-        profile, document = profiles.read(written.text, written.file, written.extended)
+        profile, document = written.profile, written.document
         gpus = local_words(self.knowledge, local_gpus()) if profile.for_this_machine else ()
 
         def decided(changed: Profile, *, ways: bool) -> Resolution:
@@ -184,11 +224,6 @@ class Preparer:
             return replace(context, ways=tuple(ways.values()))
         return replace(context, resolution=resolution, resources=resources)
 
-    def _decided(self, written: Written, pinned: Callable[[Resolution], Resolution]) -> Resolved:
-        profile, document = profiles.read(written.text, written.file, written.extended)
-        found = self.decided(profile, document, written.file, written.local, written.tree, pinned=pinned)
-        return replace(found, text=written.text, extended=written.extended)
-
     def _check_endpoints(self, profile: Profile, document: Node, file: str) -> None:
         """Refuse endpoints of the profile's own: this process would connect to whatever a stranger names."""
         asked = {"remote": profile.cache.remote, "executor": profile.cache.executor}
@@ -203,26 +238,23 @@ class Preparer:
 
     def decided(
         self,
-        profile: Profile,
-        document: Node,
-        file: str,
-        local: LocalSource,
-        tree: Path | None,
+        written: WrittenProfile,
         *,
         pinned: Callable[[Resolution], Resolution] | None = None,
         ways: bool = True,
     ) -> Resolved:
-        """Resolve a profile that was read, with its document; raises Incompatible, without `ways` out if so asked.
+        """Resolve a profile that was read; raises Incompatible, without `ways` out if so asked.
 
         Raises ProfileError (`endpoint-not-allowed`) for a remote cache or executor that no setting allows.
         """
+        profile, document, file = written.profile, written.document, written.file
         self._check_endpoints(profile, document, file)
         resolution = resolve(
             profile,
             document,
             self.knowledge,
             file=file,
-            local=local,
+            local=written.local,
             local_gpus=self._local_gpus if profile.for_this_machine else (),
             machine=platform.machine(),
             allow_untested=self._allow_untested,
@@ -238,14 +270,7 @@ class Preparer:
             )
         except Incompatible as error:
             raise Incompatible(*(placed(problem, document, file) for problem in error.problems)) from error
-        return Resolved(
-            file=file,
-            profile=profile,
-            document=document,
-            resolution=resolution,
-            resources=resources,
-            tree=tree,
-        )
+        return Resolved(written=written, resolution=resolution, resources=resources)
 
 
 def unreadable(error: OSError, name: str) -> ProfileError:
