@@ -1,4 +1,4 @@
-"""The report of a failure for people who look at it before they send it: what is in it, and what is not."""
+"""Write the report of a failure, and show what is in it to its user, who looks through it before sending it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def write_bundle(
     name: str | None, profile: str | None, settings: Settings, output: Path | None, *, as_json: bool
 ) -> None:
-    """Pack a report, write it for nobody else to read yet, and say what is in it; its path is the result."""
+    """Pack a report, write it readable for its user alone, and print what is in it and its path."""
     from tfdock.diagnose.report_bundle import bundle
     from tfdock.diagnose.reported_run import subject_of
     from tfdock.host.files import write_bytes
@@ -29,7 +29,7 @@ def write_bundle(
     preparer = preparer_for(settings)
     house = Wheelhouse(settings.wheelhouse.absolute())
     subject = subject_of(name, profile, house, settings.state_dir, preparer)
-    if output and any(_is_same(output, Path(one)) for one in (subject.log, subject.file, name, profile) if one):
+    if output and any(_is_same(output, Path(file)) for file in (subject.log, subject.file, name, profile) if file):
         raise typer.BadParameter(f"`{console.clean(str(output))}` is what it reports: name another file with `-o`")
     packed = bundle(subject, settings, preparer, findings_json)
     path = output or Path(packed.name)
@@ -42,8 +42,8 @@ def write_bundle(
     console.say(str(path), stream=sys.stdout)
 
 
-def _is_same(one: Path, other: Path) -> bool:
-    return one.exists() and other.exists() and one.samefile(other)
+def _is_same(output: Path, file: Path) -> bool:
+    return output.exists() and file.exists() and output.samefile(file)
 
 
 def _print_json(path: Path, packed: ReportBundle) -> None:
@@ -62,11 +62,11 @@ def _print_json(path: Path, packed: ReportBundle) -> None:
 def _lines(packed: ReportBundle) -> list[str]:
     style = console.Style(sys.stderr)
     rows = [(name, console.size(len(data))) for name, data in packed.files.items()]
-    took = ", ".join(f"{kind} {count}" for kind, count in packed.removed.items()) or "nothing"
+    removed = ", ".join(f"{kind} {count}" for kind, count in packed.removed.items()) or "nothing"
     return [
         style.strong("report"),
         *console.table(rows, columns=console.width(sys.stderr)),
-        f"{style.strong('taken out')}  {took}",
+        f"{style.strong('taken out')}  {removed}",
         *(f"{style.strong('to know')}  {console.clean(note)}" for note in packed.notes),
         style.warn(
             "look through it before you send it: nothing was sent, and what is secret to you alone is still in it"

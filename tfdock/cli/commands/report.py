@@ -1,4 +1,4 @@
-"""`report`: what happened in a build, from its record; or all that a tracker needs of one that failed."""
+"""`report`: show what happened in a build, from its record; or pack what a tracker needs of a failed build."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def report(
     if record is None or profile:
         raise typer.BadParameter("name a record, or give `--bundle` for a run that failed")
     settings = settings_for(wheelhouse=wheelhouse)
-    path = _found(record, settings.wheelhouse.absolute(), settings.state_dir)
-    document = _read(path)
+    path = _find_record(record, settings.wheelhouse.absolute(), settings.state_dir)
+    document = _load_record(path)
     try:
         lines, page = list(_lines(document)), _page(document, path.parent) if output else ""
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -106,15 +106,15 @@ def report(
     else:
         for line in lines:
             console.say(line, stream=sys.stdout)
-    if output:  # told first: a page that cannot be written loses nothing
+    if output:  # After the text: a page that cannot be written loses nothing.
         from tfdock.host.files import write_text
 
         write_text(output, page)
     return None
 
 
-def _found(name: str, wheelhouse: Path, state: Path) -> Path:
-    """The record's file."""
+def _find_record(name: str, wheelhouse: Path, state: Path) -> Path:
+    """Return the file of the record that `name` names. Raises ProfileError where there is none."""
     from tfdock.builder.run_document import failed_runs
     from tfdock.wheelhouse.store import Wheelhouse as House
 
@@ -124,26 +124,26 @@ def _found(name: str, wheelhouse: Path, state: Path) -> Path:
     if (path / "record.json").is_file():
         return path / "record.json"
     house = House(wheelhouse)
-    records = [one for one in house.records() if isinstance(one.get("fingerprint"), str)]
-    mine = [one for one in records if one.get("build_id") == name]
-    if mine:
-        newest = max(mine, key=lambda one: str(one.get("finished")))
+    records = [record for record in house.records() if isinstance(record.get("fingerprint"), str)]
+    same_build = [record for record in records if record.get("build_id") == name]
+    if same_build:
+        newest = max(same_build, key=lambda record: str(record.get("finished")))
         return house.record_folder(newest["build_id"], newest["fingerprint"]) / "record.json"
     if failed_runs(house, state, name):
-        raise _failed(name, wheelhouse)
-    known = sorted({str(one.get("build_id")) for one in records})
+        raise _only_failed(name, wheelhouse)
+    known = sorted({str(record.get("build_id")) for record in records})
     near = difflib.get_close_matches(name, known, n=1)
-    ways = f"did you mean `{near[0]}`? " if near else f"there are: {', '.join(known)}. " if known else ""
+    others = f"did you mean `{near[0]}`? " if near else f"there are: {', '.join(known)}. " if known else ""
     raise ProfileError(
         Problem(
             code="record-not-found",
             message=f"`{name}` is neither a record nor a build id of {wheelhouse}",
-            fix=f"{ways}Give a record.json, its folder, or a build id with the `--wheelhouse` it is in",
+            fix=f"{others}Give a record.json, its folder, or a build id with the `--wheelhouse` it is in",
         )
     )
 
 
-def _failed(name: str, wheelhouse: Path) -> ProfileError:
+def _only_failed(name: str, wheelhouse: Path) -> ProfileError:
     return ProfileError(
         Problem(
             code="record-not-found",
@@ -153,7 +153,7 @@ def _failed(name: str, wheelhouse: Path) -> ProfileError:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _load_record(path: Path) -> dict[str, Any]:
     from tfdock.wheelhouse.build_record import SCHEMA
 
     try:
