@@ -6,9 +6,13 @@ command line alone turns them into text, JSON and an exit code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
+from typing import Any
+
+OR = "; or "
+"""Between several fixes where a document has one text for them."""
 
 
 class ExitCode(IntEnum):
@@ -39,12 +43,8 @@ def combined_exit_code(codes: Iterable[int]) -> int:
     return next((code for code in _PRECEDENCE if code in seen), 0)
 
 
-_OR = "; or "
-
-
-def one_of(fixes: Iterable[str]) -> str:
-    """Several fixes, any of which is enough, as one text; `Problem.fixes` takes it apart."""
-    return _OR.join(fixes)
+Fix = str | Sequence[str]
+"""What to do about a problem: one text, or several, any of which is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,29 +61,51 @@ class Suggestion:
     untested: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Problem:
     """One thing that is wrong: a stable kebab-case code, what and why, and what to do about it.
 
-    `message` says what, `why` who wanted what and what would happen. `line` and `column` count from 1. `field` is the
-    dotted path in the profile (`gpus[1]`). `severity` is `error` or `warning`.
+    `message` says what, `why` who wanted what and what would happen. Any of the `fixes` is enough; the `ways` are
+    among them. `line` and `column` count from 1. `field` is the dotted path in the profile (`gpus[1]`).
+    `severity` is `error` or `warning`.
     """
 
     code: str
     message: str
-    why: str = ""
-    fix: str = ""
-    ways: tuple[Suggestion, ...] = ()
-    severity: str = "error"
-    file: str | None = None
-    line: int | None = None
-    column: int | None = None
-    field: str | None = None
+    why: str
+    fixes: tuple[str, ...]
+    ways: tuple[Suggestion, ...]
+    severity: str
+    file: str | None
+    line: int | None
+    column: int | None
+    field: str | None
+
+    def __init__(
+        self,
+        *,
+        code: str,
+        message: str,
+        why: str = "",
+        fix: Fix = "",
+        fixes: Sequence[str] = (),
+        ways: tuple[Suggestion, ...] = (),
+        severity: str = "error",
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        field: str | None = None,
+    ) -> None:
+        """Take what to do as a `fix`, or as `fixes` where a problem is made of another."""
+        own = (fix,) if isinstance(fix, str) else tuple(fix)
+        values = (code, message, why, own if fix else tuple(fixes), ways, severity, file, line, column, field)
+        for attribute, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, attribute.name, value)
 
     @property
-    def fixes(self) -> tuple[str, ...]:
-        """The fixes, any of which is enough; the ways are among them."""
-        return tuple(self.fix.split(_OR)) if self.fix else ()
+    def fix(self) -> str:
+        """The fixes as one text, as documents say it."""
+        return OR.join(self.fixes)
 
     @property
     def where(self) -> str:
@@ -94,6 +116,17 @@ class Problem:
         place = f"{self.where}: " if self.where else ""
         fix = f"\n  fix: {self.fix}" if self.fix else ""
         return f"{place}{self.message} [{self.code}]{fix}"
+
+
+def as_document(value: Any) -> dict[str, Any]:
+    """Return what documents say of a problem, or of a dataclass with problems in it: fixes are one text there."""
+    return asdict(value, dict_factory=_members)
+
+
+def _members(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {
+        ("fix" if name == "fixes" else name): OR.join(value) if name == "fixes" else value for name, value in members
+    }
 
 
 class TfdockError(Exception):

@@ -57,7 +57,7 @@ def test_elsewhere_nothing_is_said(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_annotation_says_where_what_why_and_what_to_do() -> None:
-    found = problem(file="profiles/x.yaml", line=3, column=9, why="it is", fix="this; or that")
+    found = problem(file="profiles/x.yaml", line=3, column=9, why="it is", fix=("this", "that"))
     assert annotation(found) == (
         "::error file=profiles/x.yaml,line=3,col=9,title=some-code::a message%0Awhy: it is%0Afix: this%0Afix: that"
     )

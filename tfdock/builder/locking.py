@@ -16,7 +16,7 @@ from pathlib import Path
 from tfdock.builder import build
 from tfdock.builder import pins as registry
 from tfdock.builder.session import BuildRequest, BuildSession
-from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError, one_of
+from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError
 from tfdock.host.files import file_error, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.plan import lock_file as locks
@@ -154,13 +154,11 @@ def _not_allowed(field: str, kind: str, address: str, fix: str) -> Problem:
         code="endpoint-not-allowed",
         message=f"no setting allows to ask the {kind} {address} for a lock",
         why="a profile may be a stranger's, and this machine would connect to the address",
-        fix=one_of(
-            (
-                f"if you trust the profile, allow the address: `--allow-endpoint {address}`, "
-                f"`TFDOCK_ALLOW_ENDPOINTS={address}`, or `allow_endpoints: [{address}]` in the configuration file",
-                fix,
-            )
-        ),
+        fixes=[
+            f"if you trust the profile, allow the address: `--allow-endpoint {address}`, "
+            f"`TFDOCK_ALLOW_ENDPOINTS={address}`, or `allow_endpoints: [{address}]` in the configuration file",
+            fix,
+        ],
         field=field,
     )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tfdock import events
 from tfdock.builder.session import BuildSession
-from tfdock.errors import NetworkError, Problem, TimeLimit, VerificationFailed, one_of
+from tfdock.errors import NetworkError, Problem, TimeLimit, VerificationFailed
 from tfdock.host.supervise import until_stopped
 from tfdock.images import lookup
 from tfdock.images.image_pull import PulledImage, Pulling
@@ -88,5 +88,4 @@ class _Asking:
 
 def _or_build(problem: Problem) -> Problem:
     """With the way around the registry."""
-    fixes = [fix for fix in (*problem.fixes, "build it here, without registries: `tfdock build --no-pull`") if fix]
-    return replace(problem, fix=one_of(fixes))
+    return replace(problem, fixes=(*problem.fixes, "build it here, without registries: `tfdock build --no-pull`"))

@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tfdock import __version__
 from tfdock.builder.build_summary import plain_file
-from tfdock.errors import TfdockError
+from tfdock.errors import TfdockError, as_document
 from tfdock.host.files import write_atomically
 from tfdock.plan.prepare import Prepared, lock_path, lock_text
 from tfdock.run import journal
@@ -44,7 +43,7 @@ class Papers:
 
     def failed(self, error: BaseException) -> None:
         """Keep how it ended."""
-        problems = [asdict(one) for one in error.problems] if isinstance(error, TfdockError) else []
+        problems = [as_document(problem) for problem in error.problems] if isinstance(error, TfdockError) else []
         what = {"problems": problems} if problems else {"error": f"{type(error).__name__}: {error}"}
         self._write(ended=_now(), **what)
 

@@ -18,7 +18,7 @@ from math import ceil
 from typing import Any, Literal
 
 from tfdock.ci.pinned import unpinned
-from tfdock.errors import Problem
+from tfdock.errors import Fix, Problem
 from tfdock.knowledge.program_rows import CiAction
 from tfdock.matrix.matrix_file import Ci, Matrix, problem_at
 from tfdock.matrix.shards import GITHUB_JOBS, Job
@@ -185,10 +185,11 @@ def refusal(service: Service, matrix: Matrix) -> Problem | None:
 
 def _too_long(matrix: Matrix) -> Problem | None:
     """Return a problem if GitHub ends a job of the matrix before the job has kept what it built."""
-    most, why, fix = _OWN_MINUTES, "every job ends", ""
+    most, why = _OWN_MINUTES, "every job ends"
+    fixes = [f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as it takes"]
     if not all(_SELF_HOSTED in runner for runner in _runners(matrix)):
         most, why = _HOSTED_MINUTES, "jobs on its machines end"
-        fix = f"; or `runner:` with a machine of your own, which has the label `{_SELF_HOSTED}`"
+        fixes.append(f"`runner:` with a machine of your own, which has the label `{_SELF_HOSTED}`")
     if _minutes(matrix.ci) <= most:
         return None
     return _problem(
@@ -196,12 +197,12 @@ def _too_long(matrix: Matrix) -> Problem | None:
         "time_limit",
         "ci-time-limit",
         f"a job of GitHub's that builds for {matrix.ci.time_limit} cannot keep what it has built",
-        f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as it takes{fix}",
+        fixes,
         why=f"{why} after {most} minutes, and {_MARGIN} of them are for what is around the build",
     )
 
 
-def _problem(matrix: Matrix, key: str, code: str, message: str, fix: str, **more: str) -> Problem:
+def _problem(matrix: Matrix, key: str, code: str, message: str, fix: Fix, **more: str) -> Problem:
     """Return a problem of a key below `ci:`, with its place."""
     field = f"ci.{key}"
     return problem_at(matrix.document.at_field(field), matrix.file, code, message, fix, field=field, **more)

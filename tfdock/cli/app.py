@@ -6,7 +6,6 @@ import functools
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -14,7 +13,7 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.lazy_commands import app as app
-from tfdock.errors import TfdockError
+from tfdock.errors import TfdockError, as_document
 
 # Everything else is imported where it is used: `tfdock --help` must not wait for an engine's SDK.
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def command(schema: str) -> Callable[[_F], _F]:
 
 
 def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
-    text = json.dumps({"schema": schema, "ok": ok, **document}, indent=2, ensure_ascii=False, default=asdict)
+    text = json.dumps({"schema": schema, "ok": ok, **document}, indent=2, ensure_ascii=False, default=as_document)
     # Half a character, as a file's name may hold, is no UTF-8: Python's escape of it is JSON's.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
     sys.stdout.flush()  # a full disk is told here; at Python's end nobody could

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import typer
@@ -14,7 +14,7 @@ from tfdock.cli import ci_log, console
 from tfdock.cli.app import command, print_json
 from tfdock.cli.commands.build import limit_from_now, session_for, shown_progress, stoppable
 from tfdock.cli.matrix_formats import excluded
-from tfdock.errors import combined_exit_code
+from tfdock.errors import as_document, combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.matrix.analysis import Analysis, analysed
 from tfdock.matrix.planned_matrix import Cells
@@ -94,7 +94,7 @@ def _json(analysis: Analysis) -> dict[str, Any]:
         "fields": analysis.cell.fields,
         "runner": list(analysis.cell.runner),
         "status": analysis.outcome,
-        "problems": [asdict(problem) for problem in analysis.problems],
+        "problems": [as_document(problem) for problem in analysis.problems],
         "error": analysis.error or None,
         "notes": list(analysis.notes),
         "source": dict(analysis.source) or None,

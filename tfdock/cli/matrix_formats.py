@@ -6,12 +6,12 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from tfdock.ci.pipeline import gitlab_jobs
 from tfdock.cli import console
 from tfdock.cli.pages.matrix_page import fields_text
+from tfdock.errors import as_document
 from tfdock.matrix.planned_matrix import Cell, Cells, Status
 from tfdock.matrix.shards import GITHUB_JOBS, Job, Load, jobs, split
 
@@ -63,7 +63,7 @@ def excluded(cells: Cells) -> list[dict[str, Any]]:
             "code": cell.code,
             "reason": cell.reason,
             **dict(zip(("file", "line", "column"), cell.place, strict=True)),
-            "problems": [asdict(problem) for problem in cell.problems],
+            "problems": [as_document(problem) for problem in cell.problems],
         }
         for cell in cells.cells
         if not cell.wanted

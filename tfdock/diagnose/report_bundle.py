@@ -28,7 +28,7 @@ from tfdock.diagnose.log_excerpt import Excerpt
 from tfdock.diagnose.log_lines import BLOCK, unpacked
 from tfdock.diagnose.redaction import Redactor
 from tfdock.diagnose.reported_fields import FIELDS, keep_fields
-from tfdock.errors import ProfileError
+from tfdock.errors import ProfileError, as_document
 from tfdock.host.hardware import free_disk, local_gpus
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _documents(
     run_document = subject.run_document or {}
     # The plan and the profile are files of their own.
     run = {name: value for name, value in run_document.items() if name not in ("plan", "profile")}
-    problems = [asdict(replace(problem, ways=())) for problem in subject.problems]
+    problems = [as_document(replace(problem, ways=())) for problem in subject.problems]
     documents: dict[str, object] = {
         "run.json": run | ({"refused_now": problems} if problems else {}),
         "plan.json": subject.plan,

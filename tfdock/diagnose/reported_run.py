@@ -250,7 +250,7 @@ def _nothing_failed(house: Wheelhouse) -> ProfileError:
             code="no-failed-run",
             message=f"no run has failed in {house.root}",
             why="a run that ends well leaves a record, and nothing else to report",
-            fix="name the `--wheelhouse` of the build; or a log, a record, a build id or a profile",
+            fix=("name the `--wheelhouse` of the build", "a log, a record, a build id or a profile"),
         )
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tfdock.errors import BuildFailed, DiskFull, Problem, ProfileError, TfdockError
+from tfdock.errors import BuildFailed, DiskFull, Fix, Problem, ProfileError, TfdockError
 from tfdock.host.hardware import free_disk
 
 
@@ -122,7 +122,7 @@ def full_disk(folders: Mapping[str, Path]) -> DiskFull:
     )
 
 
-def check_space(folder: Path, needed: int, message: Callable[[int], str], fix: str) -> None:
+def check_space(folder: Path, needed: int, message: Callable[[int], str], fix: Fix) -> None:
     """Raise DiskFull if a folder's disk has fewer free bytes than are needed; `message` is given the free bytes."""
     free = free_disk(folder)
     if free is not None and free < needed:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tfdock.errors import Problem, ProfileError, one_of
+from tfdock.errors import Fix, Problem, ProfileError
 from tfdock.host.beneath import Beneath, NotPlain
 from tfdock.profile import yaml_nodes
 from tfdock.profile.yaml_nodes import Node
@@ -146,23 +146,21 @@ def _shown(text: str) -> str:
     return text if text.isprintable() else repr(text)[1:-1]
 
 
-def _outside(message: str, fix: str, why: str = "") -> ProfileError:
+def _outside(message: str, fix: Fix, why: str = "") -> ProfileError:
     return _refused("path-outside", message, fix, why)
 
 
-def _refused(code: str, message: str, fix: str, why: str = "") -> ProfileError:
+def _refused(code: str, message: str, fix: Fix, why: str = "") -> ProfileError:
     return ProfileError(Problem(code=code, message=message, why=why, fix=fix))
 
 
-def _permission(folder: Path, root: Path) -> str:
+def _permission(folder: Path, root: Path) -> tuple[str, ...]:
     """What to do about a path that is outside: the flag and the setting that allow it."""
     word = _shown(shlex.quote(str(folder)))
-    return one_of(
-        (
-            f"move it below {_shown(str(root))}",
-            f"if you trust the profile, allow the folder: `--allow-path {word}`, `TFDOCK_ALLOW_PATHS={word}`, "
-            f"or `allow_paths: [{_shown(str(folder))}]` in the configuration file",
-        )
+    return (
+        f"move it below {_shown(str(root))}",
+        f"if you trust the profile, allow the folder: `--allow-path {word}`, `TFDOCK_ALLOW_PATHS={word}`, "
+        f"or `allow_paths: [{_shown(str(folder))}]` in the configuration file",
     )
 
 

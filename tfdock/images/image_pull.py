@@ -239,4 +239,6 @@ def _no_link(path: str, flags: int) -> int:
 
 
 def _with_hint(problem: Problem) -> Problem:
-    return replace(problem, fix=f"{problem.fix}; what has arrived is kept, and the same command goes on behind it")
+    *others, last = problem.fixes or ("",)
+    hint = f"{last}; what has arrived is kept, and the same command goes on behind it"
+    return replace(problem, fixes=(*others, hint))

@@ -136,7 +136,9 @@ def _check_room(builds: Sequence[WheelBuild]) -> None:
                     Problem(
                         code="image-builds-collide",
                         message=f"one image cannot hold two builds with other bytes under the name `{place}`",
-                        fix="push them one by one, without `--as`; or let the names of the wheels differ: "
-                        "`wheel: {local_version: …}`",
+                        fix=(
+                            "push them one by one, without `--as`",
+                            "let the names of the wheels differ: `wheel: {local_version: …}`",
+                        ),
                     )
                 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NoReturn
 
-from tfdock.errors import Problem, ProfileError, WheelRefused, one_of
+from tfdock.errors import Problem, ProfileError, WheelRefused
 from tfdock.images.layer_stream import WheelLayer
 from tfdock.images.wheel_image import WheelBuild
 from tfdock.images.wheel_layer import ImageWheel
@@ -176,7 +176,7 @@ class Choosing:
                 code="build-not-here",
                 message=f"the wheelhouse {self.wheelhouse.root} holds {here}",
                 why=self._unreadable,
-                fix=one_of([fix, f"name what is there by its build id: `{build_id}`"]) if others else fix,
+                fixes=[fix, f"name what is there by its build id: `{build_id}`"] if others else [fix],
             )
         )
 

@@ -206,7 +206,7 @@ def _failed(cell: Cell, error: TfdockError, line: str, log: Path | None) -> Anal
     if isinstance(error, Interrupted | TimeLimit):
         # Nothing is kept that another analysis could go on from.
         fix = "run it again, with more time or for fewer cells: `--only`, `--smoke`"
-        problems = tuple(replace(problem, fix=fix) for problem in problems)
+        problems = tuple(replace(problem, fixes=(fix,)) for problem in problems)
     return Analysis(
         cell=cell,
         outcome=outcome,

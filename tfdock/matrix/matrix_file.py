@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import Fix, Problem, ProfileError
 from tfdock.profile import profile as profiles
 from tfdock.profile import yaml_nodes
 from tfdock.profile.profile import Duration, ListOf, Path_, Pattern, Profile, Record, no_control_characters, wrong
@@ -276,7 +276,7 @@ def same(value: Node | None) -> str:
     return json.dumps(value.value if value else None, sort_keys=True)
 
 
-def problem_at(node: Node, file: str, code: str, message: str, fix: str, **more: Any) -> Problem:
+def problem_at(node: Node, file: str, code: str, message: str, fix: Fix, **more: Any) -> Problem:
     """Return a problem with the place of a node. `file` is where a node stands that names no file of its own.
 
     `more` are further fields of the problem, such as `why` and `severity`.

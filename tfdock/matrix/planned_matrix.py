@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.errors import Fix, Incompatible, Problem, ProfileError
 from tfdock.host.project_files import Project
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.matrix import matrix_file as matrices
@@ -345,11 +345,11 @@ def _clash(first: Cell, second: Cell, matrix: Matrix) -> Problem:
     if first.build_id == second.build_id:
         code, message = "build-id-twice", f"two cells are one wheel, {first.build_id}: {both}"
         why = "what they differ in is no part of a wheel's name, so that one would overwrite the other"
-        fix = "keep one of them, or exclude one with a reason"
+        fix: Fix = "keep one of them, or exclude one with a reason"
     else:
         code, message = "wheel-name-twice", f"{first.build_id} and {second.build_id} are files of one name: {both}"
         why = "no wheelhouse takes the second, and no index has room for both"
-        fix = "give one of them `wheel.local_version` under `overrides`; or exclude one with a reason"
+        fix = ("give one of them `wheel.local_version` under `overrides`", "exclude one with a reason")
     return matrices.problem_at(node, matrix.file, code, message, fix, why=why)
 
 

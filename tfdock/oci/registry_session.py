@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from tfdock.errors import NetworkError, Problem
+from tfdock.errors import Fix, NetworkError, Problem
 from tfdock.host.settings import plain_http
 from tfdock.oci import http
 from tfdock.oci.credentials import Login, login_for, token_request
@@ -75,18 +75,18 @@ class Session:
     def _refused(self, what: str, error: urllib.error.HTTPError, *, writing: bool) -> NetworkError:
         where, login = f"the registry {self.registry}", f"log in: `docker login {self.registry}`"
         verb = "take" if writing else "show"
-        meanings = {
+        meanings: dict[int, tuple[str, str, Fix]] = {
             401: ("registry-denied", f"{where} does not {verb} {what} without a login, or not with this one", login),
             403: ("registry-denied", f"{where} refuses to {verb} {what}", f"{login}, as somebody who may"),
-            404: ("image-not-found", f"{where} has no {what}, or it is private", f"check name and tag; or {login}"),
+            404: ("image-not-found", f"{where} has no {what}, or it is private", ("check name and tag", login)),
             429: ("registry-rate-limited", f"{where} has had too many requests from here", "wait, or set a mirror"),
         }
         if writing:
             no_place = f"{where} has no repository `{self.name}` that takes {what}, or it is private"
-            meanings[404] = ("image-not-found", no_place, f"check the name, make the repository there; or {login}")
+            meanings[404] = ("image-not-found", no_place, ("check the name, make the repository there", login))
         code = "registry-unreachable" if error.code >= 500 else "registry-refused"
         message = f"{where} answers {error.code} {error.reason} for {what}"
-        fix = "try again later" if error.code >= 500 else "ask who runs the registry why it does not take that"
+        fix: Fix = "try again later" if error.code >= 500 else "ask who runs the registry why it does not take that"
         code, message, fix = meanings.get(error.code, (code, message, fix))
         said = http.error_codes(error)
         return NetworkError(Problem(code=code, message=message, why=f"it says {said}" if said else "", fix=fix))

@@ -314,8 +314,11 @@ def _outdated(found: Bundle, build: BundledBuild, prepared: Prepared, knowledge:
         Problem(
             code="bundle-outdated",
             message=f"{found.path} has another {build.build_id} than is asked for: {why}",
-            fix="make the bundle anew where there is a network; or build what is in it: `tfdock build --from "
-            f"{found.path} {build.build_id}` with the tfdock and the knowledge that made it",
+            fix=(
+                "make the bundle anew where there is a network",
+                f"build what is in it: `tfdock build --from {found.path} {build.build_id}` with the tfdock and the "
+                "knowledge that made it",
+            ),
             file=prepared.file,
         )
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tfdock.errors import ExitCode, Problem
+from tfdock.errors import OR, ExitCode, Problem
 from tfdock.gpu import verdict
 from tfdock.gpu.devices import architecture_of, is_embedded
 from tfdock.knowledge.fits import own_driver, toolkit_floor, toolkit_of_ptx
@@ -57,7 +57,9 @@ class PreflightCheck:
         """A check that did not go well, as a problem."""
         message = f"{self.found}; needed: {self.needed}" if self.needed else self.found
         severity = "error" if self.status == FAILED else "warning"
-        return Problem(code=self.code, message=message, fix=self.fix, severity=severity, file=self.profile)
+        return Problem(
+            code=self.code, message=message, fix=self.fix and self.fix.split(OR), severity=severity, file=self.profile
+        )
 
 
 class PreflightRequest(Protocol):
@@ -390,7 +392,7 @@ def _disk_check(group: Sequence[Place], needed: int, least: int) -> PreflightChe
         status=FAILED,
         found=found,
         needed=wanted,
-        fix=f"{fix}; or set `resources: {{disk: …}}` if you know better",
+        fix=f"{fix}{OR}set `resources: {{disk: …}}` if you know better",
         exit_code=ExitCode.RESOURCES,
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tfdock.errors import Incompatible, Problem, one_of
+from tfdock.errors import Incompatible, Problem
 from tfdock.profile.endpoint import parse
 from tfdock.profile.profile import Cache
 from tfdock.resolve.tools import NATIVE_SHARED, OF_OTHER_CPUS
@@ -47,13 +47,11 @@ def not_allowed(name: str, address: str) -> Problem:
         code="endpoint-not-allowed",
         message=f"no setting allows the remote {role} {address}",
         why="a profile may be a stranger's, and this machine would connect to the address",
-        fix=one_of(
-            (
-                f"if you trust the profile, allow the address: `--allow-endpoint {address}`, "
-                f"`TFDOCK_ALLOW_ENDPOINTS={address}`, or `allow_endpoints: [{address}]` in the configuration file",
-                f"remove `cache: {{{name}: …}}`",
-            )
-        ),
+        fixes=[
+            f"if you trust the profile, allow the address: `--allow-endpoint {address}`, "
+            f"`TFDOCK_ALLOW_ENDPOINTS={address}`, or `allow_endpoints: [{address}]` in the configuration file",
+            f"remove `cache: {{{name}: …}}`",
+        ],
         field=f"cache.{name}",
     )
 
@@ -77,7 +75,7 @@ def check(remote: Remote, bazel: str, options: Options, *, native: bool = False)
                 code="remote-http-executor",
                 message=f"an executor ({remote.executor}) cannot be combined with an HTTP cache ({remote.cache})",
                 why="Bazel: `Cannot combine gRPC based remote execution with disk caching or HTTP-based caching`",
-                fix="leave the cache out: an executor has one of its own; or name one that speaks gRPC",
+                fixes=["leave the cache out: an executor has one of its own", "name one that speaks gRPC"],
                 field="cache",
             )
         )

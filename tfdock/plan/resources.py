@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import count
 
-from tfdock.errors import Incompatible, Problem, Suggestion, one_of
+from tfdock.errors import Incompatible, Problem, Suggestion
 from tfdock.knowledge.release_rows import Cost
 from tfdock.profile.profile import Resources as Asked
 from tfdock.profile.units import parse_bytes, parse_seconds
@@ -136,7 +136,7 @@ def _too_small(asked: str, cost: Cost) -> Problem:
         code="memory-too-small",
         message=f"`resources.memory: {asked}` is less than Bazel and one job need",
         why=f"{LEAST_HEAP // MIB} MiB for Bazel, {cost.memory_per_job_mib} MiB for a job",
-        fix=one_of([f"give at least {least_memory(cost) // MIB}MiB", way.text]),
+        fixes=[f"give at least {least_memory(cost) // MIB}MiB", way.text],
         ways=(way,),
         field="resources.memory",
     )

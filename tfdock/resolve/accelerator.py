@@ -88,7 +88,7 @@ def _devices_are_known(question: Question) -> bool:
     for path, name, row in asked_gpus(question):
         if row is None:
             problem = unknown_gpu(question.knowledge, name)
-            notes.refuse(problem.code, path, problem.message, fix=problem.fix)
+            notes.refuse(problem.code, path, problem.message, fix=problem.fixes)
     for field, path, target in _asked_targets(question):
         rows = [row for row in question.knowledge.accelerators.values() if row.target_pattern]
         owners = [row for row in rows if row.target_field == field]
@@ -253,7 +253,7 @@ def _refuse_other_machines(
                 path=path,
                 message=f"{what} stands beside a CPU of kind {machine}, and this build is for {here}",
                 why="wheels are built for the kind of machine that builds them",
-                fix=f"build it on {machine}{base}; or name a GPU of {here} machines",
+                fix=(f"build it on {machine}{base}", f"name a GPU of {here} machines"),
                 weight="error" if certain else "warning",
             )
         )

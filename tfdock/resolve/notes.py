@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tfdock.errors import Incompatible, Problem
+from tfdock.errors import Fix, Incompatible, Problem
 from tfdock.profile.yaml_nodes import Node
 from tfdock.types import Choice
 
@@ -25,7 +25,7 @@ class RuleFinding:
     path: str
     message: str
     why: str = ""
-    fix: str = ""
+    fix: Fix = ""
     weight: str = "error"
 
 
@@ -64,7 +64,7 @@ class Notes:
         place = self.problems if refused else self.warnings if finding.weight == "warning" else self.untested
         place.append(self._problem(finding, "error" if refused else "warning"))
 
-    def refuse(self, code: str, path: str, message: str, *, why: str = "", fix: str = "") -> None:
+    def refuse(self, code: str, path: str, message: str, *, why: str = "", fix: Fix = "") -> None:
         """What cannot work."""
         self.find(RuleFinding(code=code, path=path, message=message, why=why, fix=fix))
 

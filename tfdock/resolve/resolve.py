@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tfdock.errors import Incompatible, Problem, Suggestion, one_of
+from tfdock.errors import Incompatible, Problem, Suggestion
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
@@ -59,4 +59,4 @@ def resolve_text(
 
 def _with_ways(problem: Problem, ways: Sequence[Suggestion]) -> Problem:
     """A problem's own fix, which is for what no change of the profile mends, goes before the ways that were tried."""
-    return replace(problem, ways=tuple(ways), fix=one_of([*problem.fixes, *(way.text for way in ways)]))
+    return replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *(way.text for way in ways)))

@@ -12,6 +12,7 @@ from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.engine.engine_host import engine_data
 from tfdock.engine.protocol import Engine, EngineInfo
 from tfdock.errors import (
+    Fix,
     Problem,
     ProfileError,
     TfdockError,
@@ -74,7 +75,7 @@ class Impossible(Exception):
         super().__init__(str(error))
 
 
-def impossible(code: str, message: str, fix: str) -> Impossible:
+def impossible(code: str, message: str, fix: Fix) -> Impossible:
     return Impossible(ProfileError(Problem(code=code, message=message, fix=fix)))
 
 

@@ -66,7 +66,7 @@ class Trying(Lab):
     pass them all. It can change no other check: these come from the bytes of the file, read on this side.
     """
 
-    _instead = "; or give a folder of wheels: `tfdock verify --dependencies DIR`"
+    _instead = ("give a folder of wheels: `tfdock verify --dependencies DIR`",)
 
     def __init__(
         self, bench: Bench, knowledge: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: TrialRequest

@@ -65,7 +65,7 @@ class Access:
 class Lab:
     """Containers on a bench, for wheels with those tags of Python and ABI (`cp311`, `cp311`)."""
 
-    _instead = ""
+    _instead: tuple[str, ...] = ()
     """What somebody can do who cannot fetch anything."""
 
     def __init__(self, bench: Bench, python_tag: str, abi_tag: str) -> None:
@@ -136,8 +136,11 @@ class Lab:
                     Problem(
                         code="dependencies-unavailable",
                         message=f"pip cannot get what the wheel requires: {' '.join(errors[-2:])[:500]}",
-                        fix="check the network, `network:` in the settings and pip's variables (PIP_INDEX_URL, "
-                        f"PIP_CERT){self._instead}",
+                        fix=(
+                            "check the network, `network:` in the settings and pip's variables (PIP_INDEX_URL, "
+                            "PIP_CERT)",
+                            *self._instead,
+                        ),
                     )
                 )
             )
@@ -288,8 +291,11 @@ def _no_login(names: Sequence[str]) -> Impossible:
         "dependencies-unavailable",
         f"{', '.join(names)} may hold a login, which only a runtime image of the knowledge is given; this image is "
         "a profile's",
-        "if you trust the image, name it in `runtimes.yaml` of a `--knowledge` folder; or give a folder of wheels: "
-        "`tfdock verify --dependencies DIR`; or leave the trial out: `--no-run`",
+        (
+            "if you trust the image, name it in `runtimes.yaml` of a `--knowledge` folder",
+            "give a folder of wheels: `tfdock verify --dependencies DIR`",
+            "leave the trial out: `--no-run`",
+        ),
     )
 
 

@@ -190,8 +190,11 @@ class Wheelhouse:
                         message=f"{self.root / record['wheels'][0]['file']} has the build id {build_id} too, and is "
                         f"of the trust domain {recorded(record)}, not {domain}",
                         why="a build of another source, base image or option would take its name and its tags",
-                        fix="use another `--wheelhouse`; or move that wheel away, if nobody needs it; or build with "
-                        "`--trust`, if you trust this build as much as a release",
+                        fix=(
+                            "use another `--wheelhouse`",
+                            "move that wheel away, if nobody needs it",
+                            "build with `--trust`, if you trust this build as much as a release",
+                        ),
                     )
                 )
 

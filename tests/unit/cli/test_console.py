@@ -134,8 +134,11 @@ PROBLEM = Problem(
     code="target-not-in-toolkit",
     message="CUDA 11.0 cannot compile for sm_86",
     why="`gpus[0]` (rtx3080) wants it; without this refusal: `nvcc fatal   : Unsupported gpu architecture`",
-    fix='build it elsewhere; or keep TensorFlow 2.4: `cuda: "11.1"` and `allow_untested: true`'
-    '; or keep CUDA 11.0: `tensorflow: "2.5.3"`',
+    fix=(
+        "build it elsewhere",
+        'keep TensorFlow 2.4: `cuda: "11.1"` and `allow_untested: true`',
+        'keep CUDA 11.0: `tensorflow: "2.5.3"`',
+    ),
     ways=(
         Suggestion(text='keep TensorFlow 2.4: `cuda: "11.1"` and `allow_untested: true`', change={}, untested=True),
         Suggestion(text='keep CUDA 11.0: `tensorflow: "2.5.3"`', change={}),
@@ -168,7 +171,9 @@ def test_without_ways_the_problem_has_its_own_fix(style: console.Style) -> None:
 
 
 def test_ways_out_of_several_problems_at_once_are_told_once_below_them(style: console.Style) -> None:
-    other = Problem(code="library-target", message="cuDNN 8.0 has no code for it", fix=PROBLEM.fix, ways=PROBLEM.ways)
+    other = Problem(
+        code="library-target", message="cuDNN 8.0 has no code for it", fix=PROBLEM.fixes, ways=PROBLEM.ways
+    )
     lonely = Problem(code="config-unknown", message="no such config", fix="remove it")
     lines = list(console.problem_lines([PROBLEM, other, lonely], style, 120))
     fixes = [line for line in lines if line.startswith("  fix:")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock.cli.pages.matrix_page import OUTCOMES, as_json, counts, document, fields_text, junit, page, table
-from tfdock.errors import Problem
+from tfdock.errors import Problem, as_document
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).parents[1] / "data/junit.xsd")
 HOSTILE = """]]><script>x=1</script>"'&amp;&\x00\x1b[31m\ud800\ufffe\u202e\r\n\t{{ 1 }}| ::error::"""
@@ -26,7 +25,7 @@ def cell(status: str, number: int = 0, **fields: Any) -> dict[str, Any]:
     """A row, as `matrix_report.row` makes it."""
     named = status not in ("impossible", "excluded")
     problems = [
-        Problem(code="some-code", message="a message", why="it is", fix="this; or that", file="m.yaml", line=3)
+        Problem(code="some-code", message="a message", why="it is", fix=("this", "that"), file="m.yaml", line=3)
     ]
     problems = problems if OUTCOMES[status].kind == "failed" or status == "impossible" else []
     return {
@@ -68,7 +67,7 @@ def test_the_document_counts_and_says_how_it_ended() -> None:
     assert found["counts"] == dict.fromkeys(OUTCOMES, 1)
     assert told(cell("built"), cell("impossible", 1))["ok"] is True
     assert json.loads(as_json(found))["cells"][0]["problems"] == [
-        json.loads(json.dumps(asdict(ALL[0]["problems"][0])))
+        json.loads(json.dumps(as_document(ALL[0]["problems"][0])))
     ]
 
 

@@ -225,7 +225,7 @@ class CacheFolder:
                             code="cache-foreign",
                             message=f"the cache folder {path} {who}",
                             why="builds believe what they find in the cache",
-                            fix=f"if it is yours, run `chmod go-w {path}`; or give another folder (`--cache-dir`)",
+                            fix=(f"if it is yours, run `chmod go-w {path}`", "give another folder (`--cache-dir`)"),
                         )
                     )
 

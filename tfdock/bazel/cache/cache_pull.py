@@ -83,7 +83,7 @@ class Taking:
                 f"the cache {self.disk.cache} has room for {megabytes(free)}, "
                 f"not for {megabytes(needed)} of the toolchain {self.disk.key}"
             ),
-            "make room: `tfdock cache prune`; or another folder: `--cache-dir`",
+            ("make room: `tfdock cache prune`", "another folder: `--cache-dir`"),
         )
 
     def _has(self, name: str) -> None:

@@ -14,7 +14,7 @@ import typer
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 from tfdock.cli.gpu_text import ASIDE, answer, asked, gpu_json, reasons
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import Problem, ProfileError, as_document
 
 if TYPE_CHECKING:
     from tfdock.gpu.compatibility import Compatibility
@@ -137,7 +137,7 @@ def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[
         "plan": asdict(advice.plan) if advice.plan else None,
         "alternative_plan": asdict(advice.alternative) if advice.alternative else None,
         "untested_profile": advice.untested.text if advice.untested else None,
-        "refused": [asdict(problem) for problem in advice.refused],
+        "refused": [as_document(problem) for problem in advice.refused],
         "jit": _figure_json(base, advice.jit) if advice.jit else None,
         "figures": [_figure_json(base, row) for row in advice.figures],
     }

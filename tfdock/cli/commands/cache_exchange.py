@@ -202,7 +202,7 @@ def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str
             Problem(
                 code="cache-toolchain-unknown",
                 message=f"the cache {settings.cache_dir} knows of no build of {build_id}",
-                fix=f"build it first: `tfdock build {profile}`; or name a toolchain: `--toolchain KEY`",
+                fix=(f"build it first: `tfdock build {profile}`", "name a toolchain: `--toolchain KEY`"),
                 file=profile,
             )
         )

@@ -6,7 +6,7 @@ import difflib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +27,7 @@ from tfdock.cli.app import (
     print_json,
     settings_for,
 )
-from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
+from tfdock.errors import ExitCode, Problem, TfdockError, as_document, combined_exit_code
 
 if TYPE_CHECKING:
     from tfdock.plan.build_plan import BuildPlan
@@ -95,9 +95,9 @@ class _Checked:
             "file": self.file,
             "ok": not self.exit_code,
             "build_id": self.build_id,
-            "problems": [asdict(problem) for problem in self.problems],
-            "untested": [asdict(problem) for problem in self.untested],
-            "warnings": [asdict(problem) for problem in (*self.warnings, *self.amiss)],
+            "problems": [as_document(problem) for problem in self.problems],
+            "untested": [as_document(problem) for problem in self.untested],
+            "warnings": [as_document(problem) for problem in (*self.warnings, *self.amiss)],
             "skipped": [{"rule": check.name, "reason": check.found} for check in skipped],
         }
 
@@ -144,7 +144,7 @@ def _show(result: _Checked) -> None:
 def _allowed(problem: Problem) -> Problem:
     """What nobody is known to have tested and the profile or `--allow-untested` takes all the same: a warning."""
     message = f"untested, as is allowed: {problem.message}"
-    return replace(problem, severity="warning", message=message, fix="", ways=())
+    return replace(problem, severity="warning", message=message, fixes=(), ways=())
 
 
 def _as_asked(problem: Problem, result: _Checked) -> Problem:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -26,7 +25,7 @@ from tfdock.cli.app import (
     settings_for,
 )
 from tfdock.cli.commands.build import session_for, shown_progress, stoppable
-from tfdock.errors import TfdockError, combined_exit_code
+from tfdock.errors import TfdockError, as_document, combined_exit_code
 
 if TYPE_CHECKING:
     from tfdock.builder.session import BuildSession
@@ -88,7 +87,7 @@ def _warm(profiles: list[str], preparer: Preparer, session: BuildSession, *, loc
         except TfdockError as error:
             codes.append(int(error.exit_code))
             console.show_problems(error.problems)
-            problems = [asdict(problem) for problem in error.problems]
+            problems = [as_document(problem) for problem in error.problems]
             results.append(_fetched(None, name) | {"status": "failed", "problems": problems})
     if as_json:
         print_json("tfdock.fetch/1", not codes, {"builds": results, "bundle": None})

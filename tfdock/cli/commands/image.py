@@ -244,8 +244,10 @@ def _apart(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple[str, 
             Problem(
                 code="registries-unset",
                 message="nothing says where to push: no repository is named, and the setting `registries` is empty",
-                fix="name it last: `tfdock image push PROFILE ghcr.io/me/wheels`; or set TFDOCK_REGISTRIES, or "
-                "`registries: [ghcr.io/me/wheels]` in the configuration file",
+                fix=(
+                    "name it last: `tfdock image push PROFILE ghcr.io/me/wheels`",
+                    "set TFDOCK_REGISTRIES, or `registries: [ghcr.io/me/wheels]` in the configuration file",
+                ),
             )
         )
     return tuple(names), _repository(registries[0])

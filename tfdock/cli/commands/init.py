@@ -14,7 +14,7 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
-from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError, one_of
+from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError
 
 if TYPE_CHECKING:
     from tfdock.knowledge.tables import KnowledgeBase
@@ -200,7 +200,7 @@ def _answerable(problems: Sequence[Problem]) -> list[Problem]:
     return [
         replace(
             problem,
-            fix=one_of(fix for fix in problem.fixes if "allow_untested" not in fix),
+            fixes=tuple(fix for fix in problem.fixes if "allow_untested" not in fix),
             ways=tuple(way for way in problem.ways if "allow_untested" not in way.change),
         )
         for problem in problems

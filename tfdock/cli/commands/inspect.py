@@ -13,7 +13,7 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
-from tfdock.errors import ExitCode
+from tfdock.errors import ExitCode, as_document
 
 if TYPE_CHECKING:
     from tfdock.cli.gpu_text import RequestedGpus
@@ -118,7 +118,7 @@ def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[RequestedGp
         "gpu_code": code_json(merged(library.loadable for library in own)),
         "libraries": [{"own": one.path in names, **library_json(one)} for one in found.libraries],
         "build_info": found.build_info,
-        "record": {"ok": wheel.record_ok, "problems": [asdict(problem) for problem in wheel.record_problems]},
+        "record": {"ok": wheel.record_ok, "problems": [as_document(problem) for problem in wheel.record_problems]},
         "tag_problem": wheel.tag_problem or None,
         "requires_python": found.metadata.requires_python,
         "requires_dist": list(found.metadata.requires_dist),

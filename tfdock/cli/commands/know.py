@@ -12,7 +12,7 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
-from tfdock.errors import Problem, ProfileError, TfdockError
+from tfdock.errors import Problem, ProfileError, TfdockError, as_document
 
 if TYPE_CHECKING:
     from tfdock.knowledge.gpu_rows import Gpu
@@ -295,7 +295,7 @@ def explain(
         raise ProfileError(Problem(code="code-unknown", message=f"there is no code `{code}`", fix=fix))
     problems = _provoked(base, row)
     if as_json:
-        document = {**_code_json(row), "problems": [asdict(problem) for problem in problems]}
+        document = {**_code_json(row), "problems": [as_document(problem) for problem in problems]}
         print_json("tfdock.explain/1", True, document)
     else:
         _print(_code_lines(row, problems))

@@ -26,7 +26,7 @@ from tfdock.cli.app import (
     settings_for,
 )
 from tfdock.cli.commands.build import session_for, shown_progress, stoppable
-from tfdock.errors import TfdockError, combined_exit_code
+from tfdock.errors import TfdockError, as_document, combined_exit_code
 
 if TYPE_CHECKING:
     from tfdock.builder.locking import WrittenLock
@@ -98,7 +98,7 @@ def _locked(name: str, preparer: Preparer, session: BuildSession) -> dict[str, A
 
 
 def _refused(name: str, error: TfdockError) -> dict[str, Any]:
-    problems = [asdict(problem) for problem in error.problems]
+    problems = [as_document(problem) for problem in error.problems]
     unknown = dict.fromkeys(("file", "build_id", "fingerprint", "knowledge"))
     return {"profile": name, "ok": False, **unknown, "pins": [], "moved": [], "problems": problems}
 

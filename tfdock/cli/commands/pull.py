@@ -40,7 +40,7 @@ from tfdock.cli.matrix_run import (
     told_with_matrix,
 )
 from tfdock.cli.pull_text import LocalGpus, tell_pulled
-from tfdock.errors import NetworkError, Problem, ProfileError, TfdockError, combined_exit_code, one_of
+from tfdock.errors import NetworkError, Problem, ProfileError, TfdockError, combined_exit_code
 from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class _Looking:
                 code="image-not-found",
                 message=f"no registry has this build of {plan.build_id}: {', '.join(map(str, repositories))}",
                 why=f"what is looked for has the fingerprint {plan.fingerprint[:32]}",
-                fix=one_of([build, *(f"take another build of it: `tfdock pull {one}`" for one in asked.others)]),
+                fixes=[build, *(f"take another build of it: `tfdock pull {other}`" for other in asked.others)],
             )
         )
 
@@ -258,8 +258,10 @@ class _Looking:
                 Problem(
                     code="registries-unset",
                     message=f"nothing says where to look for {name}: the setting `registries` is empty",
-                    fix="name one: `--registry ghcr.io/me/wheels`; or set TFDOCK_REGISTRIES, or "
-                    "`registries: [ghcr.io/me/wheels]` in the configuration file",
+                    fix=(
+                        "name one: `--registry ghcr.io/me/wheels`",
+                        "set TFDOCK_REGISTRIES, or `registries: [ghcr.io/me/wheels]` in the configuration file",
+                    ),
                 )
             )
         return self.settings.repositories
@@ -269,7 +271,7 @@ def _or_image(problem: Problem) -> Problem:
     """With what else could have been meant, where there is no profile of that name."""
     if problem.code != "profile-not-found" or problem.line:
         return problem
-    return replace(problem, fix=f"{problem.fix}; or an image: `host/name:tag`, such as `ghcr.io/me/wheels:nightly`")
+    return replace(problem, fixes=(*problem.fixes, "an image: `host/name:tag`, such as `ghcr.io/me/wheels:nightly`"))
 
 
 def _is_image(name: str) -> bool:
@@ -282,7 +284,7 @@ def _is_image(name: str) -> bool:
 def _check_no_wheel(name: str) -> None:
     if name.endswith(".whl"):
         message = f"`{console.clean(name)}` is a wheel, and neither a profile nor an image"
-        fix = "install it with pip; or name what is to be pulled: an image, a profile, a build id"
+        fix = ("install it with pip", "name what is to be pulled: an image, a profile, a build id")
         raise ProfileError(Problem(code="reference-malformed", message=message, fix=fix))
 
 

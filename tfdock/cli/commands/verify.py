@@ -30,7 +30,7 @@ from tfdock.cli.app import (
 from tfdock.cli.commands.build import shown_progress, stoppable
 from tfdock.cli.commands.inspect import Wheel
 from tfdock.cli.diagnosis_text import findings_json, show
-from tfdock.errors import EngineError, ExitCode, Problem, ProfileError, WheelRefused, combined_exit_code
+from tfdock.errors import EngineError, ExitCode, Problem, ProfileError, WheelRefused, as_document, combined_exit_code
 
 if TYPE_CHECKING:
     from tfdock.host.settings import Settings
@@ -225,7 +225,7 @@ def _document(
         "checks": [asdict(check) for check in found.checks],
         "told_by_wheel": list(told_by_wheel(found.checks)),
         "runtime": found.runtime,
-        "problems": [asdict(problem) for problem in problems],
+        "problems": [as_document(problem) for problem in problems],
         **(_facts(base, inspection) if inspection else {}),
         "gpu_code": found.document["gpu_code"] if inspection else None,
     }

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, Wheelhouse, app, command, knowledge_for, print_json, settings_for
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import Problem, ProfileError, as_document
 
 if TYPE_CHECKING:
     from tfdock.host.settings import Settings
@@ -178,7 +177,7 @@ def index_(
             _write_page(house, settings, page)
     console.show_problems(indexed.left_out)
     if as_json:
-        document = {"index": str(house.root / "simple"), "page": str(page) if page else None, **asdict(indexed)}
+        document = {"index": str(house.root / "simple"), "page": str(page) if page else None, **as_document(indexed)}
         print_json("tfdock.wheelhouse-index/1", True, document)
     else:
         _tell_indexed(house.root, page, indexed)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfdock.cli import console
 from tfdock.cli.pages.html_page import render_page
+from tfdock.errors import as_document
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -170,7 +171,7 @@ def table(report: Document) -> Iterator[tuple[str, str, str]]:
 
 def as_json(report: Document) -> str:
     """Return the document as the text of a JSON file."""
-    text = json.dumps(report, indent=2, ensure_ascii=False, default=asdict)
+    text = json.dumps(report, indent=2, ensure_ascii=False, default=as_document)
     return text.encode("utf-8", "backslashreplace").decode() + "\n"
 
 
