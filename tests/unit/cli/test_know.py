@@ -17,7 +17,7 @@ from tfdock.errors import Incompatible
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve import gpu_support
-from tfdock.resolve import resolution as resolving
+from tfdock.resolve import resolve as resolving
 from tfdock.types import Version
 
 from ..desk import Desk
@@ -70,7 +70,7 @@ def test_a_short_name_is_written_as_drivers_write_it(gpu: str, name: str) -> Non
 
 def test_the_releases_of_a_gpu_are_those_that_resolve(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """For every target of a GPU that stands in any machine, and every release."""
-    monkeypatch.setattr(resolving, "ways_out", lambda *_: [])
+    monkeypatch.setattr(resolving, "suggestions", lambda *_: [])
     base = desk.knowledge
     for name, target in {(gpu.accelerator, gpu.target) for gpu in base.gpus.values() if not gpu.machine}:
         accelerator = base.accelerators[name]
