@@ -408,3 +408,17 @@ def test_the_command_line_is_there_before_anything_heavy_is() -> None:
     loaded = {name.partition(".")[0] for name in json.loads(result.stdout)}
     assert "typer" in loaded
     assert loaded & {"docker", "jinja2", "pydantic", "requests", "rich", "tenacity", "yaml"} == set()
+
+
+# --- the page for readers -------------------------------------------------------------------------------------------
+
+
+def test_the_architecture_page_names_every_package_and_module_that_there_is_and_no_other() -> None:
+    page = (ROOT.parent / "docs/architecture.md").read_text("utf-8")
+    named = set(re.findall(r"`([a-z_]+)`", page)) | set(re.findall(r"([a-z_]+)\.py", page))
+    modules = {path.stem for path in map(PurePosixPath, MODULES) if path.parent.as_posix() != "cli/commands"}
+    assert modules - {"__init__", "__main__"} <= named
+    rows = re.findall(r"^\| `([a-z_/]+)/` \|", page, re.MULTILINE)
+    folders = {PurePosixPath(module).parent.as_posix() for module in MODULES if "/" in module}
+    assert set(rows) == folders - {"cli/commands", "cli/pages"}
+    assert [row for row in rows if "/" not in row] == list(ORDER)
