@@ -401,5 +401,6 @@ def impatient(case: Case, seconds: float) -> Case:
     """The same, which asks an engine that is silent for so long whether it is still there: not after a minute."""
     folder = case.tfdock.home / "impatient"
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(f"from tfdock.do import watch\nwatch.HANG_AFTER_SECONDS = {seconds}\n")
+    program = f"from tfdock.host import supervise\nsupervise.HANG_AFTER_SECONDS = {seconds}\n"
+    (folder / "sitecustomize.py").write_text(program)
     return with_variables(case, PYTHONPATH=str(folder))
