@@ -63,7 +63,7 @@ def given_codes(module: str, tree: ast.AST, taking: Places) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             for keyword in node.keywords:
-                yield from texts(keyword.value) if keyword.arg == "code" else ()
+                yield from texts(keyword.value) if _takes_code(keyword.arg) else ()
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             # What begins with an underscore belongs to its own module.
             homes = taking.get(name, {})
@@ -72,6 +72,11 @@ def given_codes(module: str, tree: ast.AST, taking: Places) -> Iterator[str]:
         elif isinstance(node, ast.Assign):
             for target in node.targets:
                 yield from (text for one in assigned(target, node.value) for text in texts(one))
+
+
+def _takes_code(name: str | None) -> bool:
+    """Whether a keyword takes a code: `code`, or `malformed_code` among several."""
+    return name == "code" or (name or "").endswith("_code")
 
 
 def assigned(target: ast.expr, value: ast.expr) -> Iterator[ast.expr]:
@@ -118,6 +123,7 @@ def test_the_scan_finds_codes_in_whatever_way_they_are_given() -> None:
         "code = 'a-b'": {"a-b"},
         "_means(r'x', Error, 'a-b', 'message', 'fix')": {"a-b"},
         "Problem(code=f'{self.phase}-failed')": {"fetch-failed", "compile-failed"},
+        "ArtifactKind(malformed_code='a-b', other_code='c-d')": {"a-b", "c-d"},
         "style.warn('untested')": set(),
     }
     taking = {"refuse": {"x": 0}, "_means": {"here": 2, "there": 0}, "warn": {"x": 0}}
