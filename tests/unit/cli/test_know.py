@@ -317,6 +317,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_no_line_is_wider_than_the_terminal(desk: Desk, columns: int) -> None:
     commands = [*COMMANDS, ["explain"], *(["explain", code] for code in desk.knowledge.codes)]

@@ -620,6 +620,7 @@ def test_github_gets_one_line_and_each_job_its_cells_labels_and_minutes(folder: 
     assert both["cells"] == f"{FIRST} {THIRD}"
 
 
+@pytest.mark.slow
 def test_more_jobs_than_a_service_takes_are_split(folder: Path) -> None:
     axes = {
         "bazel.copts": [["-O2"]],

@@ -86,6 +86,7 @@ def test_the_end_begins_with_a_whole_line() -> None:
     assert excerpt(b"c" * (3 * MIB)).count("c") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "log", [b"x" * (60 * MIB), b"\n" * (30 * MIB), b"\x1b[31m" * (4 * MIB)], ids=lambda log: log[:1]
 )

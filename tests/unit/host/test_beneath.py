@@ -206,6 +206,7 @@ def test_a_walk_names_all_there_is_and_neither_follows_a_link_nor_fails(
     assert list(walk(hostile / "link")) == []
 
 
+@pytest.mark.slow
 def test_a_walk_holds_no_more_than_it_has_come_to(hostile: Path, opened: Beneath) -> None:
     for number in range(20_000):
         (hostile / f"{number:0>100}").touch()

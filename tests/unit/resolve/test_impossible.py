@@ -226,6 +226,7 @@ def test_any_profile_is_accepted_or_refused_with_ways_that_lead_out(
 # --- the command line -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(THIS_MACHINE != "x86_64", reason="the cases are about building on x86_64")
 def test_check_says_the_same_of_all_of_them_in_one_call(tmp_path: Path) -> None:
     cases = [*ordinary("possible"), *ordinary("impossible")]

@@ -663,6 +663,7 @@ def weighed(paths: Sequence[Path]) -> list[Weighed]:
     return [Weighed(told, seconds, mebibytes) for _, told, seconds, mebibytes in results]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_contents_cost_little_and_raise_nothing(build: Callable[[], Hostile], tmp_path: Path) -> None:
     hostile = build()
@@ -718,6 +719,7 @@ def test_the_command_refuses_a_bad_wheel(build: Build, expected: str, tmp_path: 
     assert mebibytes < MOST_MIB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cubins of LZ4 that unpack to 1 MiB", "METADATA of 7 million fields"])
 def test_the_command_takes_no_more_memory_for_hostile_contents(name: str, tmp_path: Path) -> None:
     HOSTILE[name]().write(tmp_path / FILENAME)

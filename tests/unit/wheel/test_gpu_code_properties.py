@@ -344,6 +344,7 @@ def damaged(draw: st.DrawFn, sound: bytes) -> bytes:
 BLOCKS = st.sampled_from([33, 64, 1000, 4096])
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(BOTH.flatmap(damaged), BLOCKS)
 def test_damage_raises_nothing_and_is_read_alike_in_any_blocks(data: bytes, size: int) -> None:
@@ -362,6 +363,7 @@ TABLES = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(st.sampled_from(sorted(TABLES)), st.data(), BLOCKS)
 def test_damaged_code_raises_nothing(table: str, data: st.DataObject, size: int) -> None:

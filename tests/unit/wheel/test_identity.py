@@ -296,6 +296,7 @@ def pip(tmp_path: Path) -> Pip:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("constrained", [False, True])
 def test_an_upgrade_of_something_else_replaces_the_wheel_unless_the_constraints_hold_it(
     pip: Pip, constrained: bool
@@ -307,6 +308,7 @@ def test_an_upgrade_of_something_else_replaces_the_wheel_unless_the_constraints_
     assert pip.installed == {"tensorflow": version, "takes-any": "1.0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("constrained", [False, True])
 def test_what_wants_a_newer_one_replaces_the_wheel_unless_the_constraints_refuse_it(
     pip: Pip, constrained: bool

@@ -631,6 +631,7 @@ def varied(file: File) -> st.SearchStrategy[File]:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(packings())
 def test_wheels_that_differ_only_in_packing_become_the_same_bytes(data: bytes) -> None:
@@ -793,6 +794,7 @@ def test_a_rewrite_that_would_not_be_a_wheels_is_refused(
     assert raised.value.code == "wheel-bad-rewrite"
 
 
+@pytest.mark.slow
 def test_a_wheel_with_more_members_than_a_plain_zip_can_count_is_written_with_zip64(tmp_path: Path) -> None:
     with (tmp_path / "many.zip").open("w+b") as target:
         writer = ZipWriter(target, 0)
@@ -861,6 +863,7 @@ def write_large_wheel(path: Path, zeros: int, noise: bytes) -> None:
             archive.writestr(file.name, file.data)
 
 
+@pytest.mark.slow
 def test_a_large_member_is_never_held_in_memory(tmp_path: Path) -> None:
     write_large_wheel(tmp_path / FILENAME, zeros=300, noise=os.urandom(8 << 20))
     tracemalloc.start()

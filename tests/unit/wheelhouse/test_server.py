@@ -283,6 +283,7 @@ def test_clients_that_read_nothing_are_told_from_those_that_wait(house: Wheelhou
         big.unlink()
 
 
+@pytest.mark.slow
 def test_a_silent_client_is_sent_away_soon(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
         client.sendall(b"GET /simple/ HTTP/1.1\r\nHost: loc")
@@ -331,6 +332,7 @@ def problem(*words: str) -> tuple[int, str]:
     return done.returncode, document["problems"][0]["code"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_served_is_said(house: Wheelhouse, tmp_path: Path) -> None:
     assert problem("--wheelhouse", str(tmp_path / "nowhere")) == (2, "wheelhouse-not-found")
     assert problem("--wheelhouse", str(tmp_path)) == (2, "wheelhouse-not-indexed")
