@@ -1,4 +1,4 @@
-"""Fixtures of the pure rings."""
+"""Fixtures of the unit tests: shipped knowledge, made-up knowledge, a cache folder of their own."""
 
 from __future__ import annotations
 

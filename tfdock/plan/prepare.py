@@ -1,4 +1,4 @@
-"""From a profile's file to its plan: reads what is on disk, hands it to the pure rings, and returns all of it."""
+"""Prepare a plan from a profile's file: read the files, then call the pure packages."""
 
 from __future__ import annotations
 
