@@ -66,8 +66,8 @@ from build import harness, registries
 
 # isort: split (a folder `build` at the top, which this script makes, changes whose package the linter takes it for)
 from tfdock.host import settings
-from tfdock.host.beneath import remove_folder
 from tfdock.host.files import file_sha256
+from tfdock.host.untrusted_folders import remove_folder
 from tfdock.types import ImageRef
 
 HERE = Path(__file__).resolve().parent

@@ -24,7 +24,7 @@ from build.test_orchestration import SOURCE, Desk, leaving, wheel
 from tfdock.errors import Locked
 from tfdock.host.settings import Settings
 from tfdock.images.image_pull import Pulling
-from tfdock.images.stored_image import stored
+from tfdock.images.lookup import stored
 from tfdock.types import ImageRef
 from tfdock.wheelhouse import wheelhouse_pruning
 from tfdock.wheelhouse.index import WheelIndex

@@ -14,17 +14,15 @@ import pytest
 
 from tfdock.bazel.cache import packs, push_plan
 from tfdock.bazel.cache.cache_folder import CacheFolder
-from tfdock.bazel.cache.cache_layers import CONFIG_TYPE, Layers, Pack, Shelf
 from tfdock.bazel.cache.exchange import Exchange
 from tfdock.bazel.cache.packs import CONTENTS_TYPE, PACK_TYPE, PackContents, PackEntry, in_order
-from tfdock.bazel.cache.registry_cache import StoredCache
+from tfdock.bazel.cache.registry_cache import CONFIG_TYPE, Layers, Pack, Shelf, StoredCache
 from tfdock.builder import pins
 from tfdock.errors import Problem, TfdockError
 from tfdock.host.supervise import Stop
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor, Manifest
-from tfdock.oci.repository import Repository
-from tfdock.oci.upload import CHUNK, TRIES
+from tfdock.oci.repository import CHUNK, TRIES, Repository
 from tfdock.types import ImageRef
 
 from .conftest import EditedTree, Workshop

@@ -37,8 +37,7 @@ from tfdock.images.wheel_image import ARTIFACT_TYPE
 from tfdock.images.wheel_layer import LAYER_TYPE, ImageWheel
 from tfdock.oci import manifest as oci
 from tfdock.oci.http import TRIES as FEW
-from tfdock.oci.repository import Repository
-from tfdock.oci.upload import CHUNK, TRIES
+from tfdock.oci.repository import CHUNK, TRIES, Repository
 from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse
 

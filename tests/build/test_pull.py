@@ -23,14 +23,13 @@ from wheelhouses import Made, made
 from tfdock.errors import NetworkError, Problem, TfdockError
 from tfdock.images import image_pull
 from tfdock.images.image_pull import PulledImage, Pulling, Read
-from tfdock.images.lookup import ImageLookup, here
-from tfdock.images.stored_image import stored
+from tfdock.images.lookup import ImageLookup, here, stored
 from tfdock.images.wheel_image import SUMS
 from tfdock.images.wheel_layer import LAYER_TYPE, frame
 from tfdock.images.wheel_tags import fingerprint_tag
 from tfdock.oci import manifest as oci
 from tfdock.oci.http import TRIES as FEW
-from tfdock.oci.upload import TRIES
+from tfdock.oci.repository import TRIES
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.trust_domain import IN_RELEASE
 from tfdock.types import ImageRef

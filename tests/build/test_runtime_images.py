@@ -29,7 +29,7 @@ from tfdock.oci.manifest import Descriptor
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext, from_template
 from tfdock.types import ImageRef
-from tfdock.verify.environment import bench_for
+from tfdock.verify.trial_container import bench_for
 from tfdock.wheelhouse import simple_index
 
 from .conftest import Finished, Workshop

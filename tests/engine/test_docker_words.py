@@ -7,7 +7,7 @@ import pytest
 from tfdock.engine import docker_engine, engine_archives, streams
 from tfdock.engine import engine_errors as engine_words
 from tfdock.engine.address import EngineAddress
-from tfdock.engine.image_progress import ImageProgress
+from tfdock.engine.streams import ImageProgress
 from tfdock.errors import DiskFull, EngineError, NetworkError, TfdockError
 
 from .bench import tar

@@ -28,18 +28,17 @@ WORDS = {"__init__.py", "errors.py", "types.py", "events.py"}
 """The words of the program, which every package may import and which import no package."""
 
 PURE = (
-    "documents/*", "profile/*", "host/block_stream.py", "host/encodings.py", "host/logins.py", "host/two_threads.py",
-    "knowledge/component_archives.py", "knowledge/contract.py", "knowledge/fits.py", "knowledge/rows.py",
-    "knowledge/tables.py", "knowledge/*_rows.py",
+    "documents/*", "profile/*", "host/block_stream.py", "host/encodings.py", "host/logins.py", "host/thread_jobs.py",
+    "knowledge/contract.py", "knowledge/fits.py", "knowledge/rows.py", "knowledge/tables.py", "knowledge/*_rows.py",
     "wheel/[!w]*", "wheel/wheel.py", "gpu/*", "resolve/*", "plan/build_plan.py",
     "plan/estimate.py", "plan/lock_file.py", "plan/preflight.py", "plan/profile_fixes.py", "plan/remote_flags.py",
     "plan/render.py", "plan/resources.py", "plan/schedule.py", "plan/trust_domain.py", "oci/manifest.py",
-    "oci/plain_tar.py", "bazel/*", "run/log_text.py", "run/memory_kills.py",
+    "oci/plain_tar.py", "bazel/*", "run/log_text.py",
     "wheelhouse/build_record.py", "wheelhouse/retention.py", "wheelhouse/simple_index.py", "verify/checks.py",
     "verify/trial_plan.py", "images/image_tags.py", "images/runtime/runtime_contents.py", "images/wheel_*",
     "offline/bundle_format.py", "matrix/cells.py", "matrix/matrix_file.py", "matrix/shards.py", "ci/pinned.py",
-    "ci/pipeline.py", "diagnose/diagnosis.py", "diagnose/log_*", "diagnose/private_keys.py",
-    "diagnose/profile_mismatch.py", "diagnose/redaction.py", "diagnose/reported_fields.py",
+    "ci/pipeline.py", "diagnose/diagnosis.py", "diagnose/log_*", "diagnose/redaction.py",
+    "diagnose/reported_fields.py",
 )  # fmt: skip
 """What touches no clock, environment, process, file or network."""
 
@@ -47,7 +46,7 @@ PURE = (
 HOMES = {
     "ahocorasick_rs": ("diagnose/log_search.py",),
     "auditwheel": ("verify/manylinux.py",),
-    "docker": ("engine/", "oci/credentials.py"),
+    "docker": ("engine/", "oci/registry_session.py"),
     "requests": ("engine/docker_engine.py", "engine/streams.py"),
     "urllib3": ("engine/docker_engine.py",),
     "tenacity": ("engine/docker_engine.py", "oci/http.py"),
@@ -188,7 +187,7 @@ OUTSIDE_MODULES = {
     "platform", "random", "secrets", "shutil", "signal", "socket", "ssl", "subprocess", "sys", "tempfile",
     "threading", "time", "urllib", "uuid",
 }  # fmt: skip
-HOME_OF_THREADS = "host/two_threads.py"
+HOME_OF_THREADS = "host/thread_jobs.py"
 OUTSIDE_NAMES = {"open", "input", "print", "Path", "environ", "getenv", "exec", "eval", "__import__"}
 CLOCKS = {"now", "today", "utcnow"}
 
@@ -214,8 +213,8 @@ def test_pure_code_imports_pure_code(module: str) -> None:
 
 DECIDERS = ("gpu/[!v]*", "resolve/*", "plan/*", "verify/checks.py", "verify/trial_plan.py", "ci/*", "matrix/*",
     "images/image_tags.py", "images/runtime/runtime_contents.py", "bazel/cache/cache_pruning.py",
-    "bazel/cache_misses.py", "knowledge/contract.py", "knowledge/fits.py", "knowledge/component_archives.py",
-    "wheelhouse/retention.py", "diagnose/diagnosis.py", "diagnose/profile_mismatch.py")  # fmt: skip
+    "bazel/cache_misses.py", "knowledge/contract.py", "knowledge/fits.py",
+    "wheelhouse/retention.py", "diagnose/diagnosis.py")  # fmt: skip
 DECIDING = sorted(
     module for module in filter(is_pure, MODULES) if any(PurePosixPath(module).match(one) for one in DECIDERS)
 )
@@ -283,7 +282,7 @@ def test_the_scan_finds_what_it_is_for() -> None:
 
 # What opens folders that others can write to: it collects results, or reads Bazel's caches or a repository.
 OPENERS = (
-    "host/beneath.py",
+    "host/untrusted_folders.py",
     "run/results.py",
     "bazel/cache/",
     "host/project_files.py",
@@ -298,7 +297,7 @@ CREATORS = {"run/carrier.py", "builder/image_phase.py"}
 # What names the folders above those of containers.
 ABOVE = {
     "bazel/cache/cache_folder.py", "run/journal.py", "run/results.py", "wheelhouse/orphans.py",
-    "verify/environment.py",
+    "verify/trial_container.py",
 }  # fmt: skip
 CHILDREN = {"output", "staging"}
 PATHS = {"Path", "PurePath", "open", "joinpath", "with_name", "join", "fspath", "resolve"}
@@ -322,7 +321,7 @@ def second_ways(module: str, tree: ast.AST) -> Iterator[str]:
             said = _call_way(module, node) if isinstance(node, ast.Call) else ""
         if said:
             yield f"{module}:{node.lineno}: {said}"  # type: ignore[attr-defined]
-    if "tfdock.host.beneath.Beneath" in imports(tree) and not module.startswith(OPENERS):
+    if "tfdock.host.untrusted_folders.Beneath" in imports(tree) and not module.startswith(OPENERS):
         yield f"{module}: a folder of containers is opened"
 
 
@@ -386,13 +385,13 @@ def test_the_scan_finds_who_takes_a_second_way() -> None:
         "wheel = run.folders.staged.joinpath('staging')",
         "wheel = os.path.join(run.folders.staged, 'staging')",
         "run.engine.create(replace(spec, mounts=mounts))",
-        "from tfdock.host.beneath import Beneath",
+        "from tfdock.host.untrusted_folders import Beneath",
     ):
         assert list(second_ways("builder/seal_phase.py", ast.parse(line))), line
     for line in (
         "Mount(source=made.mount_source, target='/x')",
         "places = {'{output}': folders.output.make().mount_source}",
-        "from tfdock.host.beneath import remove_folder",
+        "from tfdock.host.untrusted_folders import remove_folder",
         "run.steps.carrier.create(spec)",
         "read_local(profile.source, folder)",
     ):

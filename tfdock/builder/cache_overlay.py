@@ -20,8 +20,7 @@ from tfdock.bazel.cache.cache_folder import DiskCache
 from tfdock.bazel.cache.cache_usage import clear_work, drop_copies, now
 from tfdock.builder.build_run import Run
 from tfdock.errors import EngineError, Locked
-from tfdock.host.files import make_folder
-from tfdock.host.locks import held
+from tfdock.host.files import held, make_folder
 
 if TYPE_CHECKING:
     from tfdock.engine.protocol import Engine

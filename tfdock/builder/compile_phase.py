@@ -10,9 +10,8 @@ from tfdock.bazel.cache.downloads import EVERYTHING, removed_downloads, unchecke
 from tfdock.builder import image_phase
 from tfdock.builder.build_run import Run
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem
-from tfdock.host.beneath import open_up, remove_folder
-from tfdock.host.files import make_folder
-from tfdock.host.locks import held
+from tfdock.host.files import held, make_folder
+from tfdock.host.untrusted_folders import open_up, remove_folder
 from tfdock.plan.build_plan import EXTERNAL, BuildPlan, unpacking, with_resources
 from tfdock.plan.resources import after_memory
 

@@ -22,7 +22,7 @@ from tfdock.engine.protocol import (
     ImageInfo,
 )
 from tfdock.errors import BuildFailed, Incompatible, Interrupted, Problem
-from tfdock.host.locks import held
+from tfdock.host.files import held
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import described_toolchain, toolchain_key
 from tfdock.plan.local_source import context_archive

@@ -10,7 +10,7 @@ from tfdock.errors import NetworkError, Problem, TimeLimit, VerificationFailed
 from tfdock.host.supervise import until_stopped
 from tfdock.images import lookup
 from tfdock.images.image_pull import PulledImage, Pulling
-from tfdock.images.stored_image import StoredImage
+from tfdock.images.lookup import StoredImage
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import LockFile
 

@@ -17,15 +17,15 @@ from tfdock import __version__
 from tfdock.builder import build_summary
 from tfdock.builder.build_run import Run
 from tfdock.errors import BuildFailed, Problem, WheelRefused
-from tfdock.host.beneath import remove_folder
 from tfdock.host.files import file_sha256, write_atomically
+from tfdock.host.untrusted_folders import remove_folder
 from tfdock.plan.build_plan import EPOCH, BuildPlan, as_json, described_toolchain
 from tfdock.plan.estimate import weight
 from tfdock.plan.local_source import listing_hash, tree_listing
 from tfdock.run.phases import announced
 from tfdock.run.results import RunFolders
 from tfdock.verify import verification as verify
-from tfdock.verify.environment import MEMORY, Bench
+from tfdock.verify.trial_container import MEMORY, Bench
 from tfdock.wheel import wheel as wheel_files
 from tfdock.wheelhouse import build_record
 from tfdock.wheelhouse.store import WheelFile

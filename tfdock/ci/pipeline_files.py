@@ -10,7 +10,7 @@ from pathlib import Path
 from tfdock.ci import pipeline
 from tfdock.ci.pipeline import Service, State
 from tfdock.errors import Problem, ProfileError
-from tfdock.host.beneath import Beneath, NotPlain
+from tfdock.host.untrusted_folders import Beneath, NotPlain
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.matrix import planned_matrix

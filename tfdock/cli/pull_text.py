@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tfdock.cli.gpu_text import RequestedGpus
     from tfdock.host.settings import Settings
     from tfdock.images.image_pull import PulledImage
-    from tfdock.images.stored_image import StoredImage
+    from tfdock.images.lookup import StoredImage
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.wheel.inspection import Inspection
     from tfdock.wheel.wheel import WheelFacts

@@ -1,7 +1,8 @@
-"""What a log shows -> what went wrong: causes in order, in words, with changes of the profile that were tried. Pure.
+"""Sightings in a log -> causes in order, in words, with profile changes that were tried. Pure.
 
-The first thing that stopped something is the root; what a tool survived, and what only follows from others, comes
-after it. Where a profile is known, a cause says what of it is meant, and changes of it are offered that are accepted.
+The first failure that stopped something is the root cause. Failures that a tool survived, and those that follow from
+others, come after it. With a profile, a cause names the profile's own values, and offers changes that are accepted.
+Where log and profile disagree, the finding says so and offers no change.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tfdock.diagnose import profile_mismatch
 from tfdock.diagnose.log_search import Seen, Sighting, Suspect
 from tfdock.errors import Suggestion
 from tfdock.knowledge.failure_rows import Failure
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import profile_fixes
+from tfdock.types import Version
 
 if TYPE_CHECKING:
+    from tfdock.knowledge.failure_rows import Failure, Relation
+    from tfdock.knowledge.toolkit_rows import Toolkit
     from tfdock.plan.profile_fixes import Context
 
 _NEAR = 30
@@ -114,8 +117,8 @@ def _finding(
     sighting: Sighting, row: Failure, seen: Seen, knowledge: KnowledgeBase, context: Context | None
 ) -> Finding:
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
-    misfit = profile_mismatch.misfit(row, sighting.values, context) if context else ""
-    profile = None if misfit else context
+    mismatch = profile_mismatch(row, sighting.values, context) if context else ""
+    profile = None if mismatch else context
     changes = profile_fixes.changes(row, {**row.values, **sighting.values}, profile) if profile else ()
     return Finding(
         id=row.id,
@@ -129,7 +132,7 @@ def _finding(
         count=sighting.count,
         values=dict(sighting.values),
         asked=profile_fixes.asked(row, context) if context else "",
-        misfit=misfit,
+        misfit=mismatch,
         changes=changes,
     )
 
@@ -139,3 +142,69 @@ def _confidence(sighting: Sighting, row: Failure, seen: Seen) -> str:
     stopped = any(one.line > sighting.line and one.text.startswith(_STOPPED) for one in seen.suspects)
     doubts = sighting.survivable + row.cascade + row.unsure + (sighting.survivable and stopped)
     return ("high", "medium", "low")[min(doubts, 2)]
+
+
+def profile_mismatch(row: Failure, values: Mapping[str, str], context: Context) -> str:
+    """One sentence on the first of a row's `fits` that the log and the profile break; empty where both agree.
+
+    `values` are the log's own: what stands in for one that it does not say proves nothing.
+    """
+    for name, relations in row.fits.items():
+        for relation, subject in relations.items() if values.get(name) else ():
+            if told := _broken(relation, name, values[name], subject, context):
+                return f"{told}, or that build had another profile"
+    return ""
+
+
+def _broken(relation: Relation, name: str, text: str, subject: str, context: Context) -> str:
+    match relation:
+        case "among":
+            return _other_targets(text, context)
+        case "is":
+            return _other_version(text, subject, context)
+        case "unknown_to":
+            return _known(text, subject, context)
+        case "newest_for":
+            return _other_limit(name, text, subject, context)
+
+
+def _other_targets(text: str, context: Context) -> str:
+    asked, number = profile_fixes.targets(context), profile_fixes.number(text)
+    if not asked or not number or any(profile_fixes.number(target) == number for target in asked):
+        return ""
+    return f"your profile asks {', '.join(asked)}, and the log is about {text}: something else lists it"
+
+
+def _other_version(text: str, subject: str, context: Context) -> str:
+    asked, said = Version(profile_fixes.version(subject, context)), Version(text)
+    if not asked.parts or not said.parts or asked.matches(said) or said.matches(asked):
+        return ""
+    title = profile_fixes.title(subject, context)
+    return f"your profile asks {title} {asked}, and the log is about {title} {said}: something else set it"
+
+
+def _known(text: str, subject: str, context: Context) -> str:
+    row = _toolkit(subject, context)
+    if row is None or profile_fixes.number(text) not in row.targets:
+        return ""
+    title = profile_fixes.title(subject, context)
+    return (
+        f"{title} {profile_fixes.version(subject, context)} of your profile knows {text}: the compiler of another "
+        f"{title} ran (look at `PATH`)"
+    )
+
+
+def _other_limit(name: str, text: str, subject: str, context: Context) -> str:
+    row, said = _toolkit(subject, context), Version(text).parts
+    newest = row.host_compilers_max.get(name) if row else None
+    if newest is None or not said or newest == said[0]:
+        return ""
+    title = profile_fixes.title(subject, context)
+    return (
+        f"{title} {profile_fixes.version(subject, context)} of your profile takes {name} {newest}, and that of the "
+        f"log {name} {text} at most: it is another {title} (look at `PATH`)"
+    )
+
+
+def _toolkit(name: str, context: Context) -> Toolkit | None:
+    return context.knowledge.toolkits.get((name, str(Version(profile_fixes.version(name, context)).minor)))

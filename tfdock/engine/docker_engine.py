@@ -40,7 +40,6 @@ from tfdock.engine.address import EngineAddress, cannot_connect, causes, find_ad
 from tfdock.engine.containers import container_state, host_config_of, image_info, open_files_allowed, timestamp
 from tfdock.engine.engine_archives import only_file, unreadable
 from tfdock.engine.engine_errors import archive_refusal, push_refusal, refusal, registry_refusal
-from tfdock.engine.image_progress import ImageProgress, build_refusal, step_failed, step_killed
 from tfdock.engine.protocol import (
     IMAGE_LABEL,
     RUN_LABEL,
@@ -53,11 +52,15 @@ from tfdock.engine.protocol import (
 )
 from tfdock.engine.streams import (
     EngineUpload,
+    ImageProgress,
     StreamWatch,
     body_chunks,
     break_off,
+    build_refusal,
     frames,
     messages,
+    step_failed,
+    step_killed,
     stopped,
     wait_forever,
     without,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdock.errors import Fix, Problem, ProfileError
-from tfdock.host.beneath import Beneath, NotPlain
+from tfdock.host.untrusted_folders import Beneath, NotPlain
 from tfdock.profile import yaml_nodes
 from tfdock.profile.yaml_nodes import Node
 

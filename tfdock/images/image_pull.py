@@ -20,15 +20,15 @@ from typing import BinaryIO
 
 from tfdock.errors import NetworkError, Problem, VerificationFailed
 from tfdock.host.files import check_space, file_error, file_sha256, gib, make_folder
+from tfdock.images.lookup import StoredImage
 from tfdock.images.prefetch import Ahead
-from tfdock.images.stored_image import StoredImage
 from tfdock.images.wheel_image_read import FoundBuild
 from tfdock.images.wheel_layer import FoundWheel, frame, wheel_bytes
 from tfdock.oci.artifact import from_blob
 from tfdock.oci.manifest import MalformedManifest
 from tfdock.plan.trust_domain import recorded
 from tfdock.types import BuildId
-from tfdock.wheel.defects import WheelError
+from tfdock.wheel.facts import WheelError
 from tfdock.wheel.wheel import WheelFacts, read_wheel
 from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse
 

@@ -1,20 +1,150 @@
-"""Which image has a build: the repositories of the settings, asked for the fingerprint of a plan."""
+"""Look a build up: ask the repositories of the settings for the fingerprint of a plan.
+
+A stored image is found by tag or digest, for one platform, and judged before it is used.
+"""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from tfdock.errors import Incompatible, NetworkError, Problem
-from tfdock.images.stored_image import StoredImage, stored
+from tfdock.errors import Incompatible, NetworkError, Problem, TfdockError, VerificationFailed
+from tfdock.images import wheel_image_read
+from tfdock.images.wheel_image import MOST_PAPERS
 from tfdock.images.wheel_image_read import FoundBuild, machine_platform
-from tfdock.images.wheel_tags import fingerprint_tag
+from tfdock.images.wheel_tags import broken_promise, fingerprint_tag, is_promise
+from tfdock.oci import manifest as oci
+from tfdock.oci.artifact import ArtifactKind, NamedArtifact
+from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
+from tfdock.oci.repository import FoundManifest, Repository
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import LockFile
 from tfdock.plan.trust_domain import stands_for
 from tfdock.resolve.tools import NATIVE
-from tfdock.types import ImageRef
+from tfdock.types import Digest, ImageRef
+
+_INDEXES = (oci.INDEX, oci.DOCKER_LIST)
+WHEEL_IMAGES = ArtifactKind(
+    noun="image",
+    owned="an image of tfdock's wheels",
+    refusal="is refused",
+    never_written="such an image",
+    malformed_code="wheel-image-malformed",
+    malformed_fix="who can push there? Take another image",
+    other_code="reference-no-wheels",
+    other_fix="name one that `tfdock image push` made; any other image is for `docker pull`",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredImage:
+    """An image of wheels that is what it says, as far as that is known without its wheels.
+
+    `named` is what was asked for, `digest` that of the manifest for its platform.
+    """
+
+    named: NamedArtifact
+    digest: Digest
+    platform: str
+    builds: tuple[FoundBuild, ...]
+
+    @property
+    def image(self) -> ImageRef:
+        """The name that was asked for."""
+        return self.named.image
+
+    @property
+    def origin(self) -> str:
+        """`ghcr.io/me/wheels:tag@sha256:…`: what it was asked for as, and who it is."""
+        return str(ImageRef(self.image.repository, self.image.registry, self.image.tag, self.digest))
+
+
+def stored(image: ImageRef, platform: str, check: Callable[[], None]) -> StoredImage | None:
+    """What a registry has under a name for a platform (`linux/amd64`); None where it has nothing of that name.
+
+    Raises what `Repository` does, ProfileError (`reference-no-wheels`), Incompatible (`wheel-image-platform`), and
+    VerificationFailed (`wheel-image-malformed`, `wheel-image-moved`).
+    """
+    named = NamedArtifact(image, check, WHEEL_IMAGES)
+    found = named.manifest()
+    if found is None:
+        return None
+    with named.well_formed(found.digest):
+        if found.media_type in _INDEXES:
+            found = _of_platform(named, found, platform)
+        manifest = Manifest.read(found.data)
+        if not wheel_image_read.is_wheel_image(manifest):
+            raise _no_wheels(named, found.digest)
+        config = _small(named.repository, manifest.config, wheel_image_read.MOST_CONFIG)
+        about = wheel_image_read.labelled(manifest, config)
+        if about.platform != platform:
+            raise _other_platform(image, platform, [about.platform])
+        builds = wheel_image_read.builds(about, _small(named.repository, about.papers, MOST_PAPERS))
+    _check_promise(image, found.digest, builds)
+    return StoredImage(named=named, digest=found.digest, platform=platform, builds=builds)
+
+
+def _of_platform(named: NamedArtifact, index: FoundManifest, platform: str) -> FoundManifest:
+    """Return the manifest that an index has for a platform."""
+    image = named.image
+    if not wheel_image_read.says_wheels(index.data):
+        raise _no_wheels(named, index.digest)
+    known = wheel_image_read.platforms(index.data)
+    if platform not in known:
+        raise _other_platform(image, platform, known)
+    found = named.repository.manifest(known[platform].digest)
+    if found is None:
+        message = (
+            f"the registry {image.registry} has no {known[platform].digest}, which `{image}` names for {platform}"
+        )
+        fix = "push the image anew, or tell who runs the registry"
+        raise NetworkError(Problem(code="image-not-found", message=message, fix=fix))
+    return found
+
+
+def _small(repository: Repository, blob: Descriptor, most: int) -> bytes:
+    if blob.size > most:
+        raise MalformedManifest(f"{blob.digest} has {blob.size} bytes, where tfdock writes {most} at most")
+    return repository.small_blob(blob, most)
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+def _no_wheels(named: NamedArtifact, digest: Digest) -> TfdockError:
+    if is_promise(named.image.tag or ""):
+        return _moved(named.image, digest, "it is something else than wheels")
+    return named.other_kind(digest)
+
+
+def _other_platform(image: ImageRef, platform: str, known: Collection[str]) -> Incompatible:
+    return Incompatible(
+        Problem(
+            code="wheel-image-platform",
+            message=f"`{image}` has no wheels for {platform}",
+            fix=f"it has them for {', '.join(known)}; for another machine: `--platform {next(iter(known), '')}`",
+        )
+    )
+
+
+def _check_promise(image: ImageRef, digest: Digest, builds: tuple[FoundBuild, ...]) -> None:
+    """A tag that is a build id or a fingerprint stands for that build, and may not be moved to another."""
+    broken = broken_promise(image.tag or "", builds)
+    if broken:
+        raise _moved(image, digest, broken)
+
+
+def _moved(image: ImageRef, digest: Digest, what: str) -> VerificationFailed:
+    return VerificationFailed(
+        Problem(
+            code="wheel-image-moved",
+            message=f"the tag of `{image}` was moved to another image, {digest}: {what}",
+            why="a tag that is a build id or a fingerprint stands for that build and no other",
+            fix="who can push there? If it is that image you want, name it by its digest: "
+            f"`{ImageRef(image.repository, image.registry, None, digest)}`",
+        )
+    )
 
 
 def here() -> str:

@@ -14,7 +14,7 @@ from io import FileIO
 from threading import Condition, Lock, Thread
 from types import TracebackType
 
-from tfdock.wheel.defects import WheelError, fail
+from tfdock.wheel.facts import WheelError, fail
 from tfdock.wheel.zip_archive import ByteSource, Member, members_ahead, pieces
 
 _Place = tuple[int, int, int, int, int]

@@ -21,7 +21,7 @@ from tfdock.oci.manifest import Descriptor, MalformedManifest
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.trust_domain import RELEASE, recorded
 from tfdock.types import BuildId
-from tfdock.wheel.defects import WheelError
+from tfdock.wheel.facts import WheelError
 from tfdock.wheel.wheel_file import refused
 from tfdock.wheelhouse.build_record import BUILD_ID, read_record, verified
 from tfdock.wheelhouse.store import Wheelhouse, changed_wheel

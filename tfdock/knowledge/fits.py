@@ -1,6 +1,7 @@
-"""Check whether two rows are compatible, yes or no. `resolve/rules.py` puts the answers into sentences.
+"""Check whether two rows are compatible, and select the archives that install what a base image lacks.
 
-A GPU is written as its target is (`8.6`, `gfx90a`), a target as profiles list it (`sm_86`, `gfx90a`).
+`resolve/rules.py` puts the answers into sentences. A GPU is written as its target is (`8.6`, `gfx90a`), a target as
+profiles list it (`sm_86`, `gfx90a`).
 """
 
 from __future__ import annotations
@@ -9,15 +10,38 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tfdock.knowledge.component_archives import archives_of
 from tfdock.knowledge.contract import applies
-from tfdock.knowledge.image_rows import ImageRow
+from tfdock.knowledge.image_rows import ArchiveRow, ImageRow
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
 from tfdock.knowledge.wheel_rows import Companion
 from tfdock.types import Capability, Version
+
+
+def archives_of(
+    knowledge: KnowledgeBase, image: ImageRow, components: Mapping[str, str]
+) -> tuple[ArchiveRow, ...] | None:
+    """One archive for each of the image's `archives`, in their order; None where one of them has none that fits."""
+    found = []
+    for name in image.archives:
+        fitting = (row for row in knowledge.archives if row.component == name and _fits(row, components))
+        archive = next(fitting, None)
+        if archive is None:
+            return None
+        found.append(archive)
+    return tuple(found)
+
+
+def _fits(row: ArchiveRow, components: Mapping[str, str]) -> bool:
+    """Whether the archive is what was asked for, said as exactly or less so, and made for the other components."""
+    asked = components.get(row.component)
+    return (
+        asked is not None
+        and Version(row.version).matches(Version(asked))
+        and all(Version(components.get(name, "")).matches(Version(want)) for name, want in row.components.items())
+    )
 
 
 def same_minor(one: str, other: str) -> bool:

@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.host.files import read_text
-from tfdock.host.owners import other_writers
+from tfdock.host.files import other_writers, read_text
 from tfdock.knowledge.tables import KnowledgeBase, plain
 
 MATRIX = "matrix.yaml"

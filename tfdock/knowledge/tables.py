@@ -19,19 +19,20 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.knowledge.contract_rows import (
+from tfdock.knowledge.gpu_rows import Architecture, Gpu
+from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter, RuntimeRow
+from tfdock.knowledge.program_rows import CiAction, Code
+from tfdock.knowledge.release_rows import (
     BazelOption,
     Cachebuster,
     Config,
     CpuFeature,
+    Estimate,
     Flag,
     HarmlessOption,
+    Release,
     Variable,
 )
-from tfdock.knowledge.gpu_rows import Architecture, Gpu
-from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter, RuntimeRow
-from tfdock.knowledge.program_rows import CiAction, Code
-from tfdock.knowledge.release_rows import Estimate, Release
 from tfdock.knowledge.rows import Accelerator, Row
 from tfdock.knowledge.toolkit_rows import (
     Compiler,

@@ -20,8 +20,8 @@ from tfdock.builder import build
 from tfdock.builder.build_run import Run
 from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
-from tfdock.host.beneath import remove_folder
 from tfdock.host.files import make_folder
+from tfdock.host.untrusted_folders import remove_folder
 from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.resolve.naming import source_identity

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.host.beneath import Beneath
 from tfdock.host.settings import Settings
+from tfdock.host.untrusted_folders import Beneath
 from tfdock.matrix import planned_matrix
 from tfdock.plan.prepare import Preparer
 from tfdock.profile import yaml_nodes

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from tfdock import __version__
 from tfdock.bazel.cache.cache_folder import opened as opened_part
+from tfdock.engine.address import engine_data
 from tfdock.engine.engine_archives import image_names
-from tfdock.engine.engine_host import engine_data
 from tfdock.engine.protocol import Cancel, Engine
 from tfdock.errors import EngineError, Incompatible, Problem, ProfileError, VerificationFailed
-from tfdock.host.beneath import remove_folder
 from tfdock.host.files import check_space, gib, make_folder, write_atomically
 from tfdock.host.settings import Settings
+from tfdock.host.untrusted_folders import remove_folder
 from tfdock.offline.bundle_file import Bundle, opened
 from tfdock.offline.bundle_format import BundledBuild, BundledImage
 from tfdock.plan import lock_file as locks

@@ -34,8 +34,7 @@ from tfdock.run.disk_space import Room
 from tfdock.run.phases import Steps
 from tfdock.run.results import RunFolders
 from tfdock.types import Expected
-from tfdock.verify.environment import Bench
-from tfdock.verify.trial_container import fetched_dependencies, requirements
+from tfdock.verify.trial_container import Bench, fetched_dependencies, requirements
 from tfdock.verify.trial_plan import is_known_runtime, limits_for, limits_of
 from tfdock.wheel.wheel_file import inspected
 

@@ -12,8 +12,8 @@ from itertools import groupby
 from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.host.beneath import Beneath, kind_of
 from tfdock.host.project_files import Project, located
+from tfdock.host.untrusted_folders import Beneath, kind_of
 from tfdock.plan.build_plan import EPOCH
 from tfdock.plan.render import BuildContext
 from tfdock.profile.profile import TensorFlow

@@ -11,8 +11,7 @@ from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
 from tfdock.profile.profile import HostCompiler
-from tfdock.resolve.notes import RuleFinding
-from tfdock.resolve.question import Question
+from tfdock.resolve.question import Question, RuleFinding
 from tfdock.resolve.rules import (
     DEVICE_RULES,
     LIBRARY_RULES,

@@ -1,13 +1,102 @@
-"""What a resolution is asked: a profile, what is known, and what was found on this machine."""
+"""The input of a resolution (profile, knowledge, machine), and its notes: choices and problems, with places."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tfdock.errors import Fix, Incompatible, Problem
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
-from tfdock.resolve.notes import Notes
+from tfdock.profile.yaml_nodes import Node
+from tfdock.types import Choice
+
+
+class Refused(Exception):
+    """A trial ended at its first refusal: nobody will read which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleFinding:
+    """What a rule found: a code, the field at fault, what is wrong, and who wanted what.
+
+    `weight` is `error` (cannot work), `doubt` (nobody is known to have tested it) or `warning` (works, but).
+    `fix` is for what no change of the profile mends.
+    """
+
+    code: str
+    path: str
+    message: str
+    why: str = ""
+    fix: Fix = ""
+    weight: str = "error"
+
+
+def sentences(*parts: str) -> str:
+    """The parts of a `why`, those that there are."""
+    return "; ".join(part for part in parts if part)
+
+
+def prevented(symptom: str | None) -> str:
+    """What a refusal prevents, for its `why`; empty where nobody wrote down what would be seen."""
+    return f"without this refusal: {symptom}" if symptom else ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Notes:
+    """Choices and problems in the making. A `trial` only asks whether there is a problem, and stops at the first."""
+
+    document: Node
+    file: str
+    allow_untested: bool
+    trial: bool = False
+    choices: list[Choice] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    untested: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+    def choose(self, name: str, value: object, source: str, reason: str) -> None:
+        """Write down a decision."""
+        self.choices.append(Choice(field=name, value=str(value), source=source, reason=reason))
+
+    def find(self, finding: RuleFinding) -> None:
+        """Write down a finding where it belongs. The untested is refused as well, unless the profile allows it."""
+        refused = finding.weight == "error" or (finding.weight == "doubt" and not self.allow_untested)
+        if refused and self.trial:
+            raise Refused
+        place = self.problems if refused else self.warnings if finding.weight == "warning" else self.untested
+        place.append(self._problem(finding, "error" if refused else "warning"))
+
+    def refuse(self, code: str, path: str, message: str, *, why: str = "", fix: Fix = "") -> None:
+        """What cannot work."""
+        self.find(RuleFinding(code=code, path=path, message=message, why=why, fix=fix))
+
+    def doubt(self, code: str, path: str, message: str, *, why: str = "") -> None:
+        """What nobody is known to have tested."""
+        self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="doubt"))
+
+    def warn(self, code: str, path: str, message: str, *, why: str = "") -> None:
+        """What works, and yet one should know."""
+        self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="warning"))
+
+    def stop_if_refused(self) -> None:
+        """Raise Incompatible with all problems so far, from the top of the profile to its end."""
+        if self.problems:
+            raise Incompatible(*sorted(self.problems, key=lambda item: (item.line or 0, item.column or 0)))
+
+    def _problem(self, finding: RuleFinding, severity: str) -> Problem:
+        node = self.document.at_field(finding.path)
+        return Problem(
+            code=finding.code,
+            message=finding.message,
+            why=finding.why,
+            fix=finding.fix,
+            severity=severity,
+            file=node.file or self.file,
+            line=node.line,
+            column=node.column,
+            field=finding.path,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdock.errors import Incompatible, Problem
-from tfdock.knowledge.component_archives import archives_of
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
-from tfdock.knowledge.fits import same_minor, serves, written
+from tfdock.knowledge.fits import archives_of, same_minor, serves, written
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
@@ -21,8 +20,7 @@ from tfdock.profile.profile import Debug, HostCompiler, Profile, Verify
 from tfdock.profile.yaml_nodes import Node
 from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.resolve.naming import Names
-from tfdock.resolve.notes import Notes, Refused
-from tfdock.resolve.question import LocalSource, Question
+from tfdock.resolve.question import LocalSource, Notes, Question, Refused
 from tfdock.resolve.tools import (
     asked_configs,
     bazel_of,

@@ -27,7 +27,7 @@ from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
-from tfdock.resolve.notes import RuleFinding, prevented, sentences
+from tfdock.resolve.question import RuleFinding, prevented, sentences
 from tfdock.types import Capability, Version
 
 

@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfdock.knowledge.contract import applies, holds
-from tfdock.knowledge.contract_rows import Config
 from tfdock.knowledge.fits import same_minor
-from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.release_rows import Config, Release
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import PackagedCompiler
 from tfdock.resolve.accelerator import ChosenDevices
-from tfdock.resolve.notes import prevented, sentences
-from tfdock.resolve.question import Question
+from tfdock.resolve.question import Question, prevented, sentences
 from tfdock.types import Version
 
 NATIVE = re.compile(r"-m(arch|cpu|tune)=native")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.errors import DiskFull, Problem
-from tfdock.host.beneath import folder_size
 from tfdock.host.hardware import nearest
+from tfdock.host.untrusted_folders import folder_size
 from tfdock.plan.resources import least_free
 
 _GIB = 1 << 30

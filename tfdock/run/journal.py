@@ -26,9 +26,9 @@ import filelock
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Engine
 from tfdock.errors import Problem, ProfileError
-from tfdock.host.beneath import remove_folder
 from tfdock.host.files import make_private, write_atomically
 from tfdock.host.settings import Settings
+from tfdock.host.untrusted_folders import remove_folder
 
 ANALYSIS = "analysis"
 """The folder of the state where the logs of analyses lie, and what their containers write."""

@@ -21,7 +21,7 @@ from tfdock.host.files import file_error, full_disk, gib
 from tfdock.host.hardware import free_disk
 from tfdock.knowledge.release_rows import Cost
 from tfdock.plan.resources import GIB, BuildResources, more_memory
-from tfdock.run.memory_kills import HEAP, Killed, killed
+from tfdock.run.log_text import HEAP, Killed, killed
 
 # Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68

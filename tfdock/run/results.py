@@ -21,8 +21,8 @@ from typing import IO, BinaryIO
 
 from tfdock.engine.engine_archives import Body
 from tfdock.errors import BuildFailed, EngineError, Problem
-from tfdock.host.beneath import Beneath, NotPlain, TooMany, has_holes, remove_folder
 from tfdock.host.files import make_folder
+from tfdock.host.untrusted_folders import Beneath, NotPlain, TooMany, has_holes, remove_folder
 from tfdock.plan.resources import least_free
 from tfdock.types import Expected, Mount
 

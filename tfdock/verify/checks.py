@@ -15,8 +15,7 @@ from tfdock.plan.build_plan import DISK_CACHE, OUTPUT, REPOSITORY_CACHE, SOURCE,
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.tools import NATIVE
 from tfdock.types import Version
-from tfdock.wheel.defects import WheelError
-from tfdock.wheel.facts import Library, target_order
+from tfdock.wheel.facts import Library, WheelError, target_order
 from tfdock.wheel.identity import canonical_name, local_part, normal_version, runs_on_python, same_version
 from tfdock.wheel.inspection import Inspection
 

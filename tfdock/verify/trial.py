@@ -14,7 +14,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
-from tfdock.engine.engine_host import gives_gpus
+from tfdock.engine.address import gives_gpus
 from tfdock.engine.protocol import EngineInfo, ImageInfo
 from tfdock.errors import (
     EngineError,
@@ -28,16 +28,20 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import ImageRef, Mount
 from tfdock.verify.checks import Check
-from tfdock.verify.environment import Bench, Impossible, TrialRequest, impossible, unfit
 from tfdock.verify.trial_container import (
     HERE,
     Access,
+    Bench,
+    Impossible,
     Lab,
+    TrialRequest,
     check_not_stopped,
     ended,
     handed,
+    impossible,
     own_python,
     requirements,
+    unfit,
 )
 from tfdock.verify.trial_plan import (
     RUN,

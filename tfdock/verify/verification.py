@@ -25,11 +25,10 @@ from tfdock.resolve.resolution import Resolution
 from tfdock.types import ImageRef
 from tfdock.verify import checks as statics
 from tfdock.verify.checks import Check, passed
-from tfdock.verify.environment import Bench, Impossible, TrialRequest
 from tfdock.verify.trial import Trying
+from tfdock.verify.trial_container import Bench, Impossible, TrialRequest
 from tfdock.verify.trial_plan import none_of_it
-from tfdock.wheel.defects import WheelError
-from tfdock.wheel.facts import GpuCode, merged
+from tfdock.wheel.facts import GpuCode, WheelError, merged
 from tfdock.wheel.identity import runs_on_python
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected

@@ -9,10 +9,9 @@ from typing import BinaryIO
 
 import stringzilla
 
-from tfdock.host.two_threads import Lock
+from tfdock.host.thread_jobs import Lock
 from tfdock.wheel import build_info, elf
-from tfdock.wheel.defects import fail
-from tfdock.wheel.facts import Library
+from tfdock.wheel.facts import Library, fail
 from tfdock.wheel.library import LibraryScan
 from tfdock.wheel.wheel import WheelFacts, WheelMetadata, facts_of, metadata_of
 from tfdock.wheel.zip_archive import Archive, Member, open_archive, pieces

@@ -29,8 +29,8 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from tfdock.host.two_threads import ThreadJob, run_both
-from tfdock.wheel.defects import FIXES, WheelError, fail
+from tfdock.host.thread_jobs import ThreadJob, run_both
+from tfdock.wheel.facts import FIXES, WheelError, fail
 from tfdock.wheel.zip_archive import (
     EARLIEST_EPOCH,
     Archive,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError, WheelRefused
-from tfdock.wheel.defects import WheelError
+from tfdock.wheel.facts import WheelError
 from tfdock.wheel.inspection import Inspection, inspect_wheel
 
 

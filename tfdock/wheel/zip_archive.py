@@ -23,8 +23,8 @@ from typing import BinaryIO, NamedTuple
 
 from isal import isal_zlib
 
-from tfdock.host.two_threads import Lock
-from tfdock.wheel.defects import fail
+from tfdock.host.thread_jobs import Lock
+from tfdock.wheel.facts import fail
 
 EARLIEST_EPOCH = 315532800  # 1980-01-01T00:00:00Z, where zip's calendar starts
 LATEST_EPOCH = 4354819198  # 2107-12-31T23:59:58Z, where it ends; zip counts seconds in twos

@@ -14,7 +14,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from tfdock.errors import Problem
 from tfdock.host.files import file_sha256
 from tfdock.types import BuildId
-from tfdock.wheel.defects import WheelError
+from tfdock.wheel.facts import WheelError
 from tfdock.wheel.inspection import build_info_of
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.index import Signature, WheelIndex, signature

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.files import FULL, write_atomically
-from tfdock.wheel.defects import FIXES, WheelError
+from tfdock.wheel.facts import FIXES, WheelError
 from tfdock.wheel.wheel import facts_of
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.build_record import WHEEL

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock.errors import Locked
-from tfdock.host.beneath import FoundFile, walk
+from tfdock.host.untrusted_folders import FoundFile, walk
 from tfdock.run import journal
 from tfdock.types import BuildId
 from tfdock.wheelhouse.catalogue import Held, Recorded, records

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from packaging.utils import canonicalize_name, is_normalized_name
 
 from tfdock.oci import manifest
-from tfdock.wheel.defects import fail
+from tfdock.wheel.facts import fail
 from tfdock.wheel.wheel import core_metadata
 
 API_VERSION = "1.0"

@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 
 from tfdock.errors import Locked
-from tfdock.host.beneath import remove_folder
 from tfdock.host.files import FULL, file_sha256, make_private
+from tfdock.host.untrusted_folders import remove_folder
 from tfdock.run import journal
 from tfdock.types import BuildId
 from tfdock.wheelhouse.catalogue import Held, Recorded, held

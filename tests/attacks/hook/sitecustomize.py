@@ -31,7 +31,7 @@ def _changes(event, arguments):
         if flags & _WRITES and isinstance(path, (str, bytes)):
             caller = sys._getframe(2)
             # The event does not say in which folder. One file of ours opens files so, and calls the folder `at`.
-            by_folder = os.path.basename(caller.f_code.co_filename) == "beneath.py"
+            by_folder = os.path.basename(caller.f_code.co_filename) == "untrusted_folders.py"
             return [_place(path, not flags & os.O_NOFOLLOW, caller.f_locals["at"] if by_folder else -1)]
     elif event in _AT_ONE and isinstance(arguments[0], (str, bytes)):
         return [_place(arguments[0], event == "os.chmod" and arguments[-1] == -1, arguments[-1])]

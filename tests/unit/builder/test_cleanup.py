@@ -19,8 +19,8 @@ from tfdock.bazel.cache.cache_folder import CacheFolder, check_writable
 from tfdock.builder import cleanup
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import BuildFailed, EngineLost, Problem, ProfileError
-from tfdock.host.beneath import remove_folder
 from tfdock.host.settings import Settings
+from tfdock.host.untrusted_folders import remove_folder
 from tfdock.knowledge import loader
 from tfdock.run import journal
 from tfdock.run.phases import ready

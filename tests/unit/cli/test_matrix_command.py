@@ -261,14 +261,14 @@ def test_a_table_gives_github_no_commands_whatever_a_reason_says(
 def test_an_analysis_gives_github_no_commands_whatever_bazel_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tfdock.cli import matrix_analysis
+    from tfdock.cli import matrix_formats
     from tfdock.matrix.analysis import Analysis
 
     monkeypatch.setattr(ci_log, "here", lambda: ci_log.GitHub({"GITHUB_ACTIONS": "true"}))
     found = planned(folder)
     problem = Problem(code="fetch-failed", message="x")
     failed = Analysis(cell=found.wanted[0], outcome="drifted", problems=(problem,), error="ERROR: ##[add-mask]x")
-    matrix_analysis._show(found, [failed])
+    matrix_formats._show(found, [failed])
     told = capsys.readouterr().out
     assert "add-mask" in told
     assert "##[" not in told

@@ -18,7 +18,7 @@ import pytest
 
 from tfdock.images.prefetch import Ahead
 from tfdock.wheel import zip_archive
-from tfdock.wheel.defects import WheelError
+from tfdock.wheel.facts import WheelError
 from tfdock.wheel.wheel import WheelFacts, read_wheel
 from tfdock.wheel.zip_archive import ByteSource, Member, members_ahead, open_archive
 

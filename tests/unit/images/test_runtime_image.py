@@ -49,7 +49,7 @@ from tfdock.images.wheel_layer import ImageWheel
 from tfdock.knowledge import loader
 from tfdock.oci.manifest import Descriptor
 from tfdock.types import ImageRef
-from tfdock.verify.environment import Bench, bench_for
+from tfdock.verify.trial_container import Bench, bench_for
 from tfdock.wheel import zip_archive
 from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection

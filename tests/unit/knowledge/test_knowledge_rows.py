@@ -15,11 +15,10 @@ import yaml
 
 import tfdock
 from tfdock.errors import ProfileError
-from tfdock.knowledge.contract_rows import Flag, Variable
 from tfdock.knowledge.fits import libraries
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.image_rows import ImageRow
-from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.release_rows import Flag, Release, Variable
 from tfdock.knowledge.rows import in_range
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit

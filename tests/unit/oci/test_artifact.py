@@ -8,7 +8,7 @@ import pytest
 
 from tfdock.bazel.cache.registry_cache import CACHES
 from tfdock.errors import VerificationFailed
-from tfdock.images.stored_image import WHEEL_IMAGES
+from tfdock.images.lookup import WHEEL_IMAGES
 from tfdock.oci.artifact import ArtifactKind, NamedArtifact, from_blob
 from tfdock.oci.manifest import MalformedManifest
 from tfdock.types import ImageRef

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from tfdock.errors import NetworkError, TfdockError, VerificationFailed
-from tfdock.oci import credentials, manifest
-from tfdock.oci.credentials import Login, login_for
+from tfdock.oci import manifest, registry_session
 from tfdock.oci.manifest import Descriptor
-from tfdock.oci.repository import Repository
-from tfdock.oci.upload import TRIES
+from tfdock.oci.registry_session import Login, login_for
+from tfdock.oci.repository import TRIES, Repository
 
 LOGIN = Login(user="me", password="canary-password")
 DATA = bytes(range(256)) * 64
@@ -198,7 +197,7 @@ def test_a_helper_that_says_what_is_no_login_is_told(helper: Callable[[str], Non
 def test_a_helper_that_never_answers_is_left_when_its_time_is_up(
     helper: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credentials, "_PATIENCE", 0.2)
+    monkeypatch.setattr(registry_session, "_PATIENCE", 0.2)
     helper("exec sleep 5")
     began = time.monotonic()
     code, told = refused(lambda: login_for("registry.example"))
@@ -340,7 +339,7 @@ class Uploads:
 def test_an_upload_that_the_registry_has_forgotten_begins_anew(
     monkeypatch: pytest.MonkeyPatch, method: str, status: int
 ) -> None:
-    monkeypatch.setattr("tfdock.oci.upload.CHUNK", len(DATA) // 3)
+    monkeypatch.setattr("tfdock.oci.repository.CHUNK", len(DATA) // 3)
     uploads = Uploads(method, status, 1)
     with scripted(uploads) as registry:
         assert registry.repository().upload(BLOB, io.BytesIO(DATA))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tfdock.knowledge.component_archives import archives_of
+from tfdock.knowledge.fits import archives_of
 from tfdock.types import Version
 
 from ..desk import Desk

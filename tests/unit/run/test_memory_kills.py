@@ -7,7 +7,7 @@ import pytest
 from tfdock.errors import EngineLost, OutOfMemory
 from tfdock.knowledge.release_rows import Cost
 from tfdock.plan.resources import GIB, BuildResources
-from tfdock.run.memory_kills import COMPILER, HEAP, LINKER, SERVER, killed
+from tfdock.run.log_text import COMPILER, HEAP, LINKER, SERVER, killed
 from tfdock.run.phase_errors import Failures
 
 COST = Cost(memory_per_job_mib=2560, memory_per_link_mib=3072, disk_gib=60)

@@ -24,8 +24,7 @@ from tfdock.verify.checks import (
     static_names,
     unsound,
 )
-from tfdock.wheel.defects import FIXES, WheelError
-from tfdock.wheel.facts import Containers, GpuCode, Images, Kind, Library
+from tfdock.wheel.facts import FIXES, Containers, GpuCode, Images, Kind, Library, WheelError
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel import RecordProblem, WheelFacts, WheelMetadata
 

@@ -21,9 +21,8 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.verify.environment import Bench, TrialRequest, bench_for
 from tfdock.verify.trial import MarkedLines, access_to
-from tfdock.verify.trial_container import own_python, requirements
+from tfdock.verify.trial_container import Bench, TrialRequest, bench_for, own_python, requirements
 from tfdock.verify.trial_plan import GPU, RUN
 from tfdock.verify.verification import Verification, verified
 from tfdock.wheel.facts import Library

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
 from tfdock.errors import ProfileError
-from tfdock.wheel.defects import WheelError
+from tfdock.wheel.facts import WheelError
 from tfdock.wheelhouse.index import WheelIndex
 from tfdock.wheelhouse.simple_index import API_VERSION, Listed, listed, pages, quoted
 from tfdock.wheelhouse.store import Wheelhouse

@@ -11,7 +11,7 @@
 <cache>/locks/                          kernel locks
 
 Code in containers writes to `repository`, to the disk caches and to the output bases. So no path in them is ever used
-by name: `tfdock.host.beneath` opens each part of it without following a link.
+by name: `tfdock.host.untrusted_folders` opens each part of it without following a link.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from typing import Any
 
 from tfdock.bazel.cache.action_cache import LARGEST, MalformedEntry
 from tfdock.errors import BuildFailed, Problem, ProfileError
-from tfdock.host.beneath import Beneath, FoundFile, folder_size, is_hollow
-from tfdock.host.files import make_folder, make_private, write_atomically
-from tfdock.host.locks import held
-from tfdock.host.owners import other_writers
+from tfdock.host.files import held, make_folder, make_private, other_writers, write_atomically
+from tfdock.host.untrusted_folders import Beneath, FoundFile, folder_size, is_hollow
 from tfdock.plan.trust_domain import RELEASE, split_key
 
 TAG = "CACHEDIR.TAG"

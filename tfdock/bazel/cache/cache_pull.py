@@ -11,12 +11,11 @@ from typing import BinaryIO
 from tfdock.bazel.cache import action_cache
 from tfdock.bazel.cache.action_cache import EMPTY
 from tfdock.bazel.cache.cache_folder import DiskCache, checked_message
-from tfdock.bazel.cache.cache_layers import Pack, Shelf
 from tfdock.bazel.cache.cache_push import Say, megabytes
 from tfdock.bazel.cache.packs import PackEntry
-from tfdock.bazel.cache.registry_cache import StoredCache
-from tfdock.host.beneath import Beneath
+from tfdock.bazel.cache.registry_cache import Pack, Shelf, StoredCache
 from tfdock.host.files import check_space, make_folder
+from tfdock.host.untrusted_folders import Beneath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,9 @@ from tfdock.bazel.cache import action_cache, push_plan
 from tfdock.bazel.cache import maintenance as cache_care
 from tfdock.bazel.cache.action_cache import EMPTY
 from tfdock.bazel.cache.cache_folder import DiskCache
-from tfdock.bazel.cache.cache_layers import Layers, Pack, Shelf
 from tfdock.bazel.cache.packs import LARGEST, Changed, PackEntry
 from tfdock.bazel.cache.push_plan import PushedAction
-from tfdock.bazel.cache.registry_cache import Parcel, StoredCache
+from tfdock.bazel.cache.registry_cache import Layers, Pack, Parcel, Shelf, StoredCache
 
 _READ = 1 << 20
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from tfdock.bazel.cache.action_cache import LARGEST
 from tfdock.bazel.cache.cache_folder import DiskCache, is_whiteout
 from tfdock.bazel.cache.cache_pruning import Configuration
-from tfdock.host.beneath import Beneath, FoundFile, remove_folder
 from tfdock.host.files import make_folder, write_atomically
+from tfdock.host.untrusted_folders import Beneath, FoundFile, remove_folder
 
 UNSEEN = "what builds take from it cannot be seen, so that `tfdock cache prune` keeps all of it but what is old"
 _DIGEST = 32

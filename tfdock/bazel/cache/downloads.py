@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock.bazel.cache.cache_folder import opened
-from tfdock.host.beneath import Beneath, FoundFile, has_holes, open_up
+from tfdock.host.untrusted_folders import Beneath, FoundFile, has_holes, open_up
 
 _DIGITS = {"sha1": 40, "sha256": 64, "sha384": 96, "sha512": 128}
 """Algorithms that Bazel names downloads by, with the hexadecimal digits of their hashes."""

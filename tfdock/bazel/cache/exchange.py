@@ -16,15 +16,13 @@ from pathlib import Path
 
 from tfdock.bazel.cache import push_plan
 from tfdock.bazel.cache.cache_folder import CacheFolder
-from tfdock.bazel.cache.cache_layers import Layers, Shelf
 from tfdock.bazel.cache.cache_pull import PulledCache, Taking
 from tfdock.bazel.cache.cache_push import Inventory, PushedCache, Say, Sending, inventory
-from tfdock.bazel.cache.registry_cache import StoredCache
+from tfdock.bazel.cache.registry_cache import Layers, Shelf, StoredCache
 from tfdock.errors import Locked, NetworkError, Problem
-from tfdock.host.beneath import remove_folder
-from tfdock.host.files import file_error
-from tfdock.host.locks import held
+from tfdock.host.files import file_error, held
 from tfdock.host.supervise import Stop
+from tfdock.host.untrusted_folders import remove_folder
 from tfdock.oci import http
 from tfdock.plan.trust_domain import RELEASE, in_domains
 from tfdock.types import Digest

@@ -13,7 +13,7 @@ from tfdock.bazel.cache import action_cache, cache_pruning
 from tfdock.bazel.cache.action_cache import EMPTY, ActionResult, MalformedEntry
 from tfdock.bazel.cache.cache_folder import CacheEntry, CacheFolder, DiskCache, folders, opened
 from tfdock.bazel.cache.cache_usage import clear_work, forget, uses
-from tfdock.host.beneath import folder_size, is_hollow, open_up, remove_folder, size_of
+from tfdock.host.untrusted_folders import folder_size, is_hollow, open_up, remove_folder, size_of
 from tfdock.resolve.tools import NATIVE
 
 _DEEP = 2

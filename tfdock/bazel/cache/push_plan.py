@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tfdock.bazel.cache.action_cache import EMPTY
-from tfdock.bazel.cache.cache_layers import Layers, Pack, Shelf
 from tfdock.bazel.cache.packs import PACK_ENTRIES, PACK_SIZE, PackContents, PackEntry, in_order
+from tfdock.bazel.cache.registry_cache import Layers, Pack, Shelf
 from tfdock.types import Digest
 
 STALE = 20

@@ -190,7 +190,7 @@ def verify(
 ) -> None:
     """Hash every entry of Bazel's disk caches again, and name each damaged one (exit status 4)."""
     from tfdock.bazel.cache.maintenance import verified
-    from tfdock.host.beneath import folder_size
+    from tfdock.host.untrusted_folders import folder_size
 
     settings = settings_for(cache_dir=cache_dir)
     cache = _existing(settings)
@@ -375,7 +375,7 @@ def clean(
 ) -> None:
     """Remove the whole cache, or one toolchain's: the next build compiles everything again."""
     from tfdock.bazel.cache import maintenance as cache_care
-    from tfdock.host.beneath import folder_size
+    from tfdock.host.untrusted_folders import folder_size
 
     cache = _existing(settings_for(cache_dir=cache_dir))
     chosen = _chosen(cache, toolchain)

@@ -107,7 +107,7 @@ def _made(
     from tfdock.host.files import file_error
     from tfdock.images.runtime import runtime_image as images
     from tfdock.images.selection import Choosing
-    from tfdock.verify.environment import bench_for
+    from tfdock.verify.trial_container import bench_for
     from tfdock.wheelhouse.store import Wheelhouse as House
 
     house = House(settings.wheelhouse.absolute())

@@ -28,7 +28,7 @@ from tfdock.cli.app import (
     settings_for,
 )
 from tfdock.cli.commands.build import checked_duration, stoppable
-from tfdock.cli.matrix_analysis import analyse
+from tfdock.cli.matrix_formats import analyse
 from tfdock.cli.matrix_run import CellSelection, tell_registry
 from tfdock.errors import NetworkError, ProfileError
 from tfdock.host.settings import Settings

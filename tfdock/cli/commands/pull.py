@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Stop
     from tfdock.images.image_pull import PulledImage
-    from tfdock.images.stored_image import StoredImage
+    from tfdock.images.lookup import StoredImage
     from tfdock.matrix.planned_matrix import Cell, Cells
     from tfdock.plan.build_plan import BuildPlan
 
@@ -185,8 +185,7 @@ class _Looking:
             raise ProfileError(*map(_or_image, error.problems)) from error
 
     def _image(self, images: Sequence[ImageRef], check: Callable[[], None]) -> StoredImage:
-        from tfdock.images.lookup import here
-        from tfdock.images.stored_image import stored
+        from tfdock.images.lookup import here, stored
 
         down: list[NetworkError] = []
         for image in images:

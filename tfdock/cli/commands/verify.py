@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.plan.prepare import Resolved
     from tfdock.verify.checks import Check
-    from tfdock.verify.environment import TrialRequest
+    from tfdock.verify.trial_container import TrialRequest
     from tfdock.verify.verification import Verification
     from tfdock.wheel.inspection import Inspection
 
@@ -100,7 +100,7 @@ def verify(
     """
     from tfdock.diagnose.diagnose_logs import diagnose_run_log
     from tfdock.verify.checks import build_traces
-    from tfdock.verify.environment import TrialRequest
+    from tfdock.verify.trial_container import TrialRequest
     from tfdock.verify.verification import unsound
     from tfdock.wheel.wheel_file import inspected
 
@@ -180,7 +180,7 @@ def _verified(
     settings: Settings, base: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: TrialRequest
 ) -> Verification:
     """All checks; without an engine those that need none."""
-    from tfdock.verify.environment import bench_for
+    from tfdock.verify.trial_container import bench_for
     from tfdock.verify.verification import verified
 
     if wanted.run:

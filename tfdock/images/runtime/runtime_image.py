@@ -16,8 +16,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfdock.engine.protocol import Cancel, ImageBuild, ImageInfo
 from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused
-from tfdock.host.files import file_sha256
-from tfdock.host.locks import held
+from tfdock.host.files import file_sha256, held
 from tfdock.images import wheel_image
 from tfdock.images.runtime.runtime_contents import (
     CONTENTS_LABEL,
@@ -39,10 +38,9 @@ from tfdock.oci.repository import Repository
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext
 from tfdock.types import Digest, ImageRef
-from tfdock.verify.environment import Bench, Impossible, impossible
-from tfdock.verify.trial_container import Lab, requirements
+from tfdock.verify.trial_container import Bench, Impossible, Lab, impossible, requirements
 from tfdock.verify.trial_plan import accelerator_of, is_known_runtime, limits_of, linked_to_accelerator
-from tfdock.wheel.defects import WheelError
+from tfdock.wheel.facts import WheelError
 from tfdock.wheel.identity import constraints, runs_on_python
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected

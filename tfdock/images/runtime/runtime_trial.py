@@ -13,9 +13,8 @@ from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ImageInfo
 from tfdock.errors import Problem, VerificationFailed
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.verify.environment import Bench
 from tfdock.verify.trial import MarkedLines
-from tfdock.verify.trial_container import HERE, Lab, ended, handed
+from tfdock.verify.trial_container import HERE, Bench, Lab, ended, handed
 from tfdock.verify.trial_plan import trial
 from tfdock.wheel.inspection import Inspection
 

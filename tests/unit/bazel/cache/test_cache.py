@@ -34,9 +34,9 @@ from tfdock.cli.app import app
 from tfdock.cli.commands import cache as command
 from tfdock.engine.protocol import IMAGE_LABEL, ImageInfo
 from tfdock.errors import EngineError, Locked, Problem, ProfileError
-from tfdock.host import locks, owners
-from tfdock.host.beneath import folder_size
-from tfdock.host.locks import held
+from tfdock.host import files
+from tfdock.host.files import held
+from tfdock.host.untrusted_folders import folder_size
 from tfdock.run import journal
 from tfdock.run.journal import RunEntry
 from tfdock.types import ImageRef
@@ -265,7 +265,7 @@ def filled(tmp_path: Path) -> Path:
 def test_a_folder_that_others_can_write_to_is_refused(
     filled: Path, name: str, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owners, "_is_own_group", lambda _: False)
+    monkeypatch.setattr(files, "_is_own_group", lambda _: False)
     (filled / name).chmod(mode)
     assert f"{filled / name} can be written to by other users" in opened_in_vain(filled).message
 
@@ -330,7 +330,7 @@ def test_a_lock_is_not_taken_through_a_link(filled: Path, tmp_path: Path) -> Non
 HOLD = """
 import sys, time
 from pathlib import Path
-from tfdock.host.locks import held
+from tfdock.host.files import held
 with held(Path(sys.argv[1]), "it", alone=sys.argv[2] == "alone"):
     print("held", flush=True)
     time.sleep(60)
@@ -394,13 +394,13 @@ def test_a_lock_whose_file_goes_while_it_is_asked_for_is_still_somebodys(
 ) -> None:
     path = tmp_path / "x"
     other = holder(path, "alone")
-    taken = locks._taken
+    taken = files._taken
 
     def gone(descriptor: int, *, alone: bool) -> bool:
         path.unlink()  # as the folder of a push that has ended goes with its lock
         return taken(descriptor, alone=alone)
 
-    monkeypatch.setattr(locks, "_taken", gone)
+    monkeypatch.setattr(files, "_taken", gone)
     with pytest.raises(Locked, match=f"process {other.pid}"), held(path, "it", alone=True):
         pass
 

@@ -9,7 +9,6 @@ import pytest
 
 from tfdock.bazel.cache import push_plan
 from tfdock.bazel.cache.action_cache import EMPTY
-from tfdock.bazel.cache.cache_layers import Layers, Pack, Shelf
 from tfdock.bazel.cache.packs import (
     CONTENTS_TYPE,
     MOST_CONTENTS,
@@ -31,6 +30,7 @@ from tfdock.bazel.cache.push_plan import (
     complete,
     plan,
 )
+from tfdock.bazel.cache.registry_cache import Layers, Pack, Shelf
 from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
 from tfdock.types import Digest
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfdock.host.two_threads import ThreadJob, run_both
+from tfdock.host.thread_jobs import ThreadJob, run_both
 
 LONG = 10  # seconds until a wait is given up: nothing that passes takes as long
 

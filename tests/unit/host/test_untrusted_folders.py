@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.host import beneath
-from tfdock.host.beneath import Beneath, NotPlain, TooMany, remove_folder, walk
+from tfdock.host.untrusted_folders import Beneath, NotPlain, TooMany, remove_folder, walk
 
 SECRET = b"a file of the user\n"
 OWN = b"of the container"
@@ -307,7 +306,7 @@ def test_a_tree_that_is_deeper_than_there_are_descriptors_is_removed(hostile: Pa
 def test_a_folder_with_more_names_than_are_held_at_once_is_removed(
     hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beneath, "_AT_ONCE", 100)
+    monkeypatch.setattr(untrusted_folders, "_AT_ONCE", 100)
     for number in range(250):
         os.mknod(hostile / f"{number}")
     remove_folder(hostile)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.knowledge.component_archives import archives_of
+from tfdock.knowledge.fits import archives_of
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.render import BuildContext, render
