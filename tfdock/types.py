@@ -237,7 +237,7 @@ NOWHERE = Remote()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedFiles:
     """Files that a container is expected to leave: a pattern of names, part by part, with `*` within a part.
 
     At most `most` files leave, of `size` bytes together. One that is `optional` is left out where it is not a plain
@@ -264,7 +264,7 @@ class Mount:
     read_only: bool = False
     kind: str = "bind"
     given: bool = False
-    results: tuple[Expected, ...] = ()
+    results: tuple[ExpectedFiles, ...] = ()
     kept: str = ""
     volume: str = ""
 
@@ -337,7 +337,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class WritableFolder:
     """A folder of this machine that a build writes to, as it was found.
 
     `what` is its name for people (`the cache`), `share` the part of a build's disk that lies there, `free` in bytes

@@ -23,7 +23,7 @@ from fake_engine import FakeRun
 from build.test_orchestration import SOURCE, Desk, leaving, wheel
 from tfdock.errors import Locked
 from tfdock.host.settings import Settings
-from tfdock.images.image_pull import Pulling
+from tfdock.images.image_pull import ImagePull
 from tfdock.images.lookup import stored
 from tfdock.types import ImageRef
 from tfdock.wheelhouse import wheelhouse_pruning
@@ -121,7 +121,7 @@ def pull(place: Place, chance: random.Random) -> bool:
     image = stored(ImageRef.parse(reference), "linux/amd64", lambda: None)
     assert image
     try:
-        (found,) = Pulling(place.house, check=lambda: None).all_of(image)
+        (found,) = ImagePull(place.house, check=lambda: None).all_of(image)
     except Locked:
         return False
     return found.status == "pulled"

@@ -32,7 +32,7 @@ from tfdock.images import image_pack
 from tfdock.images.image_push import Push, PushedImages
 from tfdock.images.image_tags import shipment
 from tfdock.images.layer_stream import WheelLayer
-from tfdock.images.selection import Choosing
+from tfdock.images.selection import WheelSelection
 from tfdock.images.wheel_image import ARTIFACT_TYPE
 from tfdock.images.wheel_layer import LAYER_TYPE, ImageWheel
 from tfdock.oci import manifest as oci
@@ -160,7 +160,7 @@ def test_a_wheel_is_never_wholly_in_memory_and_is_hashed_once(
     monkeypatch.setattr(WheelLayer, "hashed", counted)
     tracemalloc.start()
     try:
-        with Choosing(Wheelhouse(tmp_path / "house"), no_plan, lambda: None) as choosing:
+        with WheelSelection(Wheelhouse(tmp_path / "house"), no_plan, lambda: None) as choosing:
             shipped = shipment(choosing.builds([one.build_id, str(one.wheel)]), together="nightly")
             image_pack.pack(shipped, choosing.stream, tmp_path / "image.tar", lambda: None)
         peak = tracemalloc.get_traced_memory()[1]
@@ -178,7 +178,7 @@ def test_a_pack_that_is_stopped_leaves_the_file_that_was_there(tmp_path: Path) -
         if any(tmp_path.glob(".image.tar.*")) and next(tmp_path.glob(".image.tar.*")).stat().st_size:
             raise Interrupted
 
-    with Choosing(Wheelhouse(tmp_path / "house"), no_plan, lambda: None) as choosing:
+    with WheelSelection(Wheelhouse(tmp_path / "house"), no_plan, lambda: None) as choosing:
         shipped = shipment(choosing.builds([one.build_id]))
         image_pack.pack(shipped, choosing.stream, target, lambda: None)
         was = target.read_bytes()
@@ -427,7 +427,7 @@ def own_address() -> str:
 def pushed_here(house: Path, name: str, repository: str, say: Callable[[str], None] = print) -> PushedImages:
     """A push in this process, in which every chunk takes a while."""
     image, seconds = ImageRef.parse(repository), itertools.count(step=8)
-    with Choosing(Wheelhouse(house), no_plan, lambda: None) as choosing:
+    with WheelSelection(Wheelhouse(house), no_plan, lambda: None) as choosing:
         there = Repository(image.registry, image.repository)
         sending = Push(there, choosing.stream, say, lambda: None, lambda: float(next(seconds)))
         return sending.push(shipment(choosing.builds([name])))

@@ -20,8 +20,8 @@ from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, DiskFull, OutOfMemory, TimeLimit
 from tfdock.host.supervise import Limit
 from tfdock.plan.resources import usable
-from tfdock.plan.schedule import Share
-from tfdock.run.disk_space import Room
+from tfdock.plan.schedule import MachineShare
+from tfdock.run.disk_space import DiskSpace
 from tfdock.types import Machine
 
 from .harness import Tfdock, write_profile
@@ -164,7 +164,7 @@ def test_a_disk_that_cannot_be_looked_at_stops_nothing(tmp_path: Path) -> None:
     def gone(_: Path) -> tuple[int, int, int]:
         raise OSError
 
-    room = Room({"the cache": tmp_path}, usage=gone)
+    room = DiskSpace({"the cache": tmp_path}, usage=gone)
     assert not room.is_short()
 
 
@@ -232,7 +232,7 @@ def test_the_share_of_a_build_grows_when_it_compiles_and_nobody_else_wants_it(de
     assert ledger.allot(desk.plan, machine).memory == 8 * GIB, "the other is still to come"
     ledger.unserved.clear()
     assert ledger.allot(desk.plan, machine).memory == 16 * GIB
-    ledger._taken[other] = Share(2, 8 * GIB)  # type: ignore[index]
+    ledger._taken[other] = MachineShare(2, 8 * GIB)  # type: ignore[index]
     ledger.end(desk.plan)
     assert ledger.allot(desk.plan, machine).memory == 8 * GIB
 

@@ -44,10 +44,10 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.plan.prepare import Prepared, Preparer
+from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.run import journal
 from tfdock.run.results import from_archive
-from tfdock.types import Expected, Machine
+from tfdock.types import ExpectedFiles, Machine
 
 from .harness import KNOWLEDGE, write_profile
 
@@ -192,8 +192,8 @@ class Desk:
         return Preparer(self.settings, Machine(cpus=4, memory=16 << 30), trusted=trusted)
 
     @property
-    def prepared(self) -> Prepared:
-        return Prepared(written=self.written, plan=self.plan)
+    def prepared(self) -> PreparedBuild:
+        return PreparedBuild(written=self.written, plan=self.plan)
 
     @property
     def session(self) -> BuildSession:
@@ -537,7 +537,7 @@ def test_what_a_killed_run_left_on_an_engine_elsewhere_waits_until_that_engine_i
     assert desk.left_behind == []
 
 
-LEFT = (Expected(pattern="raw/*.whl", most=2), Expected(pattern="done"))
+LEFT = (ExpectedFiles(pattern="raw/*.whl", most=2), ExpectedFiles(pattern="done"))
 
 
 @pytest.mark.parametrize("name", ["../escaped.whl", "raw/../../escaped.whl", "/tmp/escaped.whl", "raw/deep/x.whl"])

@@ -22,7 +22,7 @@ from wheelhouses import Made, made
 
 from tfdock.errors import NetworkError, Problem, TfdockError
 from tfdock.images import image_pull
-from tfdock.images.image_pull import PulledImage, Pulling, Read
+from tfdock.images.image_pull import ImagePull, PulledImage, Read
 from tfdock.images.lookup import ImageLookup, here, stored
 from tfdock.images.wheel_image import SUMS
 from tfdock.images.wheel_layer import LAYER_TYPE, frame
@@ -80,7 +80,7 @@ class Here:
         image = stored(ImageRef.parse(self.reference(tag)), platform, lambda: None)
         if image is None:
             raise NetworkError(Problem(code="image-not-found", message=tag))
-        return Pulling(self.house, lambda: None, self.said.append, read=read).all_of(image)
+        return ImagePull(self.house, lambda: None, self.said.append, read=read).all_of(image)
 
     def told(self, tag: str, read: Read | None = None) -> tuple[int, Problem]:
         """What somebody is told whose pull fails: exit status and problem. Nothing of it is to be seen."""

@@ -20,7 +20,7 @@ from tfdock.engine.protocol import Cancel, ImageBuild
 from tfdock.errors import BuildFailed, NetworkError
 from tfdock.host.settings import load
 from tfdock.host.supervise import Stop
-from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, Wish, make
+from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, RuntimeImageRequest, make
 from tfdock.images.wheel_image import WheelBuild
 from tfdock.images.wheel_layer import ImageWheel
 from tfdock.knowledge import loader
@@ -261,7 +261,7 @@ def made(
     engine, log = DockerEngine(finished.tfdock.engine), folder / "log"
     with bench_for(engine, machine, lambda _: None, Stop(), log, build.build_id, "image") as bench:
         try:
-            found = make(bench, knowledge, build, [wheel], Wish(name=name, gpu=libraries is not None))
+            found = make(bench, knowledge, build, [wheel], RuntimeImageRequest(name=name, gpu=libraries is not None))
         except NetworkError as error:
             skip_without_pypi(problem.code for problem in error.problems)
             raise

@@ -22,7 +22,7 @@ import pytest
 
 from tfdock.images.image_push import Push
 from tfdock.images.image_tags import shipment
-from tfdock.images.selection import Choosing
+from tfdock.images.selection import WheelSelection
 from tfdock.wheel.wheel import read_wheel
 from tfdock.wheelhouse.index import WheelIndex
 from tfdock.wheelhouse.store import Wheelhouse
@@ -68,7 +68,7 @@ def push_all(folder: Path, where: str) -> None:
             desk = desk_of(machine, branch)
             desk.engine.phases |= compiling(f"# {branch} {tag}\n" + "#" * 200_000)
             result = desk.build()
-            with Choosing(Wheelhouse(desk.settings.wheelhouse), no_plan, lambda: None) as choosing:
+            with WheelSelection(Wheelhouse(desk.settings.wheelhouse), no_plan, lambda: None) as choosing:
                 shipped = shipment(choosing.builds([str(result.wheels[0])]), together=tag, moving=False)
                 Push(repository(f"{where}/{branch}"), choosing.stream, lambda _: None, lambda: None).push(shipped)
 

@@ -18,7 +18,7 @@ from wheelhouses import Made
 
 from tfdock.images.image_push import Push
 from tfdock.images.image_tags import shipment
-from tfdock.images.selection import Choosing
+from tfdock.images.selection import WheelSelection
 from tfdock.images.wheel_image import ARTIFACT_TYPE, CONFIG_TYPE, SUMS
 from tfdock.images.wheel_layer import LAYER_TYPE, frame
 from tfdock.oci import manifest as oci
@@ -42,7 +42,7 @@ def no_plan(name: str) -> NoReturn:
 def push(where: str, made: Made, *, together: str | None = None, others: tuple[Made, ...] = ()) -> dict[str, str]:
     """Push made-up builds of one wheelhouse; the digest of every tag."""
     house = Wheelhouse(made.record.parents[3])
-    with Choosing(house, no_plan, lambda: None) as choosing:
+    with WheelSelection(house, no_plan, lambda: None) as choosing:
         shipped = shipment(choosing.builds([one.build_id for one in (made, *others)]), together=together)
         pushed = Push(repository(where), choosing.stream, lambda _: None, lambda: None).push(shipped)
     return dict(pushed.tags)

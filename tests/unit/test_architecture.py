@@ -321,7 +321,7 @@ def second_ways(module: str, tree: ast.AST) -> Iterator[str]:
             said = _call_way(module, node) if isinstance(node, ast.Call) else ""
         if said:
             yield f"{module}:{node.lineno}: {said}"  # type: ignore[attr-defined]
-    if "tfdock.host.untrusted_folders.Beneath" in imports(tree) and not module.startswith(OPENERS):
+    if "tfdock.host.untrusted_folders.UntrustedFolder" in imports(tree) and not module.startswith(OPENERS):
         yield f"{module}: a folder of containers is opened"
 
 
@@ -385,7 +385,7 @@ def test_the_scan_finds_who_takes_a_second_way() -> None:
         "wheel = run.folders.staged.joinpath('staging')",
         "wheel = os.path.join(run.folders.staged, 'staging')",
         "run.engine.create(replace(spec, mounts=mounts))",
-        "from tfdock.host.untrusted_folders import Beneath",
+        "from tfdock.host.untrusted_folders import UntrustedFolder",
     ):
         assert list(second_ways("builder/seal_phase.py", ast.parse(line))), line
     for line in (

@@ -55,7 +55,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Why:
+class CacheMissReport:
     """The account of a build beside the last one.
 
     `since` names the build that it was compared with; `sentences` are what to tell; `misses` says for each mnemonic
@@ -69,7 +69,7 @@ class Why:
     misses: Mapping[str, Mapping[str, int]] | None = None
 
 
-def as_json(why: Why) -> dict[str, object]:
+def as_json(why: CacheMissReport) -> dict[str, object]:
     """As it stands in a record."""
     return asdict(why)
 
@@ -282,14 +282,14 @@ def why(
     executed: int,
     cache_was_empty: bool,
     spawns: tuple[Spawns | None, Spawns | None] = (None, None),
-) -> Why:
+) -> CacheMissReport:
     """Compare a build with the last one.
 
     `cache_was_empty`: its disk cache, when compiling began. `spawns` are the last's and its own.
     """
     if last is None:
         text = "no earlier build of it is in this wheelhouse" if executed else ""
-        return Why(sentences=tuple(filter(None, [text])))
+        return CacheMissReport(sentences=tuple(filter(None, [text])))
     before, old = last
     found = differences(old, inputs)
     missing = tuple(_not_compared(old, inputs))
@@ -299,7 +299,7 @@ def why(
     if executed:
         told = reaching or [_nothing_differs(missing, cache_was_empty=cache_was_empty)]
         told += list(_told_misses(missed, spawns)) if missed else []
-    return Why(
+    return CacheMissReport(
         since={"build_id": str(before.get("build_id")), "finished": str(before.get("finished"))},
         sentences=tuple(told),
         differences=found,

@@ -9,15 +9,15 @@ from typing import BinaryIO, TypeVar
 
 from tfdock.builder import compile_phase, doctor, image_phase, run_document, seal_phase
 from tfdock.builder.build_run import Run
-from tfdock.builder.run_document import Papers
+from tfdock.builder.run_document import RunDocumentWriter
 from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
 from tfdock.host.files import file_error, make_folder, make_private
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.plan.estimate import Expectation, expectation
+from tfdock.plan.estimate import PhaseEstimate, expectation
 from tfdock.plan.lock_file import Pin
 from tfdock.run import journal
-from tfdock.run.disk_space import Room
+from tfdock.run.disk_space import DiskSpace
 from tfdock.run.phases import Steps, ready
 from tfdock.run.results import RunFolders
 
@@ -133,7 +133,7 @@ def _own_files(session: BuildSession) -> Iterator[None]:
 
 @contextmanager
 def _run(
-    session: BuildSession, request: BuildRequest, plan: BuildPlan, expected: Expectation | None = None
+    session: BuildSession, request: BuildRequest, plan: BuildPlan, expected: PhaseEstimate | None = None
 ) -> Iterator[Run]:
     """Give a run: known to the journal while it lives, cleaned up when it ends, well or not."""
     settings, engine, info = session.settings, session.engine, session.engine_info
@@ -183,9 +183,9 @@ def _tell_shared(session: BuildSession, plan: BuildPlan) -> None:
         session.tell(str(Problem(code="trust-shared", message=message)))
 
 
-def _papers(session: BuildSession, request: BuildRequest, plan: BuildPlan) -> Papers:
+def _papers(session: BuildSession, request: BuildRequest, plan: BuildPlan) -> RunDocumentWriter:
     """Return what `tfdock report --bundle` finds of a run that ends badly."""
-    papers, info = Papers(session.log_path(request)), session.engine_info
+    papers, info = RunDocumentWriter(session.log_path(request)), session.engine_info
     papers.begin(
         build_id=plan.build_id,
         fingerprint=plan.fingerprint,
@@ -217,7 +217,7 @@ def _steps(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO) -> 
         deadline=limit.deadline if limit else None,
         limit=limit.seconds if limit else None,
         local=session.engine_info.local,
-        room=Room(places=session.disks),
+        room=DiskSpace(places=session.disks),
     )
 
 

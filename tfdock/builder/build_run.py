@@ -14,16 +14,16 @@ from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Interrupted, NetworkError, Problem, TfdockError
 from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACHE, SOURCE, STAGING, BuildPlan, Phase
-from tfdock.plan.estimate import Expectation
+from tfdock.plan.estimate import PhaseEstimate
 from tfdock.plan.lock_file import Pin
 from tfdock.run.phase_errors import Failures
 from tfdock.run.phases import Steps
 from tfdock.run.results import RunFolders, make_sources
-from tfdock.types import Expected, Mount
+from tfdock.types import ExpectedFiles, Mount
 
 if TYPE_CHECKING:
     from tfdock.bazel.cache.cache_folder import DiskCache
-    from tfdock.bazel.remote.remote_session import Link
+    from tfdock.bazel.remote.remote_session import EndpointWatch
 
 _T = TypeVar("_T")
 
@@ -40,7 +40,7 @@ class Run:
     log: Path
     locks: ExitStack
     """What the run holds of the cache until it ends."""
-    expected: Expectation | None = None
+    expected: PhaseEstimate | None = None
 
     seconds: dict[str, float] = field(default_factory=dict)
     attempts: int = 1
@@ -156,7 +156,7 @@ class Run:
         )
 
     def beside(
-        self, name: str, command: tuple[str, ...], *leaves: Expected, given: Path | None = None
+        self, name: str, command: tuple[str, ...], *leaves: ExpectedFiles, given: Path | None = None
     ) -> ContainerSpec:
         """Return the container of another command in the place of Bazel's compile phase. It has no disk cache.
 
@@ -174,7 +174,13 @@ class Run:
             self.contain(self.container_spec(phase, plan), phase.name, self.title(phase.name), tap=link, plan=plan)
 
     def contain(
-        self, spec: ContainerSpec, phase: str, title: str, *, tap: Link | None = None, plan: BuildPlan | None = None
+        self,
+        spec: ContainerSpec,
+        phase: str,
+        title: str,
+        *,
+        tap: EndpointWatch | None = None,
+        plan: BuildPlan | None = None,
     ) -> None:
         """Run a container to its end, and remove it; raises what tells of its failure."""
         try:
@@ -224,7 +230,7 @@ class Run:
         return replace(mount, source=source, results=() if mount.read_only else (DOWNLOADS,), kept=str(back))
 
     @contextmanager
-    def _linked(self, phase: Phase) -> Iterator[Link | None]:
+    def _linked(self, phase: Phase) -> Iterator[EndpointWatch | None]:
         """The way out to a remote cache and executor, while the phase that has no network runs."""
         if phase.network or not self.plan.remote.endpoints:
             yield None

@@ -31,7 +31,7 @@ _MOST_TEXT = 1 << 33
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traces:
+class RunTraces:
     """What a run left: the copies of its results and its log, and what it was made from.
 
     `compiling` is the line of the log where compiling begins. `files` list a local checkout as `tree_listing` does.
@@ -57,7 +57,7 @@ class Account:
     files: Mapping[str, bytes]
 
 
-def account(record: Mapping[str, Any], traces: Traces, wheelhouse: Wheelhouse) -> Account:
+def account(record: Mapping[str, Any], traces: RunTraces, wheelhouse: Wheelhouse) -> Account:
     """Read what Bazel wrote, compare with the last build, and choose what is kept beside the record."""
     build = _build(traces)
     profile = kept_profile(traces.results / TOLD["profile"])
@@ -77,7 +77,7 @@ def account(record: Mapping[str, Any], traces: Traces, wheelhouse: Wheelhouse) -
 # --- figures ------------------------------------------------------------------------------------------------------
 
 
-def _build(traces: Traces) -> BuildEvents:
+def _build(traces: RunTraces) -> BuildEvents:
     """What Bazel says of the build: in its event file, or for one that writes none in its output."""
     with _lines(traces.results / TOLD["events"]) as lines:
         found = read_events(lines)
@@ -136,9 +136,9 @@ def _why(
     inputs: Mapping[str, object],
     spawns: Spawns | None,
     executed: int,
-    traces: Traces,
+    traces: RunTraces,
     wheelhouse: Wheelhouse,
-) -> cache_misses.Why:
+) -> cache_misses.CacheMissReport:
     # What was pulled has left nothing in the cache here.
     own = (one for one in wheelhouse.records() if not wheelhouse.pulled_from(one))
     last = cache_misses.last_build(own, record["build_id"])

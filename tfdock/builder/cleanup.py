@@ -11,7 +11,7 @@ from tfdock.engine.protocol import Engine
 from tfdock.errors import TfdockError
 from tfdock.host.settings import Settings
 from tfdock.run import journal
-from tfdock.wheelhouse.orphans import Leftover, half_written, remove_half_written
+from tfdock.wheelhouse.orphans import Orphan, half_written, remove_half_written
 from tfdock.wheelhouse.store import Wheelhouse
 
 _AGAIN = "run `tfdock doctor --fix` again when that is mended"
@@ -23,12 +23,12 @@ class KilledRun:
 
     what: str
     entry: journal.RunEntry | None = None
-    half: Leftover | None = None
+    half: Orphan | None = None
     strange: journal.StrangePath | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class NotRemoved:
     """Why something could not be removed now, and what somebody can do."""
 
     why: str
@@ -47,7 +47,7 @@ def found(settings: Settings) -> list[KilledRun]:
     return [*runs, *others, *(KilledRun(what=f"half written {one.path}", half=one) for one in halves)]
 
 
-def removed(one: KilledRun, settings: Settings, engine: Engine, engine_id: str) -> Kept | None:
+def removed(one: KilledRun, settings: Settings, engine: Engine, engine_id: str) -> NotRemoved | None:
     """Remove it; why not, where that cannot be done now."""
     try:
         if one.entry is not None:
@@ -56,17 +56,17 @@ def removed(one: KilledRun, settings: Settings, engine: Engine, engine_id: str) 
             if left := journal.clean_left(settings, one.entry, engine):
                 return _elsewhere(one.entry, left)
         elif one.strange is not None:
-            return Kept(why=one.strange.why, fix=_look([one.strange.path]))
+            return NotRemoved(why=one.strange.why, fix=_look([one.strange.path]))
         elif one.half is not None:
             remove_half_written(_house(settings), one.half)
     except TfdockError as error:
-        return Kept(why="; ".join(problem.message for problem in error.problems))
+        return NotRemoved(why="; ".join(problem.message for problem in error.problems))
     except OSError as error:
-        return Kept(why=str(error))
+        return NotRemoved(why=str(error))
     return None
 
 
-def _elsewhere(entry: journal.RunEntry, left: Sequence[journal.StrangePath]) -> Kept:
+def _elsewhere(entry: journal.RunEntry, left: Sequence[journal.StrangePath]) -> NotRemoved:
     """Say which folders of a run stay, and the command that removes them, where there is one."""
     places = {}
     for path in (one.path for one in left):
@@ -77,15 +77,15 @@ def _elsewhere(entry: journal.RunEntry, left: Sequence[journal.StrangePath]) -> 
     why = "; ".join(f"{one.path} is left alone: {one.why}" for one in left)
     options = "".join(f" {option} {shlex.quote(str(place))}" for option, place in places.items())
     command = f"if the run was yours, run `tfdock doctor --fix{options}`; " if places else ""
-    return Kept(why=why, fix=command + _look([one.path for one in left]))
+    return NotRemoved(why=why, fix=command + _look([one.path for one in left]))
 
 
 def _look(paths: Sequence[Path]) -> str:
     return f"look at {', '.join(map(str, paths))}, and remove it yourself"
 
 
-def _of_another_engine(entry: journal.RunEntry, settings: Settings) -> Kept:
-    return Kept(
+def _of_another_engine(entry: journal.RunEntry, settings: Settings) -> NotRemoved:
+    return NotRemoved(
         why="its containers are on another engine",
         fix=f"run `tfdock doctor --fix` with that engine (`DOCKER_HOST`); if it is gone for good, remove "
         f"{entry.output}, {entry.staging} and {journal.folder_of(settings.state_dir, entry.run)}",

@@ -27,7 +27,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import preflight
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
-from tfdock.types import Host, Place
+from tfdock.types import Host, WritableFolder
 
 if TYPE_CHECKING:
     from tfdock.engine.protocol import Engine, EngineInfo
@@ -102,7 +102,7 @@ def before_image(plan: BuildPlan, settings: Settings, engine: Engine, info: Engi
     return _sorted(list(preflight.disk_checks(places, plan.resources.disk)))
 
 
-def _images_needed(places: Sequence[Place], plan: BuildPlan, engine: Engine) -> bool:
+def _images_needed(places: Sequence[WritableFolder], plan: BuildPlan, engine: Engine) -> bool:
     """Whether an image is still to be made, where one can see how much room there is for it."""
     return any(one.what == _IMAGES for one in places) and engine.image(plan.image_name) is None
 
@@ -124,7 +124,7 @@ def _error(checks: list[PreflightCheck]) -> TfdockError:
     return kind(*(check.problem for check in first))
 
 
-def build_places(settings: Settings, info: EngineInfo | None = None) -> list[Place]:
+def build_places(settings: Settings, info: EngineInfo | None = None) -> list[WritableFolder]:
     """The folders of this machine that a build writes to; the engine's only where this user can see it."""
     cache, wheels, state = (
         folder.absolute() for folder in (settings.cache_dir, settings.wheelhouse, settings.state_dir)

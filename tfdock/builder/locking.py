@@ -22,7 +22,7 @@ from tfdock.host.settings import Settings
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import Lock, LockDifference, LockFile, Pin
-from tfdock.plan.prepare import Prepared, Preparer, WrittenProfile, find_profile, lock_path, lock_text, placed
+from tfdock.plan.prepare import PreparedBuild, Preparer, WrittenProfile, find_profile, lock_path, lock_text, placed
 from tfdock.profile import endpoint
 from tfdock.resolve.resolution import Resolution
 
@@ -127,7 +127,7 @@ def _first_ref(
     raise AssertionError("there is at least one ref")
 
 
-def _check_servers(prepared: Prepared, settings: Settings) -> None:
+def _check_servers(prepared: PreparedBuild, settings: Settings) -> None:
     """Refuse to ask servers that a profile names and no setting allows: the profile may be a stranger's.
 
     The server of a release's own repository is known, as are the images that the knowledge names.
@@ -247,7 +247,7 @@ def read(path: Path) -> LockFile:
     return LockFile(path=str(path), sha256=sha256, lock=locks.from_text(text, str(path)))
 
 
-def prepare_locked(name: str, preparer: Preparer, settings: Settings) -> Prepared:
+def prepare_locked(name: str, preparer: Preparer, settings: Settings) -> PreparedBuild:
     """Plan a profile with the pins of its lock; raises Incompatible for all that no longer holds.
 
     What only the image can tell is compared when the image is there (`build.build`).

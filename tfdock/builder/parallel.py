@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.resources import BuildResources
-from tfdock.plan.schedule import Share, next_share, within
+from tfdock.plan.schedule import MachineShare, next_share, within
 from tfdock.types import BuildId, Machine
 
 _T = TypeVar("_T")
@@ -24,7 +24,7 @@ class Ledger:
 
     count: int
     unserved: set[BuildId]
-    _taken: dict[BuildId, Share] = field(default_factory=dict)
+    _taken: dict[BuildId, MachineShare] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def allot(self, plan: BuildPlan, machine: Machine) -> BuildResources:

@@ -9,7 +9,7 @@ from tfdock.builder.session import BuildSession
 from tfdock.errors import NetworkError, Problem, TimeLimit, VerificationFailed
 from tfdock.host.supervise import until_stopped
 from tfdock.images import lookup
-from tfdock.images.image_pull import PulledImage, Pulling
+from tfdock.images.image_pull import ImagePull, PulledImage
 from tfdock.images.lookup import StoredImage
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import LockFile
@@ -62,7 +62,7 @@ class _Asking:
         session.listen(events.PhaseStarted(build_id=build_id, phase=_PHASE))
         started, ok = session.clock(), False
         try:
-            taking = Pulling(session.wheelhouse, self._check, self._say)
+            taking = ImagePull(session.wheelhouse, self._check, self._say)
             found = taking.taken(image, image.builds[0])
             ok = True
         finally:

@@ -18,7 +18,7 @@ from tfdock import __version__
 from tfdock.builder.build_summary import plain_file
 from tfdock.errors import TfdockError, as_document
 from tfdock.host.files import write_atomically
-from tfdock.plan.prepare import Prepared, lock_path, lock_text
+from tfdock.plan.prepare import PreparedBuild, lock_path, lock_text
 from tfdock.run import journal
 from tfdock.wheelhouse.build_record import BUILD_ID, DEEPEST, is_shallow
 from tfdock.wheelhouse.store import Wheelhouse
@@ -29,7 +29,7 @@ MOST = 16 << 20
 """Bytes of a document that is read."""
 
 
-class Papers:
+class RunDocumentWriter:
     """The papers of one run, by its log. That they cannot be kept never makes a build fail, nor hides why it did."""
 
     def __init__(self, log: Path) -> None:
@@ -67,7 +67,7 @@ def papers_of(log: Path) -> Path:
     return log.with_name(f"{log.name.removesuffix('.log')}{SUFFIX}")
 
 
-def written(prepared: Prepared) -> dict[str, Any]:
+def written(prepared: PreparedBuild) -> dict[str, Any]:
     """What a profile said when it was planned, with those it extends, and its lock if that can be read."""
     profile = Path(prepared.file)
     # The path is for reading it again, as the context of a diagnosis; it goes nowhere.

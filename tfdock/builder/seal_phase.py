@@ -25,7 +25,7 @@ from tfdock.plan.local_source import listing_hash, tree_listing
 from tfdock.run.phases import announced
 from tfdock.run.results import RunFolders
 from tfdock.verify import verification as verify
-from tfdock.verify.trial_container import MEMORY, Bench
+from tfdock.verify.trial_container import MEMORY, TrialEnvironment
 from tfdock.wheel import wheel as wheel_files
 from tfdock.wheelhouse import build_record
 from tfdock.wheelhouse.store import WheelFile
@@ -142,7 +142,7 @@ def published(run: Run, wheels: Sealed) -> dict[str, Any]:
 def _verified(run: Run, wheels: Sealed) -> dict[str, Any]:
     """What was found of the wheels; those that fail are kept aside and refused."""
     session, inputs, began = run.session, run.request.inputs, run.session.clock()
-    bench = Bench(
+    bench = TrialEnvironment(
         steps=run.steps,
         info=session.engine_info,
         settings=session.settings,
@@ -175,7 +175,7 @@ def _kept(run: Run, wheels: Sealed, verification: Mapping[str, object]) -> tuple
 
 def _account(run: Run, record: Mapping[str, Any]) -> build_summary.Account:
     """What happened in the build; an execution log takes its time to be read."""
-    traces = build_summary.Traces(
+    traces = build_summary.RunTraces(
         run=run.name,
         results=run.folders.results,
         log=run.log,

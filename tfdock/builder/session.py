@@ -18,7 +18,7 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Limit, Stop
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan, with_resources
-from tfdock.plan.prepare import Prepared
+from tfdock.plan.prepare import PreparedBuild
 from tfdock.plan.resources import BuildResources, size
 from tfdock.run.journal import new_run_id
 from tfdock.types import Machine
@@ -81,7 +81,7 @@ class BundledInputs(Protocol):
 class BuildRequest:
     """What one run is asked to do, with a planned profile; all of it is settled before the run begins."""
 
-    prepared: Prepared
+    prepared: PreparedBuild
     run: str = field(default_factory=new_run_id)
     """The run's id, by which its caller finds the log."""
     force: bool = False
@@ -187,7 +187,7 @@ class BuildSession:
         asked = plan.resources.time_limit
         return self.limit or (Limit(asked, self.clock() + asked) if asked else None)
 
-    def up_to_date(self, prepared: Prepared) -> BuildResult | None:
+    def up_to_date(self, prepared: PreparedBuild) -> BuildResult | None:
         """Return the finished build of that very plan, by that very lock, if there is one; ask no engine."""
         record, lock = self.wheelhouse.finished_for(prepared.plan), prepared.lock
         by_lock = record is not None and (lock is None or record.get("lock") == lock.sha256)

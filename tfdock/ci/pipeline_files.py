@@ -10,7 +10,7 @@ from pathlib import Path
 from tfdock.ci import pipeline
 from tfdock.ci.pipeline import Service, State
 from tfdock.errors import Problem, ProfileError
-from tfdock.host.untrusted_folders import Beneath, NotPlain
+from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.matrix import planned_matrix
@@ -116,9 +116,9 @@ def _path_in_repository(file: Path, folder: Path) -> str:
     raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(file)))
 
 
-def _opened(folder: Path) -> Beneath:
+def _opened(folder: Path) -> UntrustedFolder:
     """Open the repository's folder. The user names the folder, so it may be a link."""
-    return Beneath.opened(Path(os.path.realpath(folder)))
+    return UntrustedFolder.opened(Path(os.path.realpath(folder)))
 
 
 def _read(folder: Path, name: str) -> str | None:

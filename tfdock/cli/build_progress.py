@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from tfdock.cli.progress import ProgressDisplay
     from tfdock.diagnose.diagnosis import Diagnosis
     from tfdock.events import Listener
-    from tfdock.plan.prepare import Prepared
+    from tfdock.plan.prepare import PreparedBuild
 
 Result = dict[str, Any]
 """What became of a build: a row of `tfdock.build/1`, and its `exit_code`."""
 
 
 def prepare_all(
-    plan: Callable[[str], Prepared], names: list[str]
-) -> tuple[list[Prepared], list[Result], dict[str, int]]:
+    plan: Callable[[str], PreparedBuild], names: list[str]
+) -> tuple[list[PreparedBuild], list[Result], dict[str, int]]:
     """Plan all profiles before anything starts; those refused become results at once.
 
     With them comes the place of each as it was given, by the name in its result: a file's, or what was refused.
     """
-    prepared: list[Prepared] = []
+    prepared: list[PreparedBuild] = []
     refused: list[Result] = []
     order: dict[str, int] = {}
     for place, name in enumerate(names):
@@ -71,13 +71,13 @@ class Building:
     inputs: Mapping[str, BundledInputs] = field(default_factory=dict)
     expected: Mapping[str, float | None] | None = None
 
-    def all(self, prepared: Sequence[Prepared]) -> list[Result]:
+    def all(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
         """Build them; their results, in that order."""
         if self.at_once == "1" or len(prepared) < 2:
             return self._in_turn(prepared)
         return self._side_by_side(prepared)
 
-    def _in_turn(self, prepared: Sequence[Prepared]) -> list[Result]:
+    def _in_turn(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
         """Each has the machine, and a part of the log, for itself."""
         self._expect(1)
         session = self.session_of(self.progress)
@@ -93,7 +93,7 @@ class Building:
             results.append(self._ended(result))
         return results
 
-    def _side_by_side(self, prepared: Sequence[Prepared]) -> list[Result]:
+    def _side_by_side(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
         from tfdock.builder.parallel import Ledger, side_by_side
         from tfdock.plan.schedule import at_once
 
@@ -114,7 +114,7 @@ class Building:
         self._expect(count)
         return side_by_side(plans, ledger, build_one)
 
-    def _build(self, session: BuildSession, prepared: Prepared) -> Result:
+    def _build(self, session: BuildSession, prepared: PreparedBuild) -> Result:
         from tfdock.builder.session import BuildRequest
 
         inputs = self.inputs.get(prepared.plan.build_id)
@@ -150,7 +150,9 @@ def _build_one(session: BuildSession, request: BuildRequest, *, is_cell: bool) -
         )
 
 
-def _diagnosis(session: BuildSession, prepared: Prepared, log: Path | None, *, is_cell: bool) -> Diagnosis | None:
+def _diagnosis(
+    session: BuildSession, prepared: PreparedBuild, log: Path | None, *, is_cell: bool
+) -> Diagnosis | None:
     """Return what the log of a build that failed shows; None where it has none."""
     from tfdock.diagnose.diagnose_logs import diagnose_run_log
     from tfdock.host.hardware import local_machine
@@ -179,7 +181,7 @@ def _build_result(session: BuildSession, request: BuildRequest) -> BuildResult:
     return done
 
 
-def _built(prepared: Prepared, result: BuildResult) -> Result:
+def _built(prepared: PreparedBuild, result: BuildResult) -> Result:
     record = result.record
     wheels = zip(result.wheels, record["wheels"], strict=True)
     return {

@@ -279,7 +279,7 @@ _REDRAWN, _REPEATED = 0.1, 10.0
 """Seconds after which a count is drawn anew, and after which it is told again where it cannot be."""
 
 
-class Reading:
+class ReadProgress:
     """A line that counts bytes while a file is read: on a terminal, gone at the end; elsewhere one now and then.
 
     `total` is how many there are in all, where that is known.
@@ -291,7 +291,7 @@ class Reading:
         self._shown = redraws(stream)
         self._count, self._drawn = 0, time.monotonic()
 
-    def __enter__(self) -> Reading:
+    def __enter__(self) -> ReadProgress:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -20,13 +20,13 @@ from tfdock.errors import as_document, combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.matrix.analysis import Analysis, analysed
 from tfdock.matrix.planned_matrix import Cell, Cells, Status
-from tfdock.matrix.shards import GITHUB_JOBS, Job, Load, jobs, split
+from tfdock.matrix.shards import GITHUB_JOBS, CellLoad, Job, jobs, split
 
 
 def jobs_of(cells: Cells, count: int | None) -> tuple[Job, ...]:
     """Return the jobs that build what can be built: at most `count`, or one for each cell."""
     loads = (
-        Load(name=cell.name, seconds=cell.seconds, group=cell.group, runner=cell.runner) for cell in cells.wanted
+        CellLoad(name=cell.name, seconds=cell.seconds, group=cell.group, runner=cell.runner) for cell in cells.wanted
     )
     return jobs(tuple(loads), count)
 

@@ -22,7 +22,7 @@ from tfdock.matrix import planned_matrix
 from tfdock.matrix.matrix_file import problem_at
 from tfdock.matrix.matrix_status import locate_wheels
 from tfdock.matrix.planned_matrix import Cell, Cells
-from tfdock.plan.prepare import Prepared, Preparer
+from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.profile.yaml_nodes import shown
 from tfdock.wheelhouse.store import Wheelhouse
 
@@ -119,7 +119,7 @@ def tell_registry(cells: Cells, settings: Settings) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class FinishedMatrix:
     """A matrix that was built or pulled. `results` are those of the cells that were missing.
 
     `seconds` is what all of them took together, `wheelhouse` the folder of the wheels, `by` the command.
@@ -154,8 +154,8 @@ def build_matrix(
     preparer: Preparer,
     building: Callable[[Settings], Building],
     check: Callable[[], None],
-    changed: Callable[[Prepared], Prepared],
-) -> Finished:
+    changed: Callable[[PreparedBuild], PreparedBuild],
+) -> FinishedMatrix:
     """Build the cells that are asked for, all of them even if one fails.
 
     `building` returns how to build with the settings, `changed` a plan as it is built. `check` raises to stop.
@@ -167,7 +167,7 @@ def build_matrix(
     console.say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to build")
     expected = {str(cell.name): cell.seconds for cell in todo}
     results = replace(building(settings), expected=expected).all([changed(cells.prepared(cell)) for cell in todo])
-    return Finished(
+    return FinishedMatrix(
         cells=cells,
         results=results,
         wheelhouse=settings.wheelhouse.absolute(),
@@ -193,7 +193,9 @@ def as_build(result: Mapping[str, Any]) -> Result:
 # --- telling --------------------------------------------------------------------------------------------------------
 
 
-def told_with_matrix(finished: Finished, choice: CellSelection, tell: Callable[[Mapping[str, Any]], int]) -> int:
+def told_with_matrix(
+    finished: FinishedMatrix, choice: CellSelection, tell: Callable[[Mapping[str, Any]], int]
+) -> int:
     """Write the report, print what became of a matrix, and `tell` the results, with what JSON has beside them.
 
     Return the exit code of `tell`. It is given that of the matrix, which covers a report that cannot be written.

@@ -43,7 +43,7 @@ class ProgressDisplay(Protocol):
         """No more comes."""
 
 
-class Going:
+class RunningPhase:
     """What is known of a phase that runs."""
 
     def __init__(self) -> None:
@@ -110,13 +110,13 @@ class Tally:
         self.waiting.pop(name, None)
         self._ended[status] += 1
 
-    def told(self, running: Mapping[str, Going]) -> str:
+    def told(self, running: Mapping[str, RunningPhase]) -> str:
         """Such as `3 of 12 done: 2 built, 1 failed; about 2:40:00 left`."""
         what = ", ".join(f"{count} {status}" for status, count in self._ended.items())
         done = f"{self._ended.total()} of {self._total} done{f': {what}' if what else ''}"
         return "; ".join(filter(None, (done, _left(self._seconds_left(running)))))
 
-    def _seconds_left(self, running: Mapping[str, Going]) -> float | None:
+    def _seconds_left(self, running: Mapping[str, RunningPhase]) -> float | None:
         """An estimate for all, where there is one for each; those that run are shared out among as many."""
         each = [going.seconds_left for going in running.values()]
         waiting = list(self.waiting.values())
@@ -132,7 +132,7 @@ class PlainProgress:
     def __init__(self, stream: TextIO, name: str = "") -> None:
         self._stream, self._name = stream, name
         self._style = Style(stream)
-        self._going = Going()
+        self._going = RunningPhase()
         self._spoken = time.monotonic()
         self._tally: Tally | None = None
         self._several: dict[str, PlainProgress] = {}
@@ -197,8 +197,8 @@ class TerminalProgress:
         self._console = Console(
             file=stream, highlight=False, markup=False, soft_wrap=True, no_color=not colour_wanted(stream)
         )
-        self._one = Going()
-        self._several: dict[str, Going] = {}
+        self._one = RunningPhase()
+        self._several: dict[str, RunningPhase] = {}
         self._tally: Tally | None = None
         self._lock = threading.Lock()
         self._live = Live(
@@ -213,7 +213,7 @@ class TerminalProgress:
     def of(self, name: str) -> events.Listener:
         """Hears of one of several, which has a row."""
         with self._lock:
-            going = self._several.setdefault(name, Going())
+            going = self._several.setdefault(name, RunningPhase())
             if self._tally:
                 self._tally.waiting.pop(name, None)
         return lambda event: self._take(going, event, name)
@@ -234,7 +234,7 @@ class TerminalProgress:
         """Take one event of the only one."""
         self._take(self._one, event)
 
-    def _take(self, going: Going, event: events.Event, name: str = "") -> None:
+    def _take(self, going: RunningPhase, event: events.Event, name: str = "") -> None:
         from rich.text import Text
 
         with self._lock:
@@ -289,7 +289,7 @@ class TerminalProgress:
         self._live.stop()
 
 
-def _head(going: Going, *, last: bool = False) -> Text:
+def _head(going: RunningPhase, *, last: bool = False) -> Text:
     """The row of a build: its phase, how far it is, and what it is; with its `last` line of output or without."""
     from rich.text import Text
 

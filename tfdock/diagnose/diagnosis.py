@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tfdock.diagnose.log_search import Seen, Sighting, Suspect
+from tfdock.diagnose.log_search import LogSightings, Sighting, SuspectLine
 from tfdock.errors import Suggestion
 from tfdock.knowledge.failure_rows import Failure
 from tfdock.knowledge.tables import KnowledgeBase
@@ -64,10 +64,10 @@ class Diagnosis:
     lines: int
     findings: tuple[Finding, ...]
     warnings: tuple[Finding, ...] = ()
-    suspects: tuple[Suspect, ...] = ()
+    suspects: tuple[SuspectLine, ...] = ()
 
 
-def diagnosis(seen: Seen, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
+def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
     """What a log shows, in words."""
     rows = knowledge.failures
     sightings = _in_earnest(seen.sightings, rows, profile_fixes.accelerator(context) if context else "")
@@ -114,7 +114,7 @@ def _telling(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -> Iter
 
 
 def _finding(
-    sighting: Sighting, row: Failure, seen: Seen, knowledge: KnowledgeBase, context: Context | None
+    sighting: Sighting, row: Failure, seen: LogSightings, knowledge: KnowledgeBase, context: Context | None
 ) -> Finding:
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
     mismatch = profile_mismatch(row, sighting.values, context) if context else ""
@@ -137,7 +137,7 @@ def _finding(
     )
 
 
-def _confidence(sighting: Sighting, row: Failure, seen: Seen) -> str:
+def _confidence(sighting: Sighting, row: Failure, seen: LogSightings) -> str:
     """Little is to be said for what was survived where something stopped after it, whatever that was."""
     stopped = any(one.line > sighting.line and one.text.startswith(_STOPPED) for one in seen.suspects)
     doubts = sighting.survivable + row.cascade + row.unsure + (sighting.survivable and stopped)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdock.builder.build_summary import plain_file
-from tfdock.diagnose.redaction import Known, Redactor
+from tfdock.diagnose.redaction import LocalNames, Redactor
 
 if TYPE_CHECKING:
     from tfdock.host.settings import Settings
@@ -45,11 +45,11 @@ _OF_HOSTS = ("HOSTNAME", "COMPUTERNAME")
 _ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
 
 
-def known(settings: Settings, environment: Mapping[str, str] | None = None, profile: object = None) -> Known:
+def known(settings: Settings, environment: Mapping[str, str] | None = None, profile: object = None) -> LocalNames:
     """Return what identifies this machine. `profile` is the path of the profile: its folder is personal too."""
     environment = os.environ if environment is None else environment
     folder = str(Path(profile).parent) if isinstance(profile, str) and "\0" not in profile else ""
-    return Known(
+    return LocalNames(
         users=frozenset(filter(None, _users(environment))),
         hosts=frozenset(filter(None, _hosts(environment))),
         addresses=frozenset(_addresses()),

@@ -79,7 +79,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class SuspectLine:
     """A line that looks like an error."""
 
     line: int
@@ -87,7 +87,7 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class LogSightings:
     """What a log shows: failures and noise in the order of their lines, and lines that look like errors.
 
     `mended` are failures that a later success made harmless.
@@ -96,7 +96,7 @@ class Seen:
     lines: int
     sightings: tuple[Sighting, ...]
     mended: tuple[Sighting, ...] = ()
-    suspects: tuple[Suspect, ...] = ()
+    suspects: tuple[SuspectLine, ...] = ()
 
 
 @dataclass
@@ -105,8 +105,8 @@ class _Epoch:
 
     sightings: dict[str, Sighting] = field(default_factory=dict)
     spoilt: Sequence[str] = ()
-    suspects: list[Suspect] = field(default_factory=list)
-    last: deque[Suspect] = field(default_factory=lambda: deque(maxlen=_SUSPECTS))
+    suspects: list[SuspectLine] = field(default_factory=list)
+    last: deque[SuspectLine] = field(default_factory=lambda: deque(maxlen=_SUSPECTS))
 
 
 class Diagnostician:
@@ -134,13 +134,13 @@ class Diagnostician:
         for block in self._log.feed(data):
             self._look(block)
 
-    def close(self) -> Seen:
+    def close(self) -> LogSightings:
         """Read what is left when the log has ended, and return what was seen."""
         for block in self._log.close():
             self._look(block)
         now = self._now
         last = [suspect for suspect in now.last if suspect not in now.suspects]
-        return Seen(
+        return LogSightings(
             lines=self._log.lines,
             sightings=self._in_order(now.sightings),
             mended=self._in_order(self._mended),
@@ -240,7 +240,7 @@ class Diagnostician:
     def _suspect(self, line: int, text: str) -> None:
         if not (output.is_error(text) or _NO_PROGRAM.search(text)):
             return
-        suspect = Suspect(line, text)
+        suspect = SuspectLine(line, text)
         if len(self._now.suspects) < _SUSPECTS:
             if suspect not in self._now.suspects:
                 self._now.suspects.append(suspect)

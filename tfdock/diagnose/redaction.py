@@ -86,7 +86,7 @@ _LONGEST = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class LocalNames:
     """Hold what this machine adds: names of users and hosts, addresses, and folder -> placeholder (`<home>`)."""
 
     users: frozenset[str] = frozenset()
@@ -290,7 +290,7 @@ _BASIC = re.compile(
 class Redactor:
     """Removes from texts and documents what is secret or personal, and counts it by kind."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: LocalNames) -> None:
         self.counts: Counter[str] = Counter()
         self._known = known
         self._learnt: dict[str, str] = {}

@@ -33,7 +33,7 @@ from tfdock.host.hardware import free_disk, local_gpus
 
 if TYPE_CHECKING:
     from tfdock.diagnose.diagnosis import Diagnosis
-    from tfdock.diagnose.reported_run import Subject
+    from tfdock.diagnose.reported_run import ReportSubject
     from tfdock.host.settings import Settings
     from tfdock.plan.prepare import Preparer
 
@@ -80,7 +80,7 @@ class _Material:
     notes: Sequence[str]
 
 
-def bundle(subject: Subject, settings: Settings, preparer: Preparer, findings: Findings) -> ReportBundle:
+def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer, findings: Findings) -> ReportBundle:
     """Collect what is known of a failure, remove secrets and names, and return the packed report.
 
     Raises ProfileError for a log that is not text and of no run of ours.
@@ -102,7 +102,9 @@ def bundle(subject: Subject, settings: Settings, preparer: Preparer, findings: F
 # --- what is known --------------------------------------------------------------------------------------------------
 
 
-def _read_log(subject: Subject, preparer: Preparer, notes: list[str]) -> tuple[Diagnosis | None, Excerpt | None]:
+def _read_log(
+    subject: ReportSubject, preparer: Preparer, notes: list[str]
+) -> tuple[Diagnosis | None, Excerpt | None]:
     """Return what the log shows, and the lines of it for the report; add to `notes` what is wrong with the log."""
     if subject.log is None:
         return None, None
@@ -115,7 +117,7 @@ def _read_log(subject: Subject, preparer: Preparer, notes: list[str]) -> tuple[D
         return diagnosis, _excerpt(log, diagnosis)
 
 
-def _diagnose(log: BinaryIO, subject: Subject, preparer: Preparer, notes: list[str]) -> Diagnosis | None:
+def _diagnose(log: BinaryIO, subject: ReportSubject, preparer: Preparer, notes: list[str]) -> Diagnosis | None:
     """Return what a log shows, with the profile as context if its file still says what was built.
 
     Raises ProfileError for a stranger's log that is not text; a run is reported without the diagnosis.
@@ -152,7 +154,7 @@ def _excerpt(log: BinaryIO, diagnosis: Diagnosis | None) -> Excerpt:
 
 
 def _documents(
-    subject: Subject, settings: Settings, preparer: Preparer, diagnosis: Diagnosis | None, findings: Findings
+    subject: ReportSubject, settings: Settings, preparer: Preparer, diagnosis: Diagnosis | None, findings: Findings
 ) -> dict[str, object]:
     run_document = subject.run_document or {}
     # The plan and the profile are files of their own.

@@ -17,7 +17,7 @@ from tfdock.wheelhouse import build_record
 from tfdock.wheelhouse.store import Wheelhouse
 
 if TYPE_CHECKING:
-    from tfdock.plan.prepare import Prepared, Preparer
+    from tfdock.plan.prepare import PreparedBuild, Preparer
 
 _RECORD = "record.json"
 _MOST_RUNS = 200
@@ -27,7 +27,7 @@ _NOBODYS = "the log is not of a build in this wheelhouse: what was planned is no
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class ReportSubject:
     """Hold what a report is about. Anything may be missing; `notes` say what, and why.
 
     `file` is the profile's, None where it is not what was built any more. `fingerprint` is that of the profile as it
@@ -46,7 +46,9 @@ class Subject:
     notes: tuple[str, ...] = ()
 
 
-def subject_of(name: str | None, profile: str | None, house: Wheelhouse, state: Path, preparer: Preparer) -> Subject:
+def subject_of(
+    name: str | None, profile: str | None, house: Wheelhouse, state: Path, preparer: Preparer
+) -> ReportSubject:
     """Return what `name` names: a record, a log, a folder of them, a build id or a profile; for None the newest run
     that failed. `profile` is the profile that was built, used where no document has kept it.
 
@@ -61,7 +63,7 @@ def subject_of(name: str | None, profile: str | None, house: Wheelhouse, state: 
     return subject
 
 
-def _find(name: str | None, house: Wheelhouse, state: Path, preparer: Preparer) -> Subject:
+def _find(name: str | None, house: Wheelhouse, state: Path, preparer: Preparer) -> ReportSubject:
     if name is None:
         if not (runs := failed_runs(house, state)):
             raise _nothing_failed(house)
@@ -88,7 +90,7 @@ def _load_record(path: Path) -> dict[str, Any] | None:
     return document_of(path, (build_record.SCHEMA,))
 
 
-def _from_run_document(path: Path) -> Subject:
+def _from_run_document(path: Path) -> ReportSubject:
     """Return a run that did not end well."""
     document = document_of(path) or {}
     run = path.name.removesuffix(SUFFIX)
@@ -99,7 +101,7 @@ def _from_run_document(path: Path) -> Subject:
     if document and not any(name in document for name in ("problems", "error")):
         notes.append("the run did not say why it ended: it was killed, or its machine went down")
     profile = _profile_of(document)
-    return Subject(
+    return ReportSubject(
         name=run,
         log=path.with_name(f"{run}.log"),
         run_document=document or None,
@@ -128,11 +130,11 @@ def _unchanged_file(profile: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _from_record(record: Mapping[str, Any], path: Path) -> Subject:
+def _from_record(record: Mapping[str, Any], path: Path) -> ReportSubject:
     name = record.get("log")
     log = path.parent / Path(name).name if isinstance(name, str) else None
     log = log if log and log.is_file() else None
-    return Subject(
+    return ReportSubject(
         name=str(record.get("build_id", "record")),
         log=log,
         record=record,
@@ -141,7 +143,7 @@ def _from_record(record: Mapping[str, Any], path: Path) -> Subject:
     )
 
 
-def _from_folder(folder: Path, name: str, house: Wheelhouse) -> Subject:
+def _from_folder(folder: Path, name: str, house: Wheelhouse) -> ReportSubject:
     """Return the newest run that failed in the folder of a build, else its record."""
     if runs := sorted(folder.glob(f"*{SUFFIX}"), reverse=True):
         return _from_run_document(runs[0])
@@ -150,7 +152,7 @@ def _from_folder(folder: Path, name: str, house: Wheelhouse) -> Subject:
     raise _nothing(name, house)
 
 
-def _from_log(path: Path) -> Subject:
+def _from_log(path: Path) -> ReportSubject:
     """Return the run of a log if its run document or its record lies beside it, else the log alone."""
     run_document = papers_of(path)
     if run_document.is_file() and not path.is_symlink():
@@ -158,10 +160,10 @@ def _from_log(path: Path) -> Subject:
     record = _load_record(path.with_name(_RECORD))
     if record and record.get("log") == path.name:
         return _from_record(record, path.with_name(_RECORD))
-    return Subject(name=path.name.partition(".")[0], log=path.resolve(), notes=(_NOBODYS,))
+    return ReportSubject(name=path.name.partition(".")[0], log=path.resolve(), notes=(_NOBODYS,))
 
 
-def _from_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer) -> Subject:
+def _from_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer) -> ReportSubject:
     """Return the newest run of a profile that failed; without one, the profile and how it is planned or refused."""
     try:
         now = _plan_now(name, preparer)
@@ -186,14 +188,14 @@ def _from_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer)
     )
 
 
-def _is_run_of(path: Path, now: Subject) -> bool:
+def _is_run_of(path: Path, now: ReportSubject) -> bool:
     """Return whether a run was of a profile: of its build id, or of its file, whatever the file said then."""
     document = document_of(path) or {}
     is_file = _profile_of(document).get("path") == str(Path(now.file or "").absolute())
     return is_file or bool(now.fingerprint and document.get("build_id") == now.name)
 
 
-def _add_profile(subject: Subject, preparer: Preparer, name: str) -> Subject:
+def _add_profile(subject: ReportSubject, preparer: Preparer, name: str) -> ReportSubject:
     """Return a subject with a profile as it is now, and with its plan where no document has kept one."""
     now, notes = _plan_now(name, preparer), list(subject.notes)
     then = (subject.run_document or subject.record or {}).get("fingerprint")
@@ -211,16 +213,16 @@ def _add_profile(subject: Subject, preparer: Preparer, name: str) -> Subject:
     )
 
 
-def _plan_now(name: str, preparer: Preparer) -> Subject:
+def _plan_now(name: str, preparer: Preparer) -> ReportSubject:
     """Return a profile as it is now, with its plan or the problems for which it is refused."""
     from tfdock.builder.seal_phase import without_places
     from tfdock.plan.prepare import find_profile
 
     file = find_profile(name)
     try:
-        prepared: Prepared = preparer.prepare(name)
+        prepared: PreparedBuild = preparer.prepare(name)
     except TfdockError as error:
-        return Subject(
+        return ReportSubject(
             name=Path(file).stem,
             problems=error.problems,
             file=str(file),
@@ -228,7 +230,7 @@ def _plan_now(name: str, preparer: Preparer) -> Subject:
             notes=("the profile is refused as it is now",),
         )
     plan = prepared.plan
-    return Subject(
+    return ReportSubject(
         name=plan.build_id,
         file=str(file),
         fingerprint=plan.fingerprint,

@@ -15,7 +15,7 @@ from tfdock.oci.manifest import MalformedManifest
 from tfdock.oci.plain_tar import BLOCK, TarHeader, read_header
 
 
-class Body(io.RawIOBase):
+class ChunkReader(io.RawIOBase):
     """Chunks as a file, for tarfile."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
@@ -42,7 +42,7 @@ def image_names(archive: Iterator[bytes]) -> Iterator[str]:
     differently raises Malformed: only the members that `docker save` writes may be in it, each once.
     """
     named = False
-    for path, content in _members(io.BufferedReader(Body(archive), _PIECE)):
+    for path, content in _members(io.BufferedReader(ChunkReader(archive), _PIECE)):
         if path in _NAMING:
             named = named or path == _MANIFEST
             yield from _NAMING[path](_json(path, content))
@@ -199,7 +199,7 @@ def _exactly(archive: io.BufferedReader, size: int) -> bytes:
 
 def only_file(archive: Iterator[bytes], path: str) -> bytes:
     """The one regular file of an archive, never unpacked."""
-    with tarfile.open(fileobj=io.BufferedReader(Body(archive)), mode="r|") as tar:
+    with tarfile.open(fileobj=io.BufferedReader(ChunkReader(archive)), mode="r|") as tar:
         member = tar.next()
         content = tar.extractfile(member) if member and member.isreg() else None
         if content is None:

@@ -19,7 +19,7 @@ from tfdock.gpu.evidence import (
     own_libraries,
 )
 from tfdock.gpu.limits import Limits, judge
-from tfdock.gpu.verdict import Part, Runs, Together, parts_of, together
+from tfdock.gpu.verdict import CodePart, CombinedVerdict, Runs, parts_of, together
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
@@ -130,16 +130,16 @@ def _of_library(knowledge: KnowledgeBase, gpu: Gpu, library: Library) -> Library
     )
 
 
-def _together(knowledge: KnowledgeBase, gpu: Gpu, libraries: Iterable[Library]) -> Together | None:
+def _together(knowledge: KnowledgeBase, gpu: Gpu, libraries: Iterable[Library]) -> CombinedVerdict | None:
     accelerator = knowledge.accelerators[gpu.accelerator]
 
-    def parts(library: Library) -> Iterable[Part]:
+    def parts(library: Library) -> Iterable[CodePart]:
         return parts_of(library, lambda held: judge(knowledge, accelerator, gpu.target, held))
 
     return together(part for library in libraries for part in parts(library))
 
 
-def _reason(found: Together) -> str:
+def _reason(found: CombinedVerdict) -> str:
     """The verdict's own; with how many containers it is about, where others run better."""
     counted = [part for part in found.parts if not part.linked] or found.parts
     better = [part for part in counted if part.verdict.runs != found.verdict.runs and part not in found.weaker]
@@ -149,7 +149,9 @@ def _reason(found: Together) -> str:
     return f"in {total - others} of {total} containers of its kernels, {found.verdict.reason}"
 
 
-def _why_not(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, found: Together | None, ignored: str) -> str:
+def _why_not(
+    knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, found: CombinedVerdict | None, ignored: str
+) -> str:
     if found is not None:
         return f"{_reason(found)}; {ignored}" if ignored else _reason(found)
     accelerator, wanted = evidence.accelerator, knowledge.accelerators[gpu.accelerator]

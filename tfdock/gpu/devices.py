@@ -15,7 +15,7 @@ from tfdock.types import Capability, LocalGpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class DeviceMatch:
     """What a GPU's name means: one row; or rows of several targets that all bear it, one a target; or nothing.
 
     `near` are short names that look like it, the most alike first, where nothing was found.
@@ -27,7 +27,7 @@ class Match:
 
 
 @functools.lru_cache(maxsize=1024)  # the same few names, for every way out that is tried
-def matching(knowledge: KnowledgeBase, name: str) -> Match:
+def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
     """What `name` means: a short name (`rtx3080`), a driver's (`NVIDIA GeForce RTX 3080`), or words out of either.
 
     Words left out must not matter: `3080` is found because all that bear it have one target; `RTX 6000` stands for
@@ -40,11 +40,11 @@ def matching(knowledge: KnowledgeBase, name: str) -> Match:
         for rows in _readings(knowledge, text):
             by_target = {gpu.target: gpu for gpu in reversed(rows)}
             if len(by_target) == 1:
-                return Match(gpu=rows[0])
+                return DeviceMatch(gpu=rows[0])
             if by_target and not generic:
-                return Match(candidates=tuple(gpu for gpu in rows if by_target[gpu.target] is gpu))
+                return DeviceMatch(candidates=tuple(gpu for gpu in rows if by_target[gpu.target] is gpu))
     near = difflib.get_close_matches(gpu_key(name), knowledge.gpus, n=3, cutoff=0.6)
-    return Match(near=tuple(near))
+    return DeviceMatch(near=tuple(near))
 
 
 def find_gpu(knowledge: KnowledgeBase, name: str) -> Gpu | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tfdock.gpu import verdict
 from tfdock.gpu.devices import architecture_of, embedded_targets, is_embedded, machine_of
 from tfdock.gpu.evidence import Evidence
-from tfdock.gpu.verdict import Part, Together, Verdict
+from tfdock.gpu.verdict import CodePart, CombinedVerdict, Verdict
 from tfdock.knowledge.fits import has_code_for, is_used, libraries, own_driver, reaches, toolkit_floor, toolkit_of_ptx
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.rows import Accelerator
@@ -168,7 +168,7 @@ class Limits:
         knowledge: KnowledgeBase,
         gpu: Gpu,
         evidence: Evidence,
-        found: Together | None,
+        found: CombinedVerdict | None,
         host: Host | None = None,
     ) -> None:
         self._knowledge, self._gpu, self._evidence, self._found, self._host = knowledge, gpu, evidence, found, host
@@ -317,7 +317,7 @@ class Limits:
         how = self._symptom("kernel-not-served")
         return f"what the device linker made (NCCL in TensorFlow: several GPUs together) has no PTX, and fails{how}"
 
-    def _where(self, parts: Sequence[Part]) -> str:
+    def _where(self, parts: Sequence[CodePart]) -> str:
         """` (1 of 279 containers of tensorflow/libtensorflow_cc.so.2)`, where they were counted."""
         if not self._evidence.measured or not self._found:
             return ""
@@ -464,7 +464,7 @@ def _whom(image: Capability) -> str:
     return f"the family of {image.dotted}" if image.suffix == "f" else image.dotted
 
 
-def _sum(parts: Iterable[Part]) -> int:
+def _sum(parts: Iterable[CodePart]) -> int:
     return sum(part.held.count for part in parts)
 
 

@@ -136,7 +136,7 @@ _FEW = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class CodePart:
     """Containers of one library (`path` in the wheel) that hold the same, and how a GPU runs them.
 
     `linked`: made by the device linker, which leaves machine code only.
@@ -149,15 +149,15 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
+class CombinedVerdict:
     """How a GPU runs many containers: `verdict` for them all, `weaker` the parts for which it is worse, worst first.
 
     `parts` are all of them, those of the device linker included.
     """
 
     verdict: Verdict
-    weaker: tuple[Part, ...]
-    parts: tuple[Part, ...]
+    weaker: tuple[CodePart, ...]
+    parts: tuple[CodePart, ...]
 
 
 def runs_container(
@@ -171,7 +171,7 @@ def runs_container(
     return runs(Capability.of_gpu(gpu), held.sass, held.ptx, embedded=embedded)
 
 
-def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) -> Iterator[Part]:
+def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) -> Iterator[CodePart]:
     """The loadable containers of a library, each kind judged; stubs have no kernel and are left out.
 
     `judge` says None of containers with nothing for that family of GPUs. What the device linker made is told by this:
@@ -184,10 +184,10 @@ def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) ->
         found = judge(held)
         if found is not None:
             linked = relocatable and with_ptx and bool(held.sass) and not held.ptx
-            yield Part(path=library.path, held=held, verdict=found, linked=linked)
+            yield CodePart(path=library.path, held=held, verdict=found, linked=linked)
 
 
-def together(parts: Iterable[Part]) -> Together | None:
+def together(parts: Iterable[CodePart]) -> CombinedVerdict | None:
     """The verdict on containers as a whole; None where there are none.
 
     The runtime chooses an image container by container: a union of their lists would hide who lacks what. A container
@@ -204,13 +204,13 @@ def together(parts: Iterable[Part]) -> Together | None:
     worst = next(level for level in levels if _FEW * _count(counted, level) >= total)
     chosen = max((part for part in counted if _level(part) == worst), key=lambda part: part.held.count)
     weaker = sorted((part for part in every if _level(part) > worst), key=_level, reverse=True)
-    return Together(verdict=chosen.verdict, weaker=tuple(weaker), parts=every)
+    return CombinedVerdict(verdict=chosen.verdict, weaker=tuple(weaker), parts=every)
 
 
-def _level(part: Part) -> int:
+def _level(part: CodePart) -> int:
     return get_args(Runs).index(part.verdict.runs)
 
 
-def _count(parts: Iterable[Part], level: int) -> int:
+def _count(parts: Iterable[CodePart], level: int) -> int:
     """How many run so badly, or worse."""
     return sum(part.held.count for part in parts if _level(part) >= level)

@@ -1,7 +1,8 @@
 """Read a stream of blocks, forwards only; the reader says which offset it needs next.
 
-A program is a generator. It yields `Take` and `Seek`, at offsets that never decrease, and is sent what was found: a
-walk over gigabytes reads like one over bytes in memory, and holds no more than it asked for.
+A program is a generator. It yields `TakeRequest` and `SeekRequest` at offsets that never decrease, and is sent the
+bytes or the offset. So a walk over gigabytes reads like one over bytes in memory, and holds only the bytes that it
+asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Find = Callable[[bytes, int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class TakeRequest:
     """Asks for the bytes [start, start + length); sent fewer where the stream ends."""
 
     start: int
@@ -25,7 +26,7 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
-class Seek:
+class SeekRequest:
     """Asks for the offset of the first match in [start, stop); sent None where there is none.
 
     A match is found by its first `reach` bytes.
@@ -37,7 +38,7 @@ class Seek:
     reach: int
 
 
-Program = Generator[Take | Seek, Any, T]
+Program = Generator[TakeRequest | SeekRequest, Any, T]
 
 
 class Reader(Generic[T]):
@@ -48,7 +49,7 @@ class Reader(Generic[T]):
         self._offset = 0  # of the next block in the stream
         self._held = bytearray()  # what was fed and may still be asked for, up to `_offset`
         self.result: T | None = None
-        self._request: Take | Seek | None = None
+        self._request: TakeRequest | SeekRequest | None = None
         self._advance(lambda: next(program))
 
     @property
@@ -63,7 +64,7 @@ class Reader(Generic[T]):
         self._offset += len(block)
         self._held.clear()
         while self._request is not None:
-            if isinstance(self._request, Take):
+            if isinstance(self._request, TakeRequest):
                 at = self._request.start - base
                 if at + self._request.length > len(data):
                     self._held += data[max(at, 0) :]
@@ -75,14 +76,14 @@ class Reader(Generic[T]):
     def close(self) -> T:
         """The stream has ended; the program's result."""
         while self._request is not None:
-            if isinstance(self._request, Take):
+            if isinstance(self._request, TakeRequest):
                 at = self._request.start - (self._offset - len(self._held))
                 self._send(bytes(self._held[at : at + self._request.length]))
             else:
                 self._send(None)
         return cast("T", self.result)
 
-    def _sought(self, seek: Seek, data: bytes, base: int) -> bool:
+    def _sought(self, seek: SeekRequest, data: bytes, base: int) -> bool:
         """Answer if the answer is known; else keep what may be the beginning of a match."""
         start = max(seek.start - base, 0)  # what was searched in vain is not held any more
         at = seek.find(data, base, start) if start < len(data) else -1
@@ -98,7 +99,7 @@ class Reader(Generic[T]):
     def _send(self, answer: object) -> None:
         self._advance(lambda: self._program.send(answer))
 
-    def _advance(self, step: Callable[[], Take | Seek]) -> None:
+    def _advance(self, step: Callable[[], TakeRequest | SeekRequest]) -> None:
         try:
             self._request = step()
         except StopIteration as stop:

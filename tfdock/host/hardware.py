@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tfdock.types import Host, LocalGpu, Machine, Place
+from tfdock.types import Host, LocalGpu, Machine, WritableFolder
 
 _ANSWER_SECONDS = 20.0
 """nvidia-smi takes seconds where no persistence daemon keeps the driver loaded, and for ever when a GPU has died."""
@@ -147,13 +147,13 @@ def free_disk(path: Path) -> int | None:
         return None
 
 
-def place(what: str, path: Path, *, share: float, executes: bool = False, option: str = "") -> Place:
+def place(what: str, path: Path, *, share: float, executes: bool = False, option: str = "") -> WritableFolder:
     """A folder that a build will write to, and whether it can. Makes and changes nothing.
 
     `share` is the part of a build's disk that lies there; programs are run from one that `executes`; `option` is how
     another is chosen.
     """
-    there, looked = nearest(path), Place(what=what, path=str(path), share=share, option=option)
+    there, looked = nearest(path), WritableFolder(what=what, path=str(path), share=share, option=option)
     try:
         usage, device = os.statvfs(there), there.stat().st_dev
     except OSError as error:

@@ -29,7 +29,7 @@ def logins(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(form for secret in secrets for form in (secret, unescaped(secret)) if form))
 
 
-class Without:
+class LoginFilter:
     """Hands on output in which `<login>` stands for each of some texts, however the output is cut.
 
     Very short texts stay: they would be in every word.

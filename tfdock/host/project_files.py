@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdock.errors import Fix, Problem, ProfileError
-from tfdock.host.untrusted_folders import Beneath, NotPlain
+from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
 from tfdock.profile import yaml_nodes
 from tfdock.profile.yaml_nodes import Node
 
@@ -88,7 +88,7 @@ class Project:
         base, inside = self.resolve(path, name=name)
         told = _shown(name or str(path))
         try:
-            with Beneath.opened(base) as folder, folder.open(inside) as file:
+            with UntrustedFolder.opened(base) as folder, folder.open(inside) as file:
                 size = os.fstat(file.fileno()).st_size
                 data = b"" if size > most else file.read(most + 1)
         except NotPlain as error:

@@ -35,7 +35,7 @@ Output = Callable[[bytes], None]
 _DONE = object()
 
 
-class Pinged(Protocol):
+class Pingable(Protocol):
     """Whoever does the work, such as a container engine: asked for a sign of life after a long silence."""
 
     def ping(self) -> bool:
@@ -101,7 +101,7 @@ def watched(
     produce: Callable[[Output], _T],
     on_output: Output,
     on_tick: Callable[[float], None],
-    engine: Pinged | None,
+    engine: Pingable | None,
     clock: Callable[[], float] = time.monotonic,
 ) -> _T:
     """Run `produce(output)` in a thread; hand its output on and tick in this one; return its result.
@@ -138,7 +138,7 @@ def watched(
             on_tick(now - last_output)
 
 
-def _ping_or_give_up(engine: Pinged, silent: float) -> None:
+def _ping_or_give_up(engine: Pingable, silent: float) -> None:
     if engine.ping():
         return
     raise EngineHung(

@@ -52,7 +52,7 @@ class NotPlain(OSError):
         self.name, self.kind = name, kind
 
 
-class TooMany(OSError):
+class TooManyNames(OSError):
     """A folder holds more names than the caller looks at."""
 
     def __init__(self, most: int, name: str) -> None:
@@ -102,7 +102,7 @@ def kind_of(status: os.stat_result) -> str:
     return _KINDS.get(stat.S_IFMT(status.st_mode), "something unknown")
 
 
-class Beneath:
+class UntrustedFolder:
     """A folder that a container could write to, held by its descriptor. A context manager that closes the folder.
 
     Every method takes names within the folder, with `/` between their parts. Every method raises OSError; NotPlain
@@ -142,7 +142,7 @@ class Beneath:
 
     # --- reading ---
 
-    def folder(self, name: str, *, make: bool = False) -> Beneath:
+    def folder(self, name: str, *, make: bool = False) -> UntrustedFolder:
         """Open a folder within this one. With `make`, create the folders that do not exist."""
         descriptor = os.dup(self._descriptor)
         for part in _parts(name) if name else ():
@@ -151,7 +151,7 @@ class Beneath:
             finally:
                 os.close(descriptor)
             descriptor = below
-        return Beneath(descriptor, self.path / name)
+        return UntrustedFolder(descriptor, self.path / name)
 
     def open(self, name: str, *, unnoticed: bool = False) -> BufferedReader:
         """Open a regular file to read. With `unnoticed`, reading leaves its time of access alone where possible."""
@@ -186,7 +186,7 @@ class Beneath:
         with os.scandir(self._descriptor) as listed:
             for one in listed:
                 if most is not None and next(count) > most:
-                    raise TooMany(most, str(self.path))
+                    raise TooManyNames(most, str(self.path))
                 names.append(one.name)
         for name in sorted(names):
             try:
@@ -277,7 +277,7 @@ class Beneath:
                     below._empty(self, deep, 0)
                 os.rmdir(name, dir_fd=self._descriptor)
 
-    def _empty(self, top: Beneath, deep: deque[str], depth: int) -> None:
+    def _empty(self, top: UntrustedFolder, deep: deque[str], depth: int) -> None:
         waiting = set(deep) if depth == 0 and top is self else set[str]()
         while names := self._some(waiting):
             for name, is_folder in names:
@@ -299,21 +299,21 @@ class Beneath:
             found = ((one.name, one.is_dir(follow_symlinks=False)) for one in listed if one.name not in but)
             return list(itertools.islice(found, _AT_ONCE))
 
-    def _move_up(self, name: str, top: Beneath, deep: deque[str]) -> None:
+    def _move_up(self, name: str, top: UntrustedFolder, deep: deque[str]) -> None:
         moved = f".deep-{secrets.token_hex(8)}"
         _opened_up(self._descriptor, name, self.path).close()  # a folder that moves is written to as well
         os.rename(name, moved, src_dir_fd=self._descriptor, dst_dir_fd=top._descriptor)
         deep.append(moved)
 
-    def _parent(self, name: str, *, make: bool = False) -> tuple[Beneath, str]:
+    def _parent(self, name: str, *, make: bool = False) -> tuple[UntrustedFolder, str]:
         """Open the folder that a name lies in; return it with the name's last part."""
         *above, last = _parts(name)
         return self.folder("/".join(above), make=make), last
 
 
 def walk(path: Path) -> Iterator[FoundFile]:
-    """Yield all files and folders in a folder, as `Beneath.walk` does; nothing where the path is no folder."""
-    with suppress(OSError), Beneath.opened(path) as folder:
+    """Yield all files and folders in a folder, as `UntrustedFolder.walk` does; nothing if the path is no folder."""
+    with suppress(OSError), UntrustedFolder.opened(path) as folder:
         yield from folder.walk()
 
 
@@ -385,7 +385,7 @@ def _open_file(at: int, name: str, *, unnoticed: bool) -> int:
     return descriptor
 
 
-def _opened_up(at: int, name: str, path: Path) -> Beneath:
+def _opened_up(at: int, name: str, path: Path) -> UntrustedFolder:
     """Open a folder whose mode may forbid that, and let this user into it."""
     try:
         # O_PATH needs no right to read. The kernel opens the very folder again that this descriptor stands for.
@@ -395,7 +395,7 @@ def _opened_up(at: int, name: str, path: Path) -> Beneath:
     try:
         if os.fstat(handle).st_mode & stat.S_IRWXU != stat.S_IRWXU:
             Path(f"/proc/self/fd/{handle}").chmod(stat.S_IRWXU)
-        return Beneath(os.open(".", _FOLDER, dir_fd=handle), path / name)
+        return UntrustedFolder(os.open(".", _FOLDER, dir_fd=handle), path / name)
     finally:
         os.close(handle)
 
@@ -412,11 +412,11 @@ def _told(error: OSError, name: str, at: int | None) -> OSError:
 
 def folder_size(path: Path) -> int:
     """Bytes of all files in a folder, links not followed; what disappears or cannot be read counts nothing."""
-    with suppress(OSError), Beneath.opened(path) as folder:
+    with suppress(OSError), UntrustedFolder.opened(path) as folder:
         return size_of(folder)
     return 0
 
 
-def size_of(folder: Beneath) -> int:
+def size_of(folder: UntrustedFolder) -> int:
     """The same of an open folder."""
     return sum(one.status.st_size for one in folder.walk() if not stat.S_ISDIR(one.status.st_mode))

@@ -21,7 +21,7 @@ from typing import BinaryIO
 from tfdock.errors import NetworkError, Problem, VerificationFailed
 from tfdock.host.files import check_space, file_error, file_sha256, gib, make_folder
 from tfdock.images.lookup import StoredImage
-from tfdock.images.prefetch import Ahead
+from tfdock.images.prefetch import Prefetch
 from tfdock.images.wheel_image_read import FoundBuild
 from tfdock.images.wheel_layer import FoundWheel, frame, wheel_bytes
 from tfdock.oci.artifact import from_blob
@@ -61,7 +61,7 @@ class PulledImage:
 
 
 @dataclass
-class Pulling:
+class ImagePull:
     """Takes builds out of images into a wheelhouse.
 
     `check` is called now and then and raises to stop; `say` hears what is going on, and `progress` of so many bytes
@@ -159,7 +159,7 @@ class Pulling:
     def _take(self, image: StoredImage, wheel: FoundWheel, file: FileIO, begun: int) -> None:
         """Bring a file that has `begun` bytes to the whole wheel, and hold it against image and RECORD."""
         # Who looks at what is in a wheel reads all of it when it is there: nobody needs to before.
-        with Ahead(file, wheel.size, threads=0 if self.read else 2) as ahead:
+        with Prefetch(file, wheel.size, threads=0 if self.read else 2) as ahead:
             ahead.arrived(begun)
             self._download(image, wheel, file, begun, ahead.arrived)
             self.check()

@@ -20,7 +20,7 @@ from tfdock.wheel.zip_archive import ByteSource, Member, members_ahead, pieces
 _Place = tuple[int, int, int, int, int]
 
 
-class Ahead:
+class Prefetch:
     """Reads a wheel of `size` bytes behind whoever writes `file`, until it is left as a context manager.
 
     The file is open for reading too, and what has arrived of it is never changed. Held in memory are a block for each
@@ -37,7 +37,7 @@ class Ahead:
         self._threads = [Thread(target=self._work, name=f"ahead-{number}", daemon=True) for number in range(threads)]
         self._working = len(self._threads)
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> Prefetch:
         for thread in self._threads:
             thread.start()
         return self

@@ -28,7 +28,7 @@ from tfdock.wheelhouse.store import Wheelhouse, changed_wheel
 
 
 @dataclass
-class Choosing:
+class WheelSelection:
     """Finds builds in a wheelhouse. Left as a context manager, it lets go of their wheels.
 
     `plan` plans a profile; `check` is called now and then and raises to stop.
@@ -42,7 +42,7 @@ class Choosing:
     _unreadable: str = ""
     """What is wrong with a record that was met."""
 
-    def __enter__(self) -> Choosing:
+    def __enter__(self) -> WheelSelection:
         return self
 
     def __exit__(

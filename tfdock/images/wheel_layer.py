@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tfdock.oci.manifest import Descriptor, MalformedManifest
 from tfdock.oci.plain_tar import BLOCK, END, member_header, padding, read_header
-from tfdock.wheelhouse.simple_index import Listed
+from tfdock.wheelhouse.simple_index import IndexedWheel
 
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
 WHEELS = "wheels"
@@ -24,7 +24,7 @@ class ImageWheel:
     `layer` is the layer that holds it.
     """
 
-    listed: Listed
+    listed: IndexedWheel
     metadata: bytes
     size: int
     layer: Descriptor

@@ -9,7 +9,7 @@ from pydantic import Field
 from tfdock.knowledge.rows import Row
 
 
-class Code(Row):
+class ErrorCode(Row):
     """A problem's code: what it means, an example, and the ways out. `profile` is a profile that provokes it."""
 
     KEY = ("code",)

@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 from tfdock.errors import Problem, ProfileError
 from tfdock.knowledge.gpu_rows import Architecture, Gpu
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter, RuntimeRow
-from tfdock.knowledge.program_rows import CiAction, Code
+from tfdock.knowledge.program_rows import CiAction, ErrorCode
 from tfdock.knowledge.release_rows import (
     BazelOption,
     Cachebuster,
@@ -227,9 +227,9 @@ class KnowledgeBase:
         return self._keyed("ci_actions", CiAction)
 
     @cached_property
-    def codes(self) -> dict[str, Code]:
+    def codes(self) -> dict[str, ErrorCode]:
         """A problem's code -> row."""
-        return self._keyed("codes", Code)
+        return self._keyed("codes", ErrorCode)
 
     @cached_property
     def failures(self) -> dict[str, Failure]:

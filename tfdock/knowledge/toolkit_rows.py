@@ -120,7 +120,7 @@ class RuntimeToolkit(Row):
     setting: dict[str, Annotated[str, template_with("folder")]] = Field(default_factory=dict)
 
 
-class Doubt(RowPart):
+class AssemblerDefect(RowPart):
     """Versions of an assembler that compile, and not as they should: `limit` says what.
 
     They go from `since` to before `below`, or before `below_toolkit` where only the toolkit's version is known, and
@@ -151,4 +151,4 @@ class RuntimeCompiler(Row):
     toolkit_min: str | None = None
     refused: tuple[str, ...] = ()
     failing: str
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[AssemblerDefect, ...] = ()

@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.settings import Settings
-from tfdock.host.untrusted_folders import Beneath
+from tfdock.host.untrusted_folders import UntrustedFolder
 from tfdock.matrix import planned_matrix
 from tfdock.plan.prepare import Preparer
 from tfdock.profile import yaml_nodes
@@ -103,7 +103,7 @@ def _write_out(file: Path, top: Path, commit: str, then: Path, objects: Path) ->
         _git(file, top, "cat-file", "--batch", stdin=questions, stdout=output)
     then.mkdir()
     try:
-        with Beneath.opened(then) as tree, objects.open("rb") as contents:
+        with UntrustedFolder.opened(then) as tree, objects.open("rb") as contents:
             for entry in entries:
                 _write_entry(file, tree, entry, contents)
     except (OSError, ValueError) as error:
@@ -127,7 +127,7 @@ class _Entry(NamedTuple):
         return cls(mode, name, path)
 
 
-def _write_entry(file: Path, tree: Beneath, entry: _Entry, contents: BufferedReader) -> None:
+def _write_entry(file: Path, tree: UntrustedFolder, entry: _Entry, contents: BufferedReader) -> None:
     """Write one file, which is the next object; raises OSError, ValueError for a bad path, ProfileError."""
     if ".git" in entry.path.lower().split("/"):
         raise ValueError("a path of the commit is in git's own folder")

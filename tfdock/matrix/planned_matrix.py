@@ -20,9 +20,9 @@ from tfdock.matrix.matrix_file import Matrix
 from tfdock.plan.estimate import expectation
 from tfdock.plan.local_source import read_local
 from tfdock.plan.prepare import (
-    Prepared,
+    PreparedBuild,
     Preparer,
-    Resolved,
+    ResolvedProfile,
     WrittenProfile,
     extended_texts,
     named_text,
@@ -166,7 +166,7 @@ class Cells:
         chosen = {wanted[place].name for place in cover([cell.combination.values for cell in wanted], costs)}
         return self.where(lambda cell: cell.name in chosen)
 
-    def prepared(self, cell: Cell) -> Prepared:
+    def prepared(self, cell: Cell) -> PreparedBuild:
         """Return the plan of a cell that is `wanted`; the same each time."""
         return self.planner.preparer.planned(self.planner.resolved(cell.combination))
 
@@ -280,7 +280,7 @@ class _Planner:
             warnings=(*plan.resolution.untested, *plan.resolution.warnings),
         )
 
-    def resolved(self, combination: CellCombination) -> Resolved:
+    def resolved(self, combination: CellCombination) -> ResolvedProfile:
         """Resolve a cell; raises ProfileError, and Incompatible without suggestions, which change one profile."""
         document, file = combination.document, self.written.matrix.file
         profile = profiles.checked(Profile, document, file)

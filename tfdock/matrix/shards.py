@@ -17,7 +17,7 @@ fills its cache, anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class CellLoad:
     """A cell as work: its seconds, None if unknown; the group whose image it shares; the labels of its machine."""
 
     name: str
@@ -30,7 +30,7 @@ class Load:
 class Job:
     """Cells that one machine builds, one after another; those of one group follow each other."""
 
-    loads: tuple[Load, ...]
+    loads: tuple[CellLoad, ...]
 
     @property
     def name(self) -> str:
@@ -49,12 +49,12 @@ class Job:
         return ceil(sum(known) / 60) if len(known) == len(self.loads) else None
 
 
-def grouped(loads: Iterable[Load]) -> tuple[Load, ...]:
+def grouped(loads: Iterable[CellLoad]) -> tuple[CellLoad, ...]:
     """Return the same cells, those of a group one after another; else in their order."""
     return tuple(load for group in _by(loads, lambda load: load.group) for load in group)
 
 
-def jobs(loads: Sequence[Load], count: int | None = None) -> tuple[Job, ...]:
+def jobs(loads: Sequence[CellLoad], count: int | None = None) -> tuple[Job, ...]:
     """Return at most `count` jobs, but one for each kind of machine at least; without a count, one for each cell.
 
     The same cells give the same jobs, in the order of their first cells.
@@ -75,24 +75,24 @@ def split(items: Sequence[_T], most: int) -> tuple[tuple[_T, ...], ...]:
     return tuple(tuple(items[start : start + most]) for start in range(0, len(items), most)) or ((),)
 
 
-_Cost = Callable[[Load], float]
+_Cost = Callable[[CellLoad], float]
 
 
-def _cost(loads: Sequence[Load]) -> _Cost:
+def _cost(loads: Sequence[CellLoad]) -> _Cost:
     """Return how to weigh a cell: an unknown cost is the average of the known ones."""
     known = [load.seconds for load in loads if load.seconds]
     usual = sum(known) / len(known) if known else 1.0
     return lambda load: usual if load.seconds is None else load.seconds
 
 
-def _by(loads: Iterable[Load], key: Callable[[Load], Hashable]) -> list[list[Load]]:
-    groups: dict[Hashable, list[Load]] = {}
+def _by(loads: Iterable[CellLoad], key: Callable[[CellLoad], Hashable]) -> list[list[CellLoad]]:
+    groups: dict[Hashable, list[CellLoad]] = {}
     for load in loads:
         groups.setdefault(key(load), []).append(load)
     return list(groups.values())
 
 
-def _shares(machines: Sequence[Sequence[Load]], count: int, cost: _Cost) -> list[int]:
+def _shares(machines: Sequence[Sequence[CellLoad]], count: int, cost: _Cost) -> list[int]:
     """Return how many jobs each kind of machine gets: the next job goes where each job has most to do."""
     shares = [1] * len(machines)
     waiting = [(-_total(some, cost), number) for number, some in enumerate(machines) if len(some) > 1]
@@ -108,7 +108,7 @@ def _shares(machines: Sequence[Sequence[Load]], count: int, cost: _Cost) -> list
     return shares
 
 
-def _shared_out(loads: Sequence[Load], count: int, cost: _Cost) -> list[Job]:
+def _shared_out(loads: Sequence[CellLoad], count: int, cost: _Cost) -> list[Job]:
     """Give the costliest piece to the job that has least. A piece is a group, or a part of one that is too much."""
     fair = max(_total(loads, cost) / count, *map(cost, loads))
     pieces = [part for group in _by(loads, lambda load: load.group) for part in _parts(group, fair, cost)]
@@ -130,15 +130,15 @@ def _shared_out(loads: Sequence[Load], count: int, cost: _Cost) -> list[Job]:
     ]
 
 
-def _total(piece: Iterable[Load], cost: _Cost) -> float:
+def _total(piece: Iterable[CellLoad], cost: _Cost) -> float:
     return sum(map(cost, piece))
 
 
-def _parts(group: list[Load], most: float, cost: _Cost) -> list[list[Load]]:
+def _parts(group: list[CellLoad], most: float, cost: _Cost) -> list[list[CellLoad]]:
     """Split a group into as few parts as it takes for each to be about `most`; neighbours stay together."""
     total = _total(group, cost)
     count = max(ceil(total / most - 1e-9), 1) if most else 1
-    parts: dict[int, list[Load]] = {}
+    parts: dict[int, list[CellLoad]] = {}
     before = 0.0
     for load in group:
         middle = before + cost(load) / 2
@@ -148,13 +148,13 @@ def _parts(group: list[Load], most: float, cost: _Cost) -> list[list[Load]]:
     return list(parts.values())
 
 
-def _halves(piece: list[Load], cost: _Cost) -> list[list[Load]]:
+def _halves(piece: list[CellLoad], cost: _Cost) -> list[list[CellLoad]]:
     halves = _parts(piece, _total(piece, cost) / 2, cost)
     return halves if len(halves) > 1 else [piece[:1], piece[1:]]
 
 
-def _dealt(pieces: Sequence[list[Load]], count: int, cost: _Cost) -> list[list[list[Load]]]:
-    shards: list[list[list[Load]]] = [[] for _ in range(count)]
+def _dealt(pieces: Sequence[list[CellLoad]], count: int, cost: _Cost) -> list[list[list[CellLoad]]]:
+    shards: list[list[list[CellLoad]]] = [[] for _ in range(count)]
     least = [(0.0, number) for number in range(count)]
     for piece in sorted(pieces, key=lambda piece: -_total(piece, cost)):
         taken, number = heapq.heappop(least)

@@ -203,7 +203,7 @@ def _broke(error: BaseException | None) -> bool:
     inner = getattr(error, "reason", error)
     if isinstance(inner, socket.gaierror | ssl.SSLCertVerificationError):
         return False
-    return isinstance(inner, OSError | http.client.IncompleteRead | http.client.BadStatusLine | Broken)
+    return isinstance(inner, OSError | http.client.IncompleteRead | http.client.BadStatusLine | TruncatedAnswer)
 
 
 def error_codes(error: urllib.error.HTTPError) -> str:
@@ -218,7 +218,7 @@ def error_codes(error: urllib.error.HTTPError) -> str:
     return ", ".join(code for code in codes if isinstance(code, str) and re.fullmatch(r"[A-Z_]{1,40}", code))[:200]
 
 
-class Broken(StrangeAnswer):
+class TruncatedAnswer(StrangeAnswer):
     """An answer that ended before it was whole."""
 
     def __init__(self) -> None:
@@ -243,5 +243,5 @@ def whole(response: Any, most: int = MOST) -> bytes:
     if len(data) > most:
         raise StrangeAnswer("the answer is too long")
     if response.length:  # what is missing of the length that was stated
-        raise Broken
+        raise TruncatedAnswer
     return data

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from tfdock.errors import DamagedContent, Problem
 from tfdock.oci import http
 from tfdock.oci import manifest as oci
-from tfdock.oci.http import TROUBLE, Broken, StrangeAnswer
+from tfdock.oci.http import TROUBLE, StrangeAnswer, TruncatedAnswer
 from tfdock.oci.manifest import Descriptor
 from tfdock.oci.registry_session import HUB, Session
 from tfdock.types import Digest
@@ -64,7 +64,7 @@ class BlobUpload:
             self.lost += 1
             if error.code == 404 or self.sent == self.blob.size:
                 self._forget()
-            raise Broken from error
+            raise TruncatedAnswer from error
         self.doubt = False
 
     def _begin(self) -> None:
@@ -259,7 +259,7 @@ class Repository(Session):
                 # What has come, not so much: on a slow line it is to be kept, and seen, as it comes.
                 piece = response.read1(min(_READ, left))
                 if not piece:
-                    raise Broken
+                    raise TruncatedAnswer
                 left -= len(piece)
                 yield piece
 
@@ -268,7 +268,7 @@ class Repository(Session):
             self.check()
             piece = response.read(min(_READ, count))
             if not piece:
-                raise Broken
+                raise TruncatedAnswer
             count -= len(piece)
 
     def has_blob(self, digest: str) -> bool:

@@ -142,7 +142,7 @@ class Wheels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Texts:
+class ProfileTexts:
     """A profile as it was read: its file's name, blobs of its text, of those it extends and of its patches, and the
     tree hash of a local checkout."""
 
@@ -162,7 +162,7 @@ class BundledBuild:
 
     build_id: SafeBuildId
     fingerprint: Sha256
-    profile: Texts
+    profile: ProfileTexts
     lock: Sha256 | None
     image: BundledImage
     base_digest: Line | None

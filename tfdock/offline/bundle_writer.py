@@ -18,9 +18,9 @@ from tfdock.host.supervise import Output
 from tfdock.oci.plain_tar import END
 from tfdock.offline import bundle_format
 from tfdock.offline.bundle_file import BundleWriter, file_chunks
-from tfdock.offline.bundle_format import BundledBuild, BundledImage, BundledRuntime, Index, Texts, Wheels
+from tfdock.offline.bundle_format import BundledBuild, BundledImage, BundledRuntime, Index, ProfileTexts, Wheels
 from tfdock.plan.build_plan import DOWNLOADS
-from tfdock.plan.prepare import Prepared
+from tfdock.plan.prepare import PreparedBuild
 from tfdock.run.phases import Steps
 from tfdock.run.results import from_folder
 from tfdock.types import BuildId
@@ -46,10 +46,10 @@ class WrittenBundle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedInputs:
     """What one build needs, before any of it has a blob."""
 
-    prepared: Prepared
+    prepared: PreparedBuild
     lock: str | None
     image: ImageInfo
     base_digest: str | None
@@ -62,7 +62,7 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class BundleWorkFolder:
     """Where a bundle is made: a folder in the cache, and the file that becomes the bundle."""
 
     steps: Steps
@@ -75,8 +75,8 @@ class BundlePacker:
     """One bundle that is being written, as `target` in the end. `knowledge` is the version of what decided."""
 
     target: Path
-    work: Work
-    packed: Sequence[Packed]
+    work: BundleWorkFolder
+    packed: Sequence[PackedInputs]
     knowledge: str
 
     def write(self) -> WrittenBundle:
@@ -184,7 +184,7 @@ class BundlePacker:
 # --- small parts ----------------------------------------------------------------------------------------------------
 
 
-def _images(packed: Iterable[Packed]) -> dict[str, ImageInfo]:
+def _images(packed: Iterable[PackedInputs]) -> dict[str, ImageInfo]:
     """All images of a bundle, each once, by the names that it has for them."""
     found = [image for build in packed for image in (build.image, build.runtime) if image]
     return {bundle_format.image_name(image.id): image for image in found}
@@ -209,17 +209,17 @@ def _cached(folder: Path) -> dict[str, Path]:
     return {name: path for name, path in found.items() if bundle_format.is_cached(name)}
 
 
-def _wheels(packed: Packed) -> list[Path]:
+def _wheels(packed: PackedInputs) -> list[Path]:
     return sorted(packed.wheels.glob("*.whl")) if packed.wheels else []
 
 
-def _build(packed: Packed, number: int, names: Mapping[str, str]) -> BundledBuild:
+def _build(packed: PackedInputs, number: int, names: Mapping[str, str]) -> BundledBuild:
     plan, written = packed.prepared.plan, packed.prepared.written
     runtime = plan.resolution.runtime
     return BundledBuild(
         build_id=plan.build_id,
         fingerprint=plan.fingerprint,
-        profile=Texts(
+        profile=ProfileTexts(
             file=Path(written.file).name,
             text=names[f"{number}/text"],
             extended={name: names[f"{number}/extended/{name}"] for name in written.extended},

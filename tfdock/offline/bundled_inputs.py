@@ -23,7 +23,7 @@ from tfdock.offline.bundle_format import BundledBuild, BundledImage
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import in_domain
 from tfdock.plan.lock_file import LockFile
-from tfdock.plan.prepare import Prepared, Preparer, WrittenProfile
+from tfdock.plan.prepare import PreparedBuild, Preparer, WrittenProfile
 from tfdock.plan.trust_domain import of_bundle
 from tfdock.profile import profile as profiles
 from tfdock.resolve.question import LocalSource
@@ -32,7 +32,7 @@ from tfdock.verify.trial_container import dependencies
 
 
 @dataclass
-class Supply:
+class SharedInputs:
     """What several builds take out of one bundle: all of it once, when the first of them needs it."""
 
     bundle: Bundle
@@ -165,10 +165,10 @@ class Supply:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class BuildInputs:
     """What a bundle has for one build."""
 
-    supply: Supply
+    supply: SharedInputs
     build: BundledBuild
 
     @property
@@ -225,7 +225,7 @@ def _id_of(engine: Engine, name: str) -> str:
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 
-def prepare(path: Path, names: Sequence[str], preparer: Preparer) -> list[tuple[Prepared, Given]]:
+def prepare(path: Path, names: Sequence[str], preparer: Preparer) -> list[tuple[PreparedBuild, BuildInputs]]:
     """Plan what a bundle has, with the inputs of each build: all, or those that the names mean.
 
     A name is a build id or a profile.
@@ -237,7 +237,7 @@ def prepare(path: Path, names: Sequence[str], preparer: Preparer) -> list[tuple[
     written: Sequence[tuple[BundledBuild, WrittenProfile | None]] = asked or [
         (build, None) for build in found.index.builds
     ]
-    supply = Supply(found, tuple(build for build, _ in written))
+    supply = SharedInputs(found, tuple(build for build, _ in written))
     return [_prepared(found, build, mine, supply, preparer) for build, mine in written]
 
 
@@ -261,8 +261,8 @@ def _asked(found: Bundle, name: str, preparer: Preparer) -> tuple[BundledBuild, 
 
 
 def _prepared(
-    found: Bundle, build: BundledBuild, mine: WrittenProfile | None, supply: Supply, preparer: Preparer
-) -> tuple[Prepared, Given]:
+    found: Bundle, build: BundledBuild, mine: WrittenProfile | None, supply: SharedInputs, preparer: Preparer
+) -> tuple[PreparedBuild, BuildInputs]:
     lock = _lock(found, build)
     written = mine or _written(found, build)
     prepared = preparer.prepare_written(written, partial(locks.pinned, pins=lock.lock.pins if lock else ()))
@@ -271,7 +271,7 @@ def _prepared(
     plan = prepared.plan
     if not preparer.trusted:
         plan = in_domain(plan, of_bundle(found.index.images), preparer.knowledge)
-    return replace(prepared, plan=plan, lock=lock), Given(supply, build)
+    return replace(prepared, plan=plan, lock=lock), BuildInputs(supply, build)
 
 
 def _lock(found: Bundle, build: BundledBuild) -> LockFile | None:
@@ -301,7 +301,7 @@ def _written(found: Bundle, build: BundledBuild) -> WrittenProfile:
     )
 
 
-def _outdated(found: Bundle, build: BundledBuild, prepared: Prepared, knowledge: str) -> Incompatible:
+def _outdated(found: Bundle, build: BundledBuild, prepared: PreparedBuild, knowledge: str) -> Incompatible:
     """Whose fault it is that the plan is another one: the tool's, the knowledge's, or the profile's."""
     index = found.index
     if index.tfdock != __version__:

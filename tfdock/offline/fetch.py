@@ -24,17 +24,17 @@ from tfdock.knowledge import loader
 from tfdock.oci.archive_target import check_target
 from tfdock.oci.plain_tar import BLOCK
 from tfdock.offline import bundle_format
-from tfdock.offline.bundle_writer import NAME, REPOSITORY, BundlePacker, Packed, Work, WrittenBundle
+from tfdock.offline.bundle_writer import NAME, REPOSITORY, BundlePacker, BundleWorkFolder, PackedInputs, WrittenBundle
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
 from tfdock.plan.lock_file import LockFile
-from tfdock.plan.prepare import Prepared, Preparer
+from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.run import journal
-from tfdock.run.disk_space import Room
+from tfdock.run.disk_space import DiskSpace
 from tfdock.run.phases import Steps
 from tfdock.run.results import RunFolders
-from tfdock.types import Expected
-from tfdock.verify.trial_container import Bench, fetched_dependencies, requirements
+from tfdock.types import ExpectedFiles
+from tfdock.verify.trial_container import TrialEnvironment, fetched_dependencies, requirements
 from tfdock.verify.trial_plan import is_known_runtime, limits_for, limits_of
 from tfdock.wheel.wheel_file import inspected
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from tfdock.builder.build_run import Run
 
 _PIP_PACKAGE = f"{SOURCE}/tensorflow/tools/pip_package"
-_REQUIREMENTS = Expected(pattern="requirements.json")
+_REQUIREMENTS = ExpectedFiles(pattern="requirements.json")
 
 
 # --- caches only ----------------------------------------------------------------------------------------------------
 
 
-def warm(prepared: Prepared, session: BuildSession) -> None:
+def warm(prepared: PreparedBuild, session: BuildSession) -> None:
     """Have a profile's image, and all that its build downloads, in the caches of this machine."""
     build.fetch(session, BuildRequest(prepared=prepared), lambda _: None)
 
@@ -64,7 +64,7 @@ class Bundler:
     preparer: Preparer
     session: BuildSession
     locked: bool = False
-    _packed: list[Packed] = field(default_factory=list)
+    _packed: list[PackedInputs] = field(default_factory=list)
 
     def make(self, names: Sequence[str]) -> WrittenBundle:
         """Gather what the profiles need and write it; the file of that name is replaced in one step, or stays."""
@@ -79,7 +79,7 @@ class Bundler:
             raise file_error(error, {"the bundle's folder": self.target.absolute().parent}) from error
 
     @contextmanager
-    def _workshop(self) -> Iterator[Work]:
+    def _workshop(self) -> Iterator[BundleWorkFolder]:
         """Folders of this bundle, known to the journal: one in the cache, one beside the target."""
         run = journal.new_run_id()
         target, settings = self.target.absolute(), self.session.settings
@@ -99,9 +99,9 @@ class Bundler:
                         listen=self.session.listen,
                         stop=self.session.stop,
                         local=self.session.engine_info.local,
-                        room=Room(places={"the bundle": target.parent}),
+                        room=DiskSpace(places={"the bundle": target.parent}),
                     )
-                    yield Work(steps, folders.own, folders.staged / target.name)
+                    yield BundleWorkFolder(steps, folders.own, folders.staged / target.name)
             finally:
                 # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
                 with suppress(TfdockError, OSError):
@@ -125,13 +125,13 @@ class Bundler:
 
     # --- one build ---
 
-    def _gathered(self, name: str, work: Work) -> Packed:
+    def _gathered(self, name: str, work: BundleWorkFolder) -> PackedInputs:
         prepared, lock = self._pinned(name)
         pack = partial(self._pack, prepared, lock, work)
         request = BuildRequest(prepared=prepared, repository=work.folder / REPOSITORY)
         return build.fetch(self.session, request, pack)
 
-    def _pinned(self, name: str) -> tuple[Prepared, str | None]:
+    def _pinned(self, name: str) -> tuple[PreparedBuild, str | None]:
         """The profile planned by a lock, and that lock's text; without one where no lock could hold."""
         if self.locked:
             prepared = prepare_locked(name, self.preparer, self.session.settings)
@@ -147,7 +147,7 @@ class Bundler:
         file = LockFile(path="the lock", sha256=hashlib.sha256(text.encode()).hexdigest(), lock=lock)
         return replace(self.preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file), text
 
-    def _pack(self, prepared: Prepared, lock: str | None, work: Work, run: Run) -> Packed:
+    def _pack(self, prepared: PreparedBuild, lock: str | None, work: BundleWorkFolder, run: Run) -> PackedInputs:
         """What a run that has fetched leaves for the bundle: tried without a network before it counts."""
         resolution = run.plan.resolution
         external = self._tried_offline(run, work)
@@ -158,7 +158,7 @@ class Bundler:
         if wanted:
             mirrored = str(self.session.settings.mirrored(wanted))
             runtime = run.steps.image(mirrored, "pack", f"runtime image {wanted}")
-        found = Packed(
+        found = PackedInputs(
             prepared=prepared,
             lock=lock,
             image=image,
@@ -170,7 +170,7 @@ class Bundler:
         )
         return self._with_wheels(found, run) if runtime else found
 
-    def _tried_offline(self, run: Run, work: Work) -> Path | None:
+    def _tried_offline(self, run: Run, work: BundleWorkFolder) -> Path | None:
         """Fetch once more, into an empty output base and without a network, from what the bundle will have.
 
         Repository rules may run pip or git, which no cache of Bazel's knows: then all that they made goes in too, and
@@ -209,7 +209,7 @@ class Bundler:
 
     # --- what finished wheels require ---
 
-    def _with_wheels(self, found: Packed, run: Run) -> Packed:
+    def _with_wheels(self, found: PackedInputs, run: Run) -> PackedInputs:
         plan, known = run.plan, self._requirements(run)
         if known is None:
             self._notice(
@@ -221,7 +221,7 @@ class Bundler:
         assert found.runtime is not None
         folder = None
         if wanted:
-            bench = Bench(
+            bench = TrialEnvironment(
                 steps=run.steps,
                 info=self.session.engine_info,
                 settings=self.session.settings,

@@ -19,7 +19,7 @@ from tfdock.profile.profile import Profile
 from tfdock.profile.profile import Resources as Asked
 from tfdock.resolve.naming import source_identity
 from tfdock.resolve.resolution import Resolution
-from tfdock.types import NOWHERE, BuildId, Expected, Machine, Mount, Remote
+from tfdock.types import NOWHERE, BuildId, ExpectedFiles, Machine, Mount, Remote
 
 FINGERPRINT_SCHEMA = 1
 EPOCH = 315532800
@@ -38,16 +38,16 @@ TOLD = {"events": "events.json", "profile": "profile.gz", "execution_log": "exec
 """What Bazel writes down for us, as files in the staging folder."""
 
 
-DOWNLOADS = Expected(pattern="content_addressable/sha256/*/*", most=100_000, size=1 << 38)
+DOWNLOADS = ExpectedFiles(pattern="content_addressable/sha256/*/*", most=100_000, size=1 << 38)
 """What Bazel leaves in a repository cache."""
 
-EXTERNAL = Expected(pattern="external.tar", size=1 << 38)
+EXTERNAL = ExpectedFiles(pattern="external.tar", size=1 << 38)
 """What repository rules fetched by means of their own, such as pip, which no cache has."""
 
 RESULTS = (
-    Expected(pattern="done", size=1 << 10),
-    Expected(pattern="SHA256SUMS", size=1 << 16),
-    Expected(pattern="raw/*.whl", most=16, size=1 << 33),
+    ExpectedFiles(pattern="done", size=1 << 10),
+    ExpectedFiles(pattern="SHA256SUMS", size=1 << 16),
+    ExpectedFiles(pattern="raw/*.whl", most=16, size=1 << 33),
 )
 """What the compile phase leaves in the staging folder."""
 _MOST_TOLD = {"events": 1 << 32, "profile": 1 << 28, "execution_log": 1 << 36}
@@ -225,8 +225,8 @@ def _phase(
     return Phase(name=name, command=command, mounts=tuple(mounts), network=network)
 
 
-def _results(plan: BuildPlan) -> tuple[Expected, ...]:
-    told = (Expected(pattern=TOLD[what], size=_MOST_TOLD[what], optional=True) for what in _purposes(plan))
+def _results(plan: BuildPlan) -> tuple[ExpectedFiles, ...]:
+    told = (ExpectedFiles(pattern=TOLD[what], size=_MOST_TOLD[what], optional=True) for what in _purposes(plan))
     return (*RESULTS, *told)
 
 

@@ -26,7 +26,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
+class PhaseEstimate:
     """Seconds that each phase is expected to take, and where that comes from, for people."""
 
     seconds: Mapping[str, float]
@@ -43,7 +43,7 @@ class Expectation:
         return sum(self.seconds.get(name, 0.0) for name in later)
 
 
-def expectation(plan: BuildPlan, records: Iterable[Record], knowledge: KnowledgeBase) -> Expectation | None:
+def expectation(plan: BuildPlan, records: Iterable[Record], knowledge: KnowledgeBase) -> PhaseEstimate | None:
     """What a build is expected to take; None where nobody has built the like and no figure is known.
 
     The best record counts, of several the newest: of this build id on such a machine, of this build id elsewhere, of
@@ -63,7 +63,7 @@ def expectation(plan: BuildPlan, records: Iterable[Record], knowledge: Knowledge
     what = "its build" if record["build_id"] == plan.build_id else f"the build of {record['build_id']}"
     where = "" if rank != _ELSEWHERE else f" on {record['machine']['cpus']} cores"
     scaled = "" if round(factor, 2) == 1 else f", compiling times {factor:.2f}"
-    return Expectation(seconds=seconds, source=f"{what} of {finished[:10]}{where}{scaled}")
+    return PhaseEstimate(seconds=seconds, source=f"{what} of {finished[:10]}{where}{scaled}")
 
 
 _ALIKE, _ELSEWHERE, _HERE = 1, 2, 3
@@ -115,14 +115,14 @@ def weight(plan: BuildPlan, knowledge: KnowledgeBase) -> float:
     return 1 + (part or 0) / 100 * len(plan.resolution.targets)
 
 
-def _by_default(plan: BuildPlan, knowledge: KnowledgeBase) -> Expectation | None:
+def _by_default(plan: BuildPlan, knowledge: KnowledgeBase) -> PhaseEstimate | None:
     hours = _known(plan, knowledge, "build-core-hours")
     if hours is None:
         return None
     compiling = hours * 3600 * weight(plan, knowledge) / plan.resources.jobs
     jobs = plan.resources.jobs
     source = f"a known figure, {hours:g} core-hours for the CPU, and {jobs} jobs: nothing like it was built here"
-    return Expectation(seconds={"compile": compiling}, source=source)
+    return PhaseEstimate(seconds={"compile": compiling}, source=source)
 
 
 def _known(plan: BuildPlan, knowledge: KnowledgeBase, name: str) -> float | None:

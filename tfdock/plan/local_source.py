@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.project_files import Project, located
-from tfdock.host.untrusted_folders import Beneath, kind_of
+from tfdock.host.untrusted_folders import UntrustedFolder, kind_of
 from tfdock.plan.build_plan import EPOCH
 from tfdock.plan.render import BuildContext
 from tfdock.profile.profile import TensorFlow
@@ -59,7 +59,7 @@ def read_local(source: TensorFlow, folder: Path, file: str, project: Project) ->
 def _has_configure(tree: Path) -> bool:
     """Return whether a folder holds a plain file `configure`. Where a link leads does not matter."""
     try:
-        with Beneath.opened(tree) as folder:
+        with UntrustedFolder.opened(tree) as folder:
             return stat.S_ISREG(folder.status("configure").st_mode)
     except OSError:
         return False
@@ -121,15 +121,15 @@ def _paths(tree: Path) -> list[Path]:
     return [file.relative_to(tree) for file in sorted(tree_files(tree))]
 
 
-def _held(root: Path, paths: Iterable[Path]) -> Iterator[tuple[Beneath, Path]]:
+def _held(root: Path, paths: Iterable[Path]) -> Iterator[tuple[UntrustedFolder, Path]]:
     """Each path below a folder with its own folder, which was reached without following a link."""
-    with Beneath.opened(root) as top:
+    with UntrustedFolder.opened(root) as top:
         for parent, neighbours in groupby(paths, key=lambda path: path.parent):
             with top.folder("" if parent == Path() else parent.as_posix()) as folder:
                 yield from ((folder, path) for path in neighbours)
 
 
-def _identity(folder: Beneath, path: Path) -> tuple[str, str]:
+def _identity(folder: UntrustedFolder, path: Path) -> tuple[str, str]:
     status = folder.status(path.name)
     if stat.S_ISLNK(status.st_mode):
         return "link", folder.link(path.name)
@@ -164,12 +164,12 @@ def context_archive(
         for folder, file in _held(tree, _paths(tree)):
             yield from _tree_entry(f"source/{file.as_posix()}", folder, file.name)
     for path, file in sorted((beside or {}).items()):
-        with Beneath.opened(file.parent) as folder:
+        with UntrustedFolder.opened(file.parent) as folder:
             yield from _tree_entry(path, folder, file.name)
     yield b"\0" * 1024
 
 
-def _tree_entry(name: str, folder: Beneath, file: str) -> Iterator[bytes]:
+def _tree_entry(name: str, folder: UntrustedFolder, file: str) -> Iterator[bytes]:
     status = folder.status(file)
     info = _entry(name, 0o755 if status.st_mode & stat.S_IXUSR else 0o644)
     if stat.S_ISLNK(status.st_mode):

@@ -1,7 +1,7 @@
 """This machine against a build: driver, GPUs, memory, disk and engine, each judged before anything starts.
 
-Pure: what the machine is comes in as values (`Host`, `Machine`, `Place`); what it would need comes from the plan and
-from knowledge rows. What is not known is said to be skipped, with the reason, and never stops a build.
+Pure: the machine comes in as values (`Host`, `Machine`, `WritableFolder`), its requirements from the plan and from
+knowledge rows. A check without facts is skipped, with the reason, and never stops a build.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import GIB, LEAST_HEAP, MIB, BuildResources, least_memory
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.rules import judge
-from tfdock.types import Capability, Host, LocalGpu, Machine, Place, Version
+from tfdock.types import Capability, Host, LocalGpu, Machine, Version, WritableFolder
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
@@ -81,7 +81,7 @@ def machine_findings(
     *,
     host: Host | None,
     machine: Machine | None,
-    places: Sequence[Place],
+    places: Sequence[WritableFolder],
     profile: str | None = None,
 ) -> tuple[PreflightCheck, ...]:
     """What this machine, without its engine, has to say to a build: driver and GPUs, memory, disk.
@@ -358,7 +358,7 @@ def _jobs(count: int) -> str:
 # --- disk ---------------------------------------------------------------------------------------------------------
 
 
-def disk_checks(places: Sequence[Place], needed: int) -> Iterator[PreflightCheck]:
+def disk_checks(places: Sequence[WritableFolder], needed: int) -> Iterator[PreflightCheck]:
     """One check a file system: folders that share it must fit into it together. `needed` is a build's whole disk."""
     if not places:
         yield PreflightCheck(name="disk", status=SKIPPED, found="where the build would write is not known")
@@ -366,13 +366,13 @@ def disk_checks(places: Sequence[Place], needed: int) -> Iterator[PreflightCheck
         yield _disk_check(group, needed, int(needed * _CERTAINLY))
 
 
-def any_disk_checks(places: Sequence[Place]) -> Iterator[PreflightCheck]:
+def any_disk_checks(places: Sequence[WritableFolder]) -> Iterator[PreflightCheck]:
     """The disks of a machine where nothing is planned yet: what most builds want is advice."""
     for group in file_systems(places):
         yield _disk_check(group, _DISK_ADVISED, _DISK_LEAST)
 
 
-def _disk_check(group: Sequence[Place], needed: int, least: int) -> PreflightCheck:
+def _disk_check(group: Sequence[WritableFolder], needed: int, least: int) -> PreflightCheck:
     """What lies on one file system against its share of the disk a build needs, and needs at the very least."""
     free = min((place.free for place in group if place.free is not None), default=None)
     names = _listed(f"{place.what} ({place.path})" for place in group)
@@ -397,15 +397,15 @@ def _disk_check(group: Sequence[Place], needed: int, least: int) -> PreflightChe
     )
 
 
-def file_systems(places: Iterable[Place]) -> list[list[Place]]:
+def file_systems(places: Iterable[WritableFolder]) -> list[list[WritableFolder]]:
     """Places that take room, by their file system, in the order they came; one that is not known stands alone."""
-    groups: dict[object, list[Place]] = {}
+    groups: dict[object, list[WritableFolder]] = {}
     for place in (place for place in places if place.share):
         groups.setdefault(place.filesystem or id(place), []).append(place)
     return list(groups.values())
 
 
-def folder_checks(places: Iterable[Place]) -> Iterator[PreflightCheck]:
+def folder_checks(places: Iterable[WritableFolder]) -> Iterator[PreflightCheck]:
     """What cannot be written to is of no use, however much is free there."""
     for place in places:
         if place.trouble:

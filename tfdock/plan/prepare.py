@@ -52,7 +52,7 @@ class WrittenProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class ResolvedProfile:
     """A profile, decided and sized for this machine, and not yet rendered: as much as a check needs."""
 
     written: WrittenProfile
@@ -81,7 +81,7 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedBuild:
     """A profile, planned; `lock` is what it was planned by. Its files may change before the build starts."""
 
     written: WrittenProfile
@@ -127,7 +127,7 @@ class Preparer:
     def _templates(self) -> dict[str, str]:
         return loader.templates()
 
-    def prepare(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> Prepared:
+    def prepare(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> PreparedBuild:
         """Plan the profile in a file, or the shipped profile of that name; raises ProfileError or Incompatible.
 
         `pinned` says what of its resolution is fixed more closely, by a lock.
@@ -136,11 +136,11 @@ class Preparer:
 
     def prepare_written(
         self, written: WrittenProfile, pinned: Callable[[Resolution], Resolution] | None = None
-    ) -> Prepared:
+    ) -> PreparedBuild:
         """The same for a profile that was read before, perhaps on another machine."""
         return self.planned(self.decided(written, pinned=pinned))
 
-    def planned(self, found: Resolved) -> Prepared:
+    def planned(self, found: ResolvedProfile) -> PreparedBuild:
         """Render and plan what was resolved."""
         context = render(found.resolution, self._templates)
         plan = make_plan(
@@ -152,9 +152,9 @@ class Preparer:
             self._remote,
             trusted=self.trusted,
         )
-        return Prepared(written=found.written, plan=plan)
+        return PreparedBuild(written=found.written, plan=plan)
 
-    def resolve(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> Resolved:
+    def resolve(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> ResolvedProfile:
         """The same without rendering: finds everything that `prepare` would refuse."""
         try:
             return self.decided(self.read(name), pinned=pinned)
@@ -242,7 +242,7 @@ class Preparer:
         *,
         pinned: Callable[[Resolution], Resolution] | None = None,
         ways: bool = True,
-    ) -> Resolved:
+    ) -> ResolvedProfile:
         """Resolve a profile that was read; raises Incompatible, without `ways` out if so asked.
 
         Raises ProfileError (`endpoint-not-allowed`) for a remote cache or executor that no setting allows.
@@ -270,7 +270,7 @@ class Preparer:
             )
         except Incompatible as error:
             raise Incompatible(*(placed(problem, document, file) for problem in error.problems)) from error
-        return Resolved(written=written, resolution=resolution, resources=resources)
+        return ResolvedProfile(written=written, resolution=resolution, resources=resources)
 
 
 def unreadable(error: OSError, name: str) -> ProfileError:

@@ -16,7 +16,7 @@ _AT_LEAST = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class MachineShare:
     """A part of a machine: jobs, and bytes of memory."""
 
     jobs: int
@@ -36,16 +36,16 @@ def at_once(plans: Sequence[BuildPlan], machine: Machine, asked: int | None) -> 
     return max(count, 1)
 
 
-def next_share(machine: Machine, taken: Sequence[Share], more: int) -> Share:
+def next_share(machine: Machine, taken: Sequence[MachineShare], more: int) -> MachineShare:
     """The part that one of `more` builds gets of what the others, which have theirs, leave free.
 
     All memory together stays within the machine's, and all jobs within its cores, but that everybody has one.
     """
     jobs = machine.cpus - sum(one.jobs for one in taken)
     memory = usable(machine.memory) - sum(one.memory for one in taken)
-    return Share(jobs=max(1, jobs // max(more, 1)), memory=max(memory // max(more, 1), 0))
+    return MachineShare(jobs=max(1, jobs // max(more, 1)), memory=max(memory // max(more, 1), 0))
 
 
-def within(plan: BuildPlan, machine: Machine, part: Share) -> BuildResources:
+def within(plan: BuildPlan, machine: Machine, part: MachineShare) -> BuildResources:
     """The limits of a build that has that part of a machine. Cores are the kernel's to share out, by who has work."""
     return share(plan.asked, plan.resolution.release.cost, machine, jobs=part.jobs, memory=part.memory)

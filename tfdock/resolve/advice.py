@@ -87,7 +87,7 @@ class SizePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class AcceptedProfile:
     """A profile that `check` accepts. `untested`: because it allows what nobody is known to have tested."""
 
     text: str
@@ -119,8 +119,8 @@ class Advice:
     native: AdvisedWheel | None
     instead: AdvisedWheel | None
     vendors: VendorWheel | None
-    offer: Offer | None
-    untested: Offer | None
+    offer: AcceptedProfile | None
+    untested: AcceptedProfile | None
     refused: tuple[Problem, ...]
     elsewhere: str
     buildable: bool
@@ -252,7 +252,7 @@ def _official_wheel(
 
 
 def _without_build(
-    knowledge: KnowledgeBase, offer: Offer | None, asked: Release, gpus: Sequence[Gpu], python: str | None
+    knowledge: KnowledgeBase, offer: AcceptedProfile | None, asked: Release, gpus: Sequence[Gpu], python: str | None
 ) -> AdvisedWheel | None:
     """The official wheel of the release that is offered, if that is another one and its wheel does it for all."""
     if offer is None or offer.release is asked:
@@ -351,7 +351,7 @@ def cover(
 
 def _offer(
     knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Gpu], python: str | None
-) -> tuple[Offer | None, tuple[Problem, ...]]:
+) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
     """The profile for the release asked for, or for the nearest one that takes it; and why that one does not."""
     offer, refused = _accepted(knowledge, release, version, gpus, python, ways=True)
     elsewhere = any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus)
@@ -382,7 +382,7 @@ def _accepted(
     *,
     allow_untested: bool = False,
     ways: bool = False,
-) -> tuple[Offer | None, tuple[Problem, ...]]:
+) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
     """A profile that is resolved without an objection, or the objections to the first that was tried, with `ways`."""
     names = _named(knowledge, gpus)
     if len(names) < len(gpus) and len({gpu.accelerator for gpu in gpus}) > 1:
@@ -403,7 +403,9 @@ def _accepted(
                 continue
             if any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus):
                 return None, ()  # a target alone is not refused for the machine beside it
-            return Offer(text=exact.text(), release=release, resolution=resolution, untested=resolution.untested), ()
+            return AcceptedProfile(
+                text=exact.text(), release=release, resolution=resolution, untested=resolution.untested
+            ), ()
     return None, first
 
 
@@ -543,7 +545,7 @@ def _size(
 
 
 def _one_each(
-    knowledge: KnowledgeBase, offer: Offer, accelerator: Accelerator, gpus: Sequence[Gpu]
+    knowledge: KnowledgeBase, offer: AcceptedProfile, accelerator: Accelerator, gpus: Sequence[Gpu]
 ) -> SizePlan | None:
     """The list with code for each GPU alone, where it is a longer one that the release takes as well."""
     names = _named(knowledge, gpus)

@@ -16,7 +16,7 @@ MAX_WORDS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class WheelNameParts:
     """What names are made of. `components` are (name, version) pairs in their order; `compiler` only if unusual."""
 
     version: Version

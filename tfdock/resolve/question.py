@@ -12,7 +12,7 @@ from tfdock.profile.yaml_nodes import Node
 from tfdock.types import Choice
 
 
-class Refused(Exception):
+class TrialRefused(Exception):
     """A trial ended at its first refusal: nobody will read which."""
 
 
@@ -63,7 +63,7 @@ class Notes:
         """Write down a finding where it belongs. The untested is refused as well, unless the profile allows it."""
         refused = finding.weight == "error" or (finding.weight == "doubt" and not self.allow_untested)
         if refused and self.trial:
-            raise Refused
+            raise TrialRefused
         place = self.problems if refused else self.warnings if finding.weight == "warning" else self.untested
         place.append(self._problem(finding, "error" if refused else "warning"))
 

@@ -19,8 +19,8 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Debug, HostCompiler, Profile, Verify
 from tfdock.profile.yaml_nodes import Node
 from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_components, component_fields, devices_of
-from tfdock.resolve.naming import Names
-from tfdock.resolve.question import LocalSource, Notes, Question, Refused
+from tfdock.resolve.naming import WheelNameParts
+from tfdock.resolve.question import LocalSource, Notes, Question, TrialRefused
 from tfdock.resolve.tools import (
     asked_configs,
     bazel_of,
@@ -102,7 +102,7 @@ class Resolver:
         """Return the resolution, None for a profile that is refused; quicker than `decide`, which looks for why."""
         try:
             return _Decision(self._question(profile, trial=True)).resolution()
-        except Refused:
+        except TrialRefused:
             return None
 
     def examine(self, profile: Profile) -> Sequence[Problem]:
@@ -537,9 +537,9 @@ class _Decision:
 
     def _names(
         self, release: Release, version: Version, python: str, devices: ChosenDevices, source: Source
-    ) -> Names:
+    ) -> WheelNameParts:
         cpu = self.profile.optimize
-        return Names(
+        return WheelNameParts(
             version=version,
             python=python,
             accelerator=devices.accelerator.accelerator,
@@ -554,7 +554,7 @@ class _Decision:
             machine=self.question.machine,
         )
 
-    def _local_version(self, names: Names) -> str | None:
+    def _local_version(self, names: WheelNameParts) -> str | None:
         asked = self.profile.wheel.local_version
         local = asked or names.local_version
         source, reason = _asked_or_default(asked is not None, "tells the wheel from the official one")

@@ -18,7 +18,7 @@ _TOLD = 4
 
 
 @dataclass
-class Room:
+class DiskSpace:
     """The disks that a build writes to, by what lies there. `usage` gives total, used and free bytes of a path."""
 
     places: Mapping[str, Path]

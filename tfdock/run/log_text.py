@@ -91,7 +91,7 @@ _SPEAKER = re.compile(r"^.*?\berror *: *", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Killed:
+class MemoryKill:
     """What was killed, or gave up, for want of memory, and the line that says so."""
 
     what: str
@@ -103,8 +103,8 @@ class Killed:
         return _SPEAKER.sub("", self.line)
 
 
-def killed(lines: Iterable[str]) -> Killed | None:
+def killed(lines: Iterable[str]) -> MemoryKill | None:
     """The first that lines of a build's output tell of; None where they tell of none."""
     lines = list(lines)
-    found = (Killed(what, line.strip()) for what, words in _WORDS for line in lines if words.search(line))
+    found = (MemoryKill(what, line.strip()) for what, words in _WORDS for line in lines if words.search(line))
     return next(found, None)

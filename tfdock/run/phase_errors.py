@@ -21,7 +21,7 @@ from tfdock.host.files import file_error, full_disk, gib
 from tfdock.host.hardware import free_disk
 from tfdock.knowledge.release_rows import Cost
 from tfdock.plan.resources import GIB, BuildResources, more_memory
-from tfdock.run.log_text import HEAP, Killed, killed
+from tfdock.run.log_text import HEAP, MemoryKill, killed
 
 # Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68
@@ -95,7 +95,7 @@ class Failures:
         )
 
     def _out_of_memory(
-        self, status: int | None, words: Killed | None, *, memory: bool, of_bazel: bool
+        self, status: int | None, words: MemoryKill | None, *, memory: bool, of_bazel: bool
     ) -> OutOfMemory:
         """Who it was: Bazel's heap by itself, or one that the kernel killed, for the container or the machine."""
         jobs, phase = self.resources.jobs, f"phase {self.phase}"

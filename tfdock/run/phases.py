@@ -15,12 +15,12 @@ from tfdock.bazel import output as bazel
 from tfdock.bazel.build_events import read_output
 from tfdock.engine.protocol import ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo
 from tfdock.errors import EngineLost, Problem, TfdockError, TimeLimit
-from tfdock.host.logins import Without
+from tfdock.host.logins import LoginFilter
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Lines, Output, Stop, Stopper, watched
 from tfdock.run import journal
 from tfdock.run.carrier import Carrier
-from tfdock.run.disk_space import Room
+from tfdock.run.disk_space import DiskSpace
 from tfdock.run.log_text import LogText, clean
 
 _TAIL = 200
@@ -29,7 +29,7 @@ _ERRORS = 50
 _T = TypeVar("_T")
 
 
-class Tap(Protocol):
+class OutputTap(Protocol):
     """Somebody besides who looks at the output of a step."""
 
     def feed(self, data: bytes) -> None:
@@ -57,7 +57,7 @@ class Steps:
     limit: int | None = None
     local: bool = True
     """Whether the engine sees this machine's folders."""
-    room: Room | None = None
+    room: DiskSpace | None = None
     progress: tuple[int, int] | None = None
     started: float = field(default_factory=time.time)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
@@ -143,7 +143,7 @@ class Steps:
         produce: Callable[[Output], _T],
         stopper: Stopper,
         *,
-        tap: Tap | None = None,
+        tap: OutputTap | None = None,
         on_engine: bool = True,
     ) -> _T:
         """Watch something to its end: its output goes to the log as text and, line by line, to the listener.
@@ -189,7 +189,7 @@ class Steps:
         )
 
     def container(
-        self, spec: ContainerSpec, phase: str, title: str, tap: Tap | None = None, hidden: Sequence[str] = ()
+        self, spec: ContainerSpec, phase: str, title: str, tap: OutputTap | None = None, hidden: Sequence[str] = ()
     ) -> tuple[ContainerState, bool]:
         """Run a container to its end: how it ended, and whether something in it was killed for memory.
 
@@ -214,7 +214,7 @@ class Steps:
         return state, memory
 
     def _follow_without(self, hidden: Sequence[str], container: str, output: Output) -> ContainerState:
-        without = Without(hidden, output)
+        without = LoginFilter(hidden, output)
         try:
             return self._follow(container, without.feed)
         finally:

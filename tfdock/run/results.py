@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
-from tfdock.engine.engine_archives import Body
+from tfdock.engine.engine_archives import ChunkReader
 from tfdock.errors import BuildFailed, EngineError, Problem
 from tfdock.host.files import make_folder
-from tfdock.host.untrusted_folders import Beneath, NotPlain, TooMany, has_holes, remove_folder
+from tfdock.host.untrusted_folders import NotPlain, TooManyNames, UntrustedFolder, has_holes, remove_folder
 from tfdock.plan.resources import least_free
-from tfdock.types import Expected, Mount
+from tfdock.types import ExpectedFiles, Mount
 
 _PIECE = 1 << 20
 _MOST = 100_000
@@ -51,7 +51,7 @@ class ContainerFolder:
 
     def has_folder(self, name: str) -> bool:
         """Return whether the folder holds a folder of that name. A link to one does not count."""
-        with suppress(OSError), Beneath.opened(self._written) as opened:
+        with suppress(OSError), UntrustedFolder.opened(self._written) as opened:
             return stat.S_ISDIR(opened.status(name).st_mode)
         return False
 
@@ -112,26 +112,26 @@ class RunFolders:
 # --- collecting ---------------------------------------------------------------------------------------------------
 
 
-def from_folder(folder: Path, expected: Iterable[Expected], kept: Path) -> list[str]:
+def from_folder(folder: Path, expected: Iterable[ExpectedFiles], kept: Path) -> list[str]:
     """Copy the expected files of a folder into the new folder `kept`, of mode 0700.
 
     Only plain files with printable names leave. No link is followed on the way to a file. Returns a sentence for each
     optional file that is left out. Raises OSError, and BuildFailed (`container-file-refused`) for any other file that
     is not a plain one, too large, or one too many.
     """
-    with _copies(kept) as copies, Beneath.opened(folder) as source:
+    with _copies(kept) as copies, UntrustedFolder.opened(folder) as source:
         for one in expected:
             try:
                 for name in _names(source, "", one.pattern.split("/")):
                     _take_file(source, name, one, copies)
-            except TooMany as error:
+            except TooManyNames as error:
                 copies.refuse(one, one.pattern, str(error.strerror))
             except NotPlain as error:
                 copies.refuse(one, error.name, f"{error.kind} is in its place")
     return copies.left_out
 
 
-def _take_file(source: Beneath, name: str, one: Expected, copies: _Copies) -> None:
+def _take_file(source: UntrustedFolder, name: str, one: ExpectedFiles, copies: _Copies) -> None:
     try:
         with suppress(FileNotFoundError), source.open(name) as file:
             status = os.fstat(file.fileno())
@@ -145,7 +145,7 @@ def _take_file(source: Beneath, name: str, one: Expected, copies: _Copies) -> No
         copies.refuse(one, name, f"{error.kind} is in its place")
 
 
-def _names(source: Beneath, inside: str, parts: list[str]) -> Iterator[str]:
+def _names(source: UntrustedFolder, inside: str, parts: list[str]) -> Iterator[str]:
     """Yield the names that fit a pattern. A folder is listed only where the pattern leaves its names open.
 
     Raises NotPlain with the name that stands in the place of a folder.
@@ -172,7 +172,7 @@ def _is_open(part: str) -> bool:
     return any(letter in part for letter in "*?[")
 
 
-def from_archive(archive: Iterable[bytes], expected: Iterable[Expected], kept: Path) -> list[str]:
+def from_archive(archive: Iterable[bytes], expected: Iterable[ExpectedFiles], kept: Path) -> list[str]:
     """Do the same with an archive that an engine made of the folder. Nothing is unpacked by the archive's own names.
 
     Raises EngineError for an archive that is broken.
@@ -181,7 +181,7 @@ def from_archive(archive: Iterable[bytes], expected: Iterable[Expected], kept: P
     try:
         with (
             _copies(kept) as copies,
-            tarfile.open(fileobj=io.BufferedReader(Body(iter(archive)), _PIECE), mode="r|") as tar,
+            tarfile.open(fileobj=io.BufferedReader(ChunkReader(iter(archive)), _PIECE), mode="r|") as tar,
         ):
             for number, member in enumerate(tar):
                 if number >= _MOST or member.size > _LONGEST:
@@ -195,7 +195,7 @@ def from_archive(archive: Iterable[bytes], expected: Iterable[Expected], kept: P
 
 
 def _take_member(
-    tar: tarfile.TarFile, member: tarfile.TarInfo, expected: Iterable[Expected], copies: _Copies
+    tar: tarfile.TarFile, member: tarfile.TarInfo, expected: Iterable[ExpectedFiles], copies: _Copies
 ) -> None:
     name = _within(member.name)
     one = next((one for one in expected if _fits(name, one.pattern)), None)
@@ -250,7 +250,7 @@ class _Copies:
     left_out: list[str] = field(default_factory=list)
     _counts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def take(self, one: Expected, name: str, size: int, content: IO[bytes]) -> None:
+    def take(self, one: ExpectedFiles, name: str, size: int, content: IO[bytes]) -> None:
         """Copy a file, unless it is too large or one too many. Raises OSError before a copy would fill the disk."""
         files, total = self._counts.get(one.pattern, (0, 0))
         if not name.isprintable():
@@ -268,7 +268,7 @@ class _Copies:
             with open(target, "xb", opener=_private) as file:
                 _copy(content, file, size)
 
-    def refuse(self, one: Expected, name: str, why: str) -> None:
+    def refuse(self, one: ExpectedFiles, name: str, why: str) -> None:
         """Leave a file out; raises BuildFailed unless it is optional."""
         error = _refused(name, why)
         if not one.optional:

@@ -30,10 +30,10 @@ from tfdock.types import ImageRef, Mount
 from tfdock.verify.checks import Check
 from tfdock.verify.trial_container import (
     HERE,
-    Access,
-    Bench,
+    GpuAccess,
     Impossible,
-    Lab,
+    TrialContainers,
+    TrialEnvironment,
     TrialRequest,
     check_not_stopped,
     ended,
@@ -63,7 +63,7 @@ _MOST = 1000
 """Results that are kept: a wheel can print any number of them."""
 
 
-class Trying(Lab):
+class WheelTrial(TrialContainers):
     """One wheel's trial on a bench.
 
     The results are the wheel's own word: they come out of a container in which its code ran. A wheel that lies can
@@ -73,7 +73,12 @@ class Trying(Lab):
     _instead = ("give a folder of wheels: `tfdock verify --dependencies DIR`",)
 
     def __init__(
-        self, bench: Bench, knowledge: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: TrialRequest
+        self,
+        bench: TrialEnvironment,
+        knowledge: KnowledgeBase,
+        wheel: Path,
+        inspection: Inspection,
+        wanted: TrialRequest,
     ) -> None:
         super().__init__(bench, inspection.wheel.python_tag, inspection.wheel.abi_tag)
         self._knowledge, self._wanted = knowledge, wanted
@@ -90,7 +95,7 @@ class Trying(Lab):
         except Impossible:
             if access.missing or self._bench.given is None:
                 raise
-            access = Access(missing="the bundle has no libraries for GPUs")
+            access = GpuAccess(missing="the bundle has no libraries for GPUs")
             dependencies = self._dependencies(runtime, known=known, with_gpu=False)
         if not access.missing:
             try:
@@ -98,7 +103,7 @@ class Trying(Lab):
             except (EngineHung, EngineLost, EngineUnavailable):
                 raise
             except EngineError as error:  # its GPU runtime is there, and has no GPU to give
-                access = Access(missing=error.problems[0].message)
+                access = GpuAccess(missing=error.problems[0].message)
         return self._tried(runtime, dependencies, access)
 
     def _image(self, image: ImageRef | None) -> ImageInfo:
@@ -168,7 +173,7 @@ class Trying(Lab):
 
     # --- the trial ---
 
-    def _tried(self, image: ImageInfo, dependencies: Path, access: Access) -> tuple[Check, ...]:
+    def _tried(self, image: ImageInfo, dependencies: Path, access: GpuAccess) -> tuple[Check, ...]:
         resolution = self._wanted.resolution
         tried = trial(
             self._knowledge,
@@ -224,18 +229,18 @@ class Trying(Lab):
         self._bench.steps.listen(events.Progress(done=min(done, total), total=total))
 
 
-def access_to(accelerator: Accelerator | None, info: EngineInfo) -> Access:
+def access_to(accelerator: Accelerator | None, info: EngineInfo) -> GpuAccess:
     """By the engine's runtime for such GPUs, or by their device files."""
     if accelerator is None:
-        return Access(missing="the wheel is for the CPU")
+        return GpuAccess(missing="the wheel is for the CPU")
     runtime, devices = accelerator.engine_runtime, accelerator.device_files
     if gives_gpus(info, accelerator):
-        return Access(gpus=True)
+        return GpuAccess(gpus=True)
     if devices and info.local and all(Path(device).exists() for device in devices):
-        return Access(devices=devices, groups=tuple(sorted(_groups(devices))))
+        return GpuAccess(devices=devices, groups=tuple(sorted(_groups(devices))))
     wants = f"the runtime `{runtime}`" if runtime else " and ".join(devices)
     have = ", ".join(name for name in info.runtimes if "." not in name) or "none"
-    return Access(missing=f"the engine gives containers no such GPU: that takes {wants}, and it has {have}")
+    return GpuAccess(missing=f"the engine gives containers no such GPU: that takes {wants}, and it has {have}")
 
 
 def _groups(devices: Sequence[str]) -> set[int]:

@@ -34,10 +34,10 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.resolve.resolution import Resolution
 from tfdock.run import journal
-from tfdock.run.disk_space import Room
-from tfdock.run.phases import Steps, Tap, ready
+from tfdock.run.disk_space import DiskSpace
+from tfdock.run.phases import OutputTap, Steps, ready
 from tfdock.run.results import ContainerFolder, RunFolders
-from tfdock.types import BuildId, Expected, Mount
+from tfdock.types import BuildId, ExpectedFiles, Mount
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -60,7 +60,7 @@ class TrialRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class TrialEnvironment:
     """Where a run takes its steps: `folder` is its own, removed when it ends. `memory` in bytes."""
 
     steps: Steps
@@ -108,7 +108,7 @@ def bench_for(
     log: Path,
     wheel: str,
     phase: str = "verify",
-) -> Iterator[Bench]:
+) -> Iterator[TrialEnvironment]:
     """A bench for a wheel that no build has just made: known to the journal while it lives, cleaned up at its end.
 
     `phase` is what watchers are told.
@@ -125,12 +125,12 @@ def bench_for(
     with cache.in_use(), journal.running(settings.state_dir, entry), log.open("wb", buffering=0) as file:
         folders = RunFolders.made(folder, folder / "staging")
         disks = {"the cache": settings.cache_dir.absolute(), "the engine's data": engine_data(info)}
-        room = Room(places={what: path for what, path in disks.items() if path})
+        room = DiskSpace(places={what: path for what, path in disks.items() if path})
         steps = Steps(engine=engine, run=name, log=file, listen=listen, stop=stop, local=info.local, room=room)
         began, ok = steps.clock(), False
         listen(events.PhaseStarted(build_id=BuildId(wheel), phase=phase))
         try:
-            yield Bench(steps=steps, info=info, settings=settings, folder=folders.own)
+            yield TrialEnvironment(steps=steps, info=info, settings=settings, folder=folders.own)
             ok = True
         except OSError as error:
             raise file_error(error, {"the cache": settings.cache_dir.absolute()}) from error
@@ -146,7 +146,7 @@ HERE = "/tfdock"
 """Where all that is ours lies in the containers."""
 MIB, GIB = 1 << 20, 1 << 30
 _PIDS = 16384
-_WHEELS = Expected(pattern="wheels/*.whl", most=1_000, size=1 << 36)
+_WHEELS = ExpectedFiles(pattern="wheels/*.whl", most=1_000, size=1 << 36)
 NO_PROGRAM = 127
 """Exit status of a shell that found no such program."""
 _FULL = 32 * MIB
@@ -166,7 +166,7 @@ _PIP_MANNERS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class GpuAccess:
     """How a container sees GPUs; `missing` says why it does not."""
 
     gpus: bool = False
@@ -175,13 +175,13 @@ class Access:
     missing: str = ""
 
 
-class Lab:
+class TrialContainers:
     """Containers on a bench, for wheels with those tags of Python and ABI (`cp311`, `cp311`)."""
 
     _instead: tuple[str, ...] = ()
     """What somebody can do who cannot fetch anything."""
 
-    def __init__(self, bench: Bench, python_tag: str, abi_tag: str) -> None:
+    def __init__(self, bench: TrialEnvironment, python_tag: str, abi_tag: str) -> None:
         self._bench, self._tags = bench, (python_tag, abi_tag)
 
     def fetched(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], *, known: bool) -> Path:
@@ -274,9 +274,9 @@ class Lab:
         environment: Mapping[str, str],
         *,
         network: str | None,
-        access: Access | None = None,
+        access: GpuAccess | None = None,
     ) -> ContainerSpec:
-        access = access or Access()
+        access = access or GpuAccess()
         return ContainerSpec(
             name=f"tfdock-{self._bench.steps.run}-{name}",
             image=image.id,
@@ -297,7 +297,7 @@ class Lab:
         )
 
     def _ran(
-        self, spec: ContainerSpec, title: str, marked: Tap | None = None, hidden: Sequence[str] = ()
+        self, spec: ContainerSpec, title: str, marked: OutputTap | None = None, hidden: Sequence[str] = ()
     ) -> ContainerState:
         """Run a container to its end, and remove it."""
         steps = self._bench.steps
@@ -343,14 +343,20 @@ class Lab:
 
 
 def fetched_dependencies(
-    bench: Bench, python_tag: str, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], *, known: bool
+    bench: TrialEnvironment,
+    python_tag: str,
+    image: ImageInfo,
+    wanted: Sequence[str],
+    limits: Sequence[str],
+    *,
+    known: bool,
 ) -> Path:
     """The folder with the wheels that these lines mean in that image, which is `known` if the knowledge names it.
 
     Raises NetworkError or ProfileError (`dependencies-unavailable`) if they cannot be had.
     """
     try:
-        return Lab(bench, python_tag, python_tag).fetched(image, wanted, limits, known=known)
+        return TrialContainers(bench, python_tag, python_tag).fetched(image, wanted, limits, known=known)
     except Impossible as reason:
         raise reason.error from reason
 

@@ -46,7 +46,7 @@ _MOST = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class TrialTask:
     """One check to make: by a script below `dockerfiles/verify/`, or by pip where there is none."""
 
     check: str
@@ -63,7 +63,7 @@ class Trial:
     `limits` (`protobuf<3.21`) are what held what it requires, when that was fetched.
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[TrialTask, ...]
     skipped: Mapping[str, str]
     facts: Mapping[str, object]
     limits: tuple[str, ...] = ()
@@ -142,8 +142,8 @@ def _probe(
     return next((row for row in rows if not row.accelerators or name in row.accelerators), None)
 
 
-def _task(check: str, probe: Probe | None) -> Task:
-    return Task(
+def _task(check: str, probe: Probe | None) -> TrialTask:
+    return TrialTask(
         check=check,
         needs=() if check == "install" else _NEEDS.get(check, ("import",)),
         script=probe.script if probe else None,
@@ -437,7 +437,7 @@ _READS_FAILURES = ("gpu-native",)
 """Judges that have something to say where a script failed."""
 
 
-def results_of(tasks: Iterable[Task], documents: Iterable[object]) -> dict[str, Result]:
+def results_of(tasks: Iterable[TrialTask], documents: Iterable[object]) -> dict[str, Result]:
     """The results among JSON documents that a container printed; what is none of a task is left out."""
     known = [task.check for task in tasks]  # not a set: what is reported need not be hashable
     found: dict[str, Result] = {}

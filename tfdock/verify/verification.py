@@ -25,8 +25,8 @@ from tfdock.resolve.resolution import Resolution
 from tfdock.types import ImageRef
 from tfdock.verify import checks as statics
 from tfdock.verify.checks import Check, passed
-from tfdock.verify.trial import Trying
-from tfdock.verify.trial_container import Bench, Impossible, TrialRequest
+from tfdock.verify.trial import WheelTrial
+from tfdock.verify.trial_container import Impossible, TrialEnvironment, TrialRequest
 from tfdock.verify.trial_plan import none_of_it
 from tfdock.wheel.facts import GpuCode, WheelError, merged
 from tfdock.wheel.identity import runs_on_python
@@ -67,7 +67,7 @@ class Verification:
         }
 
 
-def verified_build(bench: Bench, knowledge: KnowledgeBase, plan: BuildPlan, wheel: Path) -> Verification:
+def verified_build(bench: TrialEnvironment, knowledge: KnowledgeBase, plan: BuildPlan, wheel: Path) -> Verification:
     """Check a wheel that a plan's build has made, by the plan's own profile."""
     resolution = plan.resolution
     wanted = TrialRequest(
@@ -84,7 +84,11 @@ def verified_build(bench: Bench, knowledge: KnowledgeBase, plan: BuildPlan, whee
 
 
 def verified(
-    bench: Bench | None, knowledge: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: TrialRequest
+    bench: TrialEnvironment | None,
+    knowledge: KnowledgeBase,
+    wheel: Path,
+    inspection: Inspection,
+    wanted: TrialRequest,
 ) -> Verification:
     """Check a wheel that was inspected for `build_traces`. Without a bench nothing is run, for `wanted.run`.
 
@@ -101,7 +105,7 @@ def verified(
     image = _runtime(knowledge, inspection, wanted.resolution)
     found = replace(found, runtime=str(image) if image else None)
     try:
-        tried = Trying(bench, knowledge, wheel, inspection, wanted).checks(image)
+        tried = WheelTrial(bench, knowledge, wheel, inspection, wanted).checks(image)
     except Impossible as reason:
         tried = none_of_it(reason.error.problems[0].message)
         found = replace(found, impossible=reason.error)

@@ -21,7 +21,7 @@ import lz4.block
 import stringzilla
 import zstandard
 
-from tfdock.host.block_stream import Program, Take
+from tfdock.host.block_stream import Program, TakeRequest
 from tfdock.types import Capability
 from tfdock.wheel import elf
 from tfdock.wheel.facts import Kind, Packing
@@ -89,7 +89,7 @@ def find(data: bytes, base: int, start: int) -> int:
 
 def container(start: int, stop: int) -> Program[Container]:
     """Read the container that starts there and must end before `stop`."""
-    header = yield Take(start, _HEADER)
+    header = yield TakeRequest(start, _HEADER)
     found = Container(start=start, end=start + _HEADER)
     if len(header) < _HEADER or not header.startswith(MAGIC):
         found.problem = "it has no header"
@@ -115,7 +115,7 @@ def _entry(found: Container, at: int, end: int) -> Program[int]:
     if at + _ENTRY > end:
         found.problem = "an entry breaks off"
         return end
-    header = yield Take(at, _ENTRY)
+    header = yield TakeRequest(at, _ENTRY)
     if len(header) < _ENTRY:
         found.problem = "an entry breaks off"
         return end
@@ -128,7 +128,7 @@ def _entry(found: Container, at: int, end: int) -> Program[int]:
         return end
     letter = "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""
     if kind == _PTX and not letter:
-        text = yield Take(at + length, min(payload, _PTX_HEAD))
+        text = yield TakeRequest(at + length, min(payload, _PTX_HEAD))
         letter = _letter(text, number)
     image = _image(found, kind, f"{number}{letter}")
     if image is None:
@@ -141,7 +141,7 @@ def _entry(found: Container, at: int, end: int) -> Program[int]:
     if kind == _PTX:
         image.isa = max(image.isa, (major, minor))
     if kind == _CUBIN and payload <= _SMALL and not found.kernels:
-        content = yield Take(at + length, payload)
+        content = yield TakeRequest(at + length, payload)
         found.kernels = _has_kernel(content[:packed] if packed else content, packing, unpacked)
     else:
         found.kernels = True

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import stringzilla
 
-from tfdock.host.block_stream import Find, Program, Reader, Seek, T, Take
+from tfdock.host.block_stream import Find, Program, Reader, SeekRequest, T, TakeRequest
 from tfdock.wheel import elf, fatbin, offload
 from tfdock.wheel.facts import Containers, GpuCode, Images, Library, merged, target_order
 
@@ -109,14 +109,14 @@ class LibraryScan:
 
     def _hunt(self) -> Program[None]:
         """Learn what lies where, and collect GPU code from the segments that may hold it."""
-        data = yield Take(0, elf.HEADER_SIZE)
+        data = yield TakeRequest(0, elf.HEADER_SIZE)
         try:
             head = elf.header(data)
             self._kept.want(head.section_headers, max(head.section_count, 1) * elf.SECTION_HEADER_SIZE)
             if head.program_headers > _WINDOW:  # behind what they tell of: all of it is looked through
                 yield from self._collect(elf.HEADER_SIZE, self._size, self._found)
                 return
-            table = yield Take(head.program_headers, head.program_bytes)
+            table = yield TakeRequest(head.program_headers, head.program_bytes)
             segments = elf.segments(table, head)
         except elf.ElfError:
             return  # the assembly will say so
@@ -136,7 +136,7 @@ class LibraryScan:
         """Read every container and bundle in [start, stop); how far it was read."""
         at, images, targets, find = start, 0, set[str](), _FindAny()
         while at < stop:
-            place = yield Seek(at, stop, find, len(offload.MAGIC))
+            place = yield SeekRequest(at, stop, find, len(offload.MAGIC))
             if place is None:
                 return stop
             code = yield from _code_at(place, stop)
@@ -154,7 +154,7 @@ class LibraryScan:
     def _find_names(self, at: int) -> Program[None]:
         """Keep what surrounds the section names, wherever they stand: some linkers put much behind them."""
         for _ in range(16):
-            at = yield Seek(
+            at = yield SeekRequest(
                 at, self._size, lambda data, _, start: int(stringzilla.find(data, _NAMES, start)), len(_NAMES)
             )
             if at is None:
@@ -247,7 +247,7 @@ class _FindAny:
 
 
 def _code_at(start: int, stop: int) -> Program[_Code]:
-    magic = yield Take(start, len(fatbin.MAGIC))
+    magic = yield TakeRequest(start, len(fatbin.MAGIC))
     if magic == fatbin.MAGIC:
         return _of_container((yield from fatbin.container(start, stop)))
     return _of_bundle((yield from offload.bundle(start, stop)))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import stringzilla
 import zstandard
 
-from tfdock.host.block_stream import Program, Take
+from tfdock.host.block_stream import Program, TakeRequest
 from tfdock.wheel.facts import Packing
 
 MAGIC, COMPRESSED_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB"
@@ -70,7 +70,7 @@ def find(data: bytes, base: int, start: int) -> int:
 def bundle(start: int, stop: int) -> Program[OffloadBundle]:
     """Read the bundle that starts there and must end before `stop`."""
     found = OffloadBundle(start=start, end=start + len(MAGIC))
-    magic = yield Take(start, len(MAGIC))
+    magic = yield TakeRequest(start, len(MAGIC))
     if magic == MAGIC:
         yield from _plain(found, stop)
     elif magic.startswith(COMPRESSED_MAGIC):
@@ -85,7 +85,7 @@ def _plain(found: OffloadBundle, stop: int) -> Program[None]:
     at, length = found.start + len(MAGIC), 8
     read = at
     while length:
-        data = yield Take(at, length)
+        data = yield TakeRequest(at, length)
         read = at + length
         at, length = table.feed(at, data, length)
     found.targets, found.problem = table.targets, table.problem
@@ -141,7 +141,7 @@ class _Table:
 
 
 def _compressed(found: OffloadBundle, stop: int) -> Program[None]:
-    head = yield Take(found.start, 32)
+    head = yield TakeRequest(found.start, 32)
     version, method = struct.unpack_from("<HH", head, 4) if len(head) >= 20 else (0, 0)
     layout = _LAYOUTS.get(version)
     if layout is None or method > 1 or len(head) < layout[2]:
@@ -156,7 +156,7 @@ def _compressed(found: OffloadBundle, stop: int) -> Program[None]:
     found.ends_somewhere = not total
     # The page that it starts in is its own: what it packs begins with the long magic.
     found.end = found.start + ALIGNMENT if found.ends_somewhere else end
-    data = yield Take(found.start + data_at, min(end - found.start - data_at, _HEAD))
+    data = yield TakeRequest(found.start + data_at, min(end - found.start - data_at, _HEAD))
     table = _Table(0)
     _read_table(table, _unpacked(data, found.packing))
     found.targets, found.problem = table.targets, table.problem

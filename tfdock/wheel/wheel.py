@@ -105,14 +105,14 @@ class WheelMetadata:
     provides_extra: tuple[str, ...] = ()
 
 
-class Look(Protocol):
+class MemberScan(Protocol):
     """Looks at one member while it is read: all of it is fed, in order. `again`: whether it needs to see it again."""
 
     def feed(self, data: bytes, /) -> object: ...
     def again(self) -> bool: ...
 
 
-Watch = Callable[[Member], Look]
+Watch = Callable[[Member], MemberScan]
 """Called for every member, in two threads; all of one member happens in one."""
 
 Known = Callable[[Member], bytes | None]

@@ -18,12 +18,12 @@ from tfdock.wheel.facts import WheelError
 from tfdock.wheel.inspection import build_info_of
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.index import Signature, WheelIndex, signature
-from tfdock.wheelhouse.retention import Told, told_by_build_info, told_by_record
+from tfdock.wheelhouse.retention import WheelClaims, told_by_build_info, told_by_record
 from tfdock.wheelhouse.store import Wheelhouse, record_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class StoredRecord:
     """The record of a build, and where it lies."""
 
     record: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class StoredWheel:
     """A wheel that lies in the wheelhouse.
 
     `changed` is its file's time in seconds since 1970. `recorded` is the build that made it: None for a wheel from
@@ -61,9 +61,9 @@ class Held:
     name: str
     version: str
     tags: str
-    told: Told
+    told: WheelClaims
     sha256: str | None = None
-    recorded: Recorded | None = None
+    recorded: StoredRecord | None = None
     pulled_from: str | None = None
     problem: str = ""
 
@@ -73,10 +73,10 @@ class Held:
         return self.changed if self.told.finished is None else self.told.finished
 
 
-def records(house: Wheelhouse) -> list[Recorded]:
+def records(house: Wheelhouse) -> list[StoredRecord]:
     """Every record of the wheelhouse that can be read, with the folder that it lies in."""
     found = ((file.parent, record_of(file)) for file in house.record_files())
-    return [Recorded(record=record, folder=folder) for folder, record in found if record is not None]
+    return [StoredRecord(record=record, folder=folder) for folder, record in found if record is not None]
 
 
 def unreadable(house: Wheelhouse) -> list[Problem]:
@@ -93,12 +93,12 @@ def unreadable(house: Wheelhouse) -> list[Problem]:
     ]
 
 
-def held(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) -> list[Held]:
+def held(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) -> list[StoredWheel]:
     """Every wheel of the wheelhouse, by name. `accelerators` are asked for where a wheel has no record.
 
     A file is taken for what its record says by its name and size; only where that could be several, it is hashed.
     """
-    by_file: dict[str, list[tuple[str, int, Recorded]]] = defaultdict(list)
+    by_file: dict[str, list[tuple[str, int, StoredRecord]]] = defaultdict(list)
     for one in records(house):
         for file, sha256, size in one.wheels:
             by_file[file].append((sha256, size, one))
@@ -116,9 +116,9 @@ def _held(
     house: Wheelhouse,
     path: Path,
     sha256: str | None,
-    candidates: list[tuple[str, int, Recorded]],
+    candidates: list[tuple[str, int, StoredRecord]],
     accelerators: Callable[[], Iterable[str]],
-) -> Held:
+) -> StoredWheel:
     found = path.stat()
     same = [one for one in candidates if one[1] == found.st_size]
     if sha256 is None and len({one[0] for one in same}) > 1:
@@ -132,7 +132,7 @@ def _held(
     told, problem = (told_by_record(recorded.record), "") if recorded else _foreign(path, accelerators)
     if candidates and not recorded:
         problem = problem or "not the bytes that a build published under this name"
-    return Held(
+    return StoredWheel(
         path=path,
         size=found.st_size,
         changed=found.st_mtime,
@@ -157,18 +157,18 @@ def _named(file: str) -> tuple[str, str, str]:
     return canonicalize_name(name), str(version), "-".join(file.removesuffix(".whl").split("-")[-3:])
 
 
-def _foreign(path: Path, accelerators: Callable[[], Iterable[str]]) -> tuple[Told, str]:
+def _foreign(path: Path, accelerators: Callable[[], Iterable[str]]) -> tuple[WheelClaims, str]:
     """What a wheel says of itself; read are its directory and one document."""
     try:
         with path.open("rb") as file:
             info = build_info_of(open_archive(file))
     except WheelError as error:
-        return Told(), error.message
+        return WheelClaims(), error.message
     except FileNotFoundError:
         raise
     except OSError as error:
-        return Told(), f"it cannot be read: {error.strerror}"
-    return (told_by_build_info(info, accelerators()) if info else Told()), ""
+        return WheelClaims(), f"it cannot be read: {error.strerror}"
+    return (told_by_build_info(info, accelerators()) if info else WheelClaims()), ""
 
 
 def _reference(pulled: Mapping[str, Any] | None) -> str | None:

@@ -25,7 +25,7 @@ from tfdock.wheel.facts import FIXES, WheelError
 from tfdock.wheel.wheel import facts_of
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.build_record import WHEEL
-from tfdock.wheelhouse.simple_index import METADATA_SUFFIX, Listed, is_ours, listed, project_page, root_page
+from tfdock.wheelhouse.simple_index import METADATA_SUFFIX, IndexedWheel, is_ours, listed, project_page, root_page
 from tfdock.wheelhouse.store import Wheelhouse
 
 SCHEMA = "tfdock.index/1"
@@ -43,13 +43,13 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class IndexEntry:
     """A wheel that was read: what the index says of it, by which it is known again, and METADATA's size in bytes."""
 
-    listed: Listed
+    listed: IndexedWheel
     signature: Signature
     metadata_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Indexed:
+class IndexUpdate:
     """What came of making the index: all its wheels, those that came and went, and what was left out, and why."""
 
     wheels: tuple[str, ...]
@@ -82,7 +82,7 @@ class WheelIndex:
         """Whether one was made here; another program's does not count."""
         return is_ours(_contents(self._root_page))
 
-    def update(self, progress: Progress = lambda _: None) -> Indexed:
+    def update(self, progress: Progress = lambda _: None) -> IndexUpdate:
         """Make the index of what is there now; only wheels that it does not know are read.
 
         Raises OSError, and ProfileError (`file-error`) where another program's index is in its place.
@@ -95,7 +95,7 @@ class WheelIndex:
         with self._house.changing():
             self._look(looked, progress)
             self._write(looked.entries, looked.documents, gone=known.keys() - looked.entries.keys())
-        return Indexed(
+        return IndexUpdate(
             wheels=tuple(sorted(looked.entries)),
             added=tuple(sorted(looked.documents.keys() & looked.entries.keys())),
             removed=tuple(sorted(known.keys() - looked.entries.keys())),
@@ -204,7 +204,7 @@ class WheelIndex:
         rows = [_row(entries[file]) for file in sorted(entries)]
         state = json.dumps({"schema": SCHEMA, "wheels": rows}, separators=(",", ":"))
         _write(self._state, state.encode())
-        projects: dict[str, list[Listed]] = {}
+        projects: dict[str, list[IndexedWheel]] = {}
         for entry in entries.values():
             projects.setdefault(entry.listed.project, []).append(entry.listed)
         for project, files in projects.items():
@@ -284,7 +284,7 @@ def _entry(row: Mapping[str, object]) -> IndexEntry:
     if not (isinstance(about, dict) and isinstance(known, list) and isinstance(size, int)):
         raise TypeError("no entry")
     one, two, three, four = known
-    listed = Listed(**about)
+    listed = IndexedWheel(**about)
     if not (WHEEL.fullmatch(listed.file) and _SHA256.fullmatch(listed.sha256)):
         raise ValueError("no wheel")
     if not all(isinstance(text, str | None) for text in (listed.requires_python, listed.metadata_sha256)):

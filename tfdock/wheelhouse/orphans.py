@@ -15,7 +15,7 @@ from tfdock.errors import Locked
 from tfdock.host.untrusted_folders import FoundFile, walk
 from tfdock.run import journal
 from tfdock.types import BuildId
-from tfdock.wheelhouse.catalogue import Held, Recorded, records
+from tfdock.wheelhouse.catalogue import StoredRecord, StoredWheel, records
 from tfdock.wheelhouse.simple_index import METADATA_SUFFIX
 from tfdock.wheelhouse.store import PULLED, Wheelhouse, kept_files
 
@@ -37,7 +37,7 @@ Trace = frozenset[tuple[str, int, float, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
+class Orphan:
     """Something that no wheel needs: a path in the wheelhouse, what it is, and by which it is known again.
 
     `build_id` is the one whose it is, None for what belongs to none.
@@ -64,7 +64,7 @@ class Leftover:
         return lacking and _trace(self.path) == self.trace
 
 
-def joined(some: Sequence[Leftover], others: Sequence[Leftover]) -> list[Leftover]:
+def joined(some: Sequence[Orphan], others: Sequence[Orphan]) -> list[Orphan]:
     """All of them, each once: what lies in a folder goes with that."""
     paths = {one.path for one in others}
     return [*(one for one in some if paths.isdisjoint((one.path, *one.path.parents))), *others]
@@ -75,7 +75,7 @@ def build_ids(house: Wheelhouse) -> set[BuildId]:
     return {BuildId(folder.parent.name) for folder in _record_folders(house)}
 
 
-def left_behind(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Leftover]:
+def left_behind(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
     """What killed runs and pulls that broke off have left, but for what a run may still be at.
 
     `state` is where the journal of runs lies; `busy` are the build ids that are held.
@@ -85,7 +85,7 @@ def left_behind(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterat
     yield from _broken_off(house)
 
 
-def half_written(house: Wheelhouse) -> Iterator[Leftover]:
+def half_written(house: Wheelhouse) -> Iterator[Orphan]:
     """Files that were never written to their end, as far as nobody holds what they belong to; raises OSError."""
     if any(one.what == _HALF for one in _strays(house)):
         with house.changing():
@@ -96,11 +96,11 @@ def half_written(house: Wheelhouse) -> Iterator[Leftover]:
         build_id = BuildId(folder.parent.name)
         # Another user's folder, in a wheelhouse that several share, is that user's to look after.
         with suppress(Locked, PermissionError), house.locked(build_id, patience=0) if files else nullcontext():
-            found = [Leftover(path=path, what=_HALF, trace=_trace(path), build_id=build_id) for path in files]
+            found = [Orphan(path=path, what=_HALF, trace=_trace(path), build_id=build_id) for path in files]
             yield from (one for one in found if one.trace)
 
 
-def remove_half_written(house: Wheelhouse, one: Leftover) -> None:
+def remove_half_written(house: Wheelhouse, one: Orphan) -> None:
     """Remove what `half_written` found, unless it has changed since; raises Locked where somebody is at it."""
     with house.locked(one.build_id, patience=0) if one.build_id else house.changing():
         if one.is_still_there():
@@ -117,8 +117,8 @@ def traces(house: Wheelhouse) -> dict[Path, Trace]:
 
 
 def of_builds_without_wheel(
-    house: Wheelhouse, traces: Mapping[Path, Trace], stays: Sequence[Held]
-) -> Iterator[Leftover]:
+    house: Wheelhouse, traces: Mapping[Path, Trace], stays: Sequence[StoredWheel]
+) -> Iterator[Orphan]:
     """Folders of builds none of whose wheels is here; in the others logs of failed tries and refused wheels."""
     there = {(one.path.name, one.sha256) for one in stays if one.recorded}
     known = {one.folder: one for one in records(house)}
@@ -132,10 +132,10 @@ def of_builds_without_wheel(
         for path in [folder] if whole else [one for one in _entries(folder) if one.name not in needed]:
             if path in traces:
                 what = _called(path, whole=whole)
-                yield Leftover(path=path, what=what, trace=traces[path], build_id=BuildId(folder.parent.name))
+                yield Orphan(path=path, what=what, trace=traces[path], build_id=BuildId(folder.parent.name))
 
 
-def _needed(one: Recorded) -> set[str]:
+def _needed(one: StoredRecord) -> set[str]:
     """The files of a build whose wheel is here."""
     return {"record.json", PULLED, str(one.record.get("log")), *kept_files(one.record).values()}
 
@@ -149,7 +149,7 @@ def _called(path: Path, *, whole: bool) -> str:
 # --- of runs and pulls ----------------------------------------------------------------------------------------------
 
 
-def _abandoned(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Leftover]:
+def _abandoned(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
     """Staging folders of runs that are over.
 
     A run of another user, or on another machine, is not known here. It holds the build id that its log is kept with;
@@ -158,18 +158,18 @@ def _abandoned(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterato
     alive = journal.living(state)
     logs = {path.name: folder.parent.name for folder in _record_folders(house) for path in _entries(folder)}
     for folder in _entries(house.root / ".tfdock" / "staging"):
-        one = Leftover(path=folder, what="staging of a run that was killed", trace=_trace(folder))
+        one = Orphan(path=folder, what="staging of a run that was killed", trace=_trace(folder))
         lives = folder.name in alive or logs.get(f"{folder.name}.log") in busy
         if not lives and one.changed < time.time() - _ABANDONED:
             yield one
 
 
-def _broken_off(house: Wheelhouse) -> Iterator[Leftover]:
+def _broken_off(house: Wheelhouse) -> Iterator[Orphan]:
     """What has arrived of wheels whose pull broke off, once it is so old that nobody will go on with it."""
     for folder in _record_folders(house):
         build_id = BuildId(folder.parent.name)
         for path in filter(_is_uncontinued, _parts(folder)):
-            yield Leftover(path=path, what="of a pull that broke off", trace=_trace(path), build_id=build_id)
+            yield Orphan(path=path, what="of a pull that broke off", trace=_trace(path), build_id=build_id)
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -183,15 +183,15 @@ def _is_uncontinued(part: Path) -> bool:
     return False
 
 
-def _strays(house: Wheelhouse) -> Iterator[Leftover]:
+def _strays(house: Wheelhouse) -> Iterator[Orphan]:
     """Half written files of ours, and METADATA whose wheel has gone."""
     own = house.root / ".tfdock"
     pages = sorted((house.root / "simple").rglob("*"))
     for path in (*_entries(house.root), *pages, *_entries(own), *_entries(own / "coverage")):
         if _TEMPORARY.fullmatch(path.name) and path.is_file():
-            yield Leftover(path=path, what=_HALF, trace=_trace(path))
+            yield Orphan(path=path, what=_HALF, trace=_trace(path))
         elif path.name.endswith(f".whl{METADATA_SUFFIX}") and not path.with_suffix("").exists():
-            yield Leftover(path=path, what="metadata without its wheel", trace=_trace(path))
+            yield Orphan(path=path, what="metadata without its wheel", trace=_trace(path))
 
 
 # --- what lies where ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tfdock.wheelhouse.build_record import Verified, verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class WheelClaims:
     """What is told of a wheel. `accelerator` is None where nobody says; `toolkit` is its version (`12.5.1`).
 
     `gpu_code` are targets, SASS before PTX (`sm_86`, `compute_90`), None where nobody looked. `finished` is in
@@ -28,14 +28,14 @@ class Told:
     finished: float | None = None
 
 
-def told_by_record(record: Mapping[str, Any]) -> Told:
+def told_by_record(record: Mapping[str, Any]) -> WheelClaims:
     """What a build's record says. A record may be anybody's: what is not as it should be is not told."""
     plan = _map(record.get("plan"))
     rows = [_map(row) for row in _list(plan.get("choices"))]
     chosen = {str(row.get("field")): str(row.get("value")) for row in rows}
     accelerator = chosen.get("accelerator")
     verification = _map(record.get("verification"))
-    return Told(
+    return WheelClaims(
         tensorflow=chosen.get("tensorflow"),
         python=chosen.get("python"),
         accelerator=accelerator,
@@ -46,14 +46,14 @@ def told_by_record(record: Mapping[str, Any]) -> Told:
     )
 
 
-def told_by_build_info(info: Mapping[str, object], accelerators: Iterable[str]) -> Told:
+def told_by_build_info(info: Mapping[str, object], accelerators: Iterable[str]) -> WheelClaims:
     """What a wheel's own account of its build says, for one that has no record. What it lists is not measured."""
     names = list(accelerators)
     own = next((name for name in names if info.get(f"is_{name}_build") is True), None)
     if own is None:
-        return Told(accelerator="cpu" if any(f"is_{name}_build" in info for name in names) else None)
+        return WheelClaims(accelerator="cpu" if any(f"is_{name}_build" in info for name in names) else None)
     version, listed = info.get(f"{own}_version"), info.get(f"{own}_compute_capabilities")
-    return Told(
+    return WheelClaims(
         accelerator=own,
         toolkit=str(version) if version else None,
         gpu_code=tuple(map(str, listed)) if isinstance(listed, list) else None,
@@ -87,7 +87,7 @@ def _list(node: object) -> Sequence[Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stock:
+class RetainableWheel:
     """A wheel that a build of ours made: its size in bytes, and when, in seconds since 1970. `busy`: it stays."""
 
     file: str
@@ -99,10 +99,10 @@ class Stock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class RetentionChoice:
     """The wheels that go, the oldest first. `left` bytes stay; `reached` is False where they are too many."""
 
-    gone: tuple[Stock, ...] = ()
+    gone: tuple[RetainableWheel, ...] = ()
     left: int = 0
     reached: bool = True
 
@@ -126,7 +126,7 @@ class Rules:
         return finished < self.before
 
 
-def choose(stock: Iterable[Stock], rules: Rules, *, others: int = 0) -> Chosen:
+def choose(stock: Iterable[RetainableWheel], rules: Rules, *, others: int = 0) -> RetentionChoice:
     """Decide. `others` are bytes of wheels that are not ours to remove; they count for the size."""
     oldest_first = sorted(stock, key=lambda one: (one.finished, one.file))
     newest = _newest(oldest_first, rules.keep or 0)
@@ -138,10 +138,10 @@ def choose(stock: Iterable[Stock], rules: Rules, *, others: int = 0) -> Chosen:
             gone[one.file] = one
             left -= one.size
     reached = rules.max_size is None or left <= rules.max_size
-    return Chosen(gone=tuple(one for one in free if one.file in gone), left=left, reached=reached)
+    return RetentionChoice(gone=tuple(one for one in free if one.file in gone), left=left, reached=reached)
 
 
-def _newest(oldest_first: Iterable[Stock], count: int) -> set[tuple[str, str]]:
+def _newest(oldest_first: Iterable[RetainableWheel], count: int) -> set[tuple[str, str]]:
     """The newest builds of each build id: build id and fingerprint."""
     builds: dict[str, dict[str, None]] = defaultdict(dict)
     for one in oldest_first:

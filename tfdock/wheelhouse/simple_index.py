@@ -25,7 +25,7 @@ METADATA_SUFFIX = ".metadata"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class IndexedWheel:
     """A wheel as an index names it.
 
     `file` is its name and `sha256` that of its bytes (64 hexadecimal digits); `requires_python` stands as in
@@ -44,7 +44,7 @@ class Listed:
         return canonicalize_name(self.file.partition("-")[0])
 
 
-def listed(file: BinaryIO, filename: str, sha256: str) -> tuple[Listed, bytes]:
+def listed(file: BinaryIO, filename: str, sha256: str) -> tuple[IndexedWheel, bytes]:
     """What an index says of an open wheel, and the bytes of its METADATA; `sha256` is that of the whole file.
 
     Raises `WheelError` for what is no wheel of that name. Its members are not unpacked.
@@ -53,7 +53,7 @@ def listed(file: BinaryIO, filename: str, sha256: str) -> tuple[Listed, bytes]:
     project = filename.partition("-")[0]
     if not is_normalized_name(canonicalize_name(project)):  # no installer could ask for it
         fail("wheel-bad-name", f"`{project}` is no project's name: it begins or ends with neither letter nor digit.")
-    row = Listed(
+    row = IndexedWheel(
         file=filename,
         sha256=sha256,
         requires_python=about.requires_python,
@@ -62,12 +62,12 @@ def listed(file: BinaryIO, filename: str, sha256: str) -> tuple[Listed, bytes]:
     return row, data
 
 
-def pages(files: Iterable[Listed], *, wheels: str = "../../") -> dict[str, bytes]:
+def pages(files: Iterable[IndexedWheel], *, wheels: str = "../../") -> dict[str, bytes]:
     """All pages of an index, by their paths in it: `index.html` and `<project>/index.html`.
 
     `wheels` is how a project's page reaches the folder of the files: relative, with a slash at its end.
     """
-    projects: dict[str, list[Listed]] = defaultdict(list)
+    projects: dict[str, list[IndexedWheel]] = defaultdict(list)
     for file in files:
         projects[file.project].append(file)
     own = {f"{project}/index.html": project_page(project, rows, wheels) for project, rows in projects.items()}
@@ -80,7 +80,7 @@ def root_page(projects: Iterable[str]) -> bytes:
     return _page(_title(), links)
 
 
-def project_page(project: str, files: Iterable[Listed], wheels: str = "../../") -> bytes:
+def project_page(project: str, files: Iterable[IndexedWheel], wheels: str = "../../") -> bytes:
     """The page that names a project's files; see `pages`."""
     rows = sorted(files, key=lambda row: row.file)
     return _page(_title(project), (f"{_link(row, wheels)}<br>" for row in rows))
@@ -114,7 +114,7 @@ def _head(title: str) -> str:
     return "\n".join(lines)
 
 
-def _link(row: Listed, wheels: str) -> str:
+def _link(row: IndexedWheel, wheels: str) -> str:
     attributes = {"href": f"{wheels}{quoted(row.file)}#sha256={row.sha256}"}
     if row.requires_python is not None:
         attributes["data-requires-python"] = row.requires_python

@@ -17,10 +17,10 @@ from tfdock.host.files import FULL, file_sha256, make_private
 from tfdock.host.untrusted_folders import remove_folder
 from tfdock.run import journal
 from tfdock.types import BuildId
-from tfdock.wheelhouse.catalogue import Held, Recorded, held
+from tfdock.wheelhouse.catalogue import StoredRecord, StoredWheel, held
 from tfdock.wheelhouse.index import WheelIndex, signature
-from tfdock.wheelhouse.orphans import Leftover, build_ids, joined, left_behind, of_builds_without_wheel, traces
-from tfdock.wheelhouse.retention import Chosen, Rules, Stock, choose
+from tfdock.wheelhouse.orphans import Orphan, build_ids, joined, left_behind, of_builds_without_wheel, traces
+from tfdock.wheelhouse.retention import RetainableWheel, RetentionChoice, Rules, choose
 from tfdock.wheelhouse.store import Wheelhouse
 
 
@@ -31,8 +31,8 @@ class PrunedWheelhouse:
     `busy` are build ids that a run holds: nothing of theirs was touched.
     """
 
-    wheels: tuple[Stock, ...]
-    leftovers: tuple[Leftover, ...]
+    wheels: tuple[RetainableWheel, ...]
+    leftovers: tuple[Orphan, ...]
     left: int
     reached: bool
     busy: tuple[str, ...]
@@ -87,7 +87,7 @@ def _is_free(house: Wheelhouse, build_id: BuildId) -> bool:
 # --- wheels ---------------------------------------------------------------------------------------------------------
 
 
-def _chosen(found: Sequence[Held], rules: Rules, busy: Collection[str]) -> Chosen:
+def _chosen(found: Sequence[StoredWheel], rules: Rules, busy: Collection[str]) -> RetentionChoice:
     """Choose until all that were chosen are what their records say, byte for byte; what is not is not ours."""
     own = {one.path.name: one for one in found if one.recorded}
     others = sum(one.size for one in found if not one.recorded)
@@ -105,15 +105,15 @@ def _chosen(found: Sequence[Held], rules: Rules, busy: Collection[str]) -> Chose
                 stock[file] = replace(stock[file], busy=True)
 
 
-def _is_sound(one: Held) -> bool:
+def _is_sound(one: StoredWheel) -> bool:
     """Whether it is what a build published; a link that somebody put there is not, wherever it leads."""
     with suppress(FileNotFoundError):
         return not one.path.is_symlink() and file_sha256(one.path) == one.sha256
     return False
 
 
-def _stock(one: Held, recorded: Recorded, busy: Collection[str]) -> Stock:
-    return Stock(
+def _stock(one: StoredWheel, recorded: StoredRecord, busy: Collection[str]) -> RetainableWheel:
+    return RetainableWheel(
         file=one.path.name,
         size=one.size,
         build_id=recorded.build_id,
@@ -133,15 +133,15 @@ class _Work:
     where the disk has no room for that is it removed at once.
     """
 
-    def __init__(self, house: Wheelhouse, found: Sequence[Held]) -> None:
+    def __init__(self, house: Wheelhouse, found: Sequence[StoredWheel]) -> None:
         self._house = house
         self._found = {one.path.name: one for one in found}
         self._aside: Path | None = house.staging(f"pruned-{journal.new_run_id()}")
         self._moved = count()
-        self.kept: list[Stock | Leftover] = []
+        self.kept: list[RetainableWheel | Orphan] = []
         self.busy: set[str] = set()
 
-    def remove(self, wheels: Sequence[Stock], leftovers: Sequence[Leftover]) -> None:
+    def remove(self, wheels: Sequence[RetainableWheel], leftovers: Sequence[Orphan]) -> None:
         """Remove them, build id by build id, and what is of none at the end."""
         if not (wheels or leftovers):
             return
@@ -149,15 +149,17 @@ class _Work:
         index = WheelIndex(self._house)
         with self._house.changing():
             index.leave_out(one.file for one in wheels if self._is_same(one.file))
-        parts: dict[BuildId | None, list[Stock | Leftover]] = {}
-        everything: list[Stock | Leftover] = [*wheels, *leftovers]
+        parts: dict[BuildId | None, list[RetainableWheel | Orphan]] = {}
+        everything: list[RetainableWheel | Orphan] = [*wheels, *leftovers]
         for one in everything:
             parts.setdefault(BuildId(one.build_id) if one.build_id else None, []).append(one)
         for build_id, part in parts.items():
             self._part(build_id, part)
         if self._aside:
             remove_folder(self._aside)
-        stayed = {one.file: self._found[one.file].sha256 or "" for one in self.kept if isinstance(one, Stock)}
+        stayed = {
+            one.file: self._found[one.file].sha256 or "" for one in self.kept if isinstance(one, RetainableWheel)
+        }
         with self._house.changing():
             index.take_in({file: sha256 for file, sha256 in stayed.items() if self._is_same(file)})
 
@@ -171,7 +173,7 @@ class _Work:
                 raise
             self._aside = None
 
-    def _part(self, build_id: BuildId | None, part: Sequence[Stock | Leftover]) -> None:
+    def _part(self, build_id: BuildId | None, part: Sequence[RetainableWheel | Orphan]) -> None:
         with ExitStack() as locks:
             try:
                 if build_id is not None:
@@ -186,9 +188,9 @@ class _Work:
             if build_id is not None:
                 self._without_constraints(build_id, part)
 
-    def _move(self, one: Stock | Leftover) -> None:
-        path = self._house.root / one.file if isinstance(one, Stock) else one.path
-        same = self._is_same(one.file) if isinstance(one, Stock) else one.is_still_there()
+    def _move(self, one: RetainableWheel | Orphan) -> None:
+        path = self._house.root / one.file if isinstance(one, RetainableWheel) else one.path
+        same = self._is_same(one.file) if isinstance(one, RetainableWheel) else one.is_still_there()
         if not same:
             self.kept.append(one)
             return
@@ -205,9 +207,9 @@ class _Work:
             return signature((self._house.root / file).lstat()) == self._found[file].signature
         return False
 
-    def _without_constraints(self, build_id: BuildId, part: Sequence[Stock | Leftover]) -> None:
+    def _without_constraints(self, build_id: BuildId, part: Sequence[RetainableWheel | Orphan]) -> None:
         """Where no wheel of a build id is left, nothing is to be held to."""
-        gone = {one.file for one in part if isinstance(one, Stock) and one not in self.kept}
+        gone = {one.file for one in part if isinstance(one, RetainableWheel) and one not in self.kept}
         own = {one.path.name for one in self._found.values() if one.recorded and one.recorded.build_id == build_id}
         if gone and own <= gone:
             self._house.constraints(build_id).unlink(missing_ok=True)

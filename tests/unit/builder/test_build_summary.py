@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tfdock.bazel.build_events import read_events
-from tfdock.builder.build_summary import Account, Traces, account, kept_document, kept_profile
+from tfdock.builder.build_summary import Account, RunTraces, account, kept_document, kept_profile
 from tfdock.cli import summary_text
 from tfdock.plan.local_source import listing_hash, tree_hash, tree_listing
 from tfdock.types import BuildId
@@ -25,7 +25,7 @@ ID = BuildId("tf9.9.0-py3.11-cpu-x86_64")
 COMPILING = "=== tfdock: compile of it ==="
 STAGED = {"events": "events.json", "profile": "profile.gz", "execution": "execution.json"}
 
-Staged = Callable[..., Traces]
+Staged = Callable[..., RunTraces]
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def staged(tmp_path: Path) -> Staged:
 
     def make(
         recorded: str = "4.2.3-cold", *, run: str = "run-1", without: tuple[str, ...] = (), **fields: Any
-    ) -> Traces:
+    ) -> RunTraces:
         staging = tmp_path / run
         staging.mkdir()
         for kind, name in STAGED.items():
@@ -52,7 +52,7 @@ def staged(tmp_path: Path) -> Staged:
             "files": {"a.cc": "file\0aa"},
             "cache_was_empty": False,
         }
-        return Traces(**made | fields)
+        return RunTraces(**made | fields)
 
     return make
 

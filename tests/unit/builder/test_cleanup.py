@@ -175,7 +175,7 @@ def test_why_a_run_cannot_be_cleaned_up_is_said_in_one_sentence(settings: Settin
     engine = FakeEngine()
     (one,) = cleanup.found(settings)
     engine.fail_next("containers", EngineLost(Problem(code="engine-lost", message="it was lost", fix="start it")))
-    assert cleanup.removed(one, settings, engine, "one") == cleanup.Kept(why="it was lost")
+    assert cleanup.removed(one, settings, engine, "one") == cleanup.NotRemoved(why="it was lost")
     elsewhere = cleanup.removed(one, settings, engine, "two")
     assert elsewhere is not None
     assert str(journal.folder_of(settings.state_dir, RUN)) in elsewhere.fix
@@ -209,7 +209,7 @@ def noted(settings: Settings, name: str = RUN, /, **changes: object) -> Path:
     return folder if name == RUN else folder.rename(folder.with_name(name))
 
 
-def tidied(settings: Settings, engine: FakeEngine | None = None) -> list[cleanup.Kept | None]:
+def tidied(settings: Settings, engine: FakeEngine | None = None) -> list[cleanup.NotRemoved | None]:
     """Clean up as a build does at its start, then as `doctor --fix` does."""
     engine = engine or FakeEngine()
     info = replace(engine.info(), id="one")

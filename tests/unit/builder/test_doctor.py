@@ -33,7 +33,7 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import PreflightCheck
 from tfdock.run import journal
 from tfdock.run.journal import RunEntry
-from tfdock.types import BuildId, Host, LocalGpu, Machine, Place
+from tfdock.types import BuildId, Host, LocalGpu, Machine, WritableFolder
 from tfdock.wheelhouse.store import Wheelhouse
 
 from ..desk import GIB, Desk
@@ -58,9 +58,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Says what this machine is; until then one with room for everything, and without a GPU."""
     sizes = {"free": 500 * GIB, "memory": 64 * GIB}
 
-    def look(what: str, path: Path, **more: Any) -> Place:
+    def look(what: str, path: Path, **more: Any) -> WritableFolder:
         more.pop("executes", None)
-        return Place(what=what, path=str(path), free=sizes["free"], filesystem="1", **more)
+        return WritableFolder(what=what, path=str(path), free=sizes["free"], filesystem="1", **more)
 
     def become(host: Host | None = None, **changes: int) -> None:
         sizes.update(changes)

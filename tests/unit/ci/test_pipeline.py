@@ -27,7 +27,7 @@ from tfdock.ci.pipeline import SERVICES, Service, gitlab_jobs, shell_word
 from tfdock.cli.app import app
 from tfdock.knowledge import loader
 from tfdock.matrix import matrix_file as matrices
-from tfdock.matrix.shards import GITHUB_JOBS, Job, Load
+from tfdock.matrix.shards import GITHUB_JOBS, CellLoad, Job
 
 from ..desk import Desk
 
@@ -460,13 +460,13 @@ def test_a_machine_of_one_s_own_builds_as_long_as_github_allows(limit: str, code
 
 
 def job(name: str, *runner: str) -> Job:
-    return Job(loads=(Load(name=name, seconds=None, group="g", runner=runner),))
+    return Job(loads=(CellLoad(name=name, seconds=None, group="g", runner=runner),))
 
 
 def test_gitlab_s_jobs_have_names_that_it_takes_however_many_wheels_each_builds() -> None:
     longest = "a" * 128
     several = Job(
-        loads=tuple(Load(name=f"{longest}{one}", seconds=None, group="g", runner=("gpu", "x")) for one in "bc")
+        loads=tuple(CellLoad(name=f"{longest}{one}", seconds=None, group="g", runner=("gpu", "x")) for one in "bc")
     )
     found = gitlab_jobs([job(longest, "cpu"), several])
     assert found == {

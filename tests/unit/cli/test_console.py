@@ -315,7 +315,7 @@ def test_in_a_pipe_a_long_reading_is_told_now_and_then_with_how_much_there_is(
     times = iter([0.0, 1.0, 11.0, 12.0, 22.5])
     monkeypatch.setattr("tfdock.cli.console.time.monotonic", lambda: next(times))
     stream = io.StringIO()
-    with console.Reading(stream, "a\x1b[31m.whl", "received") as reading:
+    with console.ReadProgress(stream, "a\x1b[31m.whl", "received") as reading:
         reading(1_000_000)
         reading(1_000_000)
         reading.total = 8_000_000

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from tfdock import events
-from tfdock.cli.progress import Going, PlainProgress, Tally, TerminalProgress
+from tfdock.cli.progress import PlainProgress, RunningPhase, Tally, TerminalProgress
 from tfdock.types import BuildId
 
 ONE, OTHER = BuildId("tf9-one"), BuildId("tf9-other")
@@ -26,7 +26,7 @@ def started(build: BuildId, phase: str = "compile", **fields: float) -> events.P
 
 
 def test_the_time_left_counts_the_phases_that_follow(clock: list[float]) -> None:
-    going = Going()
+    going = RunningPhase()
     assert going.left == ""
     going.take(started(ONE, expected=600.0, after=60.0))
     clock[0] += 100
@@ -105,7 +105,7 @@ def test_in_a_pipe_a_line_says_how_far_a_matrix_is(clock: list[float]) -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_an_estimate_for_all_is_shared_out_and_wants_one_for_each() -> None:
-    running = Going()
+    running = RunningPhase()
     running.take(started(ONE, expected=600.0))
     assert Tally({OTHER: 100.0, "tf9-third": 200.0}, 1).told({ONE: running}).endswith("; about 15:00 left")
     # Two at a time; but nothing is faster than what takes longest.

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.diagnose.redaction import Known, Redactor
+from tfdock.diagnose.redaction import LocalNames, Redactor
 
 # Secrets of nobody, put together so that no scanner takes them for somebody's.
 CANARY = "c4nary/S3cret+42"
@@ -23,15 +23,15 @@ PEM = "\n".join(base64.b64encode(random.Random(number).randbytes(48)).decode() f
 BEGIN, END = "-----BEGIN RSA " + "PRIVATE KEY-----", "-----END RSA " + "PRIVATE KEY-----"
 
 
-def redacted(*texts: str, known: Known | None = None) -> str:
-    redactor = Redactor(known or Known())
+def redacted(*texts: str, known: LocalNames | None = None) -> str:
+    redactor = Redactor(known or LocalNames())
     for text in texts:
         redactor.learn(text)
     return "\n".join(map(redactor.text, texts))
 
 
-def knowing(secret: str, known: Known | None = None) -> Redactor:
-    redactor = Redactor(known or Known())
+def knowing(secret: str, known: LocalNames | None = None) -> Redactor:
+    redactor = Redactor(known or LocalNames())
     redactor.learn_document({"PASSWORD": secret})
     return redactor
 
@@ -219,7 +219,7 @@ def test_names_of_secrets_decide_in_documents() -> None:
         "number": 5,
         "nothing": None,
     }
-    redactor = Redactor(Known())
+    redactor = Redactor(LocalNames())
     redactor.learn_document(document)
     assert redactor.document(document) == {
         "environment": {"API_TOKEN": "<secret>", "TF_CUDA_VERSION": "12", "TOKEN_FILE": "/x", "A_TOKEN": "$HOME"},
@@ -235,7 +235,7 @@ def test_names_of_secrets_decide_in_documents() -> None:
 
 # --- what is known of this machine ----------------------------------------------------------------------------------
 
-KNOWN = Known(
+KNOWN = LocalNames(
     users=frozenset({"annacanary", "Anna Canary", "root", "li"}),
     hosts=frozenset({"canaryhost", "localhost", "cc"}),
     addresses=frozenset({"10.9.8.7", "fd00::ca:1"}),

@@ -21,13 +21,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.builder.run_document import Papers, written
+from tfdock.builder.run_document import RunDocumentWriter, written
 from tfdock.builder.seal_phase import without_places
 from tfdock.cli.app import app
 from tfdock.diagnose import local_identity
 from tfdock.errors import BuildFailed, Problem
 from tfdock.host.settings import Settings
-from tfdock.plan.prepare import Prepared, Preparer
+from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.run.journal import RunEntry, running
 from tfdock.types import Machine
 
@@ -68,7 +68,7 @@ class Place:
         (self.root / name).write_text(text)
         return self.root / name
 
-    def log(self, prepared: Prepared, run: str = RUN) -> Path:
+    def log(self, prepared: PreparedBuild, run: str = RUN) -> Path:
         folder = self.house / ".tfdock" / prepared.plan.build_id / prepared.plan.fingerprint[:12]
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{run}.log"
@@ -78,7 +78,7 @@ class Place:
         prepared = self.preparer.prepare(str(profile))
         path = self.log(prepared, run)
         path.write_bytes(log)
-        papers = Papers(path)
+        papers = RunDocumentWriter(path)
         plan = prepared.plan
         papers.begin(
             build_id=plan.build_id,

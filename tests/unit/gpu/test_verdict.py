@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.gpu.verdict import Part, Runs, Verdict, code_of, parts_of, runs, runs_container, runs_gfx, together
+from tfdock.gpu.verdict import CodePart, Runs, Verdict, code_of, parts_of, runs, runs_container, runs_gfx, together
 from tfdock.types import Capability
 from tfdock.wheel.facts import Containers, GpuCode, Library
 
@@ -284,9 +284,9 @@ LEVELS = get_args(Runs)
 counted = st.tuples(st.sampled_from(LEVELS), st.integers(1, 200), st.booleans())
 
 
-def shared(shares: list[tuple[Runs, int, bool]]) -> list[Part]:
+def shared(shares: list[tuple[Runs, int, bool]]) -> list[CodePart]:
     return [
-        Part(path="a", held=Containers(count=count), verdict=Verdict(runs=runs, by="", reason=""), linked=linked)
+        CodePart(path="a", held=Containers(count=count), verdict=Verdict(runs=runs, by="", reason=""), linked=linked)
         for runs, count, linked in shares
     ]
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.host.block_stream import Program, Reader, Seek, Take
+from tfdock.host.block_stream import Program, Reader, SeekRequest, TakeRequest
 
 DATA = bytes(range(256)) * 3 + b"needle" + bytes(100) + b"needle" + b"end"
 
 
-def seek(start: int, stop: int = len(DATA)) -> Seek:
-    return Seek(start, stop, lambda data, _, at: data.find(b"needle", at), len(b"needle"))
+def seek(start: int, stop: int = len(DATA)) -> SeekRequest:
+    return SeekRequest(start, stop, lambda data, _, at: data.find(b"needle", at), len(b"needle"))
 
 
 def run(program: Program[list[object]], cuts: list[int]) -> list[object]:
@@ -27,11 +27,17 @@ def run(program: Program[list[object]], cuts: list[int]) -> list[object]:
 
 def program() -> Program[list[object]]:
     """A bit of everything, the answers in order."""
-    answers: list[object] = [(yield Take(0, 4)), (yield Take(2, 4)), (yield Take(300, 10))]
+    answers: list[object] = [(yield TakeRequest(0, 4)), (yield TakeRequest(2, 4)), (yield TakeRequest(300, 10))]
     first = yield seek(310)
     second = yield seek(first + 1)
-    answers += [first, second, (yield Take(second, 6)), (yield seek(second + 1)), (yield Take(len(DATA) - 3, 99))]
-    answers.append((yield Take(len(DATA) + 50, 4)))
+    answers += [
+        first,
+        second,
+        (yield TakeRequest(second, 6)),
+        (yield seek(second + 1)),
+        (yield TakeRequest(len(DATA) - 3, 99)),
+    ]
+    answers.append((yield TakeRequest(len(DATA) + 50, 4)))
     return answers
 
 
@@ -59,7 +65,7 @@ def test_a_match_that_starts_behind_the_end_of_the_search_is_none(cuts: list[int
 
 def test_a_program_that_has_seen_enough_says_so() -> None:
     def short() -> Program[list[object]]:
-        return [(yield Take(0, 2))]
+        return [(yield TakeRequest(0, 2))]
 
     reader = Reader(short())
     assert reader.running

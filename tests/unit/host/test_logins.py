@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfdock.host.logins import Without, logins
+from tfdock.host.logins import LoginFilter, logins
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_login_or_a_token_is_found_wherever_an_address_has_it(value: str, secr
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_output_has_no_login_however_it_is_cut(size: int) -> None:
     heard: list[bytes] = []
-    without = Without(["me:swordfish", "swordfish", "swordfish2", "fish"], heard.append)
+    without = LoginFilter(["me:swordfish", "swordfish", "swordfish2", "fish"], heard.append)
     said = b"Looking in https://me:swordfish@pypi.corp/simple\nswordfish2, sword and fish: swordfis"
     for at in range(0, len(said), size):
         without.feed(said[at : at + size])
@@ -58,5 +58,5 @@ def test_output_has_no_login_however_it_is_cut(size: int) -> None:
 
 def test_output_goes_on_at_once_where_nothing_is_to_be_hidden() -> None:
     heard: list[bytes] = []
-    Without([], heard.append).feed(b"half a line")
+    LoginFilter([], heard.append).feed(b"half a line")
     assert heard == [b"half a line"]

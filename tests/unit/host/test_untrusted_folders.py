@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.host.untrusted_folders import Beneath, NotPlain, TooMany, remove_folder, walk
+from tfdock.host import untrusted_folders
+from tfdock.host.untrusted_folders import NotPlain, TooManyNames, UntrustedFolder, remove_folder, walk
 
 SECRET = b"a file of the user\n"
 OWN = b"of the container"
@@ -38,8 +39,8 @@ def hostile(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened(hostile: Path) -> Iterator[Beneath]:
-    with Beneath.opened(hostile) as folder:
+def opened(hostile: Path) -> Iterator[UntrustedFolder]:
+    with UntrustedFolder.opened(hostile) as folder:
         yield folder
 
 
@@ -75,7 +76,7 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_a_regular_file_is_opened(kind: str, hostile: Path, opened: Beneath, outside: Path) -> None:
+def test_only_a_regular_file_is_opened(kind: str, hostile: Path, opened: UntrustedFolder, outside: Path) -> None:
     plant(kind, hostile / "done", outside)
     with pytest.raises(NotPlain) as caught:
         opened.open("done")
@@ -88,13 +89,13 @@ def test_only_a_regular_file_is_opened(kind: str, hostile: Path, opened: Beneath
 
 
 def test_a_device_is_not_opened(outside: Path) -> None:
-    with Beneath.opened(Path("/dev")) as devices, pytest.raises(NotPlain, match="a device"):
+    with UntrustedFolder.opened(Path("/dev")) as devices, pytest.raises(NotPlain, match="a device"):
         devices.open("zero")
     assert untouched(outside)
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_no_part_of_a_name_may_be_a_link(part: int, hostile: Path, opened: Beneath, outside: Path) -> None:
+def test_no_part_of_a_name_may_be_a_link(part: int, hostile: Path, opened: UntrustedFolder, outside: Path) -> None:
     (outside / "b").mkdir()
     names = ["a", "b"][: part + 1]
     hostile.joinpath(*names[:-1]).mkdir(exist_ok=True)
@@ -114,7 +115,7 @@ def test_no_part_of_a_name_may_be_a_link(part: int, hostile: Path, opened: Benea
 
 
 @pytest.mark.parametrize("name", ["../home/secret", "a/../../home/secret", "/etc/passwd", "a//b", ".", "", "a\0b"])
-def test_a_name_that_leads_out_is_refused(name: str, opened: Beneath, outside: Path) -> None:
+def test_a_name_that_leads_out_is_refused(name: str, opened: UntrustedFolder, outside: Path) -> None:
     for use in (opened.open, opened.remove, opened.status):
         with pytest.raises(ValueError, match="not a name within a folder"):
             use(name)
@@ -124,14 +125,14 @@ def test_a_name_that_leads_out_is_refused(name: str, opened: Beneath, outside: P
 def test_a_folder_that_is_a_link_itself_is_not_opened(hostile: Path, outside: Path) -> None:
     (hostile / "output").symlink_to(outside)
     with pytest.raises(NotPlain, match="a link"):
-        Beneath.opened(hostile / "output")
+        UntrustedFolder.opened(hostile / "output")
     with pytest.raises(NotPlain, match="a link"):
         remove_folder(hostile / "output")
     assert untouched(outside)
 
 
 def test_writing_replaces_a_link_or_a_second_name_and_never_writes_through_it(
-    hostile: Path, opened: Beneath, outside: Path
+    hostile: Path, opened: UntrustedFolder, outside: Path
 ) -> None:
     (hostile / "link").symlink_to(outside / "secret")
     (hostile / "nowhere").symlink_to(outside / "new")
@@ -144,7 +145,7 @@ def test_writing_replaces_a_link_or_a_second_name_and_never_writes_through_it(
     assert sorted(one.name for one in opened.entries(2)) == ["link", "new/folder/file", "nowhere", "same"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(hostile: Path, opened: Beneath) -> None:
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(hostile: Path, opened: UntrustedFolder) -> None:
     def chunks() -> Iterator[bytes]:
         yield b"half"
         raise KeyboardInterrupt
@@ -156,7 +157,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(hostile: Path, 
     assert (hostile / "file").read_text() == "old"
 
 
-def test_links_are_listed_and_touched_and_removed_as_links(hostile: Path, opened: Beneath, outside: Path) -> None:
+def test_links_are_listed_and_touched_and_removed_as_links(
+    hostile: Path, opened: UntrustedFolder, outside: Path
+) -> None:
     before = (outside / "secret").stat()
     plant("absolute link", hostile / "file", outside)
     plant("link to a folder", hostile / "folder", outside)
@@ -173,7 +176,7 @@ def test_links_are_listed_and_touched_and_removed_as_links(hostile: Path, opened
     assert untouched(outside)
 
 
-def test_reading_unnoticed_leaves_the_time_of_access(hostile: Path, opened: Beneath) -> None:
+def test_reading_unnoticed_leaves_the_time_of_access(hostile: Path, opened: UntrustedFolder) -> None:
     (hostile / "blob").write_text("x")
     os.utime(hostile / "blob", ns=(1, 2))
     with opened.open("blob", unnoticed=True) as file:
@@ -181,16 +184,16 @@ def test_reading_unnoticed_leaves_the_time_of_access(hostile: Path, opened: Bene
     assert opened.status("blob").st_atime_ns == 1
 
 
-def test_listing_ends_at_the_bound(hostile: Path, opened: Beneath) -> None:
+def test_listing_ends_at_the_bound(hostile: Path, opened: UntrustedFolder) -> None:
     for number in range(300):
         (hostile / f"{number}").touch()
-    with pytest.raises(TooMany, match="more than 299 names"):
+    with pytest.raises(TooManyNames, match="more than 299 names"):
         list(opened.entries(most=299))
     assert len(list(opened.entries(most=300))) == 300
 
 
 def test_a_walk_names_all_there_is_and_neither_follows_a_link_nor_fails(
-    hostile: Path, opened: Beneath, outside: Path
+    hostile: Path, opened: UntrustedFolder, outside: Path
 ) -> None:
     (hostile / "a/b/c").mkdir(parents=True)
     (hostile / "a/b/c/file").touch()
@@ -206,7 +209,7 @@ def test_a_walk_names_all_there_is_and_neither_follows_a_link_nor_fails(
 
 
 @pytest.mark.slow
-def test_a_walk_holds_no_more_than_it_has_come_to(hostile: Path, opened: Beneath) -> None:
+def test_a_walk_holds_no_more_than_it_has_come_to(hostile: Path, opened: UntrustedFolder) -> None:
     for number in range(20_000):
         (hostile / f"{number:0>100}").touch()
     tracemalloc.start()
@@ -216,7 +219,7 @@ def test_a_walk_holds_no_more_than_it_has_come_to(hostile: Path, opened: Beneath
     assert peak < 1 << 18
 
 
-def test_folders_below_the_depth_are_named_and_not_entered(hostile: Path, opened: Beneath) -> None:
+def test_folders_below_the_depth_are_named_and_not_entered(hostile: Path, opened: UntrustedFolder) -> None:
     (hostile / "a/b/c").mkdir(parents=True)
     (hostile / "a/file").touch()
     assert [one.name for one in opened.entries()] == ["a"]
@@ -225,7 +228,7 @@ def test_folders_below_the_depth_are_named_and_not_entered(hostile: Path, opened
 
 @pytest.mark.parametrize("shape", ["file", "folder"])
 def test_a_name_that_is_swapped_for_a_link_all_the_time_never_leads_out(
-    shape: str, hostile: Path, opened: Beneath, outside: Path
+    shape: str, hostile: Path, opened: UntrustedFolder, outside: Path
 ) -> None:
     (hostile / "own").mkdir()
     (hostile / "own/secret").write_bytes(OWN)
@@ -332,7 +335,7 @@ def test_a_folder_that_is_swapped_for_a_link_while_it_is_removed_leads_nowhere(h
     thread = threading.Thread(target=swap)
     thread.start()
     try:
-        with Beneath.opened(hostile) as folder:
+        with UntrustedFolder.opened(hostile) as folder:
             end = time.monotonic() + 0.5
             while time.monotonic() < end:
                 try:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.images.prefetch import Ahead
+from tfdock.images.prefetch import Prefetch
 from tfdock.wheel import zip_archive
 from tfdock.wheel.facts import WheelError
 from tfdock.wheel.wheel import WheelFacts, read_wheel
@@ -47,7 +47,7 @@ def read_behind(file: io.FileIO, data: bytes, size: int = 5000) -> tuple[WheelFa
             known.append(member)
         return digest
 
-    with Ahead(file, len(data)) as ahead:
+    with Prefetch(file, len(data)) as ahead:
         for start in range(0, len(data), size):
             file.write(data[start : start + size])
             ahead.arrived(file.tell())
@@ -82,7 +82,7 @@ def test_members_are_read_before_the_wheel_is_whole(file: io.FileIO) -> None:
     first = open_archive(io.BytesIO(WHEEL)).members[0]
     end = first.data + first.packed
     seen = threading.Event()
-    with Ahead(file, len(WHEEL)) as ahead:
+    with Prefetch(file, len(WHEEL)) as ahead:
         file.write(WHEEL[:end])
         ahead.arrived(end)
         threading.Thread(target=lambda: seen.set() if ahead.sha256(first) else None, daemon=True).start()
@@ -92,7 +92,7 @@ def test_members_are_read_before_the_wheel_is_whole(file: io.FileIO) -> None:
 
 def test_who_gives_up_is_not_waited_for(file: io.FileIO) -> None:
     file.write(WHEEL[:2000])
-    with Ahead(file, len(WHEEL)) as ahead:
+    with Prefetch(file, len(WHEEL)) as ahead:
         ahead.arrived(2000)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
     assert ahead.sha256(open_archive(io.BytesIO(WHEEL)).members[-1]) is None
@@ -100,14 +100,14 @@ def test_who_gives_up_is_not_waited_for(file: io.FileIO) -> None:
 
 def test_where_nobody_is_to_read_ahead_nothing_is_known(file: io.FileIO) -> None:
     file.write(WHEEL)
-    with Ahead(file, len(WHEEL), threads=0) as ahead:
+    with Prefetch(file, len(WHEEL), threads=0) as ahead:
         ahead.arrived(len(WHEEL))
         assert ahead.sha256(open_archive(file).members[0]) is None
 
 
 def test_only_the_very_bytes_that_were_read_are_known_and_only_as_they_were_read(file: io.FileIO) -> None:
     file.write(WHEEL)
-    with Ahead(file, len(WHEEL)) as ahead:
+    with Prefetch(file, len(WHEEL)) as ahead:
         ahead.arrived(len(WHEEL))
         for member in open_archive(file).members:
             assert ahead.sha256(member)

@@ -43,13 +43,13 @@ from tfdock.images.runtime.runtime_contents import (
     settings,
     site_packages,
 )
-from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, Wish, make
+from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, RuntimeImageRequest, make
 from tfdock.images.wheel_image import WheelBuild
 from tfdock.images.wheel_layer import ImageWheel
 from tfdock.knowledge import loader
 from tfdock.oci.manifest import Descriptor
 from tfdock.types import ImageRef
-from tfdock.verify.trial_container import Bench, bench_for
+from tfdock.verify.trial_container import TrialEnvironment, bench_for
 from tfdock.wheel import zip_archive
 from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection
@@ -266,7 +266,7 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def bench(engine: FakeEngine, tmp_path: Path) -> Iterator[Bench]:
+def bench(engine: FakeEngine, tmp_path: Path) -> Iterator[TrialEnvironment]:
     machine = Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
     log = tmp_path / "cache/images/log"
     with bench_for(engine, machine, lambda _: None, Stop(), log, BUILD_ID, "image") as bench:
@@ -314,8 +314,10 @@ def build_of(folder: Path, **plan: Any) -> tuple[WheelBuild, list[Path]]:
     return WheelBuild(record=record, document=b"", wheels=(wheel,)), [path]
 
 
-def made(bench: Bench, folder: Path, wish: Wish | None = None, **plan: Any) -> BuiltRuntimeImage:
-    return make(bench, KNOWLEDGE, *build_of(folder, **plan), wish or Wish(name="mine:1"))
+def made(
+    bench: TrialEnvironment, folder: Path, wish: RuntimeImageRequest | None = None, **plan: Any
+) -> BuiltRuntimeImage:
+    return make(bench, KNOWLEDGE, *build_of(folder, **plan), wish or RuntimeImageRequest(name="mine:1"))
 
 
 def context_of(engine: FakeEngine) -> dict[str, bytes]:
@@ -326,7 +328,7 @@ def context_of(engine: FakeEngine) -> dict[str, bytes]:
         return {one.name: file.read() for one in tar if (file := tar.extractfile(one))}
 
 
-def test_an_image_is_built_tried_and_then_named(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+def test_an_image_is_built_tried_and_then_named(bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path) -> None:
     found = made(bench, tmp_path)
     assert set(context_of(engine)) == {
         "Dockerfile", "tfdock/environment.sh", "tfdock/install.sh", "wheel/constraints.txt", f"wheel/{NAME}",
@@ -346,7 +348,7 @@ def test_an_image_is_built_tried_and_then_named(bench: Bench, engine: FakeEngine
     assert (trial.user, trial.read_only, trial.network, trial.hardened) == (None, True, "none", True)
 
 
-def test_what_is_there_is_not_made_again(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+def test_what_is_there_is_not_made_again(bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path) -> None:
     engine.on_build = labelled
     first = made(bench, tmp_path)
     again = made(bench, tmp_path)
@@ -366,7 +368,7 @@ def labelled(request: ImageBuild) -> FakeBuild:
 
 
 def test_stages_that_have_served_are_removed_and_those_of_others_stay(
-    bench: Bench, engine: FakeEngine, tmp_path: Path
+    bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path
 ) -> None:
     for name, run in (("ours", bench.steps.run), ("theirs", "20261122-000000-aaaaaa")):
         engine.images[name] = ImageInfo(id=f"sha256:{name}", labels={"io.tfdock.stage": run})
@@ -384,7 +386,7 @@ def test_stages_that_have_served_are_removed_and_those_of_others_stay(
     ],
 )
 def test_an_image_that_does_not_work_gets_no_name(
-    bench: Bench, engine: FakeEngine, tmp_path: Path, outcomes: Mapping[str, str], says: str
+    bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path, outcomes: Mapping[str, str], says: str
 ) -> None:
     engine.on_run = containers(**outcomes)
     with pytest.raises(VerificationFailed) as caught:
@@ -396,7 +398,9 @@ def test_an_image_that_does_not_work_gets_no_name(
     assert engine.called("tag") == engine.called("push") == []
 
 
-def test_a_step_that_fails_is_told_with_its_own_last_words(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+def test_a_step_that_fails_is_told_with_its_own_last_words(
+    bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path
+) -> None:
     error = BuildFailed(Problem(code="image-step-failed", message="the image step failed with exit code 67"))
     said = b"tfdock: the base image has no Python 3.11\n"
     engine.on_build = lambda _: FakeBuild(output=[b"Step 1/9\n", said], error=error)
@@ -408,21 +412,23 @@ def test_a_step_that_fails_is_told_with_its_own_last_words(bench: Bench, engine:
     assert "log: " in problem.message
 
 
-def test_an_image_is_sent_under_the_name_that_was_given(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
-    found = made(bench, tmp_path, Wish(name="mine:1", push="reg.example/a:2"))
+def test_an_image_is_sent_under_the_name_that_was_given(
+    bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path
+) -> None:
+    found = made(bench, tmp_path, RuntimeImageRequest(name="mine:1", push="reg.example/a:2"))
     assert found.pushed is not None
     assert found.pushed["reference"] == "reg.example/a:2"
     assert re.fullmatch("sha256:[0-9a-f]{64}", found.pushed["digest"])
     assert [name for (name,) in engine.called("push")] == ["reg.example/a:2"]
 
 
-def refused(bench: Bench, folder: Path, kind: type[TfdockError], **plan: Any) -> Problem:
+def refused(bench: TrialEnvironment, folder: Path, kind: type[TfdockError], **plan: Any) -> Problem:
     with pytest.raises(kind) as caught:
         made(bench, folder, **plan)
     return caught.value.problems[0]
 
 
-def test_a_python_without_a_known_image_is_refused(bench: Bench, tmp_path: Path) -> None:
+def test_a_python_without_a_known_image_is_refused(bench: TrialEnvironment, tmp_path: Path) -> None:
     choices = [{"field": "python", "value": "3.99", "source": "default"}]
     assert refused(bench, tmp_path, ProfileError, choices=choices).code == "runtime-unknown"
     assert refused(bench, tmp_path, ProfileError, choices="mine").code == "runtime-unknown"
@@ -439,7 +445,7 @@ def chosen(python: str = "3.11", runtime: object = "reg.example/py:1") -> dict[s
 
 @pytest.mark.parametrize("python", ["", "3", "3.11'; evil #", "../../3.11", "3.11\nRUN id", "٣.١١", "3.11.0"])
 def test_what_a_record_calls_its_python_is_one_or_nothing_is_built(
-    bench: Bench, engine: FakeEngine, tmp_path: Path, python: str
+    bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path, python: str
 ) -> None:
     engine.registry["reg.example/py:1"] = ImageInfo(id="sha256:" + "c" * 64, size=7)
     assert refused(bench, tmp_path, ProfileError, **chosen(python)).code == "runtime-unknown"
@@ -448,7 +454,7 @@ def test_what_a_record_calls_its_python_is_one_or_nothing_is_built(
 
 @pytest.mark.parametrize("runtime", ["Not An Image", "a\nRUN id", "a$(id)", 3, [], ""])
 def test_what_a_record_calls_its_runtime_is_an_image_or_not_taken(
-    bench: Bench, engine: FakeEngine, tmp_path: Path, runtime: object
+    bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path, runtime: object
 ) -> None:
     plan = chosen(runtime=runtime)
     if runtime:
@@ -458,7 +464,7 @@ def test_what_a_record_calls_its_runtime_is_an_image_or_not_taken(
         assert made(bench, tmp_path, **plan).base == BASE
 
 
-def test_what_a_record_says_is_a_line_in_a_label(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+def test_what_a_record_says_is_a_line_in_a_label(bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path) -> None:
     source = {"kind": "archive", "location": 'https://example/\nRUN id\n"$(id)', "commit": "\x1b[31m"}
     found = made(bench, tmp_path, image={"source": source})
     assert found.labels["org.opencontainers.image.source"] == 'https://example/ RUN id "$(id)'
@@ -469,7 +475,7 @@ def test_what_a_record_says_is_a_line_in_a_label(bench: Bench, engine: FakeEngin
     "name", ["numpy-1.0.whl", "a\n--index-url=x-1.0-py3-none-any.whl", "..-1.0-py3-none-any.whl", "broken", "link"]
 )
 def test_what_a_package_put_among_the_wheels_is_not_installed(
-    bench: Bench, engine: FakeEngine, tmp_path: Path, name: str
+    bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path, name: str
 ) -> None:
     honest = containers()
 
@@ -498,7 +504,7 @@ def test_what_a_package_put_among_the_wheels_is_not_installed(
 
 
 def test_a_wheel_that_requires_what_cannot_be_read_is_refused(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: TrialEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def requiring(path: Path) -> Inspection:
         found = inspected(path)
@@ -509,21 +515,27 @@ def test_a_wheel_that_requires_what_cannot_be_read_is_refused(
     assert (problem.code, bool(problem.fix)) == ("dependencies-unavailable", True)
 
 
-def test_the_image_that_the_profile_names_is_the_base(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+def test_the_image_that_the_profile_names_is_the_base(
+    bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path
+) -> None:
     engine.registry["reg.example/py:1"] = ImageInfo(id="sha256:" + "c" * 64, size=7)
     found = made(bench, tmp_path, **chosen())
     assert (found.base, found.base_size) == ("reg.example/py:1", 7)
     assert "org.opencontainers.image.base.digest" not in found.labels
 
 
-def test_packages_that_cannot_be_had_are_the_networks_fault(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+def test_packages_that_cannot_be_had_are_the_networks_fault(
+    bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path
+) -> None:
     engine.on_run = lambda _: FakeRun(output=[b"ERROR: No matching distribution found for numpy\n"], exit_code=1)
     problem = refused(bench, tmp_path, NetworkError)
     assert problem.code == "dependencies-unavailable"
     assert "--dependencies" not in problem.fix, "an option of another command"
 
 
-def test_a_wheel_that_is_replaced_meanwhile_gives_no_image(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+def test_a_wheel_that_is_replaced_meanwhile_gives_no_image(
+    bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path
+) -> None:
     def replacing(_: ImageBuild) -> FakeBuild:
         (tmp_path / NAME).write_bytes(b"another")
         return FakeBuild()
@@ -544,7 +556,7 @@ def for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("for_gpus")
 def test_a_library_with_a_directory_larger_than_any_is_not_installed(
-    bench: Bench, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python's own reader holds all of it in memory: some gigabytes."""
     monkeypatch.setattr(zip_archive, "MAX_MEMBERS", 20)
@@ -572,7 +584,9 @@ def test_a_library_with_a_directory_larger_than_any_is_not_installed(
 
 
 @pytest.mark.usefixtures("for_gpus")
-def test_libraries_for_gpus_are_a_layer_of_their_own(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
+def test_libraries_for_gpus_are_a_layer_of_their_own(
+    bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path
+) -> None:
     found = made(bench, tmp_path)
     files = context_of(engine)
     # The small wheel's own extra names cuDNN alone: not enough, so what is known of CUDA 12 is taken.
@@ -584,14 +598,14 @@ def test_libraries_for_gpus_are_a_layer_of_their_own(bench: Bench, engine: FakeE
 
 
 @pytest.mark.usefixtures("for_gpus")
-def test_libraries_for_gpus_can_be_left_out(bench: Bench, engine: FakeEngine, tmp_path: Path) -> None:
-    found = made(bench, tmp_path, Wish(name="mine:1", gpu=False))
+def test_libraries_for_gpus_can_be_left_out(bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path) -> None:
+    found = made(bench, tmp_path, RuntimeImageRequest(name="mine:1", gpu=False))
     assert not {path for path in context_of(engine) if path.startswith("accelerator/")}
     assert found.lacking == ("the libraries for GPUs, which were not wanted (`--no-gpu-libraries`)",)
 
 
 def test_a_wheel_that_links_what_the_base_lacks_is_refused(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: TrialEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library(path="a.so", size=1, machine="x86_64", versions={}, needed=("libamdhip64.so.6",))
     info = {"is_rocm_build": True}

@@ -30,7 +30,7 @@ from tfdock.oci.manifest import Descriptor, Manifest
 from tfdock.oci.plain_tar import archive
 from tfdock.plan.build_plan import EPOCH
 from tfdock.wheelhouse.build_record import verified
-from tfdock.wheelhouse.simple_index import Listed
+from tfdock.wheelhouse.simple_index import IndexedWheel
 
 CUDA = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 METADATA = b"Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.18.0+cuda12.5.sm86\nLicense: Apache 2.0\n"
@@ -40,7 +40,7 @@ def wheel(file: str, data: bytes = b"a wheel") -> ImageWheel:
     head, tail = frame(file, len(data))
     sha256 = hashlib.sha256(data).hexdigest()
     return ImageWheel(
-        listed=Listed(file=file, sha256=sha256, requires_python=">=3.9"),
+        listed=IndexedWheel(file=file, sha256=sha256, requires_python=">=3.9"),
         metadata=METADATA,
         size=len(data),
         layer=Descriptor.of(LAYER_TYPE, head + data + tail),

@@ -14,7 +14,7 @@ import yaml
 import tfdock
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.knowledge import loader
-from tfdock.knowledge.program_rows import Code
+from tfdock.knowledge.program_rows import ErrorCode
 
 from ..desk import FILE, Desk
 
@@ -204,7 +204,7 @@ def test_a_code_that_no_profile_provokes_has_an_example_and_a_test_that_names_it
 
 
 @pytest.mark.parametrize("row", CODES.values(), ids=lambda row: row.code)
-def test_an_explanation_is_made_of_sentences(row: Code) -> None:
+def test_an_explanation_is_made_of_sentences(row: ErrorCode) -> None:
     assert CODE.fullmatch(row.code)
     assert row.title[0].islower() or row.title[0] in "`ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     assert not row.title.endswith("."), "a title is no sentence"

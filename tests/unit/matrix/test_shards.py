@@ -9,11 +9,11 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.matrix.shards import Job, Load, grouped, jobs, split
+from tfdock.matrix.shards import CellLoad, Job, grouped, jobs, split
 
 
-def load(name: object, seconds: float | None = 1.0, group: str = "g", runner: str = "r") -> Load:
-    return Load(name=str(name), seconds=seconds, group=group, runner=(runner,))
+def load(name: object, seconds: float | None = 1.0, group: str = "g", runner: str = "r") -> CellLoad:
+    return CellLoad(name=str(name), seconds=seconds, group=group, runner=(runner,))
 
 
 seconds = st.one_of(st.none(), st.floats(0, 1e5))
@@ -27,7 +27,7 @@ def cost(job: Job) -> float:
 
 
 @given(loads, st.one_of(st.none(), st.integers(1, 12)))
-def test_every_cell_is_in_one_job_of_its_own_kind_of_machine(some: list[Load], count: int | None) -> None:
+def test_every_cell_is_in_one_job_of_its_own_kind_of_machine(some: list[CellLoad], count: int | None) -> None:
     found = jobs(some, count)
     assert sorted(one.name for job in found for one in job.loads) == sorted(one.name for one in some)
     assert all(job.loads and len({one.runner for one in job.loads}) == 1 for job in found)

@@ -27,10 +27,10 @@ from tfdock.offline.bundle_format import (
     BundledRuntime,
     BundleError,
     Index,
-    Texts,
+    ProfileTexts,
     Wheels,
 )
-from tfdock.offline.bundled_inputs import Supply
+from tfdock.offline.bundled_inputs import SharedInputs
 
 ZERO = "0" * 64
 CACHED = b"a downloaded archive"
@@ -45,7 +45,7 @@ def index_of(names: dict[str, str]) -> Index:
     build = BundledBuild(
         build_id="tf99.18.0-py3.11-cpu-x86_64",
         fingerprint="f" * 64,
-        profile=Texts(
+        profile=ProfileTexts(
             file="my.yaml", text=names["text"], extended={}, patches={"a b.patch": names["patch"]}, tree="1" * 64
         ),
         lock=names["lock"],
@@ -263,7 +263,7 @@ def test_threads_that_take_out_the_same_file_do_not_write_into_one(path: Path, t
 
     slow, target = Slow(found.path, found.index, 0), tmp_path / "out" / "file"
     with ThreadPoolExecutor(2) as pool:
-        supplies = [Supply(slow, ()) for _ in range(2)]
+        supplies = [SharedInputs(slow, ()) for _ in range(2)]
         for done in [pool.submit(supply._write, found.index.images, target) for supply in supplies]:
             done.result()
     assert target.read_bytes() == IMAGES
@@ -276,7 +276,7 @@ def test_of_damaged_contents_nothing_is_taken_out(path: Path, tmp_path: Path) ->
     path.write_bytes(content)
     found = opened(path)
     with pytest.raises(TfdockError):
-        Supply(found, ())._write(found.index.images, tmp_path / "out" / "file")
+        SharedInputs(found, ())._write(found.index.images, tmp_path / "out" / "file")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -312,11 +312,11 @@ class Archived(Bundle):
         yield from (self.data[at : at + 700] for at in range(0, len(self.data), 700))
 
 
-def supply(path: Path, data: bytes) -> Supply:
+def supply(path: Path, data: bytes) -> SharedInputs:
     found = opened(path)
     bundle = Archived(found.path, found.index, 0)
     object.__setattr__(bundle, "data", data)
-    return Supply(bundle, found.index.builds)
+    return SharedInputs(bundle, found.index.builds)
 
 
 def member(name: str, content: bytes, *, kind: str = "0", size: bytes | None = None, link: str = "") -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.plan.estimate import Expectation, expectation, remaining, weight
+from tfdock.plan.estimate import PhaseEstimate, expectation, remaining, weight
 from tfdock.types import Machine
 
 from ..desk import Desk
@@ -34,7 +34,7 @@ def record(build_id: str, day: int = 1, **fields: Any) -> Mapping[str, Any]:
     } | fields
 
 
-def expected(desk: Desk, text: str, *records: Mapping[str, Any]) -> Expectation:
+def expected(desk: Desk, text: str, *records: Mapping[str, Any]) -> PhaseEstimate:
     found = expectation(desk.plan(text, machine=HERE), records, desk.knowledge)
     assert found is not None
     return found

@@ -13,7 +13,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import preflight
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
-from tfdock.types import Host, LocalGpu, Machine, Place, Version
+from tfdock.types import Host, LocalGpu, Machine, Version, WritableFolder
 
 from ..desk import GIB, MADE_UP_TABLES, Desk
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 HEAD = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\ncuda: "12.5.1"\n'
 CPU = 'schema: 1\ntensorflow: "2.18.0"\n'
 MACHINE = Machine(cpus=8, memory=64 * GIB)
-ROOM = (Place(what="the cache", path="/c", share=1, free=900 * GIB, filesystem="1", option="--cache-dir"),)
+ROOM = (WritableFolder(what="the cache", path="/c", share=1, free=900 * GIB, filesystem="1", option="--cache-dir"),)
 RTX3080 = LocalGpu(name="NVIDIA GeForce RTX 3080", accelerator="cuda", target="8.6")
 H100 = LocalGpu(name="NVIDIA H100 PCIe", accelerator="cuda", target="9.0")
 RTX5090 = LocalGpu(name="NVIDIA GeForce RTX 5090", accelerator="cuda", target="12.0")
@@ -353,11 +353,11 @@ def test_a_machine_without_a_plan_is_judged_by_what_builds_usually_want(
 # --- disk -----------------------------------------------------------------------------------------------------------
 
 
-def place(share: float, free: int | None, filesystem: str | None, **more: str) -> Place:
-    return Place(what="the cache", path="/c", share=share, free=free, filesystem=filesystem, **more)
+def place(share: float, free: int | None, filesystem: str | None, **more: str) -> WritableFolder:
+    return WritableFolder(what="the cache", path="/c", share=share, free=free, filesystem=filesystem, **more)
 
 
-def disk(needed: int, *places: Place) -> list[str]:
+def disk(needed: int, *places: WritableFolder) -> list[str]:
     return [check.status for check in preflight.disk_checks(places, needed)]
 
 

@@ -21,7 +21,7 @@ from tfdock.plan.resources import (
     least_memory,
     usable,
 )
-from tfdock.plan.schedule import Share, at_once, next_share, within
+from tfdock.plan.schedule import MachineShare, at_once, next_share, within
 from tfdock.types import Machine
 
 from ..desk import Desk
@@ -137,7 +137,7 @@ def test_as_many_builds_at_once_as_are_worth_it_and_fit(
 @given(st.integers(1, 128), st.integers(1, 512), st.integers(1, 8), st.lists(st.booleans(), min_size=1, max_size=24))
 def test_all_shares_together_never_exceed_the_machine(cpus: int, memory: int, count: int, events: list[bool]) -> None:
     machine = Machine(cpus=cpus, memory=memory * GIB)
-    taken: list[Share] = []
+    taken: list[MachineShare] = []
     for ends in events:
         if ends and taken:
             taken.pop(0)
@@ -151,18 +151,18 @@ def test_all_shares_together_never_exceed_the_machine(cpus: int, memory: int, co
 def test_the_last_build_gets_what_the_others_have_left() -> None:
     machine = Machine(cpus=8, memory=33 * GIB)
     half = next_share(machine, [], 2)
-    assert half == Share(4, 16 * GIB)
-    assert next_share(machine, [half], 1) == Share(4, 16 * GIB)
-    assert next_share(machine, [], 1) == Share(8, 32 * GIB)
+    assert half == MachineShare(4, 16 * GIB)
+    assert next_share(machine, [half], 1) == MachineShare(4, 16 * GIB)
+    assert next_share(machine, [], 1) == MachineShare(8, 32 * GIB)
 
 
 def test_a_share_limits_what_a_profile_asks_for(desk: Desk) -> None:
     machine = Machine(cpus=8, memory=33 * GIB)
     plan = desk.plan(CPU + "resources: {jobs: 16, memory: 24GiB}\n", machine=machine)
-    limits = within(plan, machine, Share(4, 16 * GIB))
+    limits = within(plan, machine, MachineShare(4, 16 * GIB))
     assert (limits.jobs, limits.memory, limits.cpus) == (4, 16 * GIB, 8)
     modest = desk.plan(CPU + "resources: {jobs: 1, memory: 6GiB}\n", machine=machine)
-    limits = within(modest, machine, Share(4, 16 * GIB))
+    limits = within(modest, machine, MachineShare(4, 16 * GIB))
     assert (limits.jobs, limits.memory) == (1, 6 * GIB)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tfdock.host import files
 from tfdock.host.files import file_error
-from tfdock.run.disk_space import Room, folder_sizes
+from tfdock.run.disk_space import DiskSpace, folder_sizes
 
 GIB = 1 << 30
 
@@ -19,7 +19,7 @@ def test_a_disk_that_once_was_short_stays_so_and_is_told_with_what_takes_room(tm
         (tmp_path / name).mkdir()
         (tmp_path / name / "entry").write_bytes(b"x" * size)
     free = [3 * GIB, GIB // 2, 3 * GIB]
-    room = Room(places={"the cache": tmp_path}, usage=lambda _: (30 * GIB, 0, free[0]))
+    room = DiskSpace(places={"the cache": tmp_path}, usage=lambda _: (30 * GIB, 0, free[0]))
     seen = []
     while len(free) > 1:
         seen.append(room.is_short())
@@ -43,8 +43,8 @@ def test_a_place_that_cannot_be_looked_at_is_no_reason_to_stop_nor_to_say_nothin
         return 30 * GIB, 0, 0
 
     there = Path("/var/lib/docker")
-    assert not Room(places={"the engine's data": there}, usage=usage).is_short()
-    room = Room(places={"the engine's data": there, "the cache": tmp_path}, usage=usage)
+    assert not DiskSpace(places={"the engine's data": there}, usage=usage).is_short()
+    room = DiskSpace(places={"the engine's data": there, "the cache": tmp_path}, usage=usage)
     assert room.is_short()
     (problem,) = room.error("image", "", "it stays in the cache").problems
     assert problem.code == "disk-full"

@@ -23,14 +23,14 @@ from tfdock.errors import EngineError, TfdockError
 from tfdock.run import results
 from tfdock.run.carrier import Carrier
 from tfdock.run.results import from_archive, from_folder
-from tfdock.types import Expected, Mount
+from tfdock.types import ExpectedFiles, Mount
 
 IMAGE = "registry.example/base:1"
 SECRET = b"a file of the user\n"
 EXPECTED = (
-    Expected(pattern="done", size=100),
-    Expected(pattern="raw/*.whl", most=2, size=1000),
-    Expected(pattern="events.json", size=1000, optional=True),
+    ExpectedFiles(pattern="done", size=100),
+    ExpectedFiles(pattern="raw/*.whl", most=2, size=1000),
+    ExpectedFiles(pattern="events.json", size=1000, optional=True),
 )
 NAMES = ("done", "raw/a.whl", "raw", "events.json")
 """Every name in the folder that the host looks at."""
@@ -211,7 +211,7 @@ def test_a_sparse_file_of_20_gib_is_refused_at_once(staging: Path, kept: Path) -
 
 
 def test_a_file_with_holes_within_the_bounds_is_refused_and_one_without_is_taken(staging: Path, kept: Path) -> None:
-    expected = [Expected(pattern="raw/*.whl", most=2, size=1 << 30)]
+    expected = [ExpectedFiles(pattern="raw/*.whl", most=2, size=1 << 30)]
     (staging / "raw/a.whl").write_bytes(bytes(1 << 20))
     assert from_folder(staging, expected, kept) == []
     assert copies(kept)["raw/a.whl"] == bytes(1 << 20), "zeros are no hole"
@@ -317,7 +317,7 @@ def test_a_process_that_swaps_a_result_for_a_link_all_the_time_gets_nothing(
 def test_the_folder_itself_may_not_be_a_link(tmp_path: Path, kept: Path, outside: Path) -> None:
     (tmp_path / "link").symlink_to(outside)
     with pytest.raises(OSError, match="a link"):
-        from_folder(tmp_path / "link", (Expected(pattern="*", most=10),), kept)
+        from_folder(tmp_path / "link", (ExpectedFiles(pattern="*", most=10),), kept)
     assert not kept.exists()
 
 

@@ -22,7 +22,7 @@ from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.verify.trial import MarkedLines, access_to
-from tfdock.verify.trial_container import Bench, TrialRequest, bench_for, own_python, requirements
+from tfdock.verify.trial_container import TrialEnvironment, TrialRequest, bench_for, own_python, requirements
 from tfdock.verify.trial_plan import GPU, RUN
 from tfdock.verify.verification import Verification, verified
 from tfdock.wheel.facts import Library
@@ -48,7 +48,7 @@ def heard() -> list[events.Event]:
 
 
 @pytest.fixture
-def bench(engine: FakeEngine, heard: list[events.Event], tmp_path: Path) -> Iterator[Bench]:
+def bench(engine: FakeEngine, heard: list[events.Event], tmp_path: Path) -> Iterator[TrialEnvironment]:
     settings = Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
     log = tmp_path / "cache/verify/log"
     with bench_for(engine, settings, lambda event: heard.append(event), Stop(), log, NAME) as bench:
@@ -64,7 +64,9 @@ def wheel(tmp_path: Path) -> Path:
     return path
 
 
-def found(bench: Bench, wheel: Path, inspection: Inspection | None = None, **changes: object) -> Verification:
+def found(
+    bench: TrialEnvironment, wheel: Path, inspection: Inspection | None = None, **changes: object
+) -> Verification:
     """The verification of a wheel that requires nothing, by the shipped knowledge but for some tables."""
     texts: dict[str, list[tuple[str, str]]] = {
         file.stem: [(file.name, file.read_text())]
@@ -87,14 +89,16 @@ def is_impossible(result: Verification, code: str, kind: type[TfdockError] = Tfd
     return problem.message
 
 
-def test_a_wheel_for_a_python_without_an_image_is_not_tried(bench: Bench, engine: FakeEngine, wheel: Path) -> None:
+def test_a_wheel_for_a_python_without_an_image_is_not_tried(
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
+) -> None:
     only = "rows:\n- {python: '2.7', image: 'python:2.7', source: x}\n"
     message = is_impossible(found(bench, wheel, runtimes=only), "runtime-unknown")
     assert "cp311" in message
     assert engine.called("create") == []
 
 
-def test_a_wheel_that_links_what_the_image_lacks_is_not_tried(bench: Bench, wheel: Path) -> None:
+def test_a_wheel_that_links_what_the_image_lacks_is_not_tried(bench: TrialEnvironment, wheel: Path) -> None:
     library = Library(
         path="tensorflow/a.so", size=1, machine="x86_64", versions={}, needed=("libamdhip64.so.6", "libc.so.6")
     )
@@ -103,7 +107,9 @@ def test_a_wheel_that_links_what_the_image_lacks_is_not_tried(bench: Bench, whee
     assert message == f"the wheel links libamdhip64.so.6, which {IMAGE} does not have"
 
 
-def test_an_image_in_which_no_check_has_a_result_is_unfit(bench: Bench, engine: FakeEngine, wheel: Path) -> None:
+def test_an_image_in_which_no_check_has_a_result_is_unfit(
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
+) -> None:
     engine.on_run = lambda _: FakeRun(output=[b"sh: 1: exec: : not found\n"], exit_code=127)
     message = is_impossible(found(bench, wheel), "runtime-unfit")
     assert message.endswith("the container ended with exit status 127: sh: 1: exec: : not found")
@@ -121,7 +127,7 @@ def reporting(*results: Mapping[str, object], status: int = 137) -> Callable[[Co
 
 
 def test_an_image_whose_python_has_no_pip_is_unfit_and_nothing_has_passed(
-    bench: Bench, engine: FakeEngine, wheel: Path
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
 ) -> None:
     reasons = [{"check": name, "outcome": "skipped", "reason": "no pip"} for name in RUN if name not in GPU]
     engine.on_run = reporting(*reasons)
@@ -130,7 +136,7 @@ def test_an_image_whose_python_has_no_pip_is_unfit_and_nothing_has_passed(
 
 @pytest.mark.parametrize("status", [137, 143])
 def test_a_container_that_is_killed_from_outside_says_nothing_of_the_wheel(
-    bench: Bench, engine: FakeEngine, wheel: Path, status: int
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path, status: int
 ) -> None:
     engine.on_run = reporting({"check": "install", "outcome": "passed"}, status=status)
     with pytest.raises(EngineLost) as caught:
@@ -139,7 +145,7 @@ def test_a_container_that_is_killed_from_outside_says_nothing_of_the_wheel(
 
 
 def test_a_disk_that_is_full_before_the_first_result_is_told_as_that(
-    bench: Bench, engine: FakeEngine, wheel: Path
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
 ) -> None:
     engine.on_run = lambda _: FakeRun(output=[b"OSError: [Errno 28] No space left on device: '/x'\n"], exit_code=1)
     with pytest.raises(DiskFull):
@@ -150,7 +156,7 @@ def test_a_disk_that_is_full_before_the_first_result_is_told_as_that(
     ("line", "status"), [(b"there is no python3.11\n", 127), (b"/usr/bin/python: No module named pip\n", 1)]
 )
 def test_an_image_in_which_pip_cannot_run_is_unfit_and_the_network_is_not_blamed(
-    bench: Bench, engine: FakeEngine, wheel: Path, line: bytes, status: int
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path, line: bytes, status: int
 ) -> None:
     engine.on_run = lambda _: FakeRun(output=[line], exit_code=status)
     result = verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
@@ -158,7 +164,7 @@ def test_an_image_in_which_pip_cannot_run_is_unfit_and_the_network_is_not_blamed
 
 
 def test_what_one_wheel_could_not_fetch_whole_is_not_left_for_the_next(
-    bench: Bench, engine: FakeEngine, wheel: Path
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
 ) -> None:
     codes = iter((1, 0, 0))
 
@@ -178,7 +184,7 @@ def test_what_one_wheel_could_not_fetch_whole_is_not_left_for_the_next(
 
 
 def test_what_was_fetched_for_another_python_of_the_same_image_is_not_used(
-    bench: Bench, engine: FakeEngine, wheel: Path
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
 ) -> None:
     engine.registry["python:3.12-slim-bookworm"] = engine.registry[IMAGE]
     for tag in ("cp311", "cp312"):
@@ -189,7 +195,7 @@ def test_what_was_fetched_for_another_python_of_the_same_image_is_not_used(
 
 
 def test_certificates_of_pip_may_be_named_from_the_current_folder(
-    bench: Bench, engine: FakeEngine, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ca.pem").touch()
     monkeypatch.chdir(tmp_path)
@@ -210,7 +216,7 @@ def for_gpus(engine: FakeEngine, wheel: Path) -> Inspection:
 
 
 def test_an_engine_that_has_no_gpu_to_give_tries_the_wheel_without(
-    engine: FakeEngine, wheel: Path, for_gpus: Inspection, bench: Bench
+    engine: FakeEngine, wheel: Path, for_gpus: Inspection, bench: TrialEnvironment
 ) -> None:
     engine.fail_next("start", EngineError(Problem(code="engine-refused", message="no device")))
     engine.on_run = lambda _: FakeRun(exit_code=127)
@@ -219,7 +225,7 @@ def test_an_engine_that_has_no_gpu_to_give_tries_the_wheel_without(
 
 
 def test_an_engine_that_hangs_is_not_taken_for_one_without_gpus(
-    engine: FakeEngine, wheel: Path, for_gpus: Inspection, bench: Bench
+    engine: FakeEngine, wheel: Path, for_gpus: Inspection, bench: TrialEnvironment
 ) -> None:
     engine.fail_next("start", EngineHung(Problem(code="engine-hung", message="it answers nothing")))
     with pytest.raises(EngineHung):
@@ -237,14 +243,16 @@ def test_gpus_by_device_files_want_all_of_them(engine: FakeEngine, tmp_path: Pat
 
 
 def test_requirements_that_cannot_be_had_are_told_with_pips_own_words(
-    bench: Bench, engine: FakeEngine, wheel: Path
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
 ) -> None:
     engine.on_run = lambda _: FakeRun(output=[b"noise\nERROR: no numpy\n"], exit_code=1)
     result = verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
     assert is_impossible(result, "dependencies-unavailable").endswith("ERROR: no numpy")
 
 
-def test_a_folder_of_wheels_is_used_as_it_is(bench: Bench, engine: FakeEngine, wheel: Path, tmp_path: Path) -> None:
+def test_a_folder_of_wheels_is_used_as_it_is(
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path, tmp_path: Path
+) -> None:
     engine.on_run = lambda _: FakeRun(exit_code=127)
     verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest(dependencies=tmp_path))
     (spec,) = [spec for (spec,) in engine.called("create")]
@@ -257,7 +265,9 @@ def test_a_disk_that_is_full_under_our_own_files_is_told_like_any_other(engine: 
         raise OSError(errno.ENOSPC, "no room")
 
 
-def test_a_trial_is_a_phase_of_its_own_that_is_announced_and_ends(bench: Bench, heard: list[events.Event]) -> None:
+def test_a_trial_is_a_phase_of_its_own_that_is_announced_and_ends(
+    bench: TrialEnvironment, heard: list[events.Event]
+) -> None:
     assert isinstance(heard[0], events.PhaseStarted)
     assert (heard[0].phase, heard[0].build_id) == ("verify", NAME)
     assert bench.folder.parent.name == "output"

@@ -23,7 +23,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from tfdock.errors import WheelRefused
-from tfdock.resolve.naming import MAX_NAME, Names
+from tfdock.resolve.naming import MAX_NAME, WheelNameParts
 from tfdock.types import BuildId, Source
 from tfdock.types import Version as Dotted
 from tfdock.wheel.identity import (
@@ -69,7 +69,7 @@ gfx = st.builds(
 )
 features = st.sampled_from(["avx2", "sse4.1", "avx512vpopcntdq", "amx-tile", "fma", "avx512bitalg", "vpclmulqdq"])
 names = st.builds(
-    Names,
+    WheelNameParts,
     version=st.just(Dotted("2.18.0")),
     python=st.just("3.11"),
     accelerator=st.just("cuda"),
@@ -92,7 +92,7 @@ names = st.builds(
 
 
 @given(names)
-def test_every_local_version_is_one_by_pep_440_and_no_longer_than_a_file_name_bears(made: Names) -> None:
+def test_every_local_version_is_one_by_pep_440_and_no_longer_than_a_file_name_bears(made: WheelNameParts) -> None:
     local = made.local_version
     if local is not None:
         assert Version(f"2.18.0+{local}").local
@@ -101,14 +101,16 @@ def test_every_local_version_is_one_by_pep_440_and_no_longer_than_a_file_name_be
 
 
 @given(names, names, st.sampled_from(["targets", "cpu", "compiler", "debug", "xla"]))
-def test_what_sets_builds_apart_sets_their_local_versions_apart(one: Names, another: Names, field: str) -> None:
+def test_what_sets_builds_apart_sets_their_local_versions_apart(
+    one: WheelNameParts, another: WheelNameParts, field: str
+) -> None:
     changed = getattr(another, field) or getattr(one, field)
     other = replace(one, **{field: changed})
     assert changed == getattr(one, field) or one.local_version != other.local_version
 
 
 @given(names)
-def test_a_wheel_bears_its_local_version_wherever_its_version_stands(made: Names) -> None:
+def test_a_wheel_bears_its_local_version_wherever_its_version_stands(made: WheelNameParts) -> None:
     version = f"2.18.0+{made.local_version}" if made.local_version else "2.18.0"
     target = io.BytesIO()
     filename = normalize(
@@ -134,7 +136,7 @@ def test_a_wheel_bears_its_local_version_wherever_its_version_stands(made: Names
 
 def test_features_of_a_target_stay_apart_in_names() -> None:
     targets = ("gfx90a:xnack+", "gfx90a:xnack-", "gfx90a:sramecc+:xnack-")
-    base = Names(
+    base = WheelNameParts(
         version=Dotted("2.18.0"),
         python="3.11",
         accelerator="rocm",

@@ -25,7 +25,7 @@ from tfdock.cli.app import app
 from tfdock.errors import ProfileError
 from tfdock.wheel.facts import WheelError
 from tfdock.wheelhouse.index import WheelIndex
-from tfdock.wheelhouse.simple_index import API_VERSION, Listed, listed, pages, quoted
+from tfdock.wheelhouse.simple_index import API_VERSION, IndexedWheel, listed, pages, quoted
 from tfdock.wheelhouse.store import Wheelhouse
 
 from .. import houses
@@ -54,14 +54,14 @@ class Links(HTMLParser):
 
 SHA = "ab" * 32
 FILES = [
-    Listed(file="tensorflow_cpu-2.18.0-cp311-cp311-linux_x86_64.whl", sha256=SHA),
-    Listed(
+    IndexedWheel(file="tensorflow_cpu-2.18.0-cp311-cp311-linux_x86_64.whl", sha256=SHA),
+    IndexedWheel(
         file="tensorflow-2.18.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl",
         sha256=SHA,
         requires_python=">=3.9,<3.13",
         metadata_sha256="cd" * 32,
     ),
-    Listed(file="tensorflow-2.17.0-cp311-cp311-linux_x86_64.whl", sha256=SHA, requires_python='">&<script>'),
+    IndexedWheel(file="tensorflow-2.17.0-cp311-cp311-linux_x86_64.whl", sha256=SHA, requires_python='">&<script>'),
 ]
 
 
@@ -94,7 +94,7 @@ def test_what_stands_in_metadata_is_text_only() -> None:
 
 
 @given(st.permutations(FILES))
-def test_the_order_in_which_files_are_named_does_not_matter(files: list[Listed]) -> None:
+def test_the_order_in_which_files_are_named_does_not_matter(files: list[IndexedWheel]) -> None:
     assert pages(files) == pages(FILES)
 
 
@@ -109,7 +109,7 @@ def test_a_quoted_name_is_read_back_as_it_was(name: str) -> None:
 def test_a_wheel_is_listed_by_its_own_metadata() -> None:
     file, data = houses.wheel()
     row, metadata = listed(io.BytesIO(data), file, "00" * 32)
-    assert row == Listed(
+    assert row == IndexedWheel(
         file=file,
         sha256="00" * 32,
         requires_python=">=3.9",

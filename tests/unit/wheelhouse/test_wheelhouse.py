@@ -26,7 +26,7 @@ from tfdock.host.files import write_atomically
 from tfdock.types import BuildId
 from tfdock.wheelhouse import coverage_index, wheelhouse_pruning
 from tfdock.wheelhouse.index import WheelIndex
-from tfdock.wheelhouse.retention import Rules, Stock, choose, told_by_build_info, told_by_record
+from tfdock.wheelhouse.retention import RetainableWheel, Rules, choose, told_by_build_info, told_by_record
 from tfdock.wheelhouse.store import PULLED, Wheelhouse
 
 from .. import houses, small_wheels
@@ -372,8 +372,8 @@ def test_somebody_elses_page_is_not_replaced(house: Wheelhouse) -> None:
 # --- which may go -------------------------------------------------------------------------------------------------
 
 
-def stock(file: str, finished: float, *, size: int = 10, build: str = "a", busy: bool = False) -> Stock:
-    return Stock(file=file, size=size, build_id=build, fingerprint=file, finished=finished, busy=busy)
+def stock(file: str, finished: float, *, size: int = 10, build: str = "a", busy: bool = False) -> RetainableWheel:
+    return RetainableWheel(file=file, size=size, build_id=build, fingerprint=file, finished=finished, busy=busy)
 
 
 MANY = [stock("a1", 1), stock("a2", 2), stock("a3", 3), stock("b1", 1.5, build="b"), stock("busy", 0, busy=True)]

@@ -30,7 +30,7 @@ from typing import Any
 from tfdock.bazel.cache.action_cache import LARGEST, MalformedEntry
 from tfdock.errors import BuildFailed, Problem, ProfileError
 from tfdock.host.files import held, make_folder, make_private, other_writers, write_atomically
-from tfdock.host.untrusted_folders import Beneath, FoundFile, folder_size, is_hollow
+from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, folder_size, is_hollow
 from tfdock.plan.trust_domain import RELEASE, split_key
 
 TAG = "CACHEDIR.TAG"
@@ -118,7 +118,7 @@ class DiskCache:
         path = self.cache / "locks" / f"disk-{self.key}"
         return held(path, f"the disk cache {self.key}", alone=alone, waiting=waiting)
 
-    def opened(self) -> Beneath:
+    def opened(self) -> UntrustedFolder:
         """Open its folder; raises OSError."""
         return opened(self.folder)
 
@@ -289,9 +289,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def opened(path: Path) -> Beneath:
+def opened(path: Path) -> UntrustedFolder:
     """Open a part of a cache that containers write to; the part itself may be a link to a larger disk."""
-    return Beneath.opened(path.resolve())
+    return UntrustedFolder.opened(path.resolve())
 
 
 def checked_message(data: bytes) -> bytes:
@@ -315,7 +315,7 @@ def check_writable(path: Path, depth: int) -> None:
         _check_writable(folder, depth)
 
 
-def _check_writable(folder: Beneath, depth: int) -> None:
+def _check_writable(folder: UntrustedFolder, depth: int) -> None:
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fileno()):
         raise BuildFailed(_not_writable(folder))
     for found in folder.entries() if depth else ():
@@ -330,7 +330,7 @@ def _check_writable(folder: Beneath, depth: int) -> None:
                 _check_writable(below, depth - 1)
 
 
-def _not_writable(folder: Beneath, within: FoundFile | None = None) -> Problem:
+def _not_writable(folder: UntrustedFolder, within: FoundFile | None = None) -> Problem:
     about, here = within.status if within else os.fstat(folder.fileno()), os.geteuid()
     path = folder.path / within.name if within else folder.path
     why, way = f"it belongs to user {about.st_uid}", f"`sudo chown -R {here}:{os.getegid()}` the cache"

@@ -73,7 +73,7 @@ class PrunePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pruning:
+class CachePrunePlan:
     """What goes in all. `left` are the bytes that stay; `reached` is False where they are more than was asked for."""
 
     disks: tuple[PrunePlan, ...] = ()
@@ -119,7 +119,7 @@ class _Work:
 
 def prune(
     disks: Iterable[CacheContents], *, others: int = 0, max_size: int | None = None, before: float | None = None
-) -> Pruning:
+) -> CachePrunePlan:
     """Decide. `others` are bytes that stay in any case; `before`: what was used last before that moment goes.
 
     Configurations go by age as a whole. For a size, the least recently used actions go first, each with the blobs
@@ -135,7 +135,7 @@ def prune(
             if left <= max_size:
                 break
             left -= work.drop(key)
-    return Pruning(
+    return CachePrunePlan(
         disks=tuple(work.result() for work in works), left=left, reached=max_size is None or left <= max_size
     )
 

@@ -15,7 +15,7 @@ from tfdock.bazel.cache.cache_push import Say, megabytes
 from tfdock.bazel.cache.packs import PackEntry
 from tfdock.bazel.cache.registry_cache import Pack, Shelf, StoredCache
 from tfdock.host.files import check_space, make_folder
-from tfdock.host.untrusted_folders import Beneath
+from tfdock.host.untrusted_folders import UntrustedFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class PulledCache:
 
 
 @dataclass
-class Taking:
+class CachePull:
     """The pull of one toolchain: what is here, what was restored, and the actions that wait for what they need."""
 
     stored: StoredCache
@@ -143,7 +143,7 @@ class Taking:
         return all(digest.hash in self.blobs or digest.hash == EMPTY for digest in needed)
 
 
-def _is_there(folder: Beneath, name: str) -> bool:
+def _is_there(folder: UntrustedFolder, name: str) -> bool:
     try:
         folder.status(name)
     except FileNotFoundError:

@@ -13,9 +13,9 @@ from tfdock.bazel.cache import action_cache, push_plan
 from tfdock.bazel.cache import maintenance as cache_care
 from tfdock.bazel.cache.action_cache import EMPTY
 from tfdock.bazel.cache.cache_folder import DiskCache
-from tfdock.bazel.cache.packs import LARGEST, Changed, PackEntry
+from tfdock.bazel.cache.packs import LARGEST, PackEntry, PackEntryChanged
 from tfdock.bazel.cache.push_plan import PushedAction
-from tfdock.bazel.cache.registry_cache import Layers, Pack, Parcel, Shelf, StoredCache
+from tfdock.bazel.cache.registry_cache import Layers, OutgoingPack, Pack, Shelf, StoredCache
 
 _READ = 1 << 20
 
@@ -67,7 +67,7 @@ class Inventory:
                 while piece := file.read(_READ):
                     yield piece
                 return
-        raise Changed(entry)
+        raise PackEntryChanged(entry)
 
 
 def inventory(disk: DiskCache) -> Inventory:
@@ -99,7 +99,7 @@ def inventory(disk: DiskCache) -> Inventory:
 
 
 @dataclass
-class Sending:
+class CachePush:
     """One push: what is here, the packs that were sent, and what came of it."""
 
     stored: StoredCache
@@ -131,7 +131,7 @@ class Sending:
                 return None
             try:
                 return (*plan.kept, *self._send(inventory, plan.bundles))
-            except Changed as changed:
+            except PackEntryChanged as changed:
                 inventory.drop(changed.entry)
 
     def _plan(self, inventory: Inventory, shelf: Shelf) -> push_plan.Plan:
@@ -156,7 +156,7 @@ class Sending:
                 sending.append(sender.submit(self._sent, parcel))
         return [pack.result() for pack in sending]
 
-    def _sent(self, parcel: Parcel) -> Pack:
+    def _sent(self, parcel: OutgoingPack) -> Pack:
         pack, sent = self.stored.send(parcel)
         key = parcel.contents.toolchain
         self.sent.setdefault(key, []).append(pack)

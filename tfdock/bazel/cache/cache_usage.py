@@ -23,7 +23,7 @@ from tfdock.bazel.cache.action_cache import LARGEST
 from tfdock.bazel.cache.cache_folder import DiskCache, is_whiteout
 from tfdock.bazel.cache.cache_pruning import Configuration
 from tfdock.host.files import make_folder, write_atomically
-from tfdock.host.untrusted_folders import Beneath, FoundFile, remove_folder
+from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, remove_folder
 
 UNSEEN = "what builds take from it cannot be seen, so that `tfdock cache prune` keeps all of it but what is old"
 _DIGEST = 32
@@ -141,7 +141,7 @@ def clear_work(disk: DiskCache) -> None:
         remove_folder(disk.work)
 
 
-def _is_copy(found: FoundFile, own: Beneath, below: Beneath) -> bool:
+def _is_copy(found: FoundFile, own: UntrustedFolder, below: UntrustedFolder) -> bool:
     """Return whether the cache below has a file: an action with the same bytes, or a blob of the same name."""
     if not found.is_plain:
         return False

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock.bazel.cache.cache_folder import opened
-from tfdock.host.untrusted_folders import Beneath, FoundFile, has_holes, open_up
+from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, has_holes, open_up
 
 _DIGITS = {"sha1": 40, "sha256": 64, "sha384": 96, "sha512": 128}
 """Algorithms that Bazel names downloads by, with the hexadecimal digits of their hashes."""
@@ -58,7 +58,7 @@ def removed_downloads(repository: Path, since: int) -> list[str]:
     return []
 
 
-def _strange(folder: Beneath, since: int) -> Iterator[tuple[str, bool]]:
+def _strange(folder: UntrustedFolder, since: int) -> Iterator[tuple[str, bool]]:
     """Yield what is to be removed, and whether that is told: what a killed Bazel left half written is not."""
     for found in folder.entries(2):
         match = _ENTRY.fullmatch(found.name)
@@ -80,7 +80,9 @@ def _is_expected_folder(found: FoundFile) -> bool:
     return _is_folder(found) and expected and len(parts) < 3
 
 
-def _strange_in(entry: Beneath, found: FoundFile, match: re.Match[str], since: int) -> Iterator[tuple[str, bool]]:
+def _strange_in(
+    entry: UntrustedFolder, found: FoundFile, match: re.Match[str], since: int
+) -> Iterator[tuple[str, bool]]:
     # A folder that gets another name changes, and the files in it do not.
     renamed = found.status.st_ctime_ns >= since
     for inside in entry.entries():
@@ -102,7 +104,7 @@ def _sum(file: BinaryIO, algorithm: str) -> str:
     return hashlib.file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type]
 
 
-def _remove(folder: Beneath, name: str) -> bool:
+def _remove(folder: UntrustedFolder, name: str) -> bool:
     if stat.S_ISDIR(folder.status(name).st_mode):
         folder.remove_folder(name)
     else:

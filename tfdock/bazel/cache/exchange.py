@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tfdock.bazel.cache import push_plan
 from tfdock.bazel.cache.cache_folder import CacheFolder
-from tfdock.bazel.cache.cache_pull import PulledCache, Taking
-from tfdock.bazel.cache.cache_push import Inventory, PushedCache, Say, Sending, inventory
+from tfdock.bazel.cache.cache_pull import CachePull, PulledCache
+from tfdock.bazel.cache.cache_push import CachePush, Inventory, PushedCache, Say, inventory
 from tfdock.bazel.cache.registry_cache import Layers, Shelf, StoredCache
 from tfdock.errors import Locked, NetworkError, Problem
 from tfdock.host.files import file_error, held
@@ -49,7 +49,7 @@ class Exchange:
         Raises NetworkError (`cache-push-raced`) where others were quicker each time.
         """
         with self._own_files(), self._stage() as stage:
-            work = Sending(self.stored, self.say, stage, [self._listed(key) for key in keys])
+            work = CachePush(self.stored, self.say, stage, [self._listed(key) for key in keys])
             for number in range(_TRIES):
                 self.stop.check()
                 found = self.stored.read()
@@ -115,7 +115,7 @@ class Exchange:
     def _pull_shelf(self, key: str, shelf: Shelf, stage: Path) -> PulledCache:
         disk = self.cache.disk(key)
         with disk.held(alone=False, waiting=self._waiting):
-            return Taking(self.stored, self.say, disk, stage).restored(shelf)
+            return CachePull(self.stored, self.say, disk, stage).restored(shelf)
 
     # --- both ---------------------------------------------------------------------------------------------------
 

@@ -175,7 +175,7 @@ class CacheFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class VerifiedCache:
     """What looking at every byte of a disk cache found. Bytes, and numbers of entries."""
 
     toolchain: str
@@ -186,7 +186,7 @@ class Verified:
     removed: int = 0
 
 
-def verified(disk: DiskCache, *, repair: bool = False, check: Callable[[], None] = lambda: None) -> Verified:
+def verified(disk: DiskCache, *, repair: bool = False, check: Callable[[], None] = lambda: None) -> VerifiedCache:
     """Hash every blob, which is named by its sha256, and see that every action's entry can be read and is complete.
 
     `repair` removes what is wrong, and the actions that need it; the caller then holds the lock alone. `check` is
@@ -201,7 +201,7 @@ def verified(disk: DiskCache, *, repair: bool = False, check: Callable[[], None]
             findings.append(_finding(entry, disk, *said))
             doomed.append(entry)
     findings += [_finding(entry, disk, "foreign", "not a file of Bazel's cache") for entry in found.foreign]
-    return Verified(
+    return VerifiedCache(
         toolchain=disk.key,
         actions=len(found.actions),
         blobs=len(found.blobs),

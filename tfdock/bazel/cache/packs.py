@@ -120,7 +120,7 @@ def _entry(row: object) -> PackEntry:
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-class Changed(Exception):
+class PackEntryChanged(Exception):
     """A file that is packed has not the size or sha256 that it should have; `entry` is what it should be."""
 
     def __init__(self, entry: PackEntry) -> None:
@@ -151,7 +151,7 @@ def _checked(entry: PackEntry, pieces: Iterable[bytes]) -> Iterator[bytes]:
         sha256.update(piece)
         yield piece
     if size != entry.size or sha256.hexdigest() != entry.sha256:
-        raise Changed(entry)
+        raise PackEntryChanged(entry)
 
 
 def most_packed(contents: PackContents) -> int:

@@ -135,7 +135,7 @@ _MOST_ENTRIES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class OutgoingPack:
     """A pack that is to be sent: what it holds, its descriptor, its bytes."""
 
     contents: PackContents
@@ -189,7 +189,7 @@ class StoredCache(NamedArtifact):
 
     def packed(
         self, toolchain: str, entries: tuple[PackEntry, ...], read: Callable[[PackEntry], Iterable[bytes]], near: Path
-    ) -> Parcel:
+    ) -> OutgoingPack:
         """Pack entries into a file in the folder `near`; raises `packs.Changed`."""
         sha256, size = hashlib.sha256(), 0
         file = cast("BinaryIO", tempfile.TemporaryFile(dir=near))  # noqa: SIM115  # closed when it was sent
@@ -202,9 +202,9 @@ class StoredCache(NamedArtifact):
             file.close()
             raise
         layer = Descriptor(media_type=PACK_TYPE, digest=Digest(f"sha256:{sha256.hexdigest()}"), size=size)
-        return Parcel(contents=PackContents(toolchain=toolchain, entries=entries), layer=layer, file=file)
+        return OutgoingPack(contents=PackContents(toolchain=toolchain, entries=entries), layer=layer, file=file)
 
-    def send(self, parcel: Parcel) -> tuple[Pack, int]:
+    def send(self, parcel: OutgoingPack) -> tuple[Pack, int]:
         """Send a pack with its table of contents; how it stands in a manifest, and the bytes that were sent."""
         table = parcel.contents.encoded()
         pack = Pack(contents=Descriptor.of(CONTENTS_TYPE, table), layer=parcel.layer, seen=0)

@@ -246,7 +246,7 @@ def _problem(code: str, message: str, fix: str) -> TfdockError:
 
 
 @dataclass
-class Link:
+class EndpointWatch:
     """What the compile phase has of its endpoints. As the tap of a step it tells, once, when one is lost."""
 
     lines: dict[str, relay.RelayLine]
@@ -294,9 +294,9 @@ class Link:
 
 
 @contextmanager
-def linked(remote: Remote, settings: Settings, folder: Path, listen: events.Listener) -> Iterator[Link]:
+def linked(remote: Remote, settings: Settings, folder: Path, listen: events.Listener) -> Iterator[EndpointWatch]:
     """Relay to the endpoints while the context lasts, from sockets in a folder that the container only reads."""
-    link = Link(lines_for(remote, settings), listen)
+    link = EndpointWatch(lines_for(remote, settings), listen)
     if not link.lines:
         yield link
         return

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Limit, Stop
     from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.plan.prepare import Prepared, Preparer
+    from tfdock.plan.prepare import PreparedBuild, Preparer
 
 
 @app.command(
@@ -209,7 +209,7 @@ def _check_source(profiles: list[str] | None, bundle: Path | None, matrix: Path 
 
 def _bundled(
     bundle: Path, names: list[str], preparer: Preparer, *, explain: bool
-) -> tuple[Callable[[str], Prepared], list[str], dict[str, BundledInputs]]:
+) -> tuple[Callable[[str], PreparedBuild], list[str], dict[str, BundledInputs]]:
     """Return what plans the profiles of a bundle, their names, and the bundle's inputs by build id."""
     from tfdock.offline.bundled_inputs import prepare
 
@@ -218,7 +218,7 @@ def _bundled(
     return plans.__getitem__, list(plans), {prepared.plan.build_id: inputs for prepared, inputs in bundled}
 
 
-def _explained(prepared: Prepared, preparer: Preparer, *, explain: bool) -> Prepared:
+def _explained(prepared: PreparedBuild, preparer: Preparer, *, explain: bool) -> PreparedBuild:
     if not explain:
         return prepared
     from tfdock.plan.build_plan import explained
@@ -253,10 +253,12 @@ def limit_from_now(text: str | None) -> Limit | None:
     return Limit(seconds, time.monotonic() + seconds)
 
 
-def _planner(settings: Settings, preparer: Preparer, *, locked: bool, explain: bool) -> Callable[[str], Prepared]:
+def _planner(
+    settings: Settings, preparer: Preparer, *, locked: bool, explain: bool
+) -> Callable[[str], PreparedBuild]:
     """Plans a profile, by its lock where that is asked for."""
 
-    def plan(name: str) -> Prepared:
+    def plan(name: str) -> PreparedBuild:
         if locked:
             from tfdock.builder.locking import prepare_locked
 

@@ -20,7 +20,7 @@ from tfdock.errors import EngineError, ExitCode, Problem, ProfileError
 
 if TYPE_CHECKING:
     from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
-    from tfdock.bazel.cache.maintenance import Listing, Output, PrunedCache, Verified
+    from tfdock.bazel.cache.maintenance import Listing, Output, PrunedCache, VerifiedCache
     from tfdock.engine.protocol import Engine, ImageInfo
     from tfdock.host.settings import Settings
 
@@ -236,7 +236,7 @@ def _chosen(cache: CacheFolder | None, toolchain: str | None) -> list[DiskCache]
     return chosen
 
 
-def _tell_verified(found: Verified, *, repair: bool) -> None:
+def _tell_verified(found: VerifiedCache, *, repair: bool) -> None:
     style = console.Style(sys.stdout)
     bad = [finding for finding in found.findings if finding.harms]
     word = style.bad("not sound") if bad else style.good("sound")

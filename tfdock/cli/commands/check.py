@@ -31,10 +31,10 @@ from tfdock.errors import ExitCode, Problem, TfdockError, as_document, combined_
 
 if TYPE_CHECKING:
     from tfdock.plan.build_plan import BuildPlan
-    from tfdock.plan.estimate import Expectation
+    from tfdock.plan.estimate import PhaseEstimate
     from tfdock.plan.preflight import PreflightCheck
-    from tfdock.plan.prepare import Prepared, Preparer
-    from tfdock.types import Place
+    from tfdock.plan.prepare import PreparedBuild, Preparer
+    from tfdock.types import WritableFolder
 
 
 @app.command(epilog="Example: `tfdock check rtx3080 rocm`. Exit status: 0 fine, 2 malformed, 3 cannot work.")
@@ -102,7 +102,7 @@ class _Checked:
         }
 
 
-def _checked(preparer: Preparer, places: Sequence[Place], name: str) -> _Checked:
+def _checked(preparer: Preparer, places: Sequence[WritableFolder], name: str) -> _Checked:
     from tfdock.host.hardware import local_host
     from tfdock.plan.preflight import machine_findings
     from tfdock.plan.prepare import placed
@@ -183,7 +183,7 @@ def plan(
             console.say(ci_log.here().harmless(part), stream=sys.stdout)
 
 
-def _plan_lines(prepared: Prepared, *, why: bool) -> Iterator[str]:
+def _plan_lines(prepared: PreparedBuild, *, why: bool) -> Iterator[str]:
     """All but the commands fits the screen; those are there to be pasted."""
     style = console.Style(sys.stdout)
     plan, resolution = prepared.plan, prepared.plan.resolution
@@ -211,7 +211,7 @@ def _plan_lines(prepared: Prepared, *, why: bool) -> Iterator[str]:
         yield f"{style.warn('untested')}  {problem.message}"
 
 
-def _sized_lines(plan: BuildPlan, expected: Expectation | None) -> Iterator[str]:
+def _sized_lines(plan: BuildPlan, expected: PhaseEstimate | None) -> Iterator[str]:
     """What a build takes of the machine, and how long; and what that was told from, because no engine is asked."""
     style = console.Style(sys.stdout)
     limits, machine, gib = plan.resources, plan.machine, 1 << 30

@@ -103,7 +103,7 @@ def _read(name: str, base: KnowledgeBase, context: Context | None) -> Diagnosis:
     from tfdock.diagnose.diagnose_logs import diagnose_file, diagnose_log
 
     add_note = partial(_tell, name)
-    with console.Reading(sys.stderr, name, "read") as reading:
+    with console.ReadProgress(sys.stderr, name, "read") as reading:
         if name == _STANDARD_INPUT:
             return diagnose_log(sys.stdin.buffer, base, context, name=name, progress=reading, add_note=add_note)
         return diagnose_file(name, base, context, progress=reading, add_note=add_note)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tfdock.host.settings import Settings
     from tfdock.host.supervise import Stop
     from tfdock.images.image_tags import Shipment
-    from tfdock.images.selection import Choosing
+    from tfdock.images.selection import WheelSelection
     from tfdock.plan.build_plan import BuildPlan
 
 Together = Annotated[
@@ -168,19 +168,19 @@ class RequestedImages:
 @contextmanager
 def _chosen(
     settings: Settings, asked: RequestedImages, kept: str, *, allow_untested: bool
-) -> Iterator[tuple[Choosing, Shipment, Stop]]:
+) -> Iterator[tuple[WheelSelection, Shipment, Stop]]:
     """The builds, their wheels held open, and the images of them."""
     from tfdock.host.files import file_error
     from tfdock.host.supervise import until_stopped
     from tfdock.images.image_tags import shipment
-    from tfdock.images.selection import Choosing
+    from tfdock.images.selection import WheelSelection
     from tfdock.wheelhouse.store import Wheelhouse as House
 
     house = House(settings.wheelhouse.absolute())
     try:
         with (
             stoppable(kept) as stop,
-            Choosing(house, _planner(settings, allow_untested=allow_untested), stop.check) as choosing,
+            WheelSelection(house, _planner(settings, allow_untested=allow_untested), stop.check) as choosing,
         ):
             builds = until_stopped(lambda: choosing.builds(asked.names), stop)
             yield choosing, shipment(builds, together=asked.together, moving=asked.moving), stop

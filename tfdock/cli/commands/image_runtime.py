@@ -32,7 +32,7 @@ from tfdock.types import ImageRef
 
 if TYPE_CHECKING:
     from tfdock.host.settings import Settings
-    from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, Wish
+    from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, RuntimeImageRequest
     from tfdock.images.wheel_image import WheelBuild
 
 
@@ -77,7 +77,7 @@ def runtime(
     as_json: AsJson = False,
 ) -> None:
     """Make a small image with Python, the wheel and what it requires, for `docker run … python`; not root's."""
-    from tfdock.images.runtime.runtime_image import Wish, default_name
+    from tfdock.images.runtime.runtime_image import RuntimeImageRequest, default_name
 
     settings = settings_for(
         wheelhouse=wheelhouse,
@@ -88,10 +88,10 @@ def runtime(
     )
     names = (_named(tag, "--tag"), _named(push, "--push"))
 
-    def wish(build: WheelBuild) -> Wish:
+    def wish(build: WheelBuild) -> RuntimeImageRequest:
         own = default_name(build.build_id)
         sent = _with_tag(names[1], build.build_id)
-        return Wish(name=_with_tag(names[0], "latest") or own, push=sent, gpu=not no_gpu_libraries)
+        return RuntimeImageRequest(name=_with_tag(names[0], "latest") or own, push=sent, gpu=not no_gpu_libraries)
 
     made = _made(settings, name, wish, allow_untested=allow_untested)
     _tell(made)
@@ -102,11 +102,11 @@ def runtime(
 
 
 def _made(
-    settings: Settings, name: str, wish: Callable[[WheelBuild], Wish], *, allow_untested: bool
+    settings: Settings, name: str, wish: Callable[[WheelBuild], RuntimeImageRequest], *, allow_untested: bool
 ) -> BuiltRuntimeImage:
     from tfdock.host.files import file_error
     from tfdock.images.runtime import runtime_image as images
-    from tfdock.images.selection import Choosing
+    from tfdock.images.selection import WheelSelection
     from tfdock.verify.trial_container import bench_for
     from tfdock.wheelhouse.store import Wheelhouse as House
 
@@ -115,7 +115,7 @@ def _made(
     try:
         with (
             stoppable("what was fetched and built stays, without a name") as stop,
-            Choosing(house, lambda profile: preparer.prepare(profile).plan, stop.check) as choosing,
+            WheelSelection(house, lambda profile: preparer.prepare(profile).plan, stop.check) as choosing,
         ):
             (build,) = choosing.builds([name])
             wheels = [choosing.path(wheel) for wheel in build.wheels]

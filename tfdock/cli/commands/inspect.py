@@ -57,7 +57,7 @@ def inspect_(
 
     base = knowledge_for(settings_for(knowledge=knowledge))
     gpus = asked(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
-    with console.Reading(sys.stderr, wheel.name) as reading:
+    with console.ReadProgress(sys.stderr, wheel.name) as reading:
         found = inspected(wheel, traces=[XLA_TRACE.encode()] if gpus else (), progress=reading)
     sound = not _damages(found)
     if as_json:

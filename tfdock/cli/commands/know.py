@@ -16,7 +16,7 @@ from tfdock.errors import Problem, ProfileError, TfdockError, as_document
 
 if TYPE_CHECKING:
     from tfdock.knowledge.gpu_rows import Gpu
-    from tfdock.knowledge.program_rows import Code
+    from tfdock.knowledge.program_rows import ErrorCode
     from tfdock.knowledge.release_rows import Release
     from tfdock.knowledge.rows import Accelerator, Row
     from tfdock.knowledge.tables import KnowledgeBase
@@ -301,11 +301,11 @@ def explain(
         _print(_code_lines(row, problems))
 
 
-def _code_json(row: Code) -> dict[str, Any]:
+def _code_json(row: ErrorCode) -> dict[str, Any]:
     return row.model_dump(mode="json", exclude={"source", "checked", "note", "unverified"})
 
 
-def _provoked(base: KnowledgeBase, row: Code) -> tuple[Problem, ...]:
+def _provoked(base: KnowledgeBase, row: ErrorCode) -> tuple[Problem, ...]:
     """What the row's own profile is refused with: shown as it is today, not as it was when the row was written."""
     from tfdock.profile import profile as profiles
     from tfdock.resolve.resolve import resolve
@@ -321,7 +321,7 @@ def _provoked(base: KnowledgeBase, row: Code) -> tuple[Problem, ...]:
     return (*resolution.untested, *resolution.warnings)
 
 
-def _code_lines(row: Code, problems: Sequence[Problem]) -> Iterator[str]:
+def _code_lines(row: ErrorCode, problems: Sequence[Problem]) -> Iterator[str]:
     style = console.Style(sys.stdout)
     yield f"{style.strong(row.code)}: {row.title}"
     yield ""

@@ -33,7 +33,7 @@ from tfdock.cli.app import (
 from tfdock.cli.commands.build import stoppable
 from tfdock.cli.matrix_run import (
     CellSelection,
-    Finished,
+    FinishedMatrix,
     as_build,
     check_matrix_options,
     tell_registry,
@@ -331,7 +331,7 @@ def _pull_matrix(looking: _Looking, choice: CellSelection, stop: Stop, *, as_jso
     todo = [cell for cell in cells.wanted if cell.status == "missing"]
     _say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to pull")
     results = [_result(looking, looking.cell(cells, cell), stop) for cell in todo]
-    finished = Finished(
+    finished = FinishedMatrix(
         cells=cells,
         results=[as_build(result) for result in results],
         wheelhouse=settings.wheelhouse.absolute(),
@@ -343,13 +343,13 @@ def _pull_matrix(looking: _Looking, choice: CellSelection, stop: Stop, *, as_jso
 
 def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, Any]]:
     from tfdock.host.supervise import until_stopped
-    from tfdock.images.image_pull import Pulling
+    from tfdock.images.image_pull import ImagePull
     from tfdock.wheelhouse.store import Wheelhouse as House
 
     gpus = LocalGpus(settings)
     house = House(settings.wheelhouse.absolute())
-    with console.Reading(sys.stderr, wanted.name, "received") as reading:
-        pulling = Pulling(house, stop.check, _say, reading, gpus.reader)
+    with console.ReadProgress(sys.stderr, wanted.name, "received") as reading:
+        pulling = ImagePull(house, stop.check, _say, reading, gpus.reader)
 
         def taken() -> tuple[StoredImage, list[PulledImage]]:
             image = wanted.find(stop.check)
@@ -365,7 +365,7 @@ class _Waiting:
     """Says that a registry is silent, once: before anything has come."""
 
     name: str
-    reading: console.Reading
+    reading: console.ReadProgress
     said: bool = False
 
     def __call__(self, silent: float) -> None:

@@ -35,7 +35,7 @@ from tfdock.errors import EngineError, ExitCode, Problem, ProfileError, WheelRef
 if TYPE_CHECKING:
     from tfdock.host.settings import Settings
     from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.plan.prepare import Resolved
+    from tfdock.plan.prepare import ResolvedProfile
     from tfdock.verify.checks import Check
     from tfdock.verify.trial_container import TrialRequest
     from tfdock.verify.verification import Verification
@@ -119,7 +119,7 @@ def verify(
     )
     inspection = None
     try:
-        with console.Reading(sys.stderr, wheel.name) as reading:
+        with console.ReadProgress(sys.stderr, wheel.name) as reading:
             inspection = inspected(wheel, traces=build_traces(), progress=reading)
     except WheelRefused as error:
         found = unsound(base, error)
@@ -208,7 +208,7 @@ def _document(
     base: KnowledgeBase,
     wheel: Path,
     profile: str | None,
-    asked: Resolved | None,
+    asked: ResolvedProfile | None,
     inspection: Inspection | None,
     found: Verification,
 ) -> dict[str, Any]:

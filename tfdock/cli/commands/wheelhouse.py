@@ -20,8 +20,8 @@ from tfdock.errors import Problem, ProfileError, as_document
 if TYPE_CHECKING:
     from tfdock.host.settings import Settings
     from tfdock.wheelhouse import store
-    from tfdock.wheelhouse.catalogue import Held
-    from tfdock.wheelhouse.index import Indexed
+    from tfdock.wheelhouse.catalogue import StoredWheel
+    from tfdock.wheelhouse.index import IndexUpdate
     from tfdock.wheelhouse.server import ServerAddress
     from tfdock.wheelhouse.wheelhouse_pruning import PrunedWheelhouse
 
@@ -78,7 +78,7 @@ def list_(wheelhouse: Wheelhouse = None, knowledge: Knowledge = None, as_json: A
         console.say(line, stream=sys.stdout)
 
 
-def _held_json(one: Held) -> dict[str, Any]:
+def _held_json(one: StoredWheel) -> dict[str, Any]:
     told = one.told
     return {
         "file": one.path.name,
@@ -102,7 +102,7 @@ def _held_json(one: Held) -> dict[str, Any]:
     }
 
 
-def _origin(one: Held) -> str:
+def _origin(one: StoredWheel) -> str:
     if one.recorded is None:
         return "foreign"
     return "pulled" if one.pulled_from else "built"
@@ -111,7 +111,7 @@ def _origin(one: Held) -> str:
 _VERIFIED = {"tried": "yes", "files": "its files", "failed": "failed", "no": "no"}
 
 
-def _listing(root: Path, found: Sequence[Held]) -> Iterator[str]:
+def _listing(root: Path, found: Sequence[StoredWheel]) -> Iterator[str]:
     style = console.Style(sys.stdout)
     size = console.size(sum(one.size for one in found))
     yield f"{style.strong(console.clean(str(root)))}  {_wheels(len(found))}, {size}"
@@ -126,7 +126,7 @@ def _in_a_line(text: str) -> str:
     return console.clean(text.replace("\n", "\0"))
 
 
-def _row(one: Held) -> tuple[str, ...]:
+def _row(one: StoredWheel) -> tuple[str, ...]:
     told = one.told
     made_for = f"{told.accelerator} {told.toolkit or ''}".strip() if told.accelerator else "?"
     code = "?" if told.gpu_code is None else " ".join(told.gpu_code) or "-"
@@ -183,7 +183,7 @@ def index_(
         _tell_indexed(house.root, page, indexed)
 
 
-def _tell_indexed(root: Path, page: Path | None, found: Indexed) -> None:
+def _tell_indexed(root: Path, page: Path | None, found: IndexUpdate) -> None:
     console.result(str(root / "simple"))
     if page:
         console.result(str(page))

@@ -41,7 +41,7 @@ _NAME = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class CodeMark:
     """Code for a target (`own`; `lettered` where it is only for that GPU or its family), or code that reaches it."""
 
     kind: Literal["own", "lettered", "reached"]
@@ -59,7 +59,7 @@ class Lane:
     name: str
     shape: Shape
     legend: str
-    marks: tuple[Mark | None, ...]
+    marks: tuple[CodeMark | None, ...]
     threads: tuple[tuple[int, int | None], ...] = ()
 
 
@@ -205,18 +205,18 @@ def _lane(
     return Lane(name=name, shape=shape, legend=legend, marks=tuple(marks), threads=tuple(threads))
 
 
-def _own(gpu: Capability, images: Sequence[Capability]) -> Mark:
+def _own(gpu: Capability, images: Sequence[Capability]) -> CodeMark:
     letters = "".join(image.suffix for image in images)
     lettered = all(image.suffix for image in images)
-    return Mark(
+    return CodeMark(
         kind="lettered" if lettered else "own",
         title=f"{gpu.dotted}: the wheel has {' and '.join(map(str, images))}",
         letters=letters if lettered or not letters else f"+{letters}",
     )
 
 
-def _reached(gpu: Capability, verdict: Verdict) -> Mark | None:
-    return Mark(kind="reached", title=f"{gpu.dotted}: {verdict.by} serves it") if verdict.by else None
+def _reached(gpu: Capability, verdict: Verdict) -> CodeMark | None:
+    return CodeMark(kind="reached", title=f"{gpu.dotted}: {verdict.by} serves it") if verdict.by else None
 
 
 def _others(
@@ -229,11 +229,11 @@ def _others(
     return list(served.values()), (lane,)
 
 
-def _object(target: str, verdict: Verdict) -> Mark | None:
+def _object(target: str, verdict: Verdict) -> CodeMark | None:
     if not verdict.by:
         return None
     letters = "±" if ":" in verdict.by else ""
-    return Mark(kind="own", title=f"{target}: the wheel has {verdict.by}", letters=letters)
+    return CodeMark(kind="own", title=f"{target}: the wheel has {verdict.by}", letters=letters)
 
 
 # --- where it stands ----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StatusLabel:
     """What a status is called, and whether it is one of those that `passed`, `failed`, or were `skipped`."""
 
     word: str
@@ -40,16 +40,16 @@ class Outcome:
 
 
 OUTCOMES = {
-    "failed": Outcome("failed", "failed"),
-    "refused": Outcome("refused", "failed"),
-    "interrupted": Outcome("interrupted", "failed"),
-    "built": Outcome("built", "passed"),
-    "pulled": Outcome("pulled", "passed"),
-    "up-to-date": Outcome("up to date", "passed"),
-    "missing": Outcome("missing", "skipped"),
-    "registry": Outcome("in a registry", "skipped"),
-    "impossible": Outcome("impossible", "skipped"),
-    "excluded": Outcome("excluded", "skipped"),
+    "failed": StatusLabel("failed", "failed"),
+    "refused": StatusLabel("refused", "failed"),
+    "interrupted": StatusLabel("interrupted", "failed"),
+    "built": StatusLabel("built", "passed"),
+    "pulled": StatusLabel("pulled", "passed"),
+    "up-to-date": StatusLabel("up to date", "passed"),
+    "missing": StatusLabel("missing", "skipped"),
+    "registry": StatusLabel("in a registry", "skipped"),
+    "impossible": StatusLabel("impossible", "skipped"),
+    "excluded": StatusLabel("excluded", "skipped"),
 }
 """Every status that a cell can end with, those to be told first at the top."""
 

@@ -38,7 +38,7 @@ from tfdock.oci.repository import Repository
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext
 from tfdock.types import Digest, ImageRef
-from tfdock.verify.trial_container import Bench, Impossible, Lab, impossible, requirements
+from tfdock.verify.trial_container import Impossible, TrialContainers, TrialEnvironment, impossible, requirements
 from tfdock.verify.trial_plan import accelerator_of, is_known_runtime, limits_of, linked_to_accelerator
 from tfdock.wheel.facts import WheelError
 from tfdock.wheel.identity import constraints, runs_on_python
@@ -53,7 +53,7 @@ _CREATED = f"{STANDARD}.created"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class RuntimeImageRequest:
     """What is asked for. `name` is the image's, `push` a second one to be sent to its registry.
 
     Without `gpu` the libraries of the wheel's accelerator are left out.
@@ -108,7 +108,11 @@ def default_name(build_id: str) -> str:
 
 
 def make(
-    bench: Bench, knowledge: KnowledgeBase, build: wheel_image.WheelBuild, wheels: Sequence[Path], wish: Wish
+    bench: TrialEnvironment,
+    knowledge: KnowledgeBase,
+    build: wheel_image.WheelBuild,
+    wheels: Sequence[Path],
+    wish: RuntimeImageRequest,
 ) -> BuiltRuntimeImage:
     """Make the runtime image of a finished build, whose wheels lie there.
 
@@ -126,17 +130,17 @@ def make(
         raise
 
 
-class _Making(Lab):
+class _Making(TrialContainers):
     """One image on its way."""
 
     def __init__(
         self,
-        bench: Bench,
+        bench: TrialEnvironment,
         knowledge: KnowledgeBase,
         build: wheel_image.WheelBuild,
         inspection: Inspection,
         wheels: tuple[Path, ...],
-        wish: Wish,
+        wish: RuntimeImageRequest,
     ) -> None:
         super().__init__(bench, inspection.wheel.python_tag, inspection.wheel.abi_tag)
         self._knowledge, self._build, self._inspection = knowledge, build, inspection

@@ -14,7 +14,7 @@ from tfdock.errors import Problem, VerificationFailed
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.verify.trial import MarkedLines
-from tfdock.verify.trial_container import HERE, Bench, Lab, ended, handed
+from tfdock.verify.trial_container import HERE, TrialContainers, TrialEnvironment, ended, handed
 from tfdock.verify.trial_plan import trial
 from tfdock.wheel.inspection import Inspection
 
@@ -23,10 +23,10 @@ _TRIED = ("import", "op")
 _TMP = {"/tmp": "rw,exec,mode=1777,size=512m"}
 
 
-class RuntimeTrial(Lab):
+class RuntimeTrial(TrialContainers):
     """An image of an inspected wheel, on a bench."""
 
-    def __init__(self, bench: Bench, knowledge: KnowledgeBase, inspection: Inspection) -> None:
+    def __init__(self, bench: TrialEnvironment, knowledge: KnowledgeBase, inspection: Inspection) -> None:
         super().__init__(bench, inspection.wheel.python_tag, inspection.wheel.abi_tag)
         self._knowledge, self._inspection = knowledge, inspection
 

@@ -25,7 +25,7 @@ from tfdock.bazel.cache import cache_usage as cache_use
 from tfdock.bazel.cache import maintenance as cache_care
 from tfdock.bazel.cache.action_cache import EMPTY, Digest, MalformedEntry, action_result, command_of, tree_files
 from tfdock.bazel.cache.cache_folder import TAG, CacheEntry, CacheFolder, DiskCache
-from tfdock.bazel.cache.cache_pull import Taking
+from tfdock.bazel.cache.cache_pull import CachePull
 from tfdock.bazel.cache.cache_push import inventory
 from tfdock.bazel.cache.downloads import removed_downloads
 from tfdock.bazel.cache.maintenance import alone, listing, verified
@@ -583,7 +583,7 @@ def test_what_is_too_large_for_a_message_is_not_read_into_memory(disk: Disk, tmp
     named = part(3, part(1, b"folder") + part(3, part(1, tree.encode()) + part(2, huge)))
     (tmp_path / "action").write_bytes(named)
     stored = StoredCache(ImageRef("ci/cache", "127.0.0.1:1"), lambda: None)  # nobody asks it
-    taking = Taking(stored, print, disk.disk, tmp_path, blobs={tree: f"cas/ab/{tree}"})
+    taking = CachePull(stored, print, disk.disk, tmp_path, blobs={tree: f"cas/ab/{tree}"})
     tracemalloc.start()
     assert inventory(disk.disk).actions == []
     assert not taking._is_complete(tmp_path / "action")

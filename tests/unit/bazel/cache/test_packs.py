@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock.bazel.cache import packs
-from tfdock.bazel.cache.packs import Changed, PackContents, PackEntry, in_order, packed, unpacked
+from tfdock.bazel.cache.packs import PackContents, PackEntry, PackEntryChanged, in_order, packed, unpacked
 from tfdock.oci.manifest import MalformedManifest, canonical
 from tfdock.oci.plain_tar import plain_header
 
@@ -69,7 +69,7 @@ def test_a_pack_is_a_tar_that_anybody_can_read() -> None:
 @pytest.mark.parametrize("data", [b"other", b"resul", b"results"])
 def test_a_file_that_has_changed_is_not_packed(data: bytes) -> None:
     entry, _ = action("a", b"result")
-    with pytest.raises(Changed) as caught:
+    with pytest.raises(PackEntryChanged) as caught:
         b"".join(packed([entry], lambda _: [data]))
     assert caught.value.entry == entry
 

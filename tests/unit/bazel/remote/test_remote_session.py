@@ -380,7 +380,7 @@ def test_a_job_that_may_not_write_is_stopped_before_the_endpoint(tmp_path: Path)
 
 def told(lines: dict[str, relay.RelayLine]) -> list[str]:
     heard: list[str] = []
-    link = remote_session.Link(lines, lambda event: heard.append(getattr(event, "text", "")))
+    link = remote_session.EndpointWatch(lines, lambda event: heard.append(getattr(event, "text", "")))
     link.feed(b"")
     link.feed(b"")
     return heard
