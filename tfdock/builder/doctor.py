@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tfdock.engine.address import engine_data, engine_machine, gives_gpus
+from tfdock.engine.engine_host import engine_data, engine_machine, gives_gpus
 from tfdock.errors import (
     BuildFailed,
     DiskFull,

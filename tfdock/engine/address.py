@@ -1,4 +1,4 @@
-"""Find the container engine as the `docker` command does, explain why none is found, and describe its machine."""
+"""Find the container engine in the way the `docker` command does, and explain why none is found."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +15,7 @@ from docker.errors import DockerException
 from docker.tls import TLSConfig
 from docker.utils import kwargs_from_env
 
-from tfdock.engine.protocol import EngineInfo
 from tfdock.errors import EngineUnavailable, Problem
-from tfdock.host.hardware import local_machine, nearest
-from tfdock.knowledge.rows import Accelerator
-from tfdock.types import Machine
 
 
 def causes(error: Any) -> Iterator[BaseException]:
@@ -131,30 +126,3 @@ def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavai
     if "paramiko" in str(error):
         return unavailable(f"{address} needs the SDK's support of SSH", "`pip install 'tfdock[ssh]'`")
     return unavailable(f"no container engine at {address}: {error}", start)
-
-
-def engine_machine(info: EngineInfo) -> Machine:
-    """The machine that compiles: the engine's, and not more than this process's own limits if it is the same one."""
-    if not info.local:
-        return Machine(cpus=info.cpus, memory=info.memory)
-    local = local_machine()
-    # An engine in a virtual machine of its own (Docker Desktop) has not this machine's swap either.
-    swap = local.swap if info.memory >= local.memory else 0
-    return Machine(cpus=min(info.cpus, local.cpus), memory=min(info.memory, local.memory), swap=swap)
-
-
-def engine_data(info: EngineInfo) -> Path | None:
-    """Where an engine keeps images and containers, if that can be looked at from here.
-
-    Of an engine in a virtual machine, or in a root of its own, the path means another place than ours.
-    """
-    root = Path(info.data_root) if info.local and info.data_root else None
-    return root if root and nearest(root) == root else None
-
-
-def gives_gpus(info: EngineInfo, accelerator: Accelerator) -> bool:
-    """Whether an engine on this machine can give containers the GPUs of a family, by a runtime it has for them."""
-    runtime = accelerator.engine_runtime
-    return runtime is not None and (
-        runtime in info.runtimes or any(shutil.which(program) for program in accelerator.engine_programs)
-    )

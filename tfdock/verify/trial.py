@@ -14,7 +14,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
-from tfdock.engine.address import gives_gpus
+from tfdock.engine.engine_host import gives_gpus
 from tfdock.engine.protocol import EngineInfo, ImageInfo
 from tfdock.errors import (
     EngineError,

@@ -1,0 +1,38 @@
+"""The machine of the engine: its cores and memory, its data folder, and whether containers get GPUs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tfdock.engine.protocol import EngineInfo
+from tfdock.host.hardware import local_machine, nearest
+from tfdock.knowledge.rows import Accelerator
+from tfdock.types import Machine
+
+
+def engine_machine(info: EngineInfo) -> Machine:
+    """The machine that compiles: the engine's, and not more than this process's own limits if it is the same one."""
+    if not info.local:
+        return Machine(cpus=info.cpus, memory=info.memory)
+    local = local_machine()
+    # An engine in a virtual machine of its own (Docker Desktop) has not this machine's swap either.
+    swap = local.swap if info.memory >= local.memory else 0
+    return Machine(cpus=min(info.cpus, local.cpus), memory=min(info.memory, local.memory), swap=swap)
+
+
+def engine_data(info: EngineInfo) -> Path | None:
+    """Where an engine keeps images and containers, if that can be looked at from here.
+
+    Of an engine in a virtual machine, or in a root of its own, the path means another place than ours.
+    """
+    root = Path(info.data_root) if info.local and info.data_root else None
+    return root if root and nearest(root) == root else None
+
+
+def gives_gpus(info: EngineInfo, accelerator: Accelerator) -> bool:
+    """Whether an engine on this machine can give containers the GPUs of a family, by a runtime it has for them."""
+    runtime = accelerator.engine_runtime
+    return runtime is not None and (
+        runtime in info.runtimes or any(shutil.which(program) for program in accelerator.engine_programs)
+    )
