@@ -35,6 +35,7 @@ from tfdock.plan.trust_domain import IN_RELEASE
 from tfdock.types import ImageRef
 from tfdock.wheel.inspection import inspect_wheel
 from tfdock.wheel.zip_archive import ByteSource, Member, pieces
+from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
 from .harness import Json, Outcome, Tfdock, closed_port, wait_until
@@ -956,7 +957,7 @@ def test_a_build_that_was_pulled_is_no_build_of_this_machine(site: Here, planned
     part = site.folder / "sealed.whl"
     part.write_bytes(planned.wheel.read_bytes())
     file = WheelFile(file=planned.wheel.name, sha256=planned.sha256, size=part.stat().st_size)
-    site.house.publish(planned.build_id, record, {part: file})  # type: ignore[arg-type]
+    publish(site.house, planned.build_id, record, {part: file})  # type: ignore[arg-type]
     assert site.house.pulled_from(record) is None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdock.types import BuildId
+from tfdock.wheelhouse import publication
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
 _NUMBERS = itertools.count()
@@ -96,7 +97,7 @@ def publish(
     (staging / file).write_bytes(data)
     fingerprint = fingerprint_of(own, salt)
     sealed = {staging / file: WheelFile(file=file, sha256=hashlib.sha256(data).hexdigest(), size=len(data))}
-    house.publish(own, record(own, fingerprint, file, data, finished, domain), sealed)
+    publication.publish(house, own, record(own, fingerprint, file, data, finished, domain), sealed)
     (house.record_folder(own, fingerprint) / "20261101-000000-aaaaaa.log").write_bytes(b"log\n")
     staging.rmdir()
     return house.root / file

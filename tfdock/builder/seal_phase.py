@@ -28,6 +28,7 @@ from tfdock.verify import verification as verify
 from tfdock.verify.trial_container import MEMORY, TrialEnvironment
 from tfdock.wheel import wheel as wheel_files
 from tfdock.wheelhouse import build_record
+from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import WheelFile
 
 Sealed = Mapping[Path, WheelFile]
@@ -135,7 +136,7 @@ def published(run: Run, wheels: Sealed) -> dict[str, Any]:
     account = _account(run, record)
     record |= {"bazel": account.bazel, "kept": dict(account.kept)}
     run.session.stop.check()
-    run.session.wheelhouse.publish(run.plan.build_id, record, wheels, account.files)
+    publish(run.session.wheelhouse, run.plan.build_id, record, wheels, account.files)
     return record
 
 

@@ -30,6 +30,7 @@ from tfdock.plan.trust_domain import recorded
 from tfdock.types import BuildId
 from tfdock.wheel.facts import WheelError
 from tfdock.wheel.wheel import WheelFacts, read_wheel
+from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse
 
 _BLOCK = 1 << 20
@@ -107,7 +108,7 @@ class ImagePull:
             self.check()
             origin = {"reference": str(image.image), "digest": image.digest}
             beside = {PULLED: json.dumps(origin, indent=1, sort_keys=True).encode() + b"\n"}
-            self.wheelhouse.publish(build_id, build.record, arrived, beside)
+            publish(self.wheelhouse, build_id, build.record, arrived, beside)
         return replace(result, status="pulled", received=self.received, kept=self.kept)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The wheelhouse folder: its layout, and how a wheel and its record appear at once.
+"""The wheelhouse folder: its layout, its locks, and which records and wheels are in it.
 
 wheelhouse/
   tensorflow-2.18.0+cuda12.5.sm86-cp311-cp311-linux_x86_64.whl
@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from tfdock.errors import Locked, Problem, WheelRefused
-from tfdock.host.files import file_sha256, sync_path, write_atomically, written_atomically
+from tfdock.host.files import file_sha256
 from tfdock.plan.trust_domain import recorded, replaces, stands_for
 from tfdock.run.journal import staging_folder
 from tfdock.types import BuildId
@@ -205,59 +205,6 @@ class Wheelhouse:
         for wheel in record["wheels"] if record else ():
             own = WheelFile(file=wheel["file"], sha256=wheel["sha256"], size=wheel["size"])
             self.check_free(build_id, own, domain)
-
-    def publish(
-        self,
-        build_id: BuildId,
-        record: Mapping[str, Any],
-        sealed: Mapping[Path, WheelFile],
-        beside: Mapping[str, bytes] | None = None,
-    ) -> None:
-        """Make wheels visible: the record first, then pip's constraints, then each wheel, each in one atomic move.
-
-        `beside` are the files that the record names under `kept`, and `PULLED` of a build that was not made here. A
-        run killed in between leaves a record whose wheel is missing: not finished, and built again.
-        """
-        # Here, not above: what is up to date is told without the modules that know wheels.
-        from tfdock.wheel.identity import constraints
-        from tfdock.wheelhouse.index import WheelIndex
-
-        for path in sealed:
-            sync_path(path)
-        pins = constraints(build_id, [wheel.file for wheel in sealed.values()])
-        index = WheelIndex(self)
-        with self.changing():
-            for wheel in sealed.values():
-                self.check_free(build_id, wheel, recorded(record))
-            # Never does an index name bytes that are no longer there.
-            index.leave_out(wheel.file for wheel in sealed.values())
-            self._write_record(build_id, record, beside or {})
-            write_atomically(self.constraints(build_id), pins.encode())
-            for path, wheel in sealed.items():
-                path.replace(self.root / wheel.file)
-            sync_path(self.root)
-            with suppress(OSError):  # the wheels count all the same; `wheelhouse index` takes them in
-                index.take_in({wheel.file: wheel.sha256 for wheel in sealed.values()})
-
-    def _write_record(self, build_id: BuildId, record: Mapping[str, Any], beside: Mapping[str, bytes]) -> None:
-        folder = self.record_folder(build_id, record["fingerprint"])
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, data in beside.items():
-            write_atomically(folder / name, data)
-        replaced = record_of(folder / "record.json") or {}
-        text = json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"
-        with written_atomically(folder / "record.json", text):
-            self._remove_other_bytes(replaced, record)
-        for name in (PULLED, *kept_files(replaced).values()):
-            if name not in beside and name not in kept_files(record).values():
-                (folder / name).unlink(missing_ok=True)
-
-    def _remove_other_bytes(self, replaced: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Remove wheels whose bytes no record will know: a run that was killed then would leave what is refused."""
-        new = {wheel["file"]: wheel["sha256"] for wheel in record["wheels"]}
-        for wheel in replaced.get("wheels", ()):
-            if new.get(wheel["file"], wheel["sha256"]) != wheel["sha256"]:
-                (self.root / wheel["file"]).unlink(missing_ok=True)
 
 
 def changed_wheel(path: Path, fix: str = "remove it, and run the same command again") -> WheelRefused:

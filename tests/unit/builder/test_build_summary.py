@@ -18,6 +18,7 @@ from tfdock.builder.build_summary import Account, RunTraces, account, kept_docum
 from tfdock.cli import summary_text
 from tfdock.plan.local_source import listing_hash, tree_hash, tree_listing
 from tfdock.types import BuildId
+from tfdock.wheelhouse import publication
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse, kept_files
 
 FILES = Path(__file__).parents[1] / "data/bazel"
@@ -80,7 +81,7 @@ def record(*flags: str, fingerprint: str = "f" * 64, finished: str = "2026-11-21
 def publish(house: Wheelhouse, written: dict[str, Any], told: Account) -> Path:
     house.record_folder(ID, written["fingerprint"]).mkdir(parents=True, exist_ok=True)
     sealed: dict[Path, WheelFile] = {}
-    house.publish(ID, written | {"bazel": told.bazel, "kept": dict(told.kept)}, sealed, told.files)
+    publication.publish(house, ID, written | {"bazel": told.bazel, "kept": dict(told.kept)}, sealed, told.files)
     return house.record_folder(ID, written["fingerprint"])
 
 

@@ -30,6 +30,7 @@ from tfdock.matrix.planned_matrix import Cells, cells
 from tfdock.plan.prepare import Preparer
 from tfdock.profile.profile import Profile
 from tfdock.types import BuildId
+from tfdock.wheelhouse import publication
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
 from .. import houses
@@ -294,7 +295,7 @@ def publish(house: Wheelhouse, cell: Mapping[str, Any], domain: str = "release")
     file, data = houses.wheel(salt=name)
     (house.root / "new").write_bytes(data)
     sealed = {house.root / "new": WheelFile(file=file, sha256=hashlib.sha256(data).hexdigest(), size=len(data))}
-    house.publish(name, houses.record(name, cell["fingerprint"], file, data, 1.7e9, domain), sealed)
+    publication.publish(house, name, houses.record(name, cell["fingerprint"], file, data, 1.7e9, domain), sealed)
     return house.root / file
 
 

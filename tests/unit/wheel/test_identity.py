@@ -35,6 +35,7 @@ from tfdock.wheel.identity import (
     same_version,
 )
 from tfdock.wheel.wheel import metadata, normalize, read_wheel
+from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
 from .test_wheel import File, documents, pack, record_file, record_of
@@ -226,7 +227,7 @@ def test_constraints_are_published_with_the_wheel_and_replaced_with_it(tmp_path:
     house = Wheelhouse(tmp_path)
     for version in ("2.18.0+cuda12.5.sm86", "2.18.1+cuda12.5.sm86"):
         wheels = sealed(tmp_path, version)
-        house.publish(BUILD, record_for(wheels), wheels)
+        publish(house, BUILD, record_for(wheels), wheels)
         about, pin = house.constraints(BUILD).read_text().splitlines()
         assert about.startswith("#")
         assert BUILD in about
@@ -239,7 +240,7 @@ def test_a_wheel_that_may_not_be_replaced_leaves_the_constraints_as_they_were(tm
     (wheel,) = wheels.values()
     (tmp_path / wheel.file).write_bytes(b"somebody else's")
     with pytest.raises(WheelRefused):
-        house.publish(BUILD, record_for(wheels), wheels)
+        publish(house, BUILD, record_for(wheels), wheels)
     assert not house.constraints(BUILD).exists()
 
 
@@ -271,7 +272,7 @@ class Pip:
                 version="2.18.0+cuda12.5.sm86",
             )
         wheels = {staged: WheelFile(file=name, sha256="0" * 64, size=staged.stat().st_size)}
-        self.house.publish(BUILD, record_for(wheels), wheels)
+        publish(self.house, BUILD, record_for(wheels), wheels)
 
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         python = self.root / "bin" / "python"

@@ -17,8 +17,8 @@ import h2.events
 import h2.exceptions
 import hpack
 
-from tfdock.bazel.remote import relay
-from tfdock.bazel.remote.relay import Reader, RelayLine, Writer, closed
+from tfdock.bazel.remote import relay_line
+from tfdock.bazel.remote.relay_line import Reader, RelayLine, Writer, closed
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _PING, _WINDOW, _CONTINUATION = 0, 1, 6, 8, 9
@@ -229,12 +229,12 @@ class _Both:
     async def alive(self, server: Writer) -> None:
         """Ask an endpoint that is silent whether it is there: an action may take long, a ping does not."""
         while True:
-            await asyncio.sleep(relay.SILENCE / 3)
+            await asyncio.sleep(relay_line.SILENCE / 3)
             silent = monotonic() - self.heard
-            if silent > relay.SILENCE:
-                self.line.lost = relay.reason(TimeoutError())
+            if silent > relay_line.SILENCE:
+                self.line.lost = relay_line.reason(TimeoutError())
                 return
-            if silent > relay.SILENCE / 3:
+            if silent > relay_line.SILENCE / 3:
                 server.write(_frame(_PING, 0, 0, _ARE_YOU_THERE))
 
     async def answers(self, server: Reader) -> None:

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
 
-from tfdock.bazel.remote import relay
-from tfdock.bazel.remote.relay import TROUBLE, Reader, RelayLine, Writer, closed
+from tfdock.bazel.remote import relay_line
+from tfdock.bazel.remote.relay_line import TROUBLE, Reader, RelayLine, Writer, closed
 
 _PIECE = 1 << 18
 _IDLE = 4.0
@@ -149,12 +149,12 @@ class _Upload:
             return
         try:
             self.writer.write(data)
-            async with asyncio.timeout(relay.SILENCE):
+            async with asyncio.timeout(relay_line.SILENCE):
                 await self.writer.drain()
         except TROUBLE as error:
             self.broken = True
             if isinstance(error, TimeoutError):
-                self.line.lost = relay.reason(error)
+                self.line.lost = relay_line.reason(error)
 
 
 async def _nowhere(_: bytes) -> None:
@@ -192,14 +192,14 @@ async def _heard(line: RelayLine, server: Reader) -> Head | None:
     if line.lost:
         return None
     try:
-        async with asyncio.timeout(relay.SILENCE):
+        async with asyncio.timeout(relay_line.SILENCE):
             head = await _head(server)
             while head.status < 200:
                 head = await _head(server)
             return head
     except TROUBLE as error:
         if isinstance(error, TimeoutError):
-            line.lost = relay.reason(error)
+            line.lost = relay_line.reason(error)
         return None
 
 
@@ -253,7 +253,7 @@ async def _carry_chunks(reader: Reader, give: Give) -> int:
     """Carry chunks, without what may stand beside them: extensions, and headers after the last."""
     total = 0
     while True:
-        async with asyncio.timeout(relay.SILENCE):
+        async with asyncio.timeout(relay_line.SILENCE):
             found = _CHUNK.fullmatch(await reader.readuntil(b"\r\n"))
         if not found:
             raise ValueError("no chunk")
@@ -267,7 +267,7 @@ async def _carry_chunks(reader: Reader, give: Give) -> int:
         if await reader.readexactly(2) != b"\r\n":
             raise ValueError("a chunk that does not end where it said")
         await give(b"\r\n")
-    async with asyncio.timeout(relay.SILENCE):
+    async with asyncio.timeout(relay_line.SILENCE):
         while await reader.readuntil(b"\r\n") != b"\r\n":
             pass
     await give(b"0\r\n\r\n")
@@ -276,7 +276,7 @@ async def _carry_chunks(reader: Reader, give: Give) -> int:
 
 async def _pieces(reader: Reader, left: int) -> AsyncIterator[bytes]:
     while left:
-        async with asyncio.timeout(relay.SILENCE):
+        async with asyncio.timeout(relay_line.SILENCE):
             data = await reader.read(min(_PIECE, left))
         if not data:
             raise EOFError("a body ended early")
@@ -286,7 +286,7 @@ async def _pieces(reader: Reader, left: int) -> AsyncIterator[bytes]:
 
 async def _until_end(reader: Reader) -> AsyncIterator[bytes]:
     while True:
-        async with asyncio.timeout(relay.SILENCE):
+        async with asyncio.timeout(relay_line.SILENCE):
             data = await reader.read(_PIECE)
         if not data:
             return

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdock import events
-from tfdock.bazel.remote import relay
+from tfdock.bazel.remote import relay, relay_grpc, relay_line
 from tfdock.errors import EngineError, NetworkError, Problem, TfdockError
 from tfdock.host.files import make_folder
 from tfdock.host.settings import Settings
@@ -41,10 +41,10 @@ Headers = tuple[tuple[str, str], ...]
 # --- credentials --------------------------------------------------------------------------------------------------
 
 
-def lines_for(remote: Remote, settings: Settings) -> dict[str, relay.RelayLine]:
+def lines_for(remote: Remote, settings: Settings) -> dict[str, relay_line.RelayLine]:
     """Role -> the line to its endpoint, with credentials; raises TfdockError where they cannot be had."""
     return {
-        role: relay.RelayLine(
+        role: relay_line.RelayLine(
             endpoint,
             _credentials(role, endpoint, settings),
             upload=remote.upload,
@@ -135,7 +135,7 @@ def check(remote: Remote, settings: Settings) -> None:
         except ssl.SSLCertVerificationError as error:
             raise _problem(
                 "remote-untrusted",
-                f"the remote {role} {line.endpoint} cannot be trusted: {relay.reason(error)}",
+                f"the remote {role} {line.endpoint} cannot be trusted: {relay_line.reason(error)}",
                 "give its authority's certificates with SSL_CERT_FILE, or add them to this machine's",
             ) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -175,11 +175,11 @@ class _Strange(Exception):
     """The endpoint is not what it should be."""
 
 
-def _reason(line: relay.RelayLine, error: Exception) -> str:
+def _reason(line: relay_line.RelayLine, error: Exception) -> str:
     if isinstance(error, UnicodeError):  # of IDNA, from whatever looks the name up
         return "its name cannot be one"
     if isinstance(error, OSError):
-        return relay.reason(error)
+        return relay_line.reason(error)
     return f"what it speaks is not HTTP{'' if line.endpoint.http else '/2'}"
 
 
@@ -192,7 +192,7 @@ def _connected(endpoint: Endpoint) -> Iterator[socket.socket]:
         timer.daemon = True
         timer.start()
         try:
-            context = relay.tls(endpoint)
+            context = relay_line.tls(endpoint)
             host = endpoint.host.strip("[]")
             with context.wrap_socket(plain, server_hostname=host) if context else plain as connection:
                 yield connection
@@ -206,7 +206,7 @@ def _break(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _ask_http(line: relay.RelayLine) -> None:
+def _ask_http(line: relay_line.RelayLine) -> None:
     """Ask an HTTP cache for an action that it does not know."""
     connection = http.client.HTTPConnection(line.endpoint.host, line.endpoint.port, timeout=TIMEOUT)
     with _connected(line.endpoint) as connection.sock, closing(connection):
@@ -219,10 +219,8 @@ def _ask_http(line: relay.RelayLine) -> None:
         raise _Strange(f"HTTP status {answer.status}")
 
 
-def _ask_grpc(line: relay.RelayLine, instance: str) -> None:
+def _ask_grpc(line: relay_line.RelayLine, instance: str) -> None:
     """Ask an endpoint that speaks gRPC what it can do."""
-    from tfdock.bazel.remote import relay_grpc
-
     with _connected(line.endpoint) as connection:
         if isinstance(connection, ssl.SSLSocket) and connection.selected_alpn_protocol() != "h2":
             raise _Strange("it does not offer HTTP/2")
@@ -249,7 +247,7 @@ def _problem(code: str, message: str, fix: str) -> TfdockError:
 class EndpointWatch:
     """What the compile phase has of its endpoints. As the tap of a step it tells, once, when one is lost."""
 
-    lines: dict[str, relay.RelayLine]
+    lines: dict[str, relay_line.RelayLine]
     listen: events.Listener
     _told: frozenset[str] = frozenset()
 
@@ -269,7 +267,7 @@ class EndpointWatch:
                 self._told |= {role}
                 self.listen(events.Notice(text=text))
 
-    def _lost(self, role: str, line: relay.RelayLine) -> str:
+    def _lost(self, role: str, line: relay_line.RelayLine) -> str:
         if line.lost:
             return f"warning: the remote {role} {line.endpoint} is gone ({line.lost}); the build goes on without it"
         if line.no_uploads:

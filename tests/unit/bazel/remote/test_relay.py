@@ -19,7 +19,7 @@ import h2.connection
 import h2.events
 import pytest
 
-from tfdock.bazel.remote import relay, relay_grpc, remote_session
+from tfdock.bazel.remote import relay, relay_grpc, relay_line, remote_session
 from tfdock.bazel.remote.relay_grpc import PREFACE
 from tfdock.errors import TfdockError
 from tfdock.host.settings import Settings
@@ -115,7 +115,7 @@ SMUGGLED = f"PUT {KEY[:-1]}1 HTTP/1.1\r\ncontent-length: 1\r\n\r\nx"
 def test_what_bazel_would_not_ask_reaches_nobody(request_: str, tmp_path: Path) -> None:
     talk, heard = speaking(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
     with raw_server(talk) as port:
-        line = relay.RelayLine(parse(f"http://127.0.0.1:{port}/pre"), (("Authorization", SECRET),))
+        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}/pre"), (("Authorization", SECRET),))
         with relay.running({"cache": line}, tmp_path), dialled(tmp_path / "cache") as client:
             with contextlib.suppress(OSError):  # it may have been cut off meanwhile
                 client.sendall(request_.encode())
@@ -128,7 +128,7 @@ def test_what_bazel_would_not_ask_reaches_nobody(request_: str, tmp_path: Path) 
 def test_a_chunk_that_others_could_read_otherwise_ends_the_request(size: bytes, tmp_path: Path) -> None:
     talk, heard = speaking(b"")
     with raw_server(talk) as port:
-        line = relay.RelayLine(parse(f"http://127.0.0.1:{port}"))
+        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}"))
         with relay.running({"cache": line}, tmp_path), dialled(tmp_path / "cache") as client:
             head = f"PUT {KEY} HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n".encode()
             client.sendall(head + size + b"\r\nx\r\nZZ\r\n0\r\n\r\n")
@@ -138,7 +138,7 @@ def test_a_chunk_that_others_could_read_otherwise_ends_the_request(size: bytes, 
 
 def test_of_a_request_only_what_a_cache_needs_is_handed_on(tmp_path: Path) -> None:
     with http_cache(Cache()) as cache:
-        line = relay.RelayLine(parse(cache.url), (("X-Key", SECRET),))
+        line = relay_line.RelayLine(parse(cache.url), (("X-Key", SECRET),))
         with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
             own = {"X-Key": "mine", "X-Forwarded-For": "1.2.3.4", "Upgrade": "h2c", "Cookie": "a", "Accept": "*/*"}
             client.request("GET", KEY, headers={**own, "Authorization": "Basic bWluZQ==", "Host": "elsewhere"})
@@ -161,7 +161,7 @@ def test_a_chunk_of_any_size_is_carried_in_pieces(tmp_path: Path) -> None:
         connection.recv(1)
 
     with raw_server(talk) as port:
-        line = relay.RelayLine(parse(f"http://127.0.0.1:{port}"))
+        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}"))
         with relay.running({"cache": line}, tmp_path), dialled(tmp_path / "cache") as client:
             client.sendall(f"PUT {KEY} HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nffffffffff\r\n".encode())
             for _ in range(64):
@@ -171,7 +171,7 @@ def test_a_chunk_of_any_size_is_carried_in_pieces(tmp_path: Path) -> None:
 
 def test_connections_are_not_endless_and_the_next_ones_are_served_when_others_go(tmp_path: Path) -> None:
     with http_cache(Cache()) as cache:
-        line = relay.RelayLine(parse(cache.url))
+        line = relay_line.RelayLine(parse(cache.url))
         with relay.running({"cache": line}, tmp_path):
             with contextlib.ExitStack() as stack:
                 clients = [stack.enter_context(dialled(tmp_path / "cache")) for _ in range(relay.CONNECTIONS + 8)]
@@ -185,7 +185,7 @@ def test_connections_are_not_endless_and_the_next_ones_are_served_when_others_go
 def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        with relay.running({"cache": relay.RelayLine(parse("http://127.0.0.1:1"))}, tmp_path):
+        with relay.running({"cache": relay_line.RelayLine(parse("http://127.0.0.1:1"))}, tmp_path):
             assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o600
     finally:
         os.umask(before)
@@ -213,10 +213,10 @@ def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
 def test_what_is_no_answer_is_a_miss_and_no_word_of_pythons(
     answer: bytes, method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "SILENCE", 0.5)
+    monkeypatch.setattr(relay_line, "SILENCE", 0.5)
     talk, _ = speaking(answer)
     with raw_server(talk) as port:
-        line = relay.RelayLine(parse(f"http://127.0.0.1:{port}"))
+        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}"))
         with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
             assert client.ask(method, KEY, b"x" if method == "PUT" else None) == (
                 404 if method == "GET" else 200,
@@ -227,7 +227,7 @@ def test_what_is_no_answer_is_a_miss_and_no_word_of_pythons(
 
 def test_a_server_that_answers_but_does_not_serve_is_told_of_in_one_line(tmp_path: Path) -> None:
     with http_cache(Cache()) as cache:
-        line = relay.RelayLine(parse(cache.url))
+        line = relay_line.RelayLine(parse(cache.url))
         cache.refuse |= {"GET": 503, "PUT": 413}
         with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
             assert client.ask("PUT", KEY, b"x") == (200, b"")
@@ -245,20 +245,20 @@ def test_a_server_that_dies_while_it_takes_an_upload_is_not_bazels_to_tell(tmp_p
         connection.recv(1000)
 
     with raw_server(talk) as port:
-        line = relay.RelayLine(parse(f"http://127.0.0.1:{port}"))
+        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}"))
         with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
             assert client.ask("PUT", KEY, b"x" * 5_000_000) == (200, b"")
 
 
 def test_a_server_that_stops_taking_an_upload_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "SILENCE", 0.5)
+    monkeypatch.setattr(relay_line, "SILENCE", 0.5)
     held = threading.Event()
 
     def talk(_: socket.socket) -> None:
         held.wait(20)
 
     with raw_server(talk) as port:
-        line = relay.RelayLine(parse(f"http://127.0.0.1:{port}"))
+        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}"))
         with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
             began = time.monotonic()
             assert client.ask("PUT", KEY, b"x" * 30_000_000) == (200, b"")
@@ -273,7 +273,7 @@ def test_an_answer_that_breaks_off_is_not_taken_for_whole(tmp_path: Path) -> Non
         connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")
 
     with raw_server(talk) as port:
-        line = relay.RelayLine(parse(f"http://127.0.0.1:{port}"))
+        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}"))
         with relay.running({"cache": line}, tmp_path), dialled(tmp_path / "cache") as client:
             client.sendall(f"GET {KEY} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
             answer = said(client)
@@ -328,7 +328,7 @@ def test_who_may_not_write_may_call_what_is_known_to_read_and_an_executor_gets_w
     asked: list[dict[str, str]] = []
     every = [*READING, *SENDING, *RUNNING, *NEVER]
     with grpc_server("0", asked) as url:
-        line = relay.RelayLine(parse(url), upload=upload, executes=executes)
+        line = relay_line.RelayLine(parse(url), upload=upload, executes=executes)
         with relay.running({"cache": line}, tmp_path):
             found = asked_by(tmp_path / "cache", *(call_of(path) for path in every))
     assert [one[":path"] for one in asked] == passed
@@ -341,7 +341,7 @@ def test_a_call_that_names_its_path_not_once_is_refused(names: tuple[str, ...], 
     first, *rest = [pair for pair in call_of("") if pair[0] != ":path"]
     with (
         grpc_server("0", asked) as url,
-        relay.running({"cache": relay.RelayLine(parse(url), upload=False)}, tmp_path),
+        relay.running({"cache": relay_line.RelayLine(parse(url), upload=False)}, tmp_path),
     ):
         odd = (first, *((name, READING[0]) for name in names), *rest)
         found = asked_by(tmp_path / "cache", odd, call_of(READING[0]))
@@ -362,7 +362,7 @@ def test_read_only_holds_for_cache_and_executor(monkeypatch: pytest.MonkeyPatch)
 def test_a_call_cannot_name_another_host_or_bring_credentials_of_its_own(tmp_path: Path) -> None:
     asked: list[dict[str, str]] = []
     with grpc_server("0", asked) as url:
-        line = relay.RelayLine(parse(url), (("X-Key", SECRET),))
+        line = relay_line.RelayLine(parse(url), (("X-Key", SECRET),))
         with relay.running({"cache": line}, tmp_path):
             own = call_of(READING[0], ("host", "mine"), ("x-key", "mine"), ("authorization", "mine"))
             asked_by(tmp_path / "cache", own)
@@ -386,7 +386,7 @@ def test_what_is_no_http2_ends_the_connection_and_no_other(
 ) -> None:
     asked: list[dict[str, str]] = []
     with grpc_server("0", asked) as url:
-        line = relay.RelayLine(parse(url), upload=False)
+        line = relay_line.RelayLine(parse(url), upload=False)
         with relay.running({"cache": line}, tmp_path):
             with dialled(tmp_path / "cache") as client:
                 with contextlib.suppress(OSError):
@@ -401,7 +401,7 @@ def test_what_is_no_http2_ends_the_connection_and_no_other(
 def test_nothing_of_a_client_that_speaks_another_protocol_reaches_the_endpoint(tmp_path: Path) -> None:
     heard: list[bytes] = []
     with raw_server(lambda connection: heard.append(connection.recv(1 << 16))) as port:
-        line = relay.RelayLine(parse(f"grpc://127.0.0.1:{port}"), upload=False)
+        line = relay_line.RelayLine(parse(f"grpc://127.0.0.1:{port}"), upload=False)
         with relay.running({"cache": line}, tmp_path), dialled(tmp_path / "cache") as client:
             client.sendall(b"PUT /ac/" + b"0" * 64 + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
             client.shutdown(socket.SHUT_WR)
@@ -427,7 +427,7 @@ def test_large_frames_that_never_come_keep_no_other_call_waiting_and_end(
     asked: list[dict[str, str]] = []
     with (
         grpc_server("0", asked) as url,
-        relay.running({"cache": relay.RelayLine(parse(url))}, tmp_path),
+        relay.running({"cache": relay_line.RelayLine(parse(url))}, tmp_path),
         contextlib.ExitStack() as clients,
     ):
         begun = [clients.enter_context(dialled(tmp_path / "cache")) for _ in range(12)]
@@ -520,7 +520,7 @@ def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path, monkeypatc
         monkeypatch.setenv(remote_session.VARIABLE, f"X-Key: {SECRET}")
         found = problem_of(url, Settings(remote_cache=url))
         assert found.startswith("remote-untrusted")
-        line = relay.RelayLine(parse(url), (("X-Key", SECRET),))
+        line = relay_line.RelayLine(parse(url), (("X-Key", SECRET),))
         with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
             assert client.ask("GET", KEY) == (404, b"")
         assert line.lost
@@ -551,7 +551,7 @@ print(client.getresponse().status)
     def few() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 
-    with http_cache(Cache()) as cache, relay.running({"cache": relay.RelayLine(parse(cache.url))}, tmp_path):
+    with http_cache(Cache()) as cache, relay.running({"cache": relay_line.RelayLine(parse(cache.url))}, tmp_path):
         words = [sys.executable, str(script), f"{port}={tmp_path}/cache", "--", sys.executable, "-c", ask]
         done = subprocess.run(words, check=False, capture_output=True, text=True, preexec_fn=few, timeout=60)
     assert done.stdout == "404\n", done.stderr

@@ -21,7 +21,7 @@ import h2.connection
 import h2.events
 import pytest
 
-from tfdock.bazel.remote import relay, remote_session
+from tfdock.bazel.remote import relay, relay_line, remote_session
 from tfdock.bazel.remote.relay_grpc import capabilities
 from tfdock.errors import ProfileError, TfdockError
 from tfdock.host.settings import Settings, load
@@ -342,7 +342,7 @@ class Client(http.client.HTTPConnection):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for a server that is gone."""
-    monkeypatch.setattr(relay, "_PAUSES", (0.0, 0.01))
+    monkeypatch.setattr(relay_line, "_PAUSES", (0.0, 0.01))
 
 
 KEY = "/ac/" + "0" * 64
@@ -351,7 +351,7 @@ KEY = "/ac/" + "0" * 64
 @pytest.mark.parametrize("chunked", [False, True])
 def test_requests_get_host_path_and_credentials_and_bodies_pass_as_they_are(tmp_path: Path, chunked: bool) -> None:
     with http_cache(Cache(chunked=chunked)) as cache:
-        line = relay.RelayLine(parse(cache.url), (("Authorization", f"Basic {SECRET}"),))
+        line = relay_line.RelayLine(parse(cache.url), (("Authorization", f"Basic {SECRET}"),))
         with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
             body = bytes(range(256)) * 4000
             assert client.ask("GET", KEY)[0] == 404
@@ -372,13 +372,13 @@ def test_requests_get_host_path_and_credentials_and_bodies_pass_as_they_are(tmp_
 
 def test_a_job_that_may_not_write_is_stopped_before_the_endpoint(tmp_path: Path) -> None:
     with http_cache(Cache()) as cache:
-        line = relay.RelayLine(parse(cache.url), upload=False)
+        line = relay_line.RelayLine(parse(cache.url), upload=False)
         with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
             assert client.ask("PUT", KEY, b"x" * 10_000_000)[0] == 403, "it hears so once all of it is sent"
         assert cache.asked == []
 
 
-def told(lines: dict[str, relay.RelayLine]) -> list[str]:
+def told(lines: dict[str, relay_line.RelayLine]) -> list[str]:
     heard: list[str] = []
     link = remote_session.EndpointWatch(lines, lambda event: heard.append(getattr(event, "text", "")))
     link.feed(b"")
@@ -390,7 +390,7 @@ def told(lines: dict[str, relay.RelayLine]) -> list[str]:
 def test_an_endpoint_that_goes_away_has_nothing_takes_everything_and_is_told_of_once(tmp_path: Path) -> None:
     cache = Cache()
     with http_cache(cache):
-        line = relay.RelayLine(parse(cache.url))
+        line = relay_line.RelayLine(parse(cache.url))
     with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
         assert client.ask("GET", KEY) == (404, b"")
         assert client.ask("PUT", KEY, b"x" * 100_000) == (200, b"")
@@ -401,7 +401,7 @@ def test_an_endpoint_that_goes_away_has_nothing_takes_everything_and_is_told_of_
 
 def test_credentials_that_run_out_and_uploads_that_are_refused_end_in_one_line_each(tmp_path: Path) -> None:
     with http_cache(Cache()) as cache:
-        line = relay.RelayLine(parse(cache.url))
+        line = relay_line.RelayLine(parse(cache.url))
         with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
             cache.refuse["PUT"] = 405
             assert client.ask("PUT", KEY, b"x")[0] == 200
@@ -425,7 +425,7 @@ def test_a_server_that_breaks_off_is_a_miss_and_the_next_question_is_asked_again
                     connection.sendall(answer)
 
         threading.Thread(target=serve, daemon=True).start()
-        line = relay.RelayLine(parse(url))
+        line = relay_line.RelayLine(parse(url))
         with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
             assert client.ask("GET", KEY) == (404, b"")
             assert client.ask("GET", KEY) == (200, b"ok")
@@ -435,7 +435,7 @@ def test_a_server_that_breaks_off_is_a_miss_and_the_next_question_is_asked_again
 def test_a_folder_deeper_than_a_sockets_path_may_be_serves_too(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
-    with http_cache(Cache()) as cache, relay.running({"cache": relay.RelayLine(parse(cache.url))}, deep):
+    with http_cache(Cache()) as cache, relay.running({"cache": relay_line.RelayLine(parse(cache.url))}, deep):
         (tmp_path / "near").symlink_to(deep)
         assert (deep / "cache").is_socket()
     assert not (deep / "cache").exists()
@@ -478,14 +478,14 @@ def call(path: Path) -> tuple[str, str]:
     with socket.socket(socket.AF_UNIX) as plain:
         plain.settimeout(20)
         plain.connect(str(path))
-        mine = relay.RelayLine(Endpoint("grpc", "127.0.0.1", 8980))
+        mine = relay_line.RelayLine(Endpoint("grpc", "127.0.0.1", 8980))
         return capabilities(mine, "main", plain.sendall, lambda: plain.recv(1 << 16))
 
 
 def test_a_call_gets_the_endpoints_name_and_credentials(tmp_path: Path) -> None:
     asked: list[dict[str, str]] = []
     with grpc_server("0", asked) as url:
-        line = relay.RelayLine(parse(url), (("Authorization", f"Bearer {SECRET}" + "x" * 20_000),))
+        line = relay_line.RelayLine(parse(url), (("Authorization", f"Bearer {SECRET}" + "x" * 20_000),))
         with relay.running({"cache": line}, tmp_path):
             assert call(tmp_path / "cache") == ("0", "as told")
     (headers,) = asked
@@ -497,7 +497,7 @@ def test_a_call_gets_the_endpoints_name_and_credentials(tmp_path: Path) -> None:
 def test_a_job_that_may_not_write_is_stopped_before_a_server_that_speaks_grpc_too(tmp_path: Path) -> None:
     asked: list[dict[str, str]] = []
     with grpc_server("0", asked) as url:
-        line = relay.RelayLine(parse(url), upload=False)
+        line = relay_line.RelayLine(parse(url), upload=False)
         with relay.running({"cache": line}, tmp_path), socket.socket(socket.AF_UNIX) as plain:
             plain.settimeout(20)
             plain.connect(str(tmp_path / "cache"))
@@ -525,9 +525,9 @@ def test_a_job_that_may_not_write_is_stopped_before_a_server_that_speaks_grpc_to
 def test_an_endpoint_that_says_nothing_any_more_is_gone(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "SILENCE", 0.3)
+    monkeypatch.setattr(relay_line, "SILENCE", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        line = relay.RelayLine(Endpoint(scheme, "127.0.0.1", server.getsockname()[1]))
+        line = relay_line.RelayLine(Endpoint(scheme, "127.0.0.1", server.getsockname()[1]))
         with relay.running({"cache": line}, tmp_path):
             if scheme == "http":
                 with Client(tmp_path / "cache") as client:
@@ -540,13 +540,13 @@ def test_an_endpoint_that_says_nothing_any_more_is_gone(
 
 
 def test_a_ping_of_the_relays_own_is_not_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "SILENCE", 0.3)
+    monkeypatch.setattr(relay_line, "SILENCE", 0.3)
     with grpc_server("0", []) as url:
-        line = relay.RelayLine(parse(url))
+        line = relay_line.RelayLine(parse(url))
         with relay.running({"cache": line}, tmp_path), socket.socket(socket.AF_UNIX) as plain:
             plain.settimeout(20)
             plain.connect(str(tmp_path / "cache"))
-            mine = relay.RelayLine(Endpoint("grpc", "127.0.0.1", 8980))
+            mine = relay_line.RelayLine(Endpoint("grpc", "127.0.0.1", 8980))
             seen: list[bytes] = []
 
             def receive() -> bytes:
@@ -564,7 +564,7 @@ def test_a_ping_of_the_relays_own_is_not_handed_on(tmp_path: Path, monkeypatch: 
 @pytest.mark.usefixtures("quick")
 def test_in_place_of_an_endpoint_that_is_gone_somebody_can_do_all_and_has_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        line = relay.RelayLine(Endpoint("grpc", "127.0.0.1", server.getsockname()[1]))
+        line = relay_line.RelayLine(Endpoint("grpc", "127.0.0.1", server.getsockname()[1]))
     with relay.running({"cache": line}, tmp_path):
         assert call(tmp_path / "cache")[0] == "0"
     assert line.lost == "connection refused"
@@ -607,9 +607,9 @@ def test_a_server_that_speaks_grpc_is_asked_before_the_build() -> None:
 def test_why_a_connection_failed_is_told_in_words() -> None:
     untrusted = ssl.SSLCertVerificationError(1, "x")
     untrusted.verify_message = "self-signed certificate"
-    assert relay.reason(untrusted) == "its certificate is not trusted: self-signed certificate"
-    assert relay.reason(TimeoutError()) == "it does not answer"
-    assert relay.reason(ConnectionRefusedError(111, "('10.0.0.1', 1)")) == "connection refused"
+    assert relay_line.reason(untrusted) == "its certificate is not trusted: self-signed certificate"
+    assert relay_line.reason(TimeoutError()) == "it does not answer"
+    assert relay_line.reason(ConnectionRefusedError(111, "('10.0.0.1', 1)")) == "connection refused"
 
 
 def test_an_engine_on_another_machine_is_refused() -> None:
@@ -626,7 +626,7 @@ def test_the_forwarder_hands_connections_on_and_ends_as_its_command_does(tmp_pat
     script.write_text(loader.templates()["run/forward.py"])
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    with http_cache(Cache()) as cache, relay.running({"cache": relay.RelayLine(parse(cache.url))}, tmp_path):
+    with http_cache(Cache()) as cache, relay.running({"cache": relay_line.RelayLine(parse(cache.url))}, tmp_path):
         ask = (
             "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]));"
             f"c.request('PUT', '{KEY}', b'x' * 300000); c.getresponse().read();"

@@ -1,0 +1,112 @@
+"""The line to one remote endpoint: its connections, its credentials, and what went over it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tfdock.types import Endpoint
+
+CONNECT_TIMEOUT = 10.0
+SILENCE = 30.0
+"""Seconds without a word from an endpoint that owes one, after which it is taken to be gone. Bazel waits for 60."""
+_PAUSES = (0.0, 0.3, 1.0, 2.0)
+"""Seconds before each try to connect; after the last the endpoint is taken to be gone for the rest of the run."""
+
+BUFFER = 1 << 17
+"""Bytes of a head, and half of those that wait to be read."""
+
+Reader = asyncio.StreamReader
+Writer = asyncio.StreamWriter
+TROUBLE = (OSError, EOFError, asyncio.LimitOverrunError, ValueError)
+"""What a connection raises when it breaks, or when the other side does not keep to the protocol."""
+_MOST_LARGE = 4
+"""Large frames that are in memory at a time."""
+
+
+@dataclass(eq=False)
+class RelayLine:
+    """One endpoint and what went over it: hits, and bytes each way. `lost` says why it is no longer used.
+
+    `headers` are credentials: they are in no message and no repr.
+    """
+
+    endpoint: Endpoint
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    upload: bool = True
+    executes: bool = False
+    """It is an executor's: that gets what its actions read, even where there are no uploads."""
+    hits: int = 0
+    sent: int = 0
+    received: int = 0
+    lost: str | None = None
+    no_uploads: bool = False
+    """The endpoint took a question but no upload."""
+    trouble: str | None = None
+    """What it answered that is neither what was asked for nor that it has none."""
+    large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_LARGE), repr=False)
+    """Held while a frame of up to 16 MiB is read: a container may open many connections."""
+
+    async def connect(self) -> tuple[Reader, Writer]:
+        """A new connection to the endpoint; raises OSError, and then the endpoint is lost."""
+        error: Exception | None = None
+        for pause in _PAUSES:
+            await asyncio.sleep(pause)
+            if self.lost:
+                break
+            try:
+                return await asyncio.wait_for(self._open(), CONNECT_TIMEOUT)
+            except ssl.SSLCertVerificationError as cause:
+                error = cause
+                break
+            except OSError as cause:
+                error = cause
+        self.lost = self.lost or reason(error)
+        raise ConnectionError(self.lost)
+
+    async def _open(self) -> tuple[Reader, Writer]:
+        context = tls(self.endpoint)
+        return await asyncio.open_connection(
+            self.endpoint.host.strip("[]"),
+            self.endpoint.port,
+            ssl=context,
+            server_hostname=self.endpoint.host.strip("[]") if context else None,
+            limit=BUFFER,
+        )
+
+
+def tls(endpoint: Endpoint) -> ssl.SSLContext | None:
+    """How this machine checks the endpoint's certificate (`SSL_CERT_FILE`, else the system's); None without TLS."""
+    if not endpoint.tls:
+        return None
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"] if endpoint.http else ["h2"])
+    return context
+
+
+def reason(error: Exception | None) -> str:
+    """Why a connection failed, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return "it does not speak TLS as it should"
+    if isinstance(error, socket.gaierror):
+        return "its name is not known"
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
+    number = getattr(error, "errno", None)
+    return os.strerror(number).lower() if number else "the connection broke"
+
+
+async def closed(writer: Writer) -> None:
+    """Close one side, whatever state it is in."""
+    writer.close()
+    try:
+        with suppress(*TROUBLE):
+            await asyncio.wait_for(writer.wait_closed(), 1)
+    finally:
+        writer.transport.abort()

@@ -1,0 +1,70 @@
+"""Publish the wheels of a build: the wheels and their record appear in the wheelhouse at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tfdock.host.files import sync_path, write_atomically, written_atomically
+from tfdock.plan.trust_domain import recorded
+from tfdock.types import BuildId
+from tfdock.wheel.identity import constraints
+from tfdock.wheelhouse.index import WheelIndex
+from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse, kept_files, record_of
+
+
+def publish(
+    house: Wheelhouse,
+    build_id: BuildId,
+    record: Mapping[str, Any],
+    sealed: Mapping[Path, WheelFile],
+    beside: Mapping[str, bytes] | None = None,
+) -> None:
+    """Make wheels visible: the record first, then pip's constraints, then each wheel, each in one atomic move.
+
+    `beside` are the files that the record names under `kept`, and `PULLED` of a build that was not made here. A run
+    that is killed in between leaves a record whose wheel is missing. That build is not finished; it is built again.
+    """
+    for path in sealed:
+        sync_path(path)
+    pins = constraints(build_id, [wheel.file for wheel in sealed.values()])
+    index = WheelIndex(house)
+    with house.changing():
+        for wheel in sealed.values():
+            house.check_free(build_id, wheel, recorded(record))
+        # An index never names bytes that are no longer there.
+        index.leave_out(wheel.file for wheel in sealed.values())
+        _write_record(house, build_id, record, beside or {})
+        write_atomically(house.constraints(build_id), pins.encode())
+        for path, wheel in sealed.items():
+            path.replace(house.root / wheel.file)
+        sync_path(house.root)
+        with suppress(OSError):  # the wheels count all the same; `wheelhouse index` takes them in
+            index.take_in({wheel.file: wheel.sha256 for wheel in sealed.values()})
+
+
+def _write_record(
+    house: Wheelhouse, build_id: BuildId, record: Mapping[str, Any], beside: Mapping[str, bytes]
+) -> None:
+    folder = house.record_folder(build_id, record["fingerprint"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in beside.items():
+        write_atomically(folder / name, data)
+    replaced = record_of(folder / "record.json") or {}
+    text = json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"
+    with written_atomically(folder / "record.json", text):
+        _remove_other_bytes(house, replaced, record)
+    for name in (PULLED, *kept_files(replaced).values()):
+        if name not in beside and name not in kept_files(record).values():
+            (folder / name).unlink(missing_ok=True)
+
+
+def _remove_other_bytes(house: Wheelhouse, replaced: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    """Remove wheels whose bytes no record will know: after a kill, `check_free` would refuse to replace them."""
+    sha256s = {wheel["file"]: wheel["sha256"] for wheel in record["wheels"]}
+    for wheel in replaced.get("wheels", ()):
+        if sha256s.get(wheel["file"], wheel["sha256"]) != wheel["sha256"]:
+            (house.root / wheel["file"]).unlink(missing_ok=True)
