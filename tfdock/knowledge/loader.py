@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError
@@ -80,10 +80,36 @@ class _LazyTables(Mapping[str, list[tuple[str, str]]]):
         return len(TABLES)
 
 
-def knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> KnowledgeBase:
-    """The shipped knowledge with the rows of further folders merged over it.
+_Folder = tuple[Path, Path, tuple[tuple[str, int, int], ...]]
+"""A knowledge folder: its path as given, its absolute path, and (name, time, size) of its files."""
 
-    What was read once is kept in the folder `knowledge` of `cache`, where one is given.
+
+def knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> KnowledgeBase:
+    """Return the shipped knowledge, with the rows of the overlay folders merged over it.
+
+    A process reads and checks each table once for the same folders, whoever asks. `read_knowledge` says the rest.
+    """
+    return _shared_knowledge(tuple(_folder_state(folder) for folder in overlays), cache)
+
+
+def _folder_state(folder: Path) -> _Folder:
+    states = []
+    with suppress(OSError):  # `read_knowledge` refuses a folder that cannot be read
+        for file in sorted(folder.rglob("*.yaml")):
+            state = file.stat()
+            states.append((str(file), state.st_mtime_ns, state.st_size))
+    return folder, folder.absolute(), tuple(states)
+
+
+@lru_cache(maxsize=4)
+def _shared_knowledge(folders: tuple[_Folder, ...], cache: Path | None) -> KnowledgeBase:
+    return read_knowledge([folder for folder, _, _ in folders], cache)
+
+
+def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> KnowledgeBase:
+    """Return knowledge that shares no table with other callers; raises ProfileError for an unusable folder.
+
+    With `cache`, the parsed tables are kept in its folder `knowledge` for later processes.
     """
     folders = [_PACKAGE / "knowledge"]
     for folder in overlays:

@@ -78,15 +78,15 @@ def test_every_table_is_the_same_from_its_text_and_from_what_was_kept(
     tmp_path: Path, overlay: Callable[..., Path], no_yaml: Callable[[], None]
 ) -> None:
     folders, cache = [overlay()], tmp_path / "cache"
-    from_text = rows(loader.knowledge(folders))
-    assert rows(loader.knowledge(folders, cache)) == from_text, "the first call reads the text, and keeps it"
+    from_text = rows(loader.read_knowledge(folders))
+    assert rows(loader.read_knowledge(folders, cache)) == from_text, "the first call reads the text, and keeps it"
     no_yaml()
-    assert rows(loader.knowledge(folders, cache)) == from_text
+    assert rows(loader.read_knowledge(folders, cache)) == from_text
 
 
 def test_a_text_that_has_changed_is_read(tmp_path: Path, overlay: Callable[..., Path]) -> None:
     for name in ("wolpertinger", "hippogriff"):
-        gpus = loader.knowledge([overlay(name)], tmp_path / "cache").gpus
+        gpus = loader.read_knowledge([overlay(name)], tmp_path / "cache").gpus
         assert name in gpus
     assert "wolpertinger" not in gpus
 
@@ -94,7 +94,7 @@ def test_a_text_that_has_changed_is_read(tmp_path: Path, overlay: Callable[..., 
 def test_without_a_cache_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert loader.knowledge().drivers
+    assert loader.read_knowledge().drivers
     assert list(tmp_path.iterdir()) == []
 
 
@@ -103,10 +103,21 @@ def test_what_is_kept_does_not_grow_for_ever(
 ) -> None:
     monkeypatch.setattr(loader, "_KEPT", 3)
     for number in range(5):
-        assert loader.knowledge([overlay(f"gpu{number}")], tmp_path).gpus
+        assert loader.read_knowledge([overlay(f"gpu{number}")], tmp_path).gpus
         newest = max(kept(tmp_path), key=lambda file: file.stat().st_mtime_ns)
         assert f"gpu{number}".encode() in newest.read_bytes()
     assert len(kept(tmp_path)) == 3
+
+
+def test_a_process_reads_the_same_folders_once_and_changed_ones_again(
+    tmp_path: Path, overlay: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = loader.knowledge([overlay()], tmp_path / "cache")
+    assert loader.knowledge([tmp_path / "overlay"], tmp_path / "cache") is first
+    monkeypatch.chdir(tmp_path)
+    assert loader.knowledge([Path("overlay")], tmp_path / "cache") is not first, "problems name the folder as given"
+    assert "hippogriff" in loader.knowledge([overlay("hippogriff")], tmp_path / "cache").gpus
+    assert loader.knowledge() is loader.knowledge()
 
 
 # --- what was kept is of no use -------------------------------------------------------------------------------------
@@ -145,47 +156,47 @@ def _folder_in_its_place(file: Path) -> None:
 def test_what_was_kept_and_is_spoilt_is_as_good_as_none(
     tmp_path: Path, spoil: Callable[[Path], object], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    right = loader.knowledge((), tmp_path).drivers
+    right = loader.read_knowledge((), tmp_path).drivers
     (file,) = kept(tmp_path)
     spoil(file)
     for _ in range(2):
-        assert loader.knowledge((), tmp_path).drivers == right
+        assert loader.read_knowledge((), tmp_path).drivers == right
     assert capfd.readouterr() == ("", "")
     assert kept(tmp_path) == [file], "nothing half written is left"
 
 
 def test_what_was_spoilt_is_kept_anew(tmp_path: Path, no_yaml: Callable[[], None]) -> None:
-    right = loader.knowledge((), tmp_path).drivers
+    right = loader.read_knowledge((), tmp_path).drivers
     _cut(kept(tmp_path)[0])
-    assert loader.knowledge((), tmp_path).drivers == right
+    assert loader.read_knowledge((), tmp_path).drivers == right
     no_yaml()
-    assert loader.knowledge((), tmp_path).drivers == right
+    assert loader.read_knowledge((), tmp_path).drivers == right
 
 
 def test_where_nothing_can_be_kept_the_text_is_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     for cache in (tmp_path / "file", tmp_path / "file" / "deeper", Path("/proc/nowhere")):
-        assert loader.knowledge((), cache).drivers == loader.knowledge().drivers
+        assert loader.read_knowledge((), cache).drivers == loader.knowledge().drivers
     assert capfd.readouterr() == ("", "")
 
 
 def test_nobody_makes_a_folder_in_another_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    assert loader.knowledge((), tmp_path / "cache").drivers
+    assert loader.read_knowledge((), tmp_path / "cache").drivers
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("inside", [".", "knowledge"])
 def test_what_another_user_could_have_kept_is_neither_believed_nor_written(tmp_path: Path, inside: str) -> None:
     cache = tmp_path / "cache"
-    right = loader.knowledge((), cache).drivers
+    right = loader.read_knowledge((), cache).drivers
     (file,) = kept(cache)
     data = json.dumps({"rows": []}).encode()
     file.write_bytes(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
-    assert loader.knowledge((), cache).drivers != right, "what only this user can write is believed"
+    assert loader.read_knowledge((), cache).drivers != right, "what only this user can write is believed"
     (cache / inside).chmod(0o777)
     forged = file.read_bytes()
-    assert loader.knowledge((), cache).drivers == right
+    assert loader.read_knowledge((), cache).drivers == right
     assert file.read_bytes() == forged
 
 
@@ -206,7 +217,7 @@ def test_a_wrong_row_has_its_place_however_often_it_was_read(
     folder, found = overlay("a", more), []
     for cache in (None, tmp_path / "cache", tmp_path / "cache"):
         with pytest.raises(ProfileError) as caught:
-            _ = loader.knowledge([folder], cache).gpus
+            _ = loader.read_knowledge([folder], cache).gpus
         found.append(caught.value.problems)
     (problem,) = found[0]
     line = (folder / "gpus.yaml").read_text("utf-8").count("\n")
@@ -221,18 +232,18 @@ def test_a_table_without_rows_is_refused_however_often_it_was_read(tmp_path: Pat
     (folder / "drivers.yaml").write_text(text)
     for _ in range(2):
         with pytest.raises(ProfileError) as caught:
-            _ = loader.knowledge([folder], tmp_path / "cache").drivers
+            _ = loader.read_knowledge([folder], tmp_path / "cache").drivers
         (problem,) = caught.value.problems
         assert (problem.code, problem.where) == ("knowledge-table", f"{folder / 'drivers.yaml'}:1:1")
 
 
 def test_what_is_no_yaml_is_not_kept(tmp_path: Path, overlay: Callable[..., Path]) -> None:
     folder = overlay("a", "  - {gpu: b\n")
-    assert loader.knowledge((), tmp_path / "cache").gpus
+    assert loader.read_knowledge((), tmp_path / "cache").gpus
     shipped = kept(tmp_path / "cache")
     for _ in range(2):
         with pytest.raises(ProfileError) as caught:
-            _ = loader.knowledge([folder], tmp_path / "cache").gpus
+            _ = loader.read_knowledge([folder], tmp_path / "cache").gpus
         assert caught.value.problems[0].code == "yaml-syntax"
     assert kept(tmp_path / "cache") == shipped, "the shipped tables, and no other"
 

@@ -71,7 +71,7 @@ def test_the_reason_names_what_really_stands_in_the_way() -> None:
 
 
 def test_code_that_fits_does_not_run_where_no_driver_serves_both_gpu_and_toolkit() -> None:
-    table = loader.knowledge()
+    table = loader.read_knowledge()
     rows = {
         **table.releases,
         "2.18": table.releases["2.18"].model_copy(update={"official_targets": {"cuda": ("sm_35",)}}),
