@@ -156,7 +156,7 @@ def _asked(engine: Engine) -> tuple[EngineInfo | None, PreflightCheck]:
             code=problem.code,
             status=FAILED,
             found=problem.message,
-            fix=problem.fix,
+            fixes=problem.fixes,
             exit_code=ExitCode.ENGINE,
         )
     return info, _engine_check(info)
@@ -197,7 +197,7 @@ def _devices(
             code="gpu-runtime-missing",
             status=WARNING,
             found=f"no container runtime for these GPUs; the engine has {', '.join(info.runtimes) or 'none'}",
-            fix="install the NVIDIA container toolkit to run GPU checks in containers; building works without",
+            fixes=("install the NVIDIA container toolkit to run GPU checks in containers; building works without",),
         )
 
 
@@ -217,7 +217,7 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
             code=problem.code,
             status=FAILED,
             found=told,
-            fix=problem.fix,
+            fixes=problem.fixes,
             exit_code=ExitCode.USAGE,
         )
         return
@@ -233,11 +233,13 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
     if not (fix and info):
         told = ", ".join(one.what for one in left)
         way = "`tfdock doctor --fix` removes them" + ("" if info else ", once the engine answers")
-        yield PreflightCheck(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=way)
+        yield PreflightCheck(name="leftovers", code="run-left-behind", status=WARNING, found=told, fixes=(way,))
         return
     for one in left:
         if kept := cleanup.removed(one, settings, engine, info.id):
             told = f"{one.what} is still there: {kept.why}"
-            yield PreflightCheck(name="leftovers", code="run-left-behind", status=WARNING, found=told, fix=kept.fix)
+            yield PreflightCheck(
+                name="leftovers", code="run-left-behind", status=WARNING, found=told, fixes=(kept.fix,)
+            )
         else:
             yield PreflightCheck(name="leftovers", status=OK, found=f"{one.what} was removed")

@@ -40,7 +40,7 @@ class PreflightCheck:
 
     `status` is `ok`, `warning` (a build may work), `failed` (it will not, and ends with `exit_code`) or `skipped`
     (`found` says why). `code` is that of a problem, empty where there is none; `profile` is the file that was
-    compared, None where it is about any build.
+    compared, None where it is about any build. Any of the `fixes` is enough.
     """
 
     name: str
@@ -48,18 +48,21 @@ class PreflightCheck:
     found: str
     code: str = ""
     needed: str = ""
-    fix: str = ""
+    fixes: tuple[str, ...] = ()
     exit_code: ExitCode = ExitCode.OK
     profile: str | None = None
+
+    @property
+    def fix(self) -> str:
+        """The fixes as one text, as documents say it."""
+        return OR.join(self.fixes)
 
     @property
     def problem(self) -> Problem:
         """A check that did not go well, as a problem."""
         message = f"{self.found}; needed: {self.needed}" if self.needed else self.found
         severity = "error" if self.status == FAILED else "warning"
-        return Problem(
-            code=self.code, message=message, fix=self.fix and self.fix.split(OR), severity=severity, file=self.profile
-        )
+        return Problem(code=self.code, message=message, fixes=self.fixes, severity=severity, file=self.profile)
 
 
 class PreflightRequest(Protocol):
@@ -140,7 +143,9 @@ def trouble_check(host: Host, accelerator: str, *, for_this_machine: bool = Fals
         code="driver-broken",
         status=WARNING,
         found=host.troubles[accelerator],
-        fix="a driver that was just updated wants a restart of the machine; else install it anew. A build needs none",
+        fixes=(
+            "a driver that was just updated wants a restart of the machine; else install it anew. A build needs none",
+        ),
     )
     return _weighed(check, for_this_machine=for_this_machine)
 
@@ -176,7 +181,7 @@ def _driver_check(
     if Version(here) >= highest.version:
         return PreflightCheck(name="driver", status=OK, found=found, needed=needed)
     fix = _newer_driver(resolution, knowledge, highest, Version(here), wsl=host.wsl)
-    check = PreflightCheck(name="driver", code=highest.code, status=WARNING, found=found, needed=needed, fix=fix)
+    check = PreflightCheck(name="driver", code=highest.code, status=WARNING, found=found, needed=needed, fixes=(fix,))
     return _weighed(check, for_this_machine=for_this_machine)
 
 
@@ -274,7 +279,7 @@ def _gpu_check(
             status=WARNING,
             found=f"{named}: the last drivers for the {row.architecture} generation are of branch {row.driver_max}",
             needed=f"driver {floor}, which {title} {resolution.components[name]} starts at",
-            fix=f"take an older {title}: no driver runs both",
+            fixes=(f"take an older {title}: no driver runs both",),
         )
         return _weighed(conflict, for_this_machine=for_this_machine)
     how = _runs(resolution, knowledge, gpu)
@@ -289,7 +294,7 @@ def _gpu_check(
         status=WARNING,
         found=f"{named} will not run what is built: {how.reason}",
         needed=f"code for {gpu.target}, if the wheel is for this machine",
-        fix="add this GPU to `gpus:`, or write `gpus: local`",
+        fixes=("add this GPU to `gpus:`, or write `gpus: local`",),
     )
     return _weighed(check, for_this_machine=for_this_machine)
 
@@ -320,7 +325,7 @@ def memory_check(plan: PreflightRequest, machine: Machine | None) -> PreflightCh
             status=FAILED,
             found=found,
             needed=f"about {_gib(least)} for a single job",
-            fix="give the engine's machine, or this control group, more memory or swap",
+            fixes=("give the engine's machine, or this control group, more memory or swap",),
             exit_code=ExitCode.RESOURCES,
         )
     if memory < wanted:
@@ -329,7 +334,7 @@ def memory_check(plan: PreflightRequest, machine: Machine | None) -> PreflightCh
         if resources.jobs == 1:
             fix = "it will swap, and be slow; give the engine's machine more memory"
         return PreflightCheck(
-            name="memory", code="memory-overcommitted", status=WARNING, found=found, needed=needed, fix=fix
+            name="memory", code="memory-overcommitted", status=WARNING, found=found, needed=needed, fixes=(fix,)
         )
     return PreflightCheck(name="memory", status=OK, found=found, needed=needed)
 
@@ -344,10 +349,12 @@ def any_memory_check(machine: Machine) -> PreflightCheck:
         needed = f"{_gib(_MEMORY_LEAST)} at least"
         code, exit_code = "machine-memory-too-small", ExitCode.RESOURCES
         return PreflightCheck(
-            name="memory", code=code, status=FAILED, found=found, needed=needed, fix=fix, exit_code=exit_code
+            name="memory", code=code, status=FAILED, found=found, needed=needed, fixes=(fix,), exit_code=exit_code
         )
     if machine.memory < _MEMORY_ADVISED:
-        return PreflightCheck(name="memory", code="memory-short", status=WARNING, found=found, needed=needed, fix=fix)
+        return PreflightCheck(
+            name="memory", code="memory-short", status=WARNING, found=found, needed=needed, fixes=(fix,)
+        )
     return PreflightCheck(name="memory", status=OK, found=found)
 
 
@@ -385,14 +392,16 @@ def _disk_check(group: Sequence[WritableFolder], needed: int, least: int) -> Pre
     folders = " or ".join(f"`{place.option}`" for place in group if place.option)
     fix = f"make room{f', or choose another folder ({folders})' if folders else ''}"
     if free >= least * share:
-        return PreflightCheck(name="disk", code="disk-short", status=WARNING, found=found, needed=wanted, fix=fix)
+        return PreflightCheck(
+            name="disk", code="disk-short", status=WARNING, found=found, needed=wanted, fixes=(fix,)
+        )
     return PreflightCheck(
         name="disk",
         code="disk-too-small",
         status=FAILED,
         found=found,
         needed=wanted,
-        fix=f"{fix}{OR}set `resources: {{disk: …}}` if you know better",
+        fixes=(fix, "set `resources: {disk: …}` if you know better"),
         exit_code=ExitCode.RESOURCES,
     )
 
@@ -414,7 +423,9 @@ def folder_checks(places: Iterable[WritableFolder]) -> Iterator[PreflightCheck]:
                 code="folder-not-writable",
                 status=FAILED,
                 found=f"{place.what} ({place.path}) cannot be used: {place.trouble}",
-                fix=f"give another folder (`{place.option}`), or correct its owner" if place.option else "look there",
+                fixes=(
+                    f"give another folder (`{place.option}`), or correct its owner" if place.option else "look there",
+                ),
                 exit_code=ExitCode.BUILD_FAILED,
             )
 
@@ -434,7 +445,7 @@ def engine_check(name: str, version: str, api_version: str, *, where: str = "", 
             status=FAILED,
             found=found,
             needed=f"API {OLDEST_API} (Docker 20.10) or newer",
-            fix="update the engine",
+            fixes=("update the engine",),
             exit_code=ExitCode.ENGINE,
         )
     return PreflightCheck(name="engine", status=OK, found=found)

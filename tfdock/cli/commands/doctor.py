@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,7 +25,7 @@ from tfdock.cli.app import (
     print_json,
     settings_for,
 )
-from tfdock.errors import Problem, TfdockError, combined_exit_code
+from tfdock.errors import Problem, TfdockError, as_document, combined_exit_code
 
 if TYPE_CHECKING:
     from tfdock.host.settings import Settings
@@ -78,7 +78,7 @@ def doctor(
     checks = [*checks, *refused]
     failed = [check for check in checks if check.status == "failed"]
     if as_json:
-        print_json("tfdock.doctor/1", not failed, {"checks": [asdict(check) for check in checks]})
+        print_json("tfdock.doctor/1", not failed, {"checks": [as_document(check) for check in checks]})
     else:
         _show(checks, profiles or [])
     console.show_problems(problems)
@@ -106,7 +106,7 @@ def _planned(
                     code=problem.code,
                     status=FAILED,
                     found=problem.message,
-                    fix=problem.fix,
+                    fixes=problem.fixes,
                     exit_code=error.exit_code,
                     profile=name,
                 )
