@@ -13,8 +13,8 @@ from tfdock.plan.build_plan import BuildPlan, make_plan
 from tfdock.plan.render import BuildContext, render
 from tfdock.profile import profile as profiles
 from tfdock.resolve.question import LocalSource
-from tfdock.resolve.resolution import Resolution
-from tfdock.resolve.resolve import resolve
+from tfdock.resolve.resolution import Resolution, Resolver
+from tfdock.resolve.resolve import resolve_or_suggest
 from tfdock.types import Machine
 
 GIB = 1 << 30
@@ -39,9 +39,15 @@ class Desk:
         machine: str = "x86_64",
     ) -> Resolution:
         profile, document = profiles.read(text, FILE, others)
-        return resolve(
-            profile, document, self.knowledge, file=FILE, local=local, local_gpus=local_gpus, machine=machine
+        resolver = Resolver(
+            document=document,
+            knowledge=self.knowledge,
+            file=FILE,
+            local=local,
+            local_gpus=local_gpus,
+            machine=machine,
         )
+        return resolve_or_suggest(resolver, profile)
 
     def render(self, text: str, *, local: LocalSource | None = None) -> BuildContext:
         return render(self.resolve(text, local=local), self.templates)

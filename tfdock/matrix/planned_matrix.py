@@ -168,7 +168,7 @@ class Cells:
 
     def prepared(self, cell: Cell) -> PreparedBuild:
         """Return the plan of a cell that is `wanted`; the same each time."""
-        return self.planner.preparer.planned(self.planner.resolved(cell.combination))
+        return self.planner.preparer.plan_resolved(self.planner.resolved(cell.combination))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +265,7 @@ class _Planner:
             resolved = self.resolved(combination)
         except Incompatible as error:
             return Cell(combination=combination, status="impossible", problems=error.problems)
-        plan = self.preparer.planned(resolved).plan
+        plan = self.preparer.plan_resolved(resolved).plan
         release = plan.build_id.partition("-")[0]
         expected = expectation(plan, self.records.get(release, ()), self.preparer.knowledge)
         return Cell(
@@ -297,7 +297,7 @@ class _Planner:
             local=local,
             tree=tree,
         )
-        return self.preparer.decided(written, ways=False)
+        return self.preparer.resolve_written(written, suggest=False)
 
     def _local(self, source: TensorFlow) -> tuple[LocalSource, Path | None]:
         """Read a source. A checkout is hashed once, however many cells are made of it."""

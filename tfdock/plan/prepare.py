@@ -28,8 +28,8 @@ from tfdock.profile.endpoint import parse
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node, shown
 from tfdock.resolve.question import LocalSource
-from tfdock.resolve.resolution import Resolution
-from tfdock.resolve.resolve import resolve
+from tfdock.resolve.resolution import Resolution, Resolver
+from tfdock.resolve.resolve import resolve_or_suggest
 from tfdock.types import Machine
 
 if TYPE_CHECKING:
@@ -132,15 +132,15 @@ class Preparer:
 
         `pinned` says what of its resolution is fixed more closely, by a lock.
         """
-        return self.planned(self.resolve(name, pinned))
+        return self.plan_resolved(self.resolve(name, pinned))
 
     def prepare_written(
         self, written: WrittenProfile, pinned: Callable[[Resolution], Resolution] | None = None
     ) -> PreparedBuild:
         """The same for a profile that was read before, perhaps on another machine."""
-        return self.planned(self.decided(written, pinned=pinned))
+        return self.plan_resolved(self.resolve_written(written, pinned=pinned))
 
-    def planned(self, found: ResolvedProfile) -> PreparedBuild:
+    def plan_resolved(self, found: ResolvedProfile) -> PreparedBuild:
         """Render and plan what was resolved."""
         context = render(found.resolution, self._templates)
         plan = make_plan(
@@ -157,7 +157,7 @@ class Preparer:
     def resolve(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> ResolvedProfile:
         """The same without rendering: finds everything that `prepare` would refuse."""
         try:
-            return self.decided(self.read(name), pinned=pinned)
+            return self.resolve_written(self.read(name), pinned=pinned)
         except OSError as error:  # the profile, or a file of the checkout or of the patches that it names
             raise unreadable(error, name) from error
 
@@ -193,31 +193,10 @@ class Preparer:
         """Return what the diagnosis of a build takes from its profile, be it refused as it stands or not."""
         from tfdock.plan.profile_fixes import Context
 
-        profile, document = written.profile, written.document
-        gpus = local_words(self.knowledge, local_gpus()) if profile.for_this_machine else ()
-
-        def decided(changed: Profile, *, ways: bool) -> Resolution:
-            return resolve(
-                changed,
-                document,
-                self.knowledge,
-                file=written.file,
-                local=written.local,
-                local_gpus=gpus,
-                machine=platform.machine(),
-                allow_untested=self._allow_untested,
-                ways=ways,
-            )
-
-        def attempt(changed: Profile) -> Resolution | None:
-            try:
-                return decided(changed, ways=False)
-            except Incompatible:
-                return None
-
-        context = Context(knowledge=self.knowledge, profile=profile, attempt=attempt)
+        profile, resolver = written.profile, self._resolver(written)
+        context = Context(knowledge=self.knowledge, profile=profile, attempt=resolver.attempt)
         try:
-            resolution = decided(profile, ways=True)
+            resolution = resolve_or_suggest(resolver, profile)
             resources = size(profile.resources, resolution.release.cost, self.machine)
         except Incompatible as error:
             ways = {way.text: way for problem in error.problems for way in problem.ways}
@@ -236,30 +215,33 @@ class Preparer:
     def _local_gpus(self) -> tuple[str, ...]:
         return tuple(local_words(self.knowledge, local_gpus()))
 
-    def decided(
+    def _resolver(self, written: WrittenProfile) -> Resolver:
+        """Return what resolves a profile that was read, and changed versions of it, for this machine."""
+        return Resolver(
+            document=written.document,
+            knowledge=self.knowledge,
+            file=written.file,
+            local=written.local,
+            local_gpus=self._local_gpus if written.profile.for_this_machine else (),
+            machine=platform.machine(),
+            allow_untested=self._allow_untested,
+        )
+
+    def resolve_written(
         self,
         written: WrittenProfile,
         *,
         pinned: Callable[[Resolution], Resolution] | None = None,
-        ways: bool = True,
+        suggest: bool = True,
     ) -> ResolvedProfile:
-        """Resolve a profile that was read; raises Incompatible, without `ways` out if so asked.
+        """Resolve a profile that was read; raises Incompatible, with suggestions unless `suggest` is false.
 
         Raises ProfileError (`endpoint-not-allowed`) for a remote cache or executor that no setting allows.
         """
         profile, document, file = written.profile, written.document, written.file
         self._check_endpoints(profile, document, file)
-        resolution = resolve(
-            profile,
-            document,
-            self.knowledge,
-            file=file,
-            local=written.local,
-            local_gpus=self._local_gpus if profile.for_this_machine else (),
-            machine=platform.machine(),
-            allow_untested=self._allow_untested,
-            ways=ways,
-        )
+        resolver = self._resolver(written)
+        resolution = resolve_or_suggest(resolver, profile) if suggest else resolver.resolve(profile)
         resolution = pinned(resolution) if pinned else resolution
         try:
             resources = size(profile.resources, resolution.release.cost, self.machine)

@@ -353,7 +353,7 @@ def _offer(
     knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Gpu], python: str | None
 ) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
     """The profile for the release asked for, or for the nearest one that takes it; and why that one does not."""
-    offer, refused = _accepted(knowledge, release, version, gpus, python, ways=True)
+    offer, refused = _accepted(knowledge, release, version, gpus, python, suggest=True)
     elsewhere = any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus)
     if offer or elsewhere or len({gpu.accelerator for gpu in gpus}) > 1:
         return offer, refused  # what no other release would change
@@ -381,9 +381,9 @@ def _accepted(
     python: str | None,
     *,
     allow_untested: bool = False,
-    ways: bool = False,
+    suggest: bool = False,
 ) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
-    """A profile that is resolved without an objection, or the objections to the first that was tried, with `ways`."""
+    """A profile that is resolved without an objection, or the problems of the first; `suggest` adds suggestions."""
     names = _named(knowledge, gpus)
     if len(names) < len(gpus) and len({gpu.accelerator for gpu in gpus}) > 1:
         return None, ()  # what no profile can say
@@ -393,7 +393,7 @@ def _accepted(
         for xla in (True, False):
             try:
                 wanted = replace(draft, targets=targets, xla=xla)
-                chosen = tuple(_chosen(release, _resolved(knowledge, wanted, ways=ways and not first)))
+                chosen = tuple(_chosen(release, _resolved(knowledge, wanted, suggest=suggest and not first)))
                 exact = replace(wanted, chosen=chosen)
                 resolution = _resolved(knowledge, exact)
             except Incompatible as error:
@@ -455,8 +455,8 @@ def _may_take(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -
     return served and all(is_used(release, accelerator, gpu.target) for gpu in gpus)
 
 
-def _resolved(knowledge: KnowledgeBase, draft: _Draft, *, ways: bool = False) -> Resolution:
-    return resolve_text(draft.text(), knowledge, file=_FILE, machine=OFFICIAL_MACHINE, ways=ways)
+def _resolved(knowledge: KnowledgeBase, draft: _Draft, *, suggest: bool = False) -> Resolution:
+    return resolve_text(draft.text(), knowledge, file=_FILE, machine=OFFICIAL_MACHINE, suggest=suggest)
 
 
 def _chosen(release: Release, resolution: Resolution) -> Iterator[tuple[str, str, str]]:

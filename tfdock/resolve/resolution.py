@@ -80,10 +80,10 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolver:
-    """All that a resolution needs beside the profile, so that a changed profile is decided as the first one was.
+    """Resolves a profile and changed versions of it, all with the same knowledge, machine and files.
 
     `document` gives each problem its line. `local_gpus` name this machine's GPUs (`local_words`), for `gpus: local`.
-    `allow_untested` is said beside the profile, and allows what the profile does not.
+    `allow_untested` comes from the command line and allows what the profile does not.
     """
 
     document: Node
@@ -94,21 +94,21 @@ class Resolver:
     machine: str = "x86_64"
     allow_untested: bool = False
 
-    def decide(self, profile: Profile) -> Resolution:
-        """Decide everything; raises Incompatible with every problem found."""
+    def resolve(self, profile: Profile) -> Resolution:
+        """Return the resolution; raises Incompatible with every problem, without suggestions."""
         return _Decision(self._question(profile, trial=False)).resolution()
 
     def attempt(self, profile: Profile) -> Resolution | None:
-        """Return the resolution, None for a profile that is refused; quicker than `decide`, which looks for why."""
+        """Return the resolution, None for a refused profile; quicker than `resolve`, which collects the reasons."""
         try:
             return _Decision(self._question(profile, trial=True)).resolution()
         except TrialRefused:
             return None
 
-    def examine(self, profile: Profile) -> Sequence[Problem]:
-        """Return what is wrong with a profile; empty where it is accepted."""
+    def problems(self, profile: Profile) -> Sequence[Problem]:
+        """Return the problems of a profile; empty for an accepted profile."""
         try:
-            self.decide(profile)
+            self.resolve(profile)
         except Incompatible as error:
             return error.problems
         return ()

@@ -1,4 +1,7 @@
-"""A profile is decided, or refused with suggestions: changes of it that were tried, and are accepted."""
+"""Resolve a profile, or refuse it with suggestions: changes of the profile that were tried and are accepted.
+
+Every resolution goes through a `Resolver`. These functions make one from text, and add the suggestions to a refusal.
+"""
 
 from __future__ import annotations
 
@@ -9,54 +12,38 @@ from tfdock.errors import Incompatible, Problem, Suggestion
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
-from tfdock.profile.yaml_nodes import Node
-from tfdock.resolve.question import LocalSource
 from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.resolve.suggestions import suggestions
 
 
-def resolve(
-    profile: Profile,
-    document: Node,
-    knowledge: KnowledgeBase,
-    *,
-    file: str,
-    local: LocalSource | None = None,
-    local_gpus: Sequence[str] = (),
-    machine: str = "x86_64",
-    allow_untested: bool = False,
-    ways: bool = True,
-) -> Resolution:
-    """Decide everything, as `Resolver` says; raises Incompatible with every problem found, each with suggestions.
+def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
+    """Return the resolution; raises Incompatible with every problem, each with suggestions.
 
-    Without `ways` there are none: finding them takes a hundred times as long as finding what is wrong.
+    Finding the suggestions takes a hundred times as long as finding the problems.
     """
-    resolver = Resolver(
-        document=document,
-        knowledge=knowledge,
-        file=file,
-        local=local,
-        local_gpus=local_gpus,
-        machine=machine,
-        allow_untested=allow_untested,
-    )
     try:
-        return resolver.decide(profile)
+        return resolver.resolve(profile)
     except Incompatible as error:
-        if not ways:
-            raise
-        tried = suggestions(profile, error.problems, resolver)
-        raise Incompatible(*(_with_ways(problem, tried) for problem in error.problems)) from None
+        ways = suggestions(profile, error.problems, resolver)
+        raise Incompatible(*(_with_suggestions(problem, ways) for problem in error.problems)) from None
+
+
+def read_text(
+    text: str, knowledge: KnowledgeBase, *, file: str = "", machine: str = "x86_64"
+) -> tuple[Profile, Resolver]:
+    """Return the profile of a text that this program made, and its resolver; raises ProfileError."""
+    profile, document = profiles.read(text, file)
+    return profile, Resolver(document=document, knowledge=knowledge, file=file, machine=machine)
 
 
 def resolve_text(
-    text: str, knowledge: KnowledgeBase, *, file: str = "", machine: str = "x86_64", ways: bool = True
+    text: str, knowledge: KnowledgeBase, *, file: str = "", machine: str = "x86_64", suggest: bool = True
 ) -> Resolution:
-    """Decide a profile that was made up here; raises ProfileError and Incompatible."""
-    profile, document = profiles.read(text, file)
-    return resolve(profile, document, knowledge, file=file, machine=machine, ways=ways)
+    """Return the resolution of a text; raises ProfileError and Incompatible, the latter as asked with suggestions."""
+    profile, resolver = read_text(text, knowledge, file=file, machine=machine)
+    return resolve_or_suggest(resolver, profile) if suggest else resolver.resolve(profile)
 
 
-def _with_ways(problem: Problem, ways: Sequence[Suggestion]) -> Problem:
-    """A problem's own fix, which is for what no change of the profile mends, goes before the ways that were tried."""
+def _with_suggestions(problem: Problem, ways: Sequence[Suggestion]) -> Problem:
+    """Return the problem with the suggestions after its own fix, which no change of the profile can replace."""
     return replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *(way.text for way in ways)))

@@ -16,8 +16,8 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.resolve.gpu_support import apart, release_named, target_facts
 from tfdock.resolve.profile_changes import Change, accepted
-from tfdock.resolve.resolution import Resolution, Resolver
-from tfdock.resolve.resolve import resolve_text
+from tfdock.resolve.resolution import Resolution
+from tfdock.resolve.resolve import read_text, resolve_or_suggest, resolve_text
 from tfdock.types import Version
 
 
@@ -147,12 +147,10 @@ def _newest(
     knowledge: KnowledgeBase, devices: StarterDevices, releases: Sequence[str], python: str | None, machine: str
 ) -> Resolution:
     """Return the resolution with the first release that takes it; raises Incompatible where none does."""
-    text = "\n".join(_lines(devices, releases[0], python))
-    profile, document = profiles.read(text, "")
-    attempt = Resolver(document=document, knowledge=knowledge, file="", machine=machine).attempt
+    profile, resolver = read_text("\n".join(_lines(devices, releases[0], python)), knowledge, machine=machine)
     drafts: Iterator[Change] = ({"tensorflow": release} for release in releases)
-    resolutions = (resolution for _, resolution in accepted(profile, drafts, attempt))
-    return next(resolutions, None) or resolve_text(text, knowledge, machine=machine)
+    resolutions = (resolution for _, resolution in accepted(profile, drafts, resolver.attempt))
+    return next(resolutions, None) or resolve_or_suggest(resolver, profile)
 
 
 @contextmanager

@@ -445,7 +445,7 @@ def _mended(moves: Moves, resolver: Resolver) -> list[Tried]:
         step = Moves(profile, problems, moves.knowledge, may_allow=False)
         before = {(problem.code, problem.field) for problem in problems}
         for move in step.single():
-            after = resolver.examine(changed(profile, move))
+            after = resolver.problems(changed(profile, move))
             left = {(problem.code, problem.field) for problem in after}
             if left < before or (before - left and not left & before):
                 break

@@ -13,10 +13,9 @@ import tfdock
 from tfdock.errors import Problem
 from tfdock.gpu.devices import find_gpu, sorted_targets
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.profile import profile as profiles
 from tfdock.resolve.profile_changes import changed
 from tfdock.resolve.question import LocalSource
-from tfdock.resolve.resolve import resolve
+from tfdock.resolve.resolve import read_text
 
 from ..desk import FILE, MADE_UP_TABLES, Desk
 
@@ -475,11 +474,11 @@ NO_WAY = {"gpu-local-none"}
 @pytest.mark.parametrize("text", [parameter.values[0] for parameter in REFUSALS], ids=[one.id for one in REFUSALS])
 def test_every_way_out_leads_out(made_up: Desk, text: str) -> None:
     problems = made_up.problems(text)
-    profile, document = profiles.read(text, FILE)
+    profile, resolver = read_text(text, made_up.knowledge, file=FILE)
     for problem in problems:
         assert problem.ways or problem.code in NO_WAY
         for way in problem.ways:
-            resolution = resolve(changed(profile, way.change), document, made_up.knowledge, file=FILE)
+            resolution = resolver.resolve(changed(profile, way.change))
             assert bool(resolution.untested) <= way.untested, way.text
 
 

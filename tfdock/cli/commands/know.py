@@ -307,15 +307,12 @@ def _code_json(row: ErrorCode) -> dict[str, Any]:
 
 def _provoked(base: KnowledgeBase, row: ErrorCode) -> tuple[Problem, ...]:
     """What the row's own profile is refused with: shown as it is today, not as it was when the row was written."""
-    from tfdock.profile import profile as profiles
-    from tfdock.resolve.resolve import resolve
+    from tfdock.resolve.resolve import resolve_text
 
     if row.profile is None:
         return ()
-    file = "profile.yaml"
     try:
-        profile, document = profiles.read(row.profile, file)
-        resolution = resolve(profile, document, base, file=file)
+        resolution = resolve_text(row.profile, base, file="profile.yaml")
     except TfdockError as error:
         return error.problems
     return (*resolution.untested, *resolution.warnings)
