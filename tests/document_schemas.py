@@ -156,3 +156,21 @@ def check_printed(text: str) -> Iterator[Mapping[str, Any]]:
         found = faults(name_of(document), document)
         assert found == [], found
         yield document
+
+
+def check_named(document: Mapping[str, Any]) -> None:
+    """Hold every document of ours that a build has written, such as its record, against its schema."""
+    # Pulled records are what others wrote: they may be of another version, and tests make up small ones.
+    built = [build for build in document.get("builds", ()) if build.get("status") == "built"]
+    for path in {Path(text) for text in _texts_in(built) if text.startswith("/") and text.endswith(".json")}:
+        if path.is_file():
+            list(check_printed(path.read_text("utf-8")))
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    """Yield every text in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts_in(inner)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from document_schemas import check_named, check_printed
 
 REPOSITORY = Path(__file__).parents[2]
 MINIATURE = REPOSITORY / "tests/miniature"
@@ -111,7 +112,7 @@ class Running:
         self.process.send_signal(number)
 
     def finish(self, seconds: float = PATIENCE) -> Outcome:
-        """Wait for the end; a command that takes longer fails the test."""
+        """Wait for the end. A command that takes longer fails the test; so does a document that breaks its schema."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -119,6 +120,10 @@ class Running:
             raise AssertionError(f"it did not end within {seconds} s:\n{''.join(self._lines)}") from None
         for reader in self._readers:
             reader.join()
+        for document in check_printed(self._stdout):
+            # After an error, the record may be the one that a test has damaged.
+            if self.process.returncode == 0:
+                check_named(document)
         return Outcome(
             code=self.process.returncode,
             stdout=self._stdout,
