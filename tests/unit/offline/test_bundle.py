@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from document_schemas import faults
 
 from tfdock.errors import TfdockError
 from tfdock.knowledge import loader
@@ -128,7 +129,7 @@ def test_any_tar_reads_it_with_its_index_first(path: Path) -> None:
         assert members[0].name == "index.json"
         index = archive.extractfile(members[0])
         assert index is not None
-        assert json.load(index)["schema"] == "tfdock.bundle/1"
+        assert faults("bundle", json.load(index)) == []
         for member in members[1:-1]:
             content = archive.extractfile(member)
             assert content is not None
