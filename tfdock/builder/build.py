@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import BinaryIO, TypeVar
 
 from tfdock.builder import compile_phase, doctor, image_phase, run_document, seal_phase
-from tfdock.builder.build_run import Run
+from tfdock.builder.build_run import BuildContainers, BuildRun
+from tfdock.builder.compile_phase import FetchResult
 from tfdock.builder.run_document import RunDocumentWriter
 from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
@@ -17,6 +19,7 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.estimate import PhaseEstimate, expectation
 from tfdock.plan.lock_file import Pin
 from tfdock.run import journal
+from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
 from tfdock.run.phases import Steps, ready
 from tfdock.run.results import RunFolders
@@ -60,10 +63,10 @@ def _built(session: BuildSession, request: BuildRequest) -> BuildResult:
     request = replace(request, fresh=request.run if request.force else request.fresh)
     expected = expectation(plan, session.wheelhouse.records(), session.knowledge)
     with _run(session, request, plan, expected) as run:
-        compile_phase.prepared(run)
-        run.timed("compile", lambda: compile_phase.in_cache(run))
-        sealed = run.timed("seal", lambda: seal_phase.sealed(run))
-        record = run.timed("verify", lambda: seal_phase.published(run, sealed))
+        fetched = compile_phase.prepare_source(run)
+        compiled = compile_phase.compile_wheel(run, fetched)
+        sealed = seal_phase.seal_wheels(run, compiled)
+        record = seal_phase.publish_wheels(run, sealed)
     return session.result(plan, "built", record)
 
 
@@ -73,14 +76,14 @@ def shell(session: BuildSession, request: BuildRequest, command: tuple[str, ...]
     The container sees what the compile phase sees, and the network. `ready` is called before it takes the terminal.
     """
     with _own_files(session), _run(session, request, request.prepared.plan) as run:
-        run.timed("image", lambda: image_phase.have(run))
-        spec = run.container_spec(run.plan.phases[1])
+        containers = BuildContainers(run, image_phase.make_image(run))
+        spec = containers.spec(run.plan.phases[1])
         spec = replace(spec, command=command, network=session.settings.network, terminal=True)
         ready()
         try:
             return session.engine.attach(run.steps.carrier.create(spec))
         except EngineError as error:
-            spec = run.without_overlay(spec, error)
+            spec = containers.without_overlay(spec, error)
             return session.engine.attach(run.steps.carrier.create(spec))
 
 
@@ -91,21 +94,21 @@ def pins(session: BuildSession, request: BuildRequest) -> tuple[Pin, ...]:
         plan = request.prepared.plan
         _room_for_image(session, plan)
         with _run(session, request, plan) as run:
-            run.timed("image", lambda: image_phase.have(run))
-            return run.installed
+            return image_phase.make_image(run).installed
 
 
-def fetch(session: BuildSession, request: BuildRequest, then: Callable[[Run], _T]) -> _T:
+def fetch(session: BuildSession, request: BuildRequest, then: Callable[[BuildRun, FetchResult], _T]) -> _T:
     """Have a plan's image and all that its build downloads, and compile nothing; return what `then` does.
 
     `then` is a phase of its own, `pack`, with the run's containers and folders still there.
     """
-    with analysed(session, request) as run:
-        return run.timed("pack", lambda: then(run))
+    with analysed(session, request) as (run, fetched):
+        result, _ = run.timed("pack", lambda: then(run, fetched))
+        return result
 
 
 @contextmanager
-def analysed(session: BuildSession, request: BuildRequest) -> Iterator[Run]:
+def analysed(session: BuildSession, request: BuildRequest) -> Iterator[tuple[BuildRun, FetchResult]]:
     """Give a run that has its image, and for which Bazel has downloaded and analysed everything.
 
     Nothing is compiled.
@@ -115,8 +118,7 @@ def analysed(session: BuildSession, request: BuildRequest) -> Iterator[Run]:
         plan = session.fitted(request.prepared.plan)
         _room_for_image(session, plan)
         with _run(session, request, plan) as run:
-            compile_phase.prepared(run)
-            yield run
+            yield run, compile_phase.prepare_source(run)
 
 
 # --- a run ----------------------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ def _own_files(session: BuildSession) -> Iterator[None]:
 @contextmanager
 def _run(
     session: BuildSession, request: BuildRequest, plan: BuildPlan, expected: PhaseEstimate | None = None
-) -> Iterator[Run]:
+) -> Iterator[BuildRun]:
     """Give a run: known to the journal while it lives, cleaned up when it ends, well or not."""
     settings, engine, info = session.settings, session.engine, session.engine_info
     ready(engine, info, settings, session.listen)
@@ -148,10 +150,10 @@ def _run(
     with ExitStack() as locks, journal.running(settings.state_dir, entry), log_path.open("wb", buffering=0) as log:
         papers, folders = _papers(session, request, plan), RunFolders.made(own, staged)
         try:
-            steps = _steps(session, plan, name, log)
+            steps, started = _steps(session, plan, name, log), time.time()
             _tell_shared(session, plan)
             locks.enter_context(session.cache.in_use(waiting=steps.waiting("image", "has the cache for itself")))
-            yield Run(
+            yield BuildRun(
                 session=session,
                 request=request,
                 plan=plan,
@@ -159,6 +161,7 @@ def _run(
                 folders=folders,
                 log=log_path,
                 locks=locks,
+                started=started,
                 expected=expected,
             )
         except BaseException as error:
@@ -208,15 +211,13 @@ def _keeps(session: BuildSession, error: BaseException, folders: RunFolders) -> 
 def _steps(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO) -> Steps:
     limit = session.limit_from_now(plan)
     return Steps(
-        engine=session.engine,
-        run=name,
+        carrier=Carrier(session.engine, name, session.engine_info.local),
         log=log,
         listen=session.listen,
         stop=session.stop,
         clock=session.clock,
         deadline=limit.deadline if limit else None,
         limit=limit.seconds if limit else None,
-        local=session.engine_info.local,
         room=DiskSpace(places=session.disks),
     )
 

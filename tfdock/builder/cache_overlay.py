@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from tfdock.bazel.cache.cache_folder import DiskCache
 from tfdock.bazel.cache.cache_usage import clear_work, drop_copies, now
-from tfdock.builder.build_run import Run
+from tfdock.builder.build_run import BuildRun
 from tfdock.errors import EngineError, Locked
 from tfdock.host.files import held, make_folder
 
@@ -34,31 +34,30 @@ _OPTIONS = "metacopy=off,redirect_dir=off,index=off"
 
 
 @contextmanager
-def over_release(run: Run, disk: DiskCache, release: DiskCache) -> Iterator[None]:
-    """Hold a domain's disk cache with others, and prepare the volume that shows it over the one of `release`.
+def over_release(run: BuildRun, disk: DiskCache, release: DiskCache) -> Iterator[str]:
+    """Hold a domain's disk cache with others; give the volume that shows it over the one of `release`.
 
-    The caller holds the cache of `release`. Where there can be no overlay, the run tells what that costs. At the end
-    of the domain's last run the volume is removed.
+    The name of the volume is empty where there can be no overlay; the run then tells what that costs. The caller
+    holds the cache of `release`. At the end of the domain's last run the volume is removed.
     """
-    name = began = None
+    name, began = "", 0
     try:
         with ExitStack() as locks:
             waiting = run.steps.waiting("image", f"has the disk cache {disk.key} for itself")
             locks.enter_context(disk.held(alone=False, waiting=waiting))
             if why := _obstacle(run, disk):
-                run.stands_alone(why)
+                run.tell_cache_alone(disk, why)
             else:
                 locks.enter_context(_on_one_engine(run, disk))
-                name, began = _volume(run.engine, disk, release), now(disk.about)
-                run.overlay = name
-            yield
+                name = _create_volume(run.engine, disk, release)
+                began = now(disk.about)
+            yield name
     finally:
-        run.overlay = ""
         if name and began and run.engine.ping():
-            _settle(run.engine, name, disk, release, began)
+            _remove_volume(run.engine, name, disk, release, began)
 
 
-def _volume(engine: Engine, disk: DiskCache, release: DiskCache) -> str:
+def _create_volume(engine: Engine, disk: DiskCache, release: DiskCache) -> str:
     """Make the volume, unless another run of the domain has it; return its name, which follows from its folders."""
     for folder in (release.folder, disk.folder, disk.work, disk.about):
         make_folder(folder)
@@ -68,7 +67,7 @@ def _volume(engine: Engine, disk: DiskCache, release: DiskCache) -> str:
     return name
 
 
-def _obstacle(run: Run, disk: DiskCache) -> str:
+def _obstacle(run: BuildRun, disk: DiskCache) -> str:
     if not run.session.engine_info.local:
         return "the engine is elsewhere"
     if special := sorted(_SPECIAL & set(str(disk.folder))):
@@ -77,7 +76,7 @@ def _obstacle(run: Run, disk: DiskCache) -> str:
 
 
 @contextmanager
-def _on_one_engine(run: Run, disk: DiskCache) -> Iterator[None]:
+def _on_one_engine(run: BuildRun, disk: DiskCache) -> Iterator[None]:
     """Hold the overlay with the runs on this engine; wait for runs on another engine, which would mount it again."""
     locks = disk.cache / "locks"
     own = hashlib.sha256(run.session.engine_info.id.encode()).hexdigest()[:16]
@@ -93,7 +92,7 @@ def _on_one_engine(run: Run, disk: DiskCache) -> Iterator[None]:
         yield
 
 
-def _settle(engine: Engine, name: str, disk: DiskCache, release: DiskCache, began: int) -> None:
+def _remove_volume(engine: Engine, name: str, disk: DiskCache, release: DiskCache, began: int) -> None:
     """Remove the volume and what Bazel only touched, unless another run still uses the domain."""
     # What cannot be removed now costs disk space, and the next run of the domain removes it.
     with suppress(Locked, EngineError, OSError), disk.held(alone=True):

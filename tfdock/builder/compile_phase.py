@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from tfdock.bazel.cache import cache_usage as cache_use
+from tfdock.bazel.cache import cache_usage
 from tfdock.bazel.cache.cache_folder import check_writable
 from tfdock.bazel.cache.downloads import EVERYTHING, removed_downloads, unchecked_since
 from tfdock.builder import image_phase
-from tfdock.builder.build_run import Run
+from tfdock.builder.build_run import BuildContainers, BuildRun, ContainerResult, ImageResult
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem
 from tfdock.host.files import held, make_folder
 from tfdock.host.untrusted_folders import open_up, remove_folder
@@ -19,38 +22,63 @@ _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", 
 """Codes of failures that another source ref may not have."""
 
 
-def prepared(run: Run) -> None:
-    """Have the image, and fetch, for the first source ref that can be had, configured and analysed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResult:
+    """An image whose build has all its downloads. `seconds` are those of the phases until now."""
+
+    image: ImageResult
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileResult:
+    """What the compile phase left, beside the files. `seconds` are those of the phases until now."""
+
+    image: ImageResult
+    attempts: tuple[Mapping[str, Any], ...]
+    """The limits of each attempt to compile, and how it ended: rows of the build record."""
+    cache_was_empty: bool
+    remote: Mapping[str, object] | None
+    """What went over to a remote cache and executor."""
+    seconds: Mapping[str, float]
+
+
+# --- fetch ----------------------------------------------------------------------------------------------------------
+
+
+def prepare_source(run: BuildRun) -> FetchResult:
+    """Run the image and the fetch phase for the first source ref that can be had, configured and analysed."""
     inputs = run.request.inputs
     refs = (inputs.source_ref,) if inputs else run.plan.source_refs
     for number, ref in enumerate(refs, start=1):
-        run.source_ref, run.attempts = ref, number
         try:
-            run.timed("image", lambda: image_phase.have(run))
-            run.timed("fetch", lambda: _fetched(run))
-            return
+            image = image_phase.make_image(run, ref, number)
+            _, seconds = run.timed("fetch", partial(_fetch, run, image))
+            return FetchResult(image=image, seconds={"image": image.seconds, "fetch": seconds})
         except (BuildFailed, NetworkError) as error:
             if number == len(refs) or error.problems[0].code not in _OF_THE_SOURCE:
                 raise
-            said = error.problems[0].message.partition("\n")[0]
-            run.tell(f"source {ref} does not work ({said}); trying {refs[number]}")
+            reason = error.problems[0].message.partition("\n")[0]
+            run.tell(f"source {ref} does not work ({reason}); trying {refs[number]}")
+    raise AssertionError("a plan has a source ref to try")
 
 
-def _fetched(run: Run) -> None:
+def _fetch(run: BuildRun, image: ImageResult) -> None:
     """Fetch, one build after the other: Bazels that fill one repository cache get in each other's way."""
     waiting = run.steps.waiting("fetch", "fetches into the same cache")
     lock = run.session.cache.root / "locks" / "repository"
     own, repository = run.request.repository is not None, run.request.repository or run.session.cache.repository
+    containers = BuildContainers(run, image)
     with held(lock, "the repository cache", alone=True, waiting=waiting):
         if run.session.engine_info.local:  # an engine elsewhere has its caches there
             open_up(repository.resolve(), 3)
             check_writable(repository, 3)
-        _external(run)
+        _unpack_external(containers)
         # It outlives a tfdock that is killed before it has looked: the next fetch looks at what that one left too.
         unchecked = run.folders.own / "unchecked" if own else lock.with_suffix(".unchecked")
         began = unchecked_since(unchecked)
         try:
-            run.carry_out(run.plan.phases[0])
+            containers.run_phase(run.plan.phases[0]).check()
         finally:
             if run.session.engine_info.local:
                 for name in removed_downloads(repository, began):
@@ -60,8 +88,9 @@ def _fetched(run: Run) -> None:
             unchecked.unlink()
 
 
-def _external(run: Run) -> None:
+def _unpack_external(containers: BuildContainers) -> None:
     """Unpack, in a container, the downloads that repository rules keep outside Bazel's cache."""
+    run = containers.run
     inputs = run.request.inputs
     archive = inputs.external() if inputs else None
     if archive is None:
@@ -71,49 +100,72 @@ def _external(run: Run) -> None:
     with (folder / EXTERNAL.pattern).open("wb") as sink:
         for chunk in archive:
             sink.write(chunk)
-    unpack = run.beside("unpack", unpacking(), given=folder)
-    run.contain(unpack, "fetch", "what repository rules fetched")
+    unpack = containers.beside("unpack", unpacking(), given=folder)
+    containers.run_container(unpack, "fetch", "what repository rules fetched").check()
     remove_folder(folder)
 
 
-def in_cache(run: Run) -> None:
+# --- compile --------------------------------------------------------------------------------------------------------
+
+
+def compile_wheel(run: BuildRun, fetched: FetchResult) -> CompileResult:
+    """Run the compile phase; return its attempts and its figures."""
+    result, seconds = run.timed("compile", lambda: _watch_cache(run, fetched))
+    return replace(result, seconds={**fetched.seconds, "compile": seconds})
+
+
+def _watch_cache(run: BuildRun, fetched: FetchResult) -> CompileResult:
     """Compile, and note what of the disk cache that used, where it lies on this machine."""
     session = run.session
     if not session.engine_info.local:
-        _compiled(run)
-        return
-    with cache_use.watched(run.disk, run.plan.build_id, run.name) as watch:
+        return _compile(run, fetched)
+    disk = run.disk_cache(fetched.image.toolchain)
+    with cache_usage.watched(disk, run.plan.build_id, run.name) as watch:
         if not watch.seen:
-            run.tell(f"{session.cache.root} keeps no times of access: {cache_use.UNSEEN}")
-        _compiled(run)
+            run.tell(f"{session.cache.root} keeps no times of access: {cache_usage.UNSEEN}")
+        result = _compile(run, fetched)
         watch.ok = True
+    return result
 
 
-def _compiled(run: Run) -> None:
+def _compile(run: BuildRun, fetched: FetchResult) -> CompileResult:
     """Compile; once more, with half the jobs and from the cache, if something was killed for memory."""
-    session = run.session
+    session, image = run.session, fetched.image
     # Asked again: other builds may have ended, or begun, since this one did.
     plan = session.fitted(run.plan)
-    caches = [one for one in (run.disk, run.disk.release) if one]
-    run.cache_was_empty = session.engine_info.local and all(one.is_empty() for one in caches)
-    try:
-        _attempt(run, plan)
-    except OutOfMemory as error:
+    disk = run.disk_cache(image.toolchain)
+    caches = [cache for cache in (disk, disk.release) if cache]
+    cache_was_empty = session.engine_info.local and all(cache.is_empty() for cache in caches)
+    last = BuildContainers(run, image).run_phase(plan.phases[1], plan)
+    attempts = [_attempt(plan, last)]
+    if isinstance(error := last.failure, OutOfMemory):
         less = after_memory(plan.resources, of_bazel=error.of_bazel)
         if less is None:
-            raise
+            raise error
         run.tell(f"{error.problems[0].message}; compiling again with {less.jobs}, from the cache")
         run.folders.staging.remove()
-        run.steps.forget()
-        _attempt(run, with_resources(plan, less, session.knowledge))
+        run.steps.output.clear()
+        plan = with_resources(plan, less, session.knowledge)
+        last = BuildContainers(run, last.image).run_phase(plan.phases[1], plan)
+        attempts.append(_attempt(plan, last))
+    last.check()
+    return CompileResult(
+        image=last.image,
+        attempts=tuple(attempts),
+        cache_was_empty=cache_was_empty,
+        remote=last.remote,
+        seconds=fetched.seconds,
+    )
 
 
-def _attempt(run: Run, plan: BuildPlan) -> None:
-    limits = plan.resources
-    tried: dict[str, Any] = {"jobs": limits.jobs, "cpus": limits.cpus, "memory": limits.memory}
-    run.compiled_with.append(tried | {"heap": limits.heap, "ended": "well"})
-    try:
-        run.carry_out(plan.phases[1], plan)
-    except OutOfMemory as error:
-        run.compiled_with[-1]["ended"] = error.problems[0].message
-        raise
+def _attempt(plan: BuildPlan, result: ContainerResult) -> dict[str, Any]:
+    """Return the limits of an attempt and how it ended, as the build record has them."""
+    limits, failure = plan.resources, result.failure
+    ended = failure.problems[0].message if failure else "well"
+    return {
+        "jobs": limits.jobs,
+        "cpus": limits.cpus,
+        "memory": limits.memory,
+        "heap": limits.heap,
+        "ended": ended,
+    }

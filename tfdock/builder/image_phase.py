@@ -1,4 +1,4 @@
-"""The image of a build: found, built, or given by a bundle; then what it says of itself."""
+"""The image phase: find, build or load the image of a build, and read what the image says of itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tfdock.bazel.cache.cache_folder import check_writable
 from tfdock.builder import cache_overlay
-from tfdock.builder.build_run import Run
+from tfdock.builder.build_run import BuildRun, ImageResult
 from tfdock.builder.session import BundledInputs
 from tfdock.engine.protocol import (
     BASE_LABEL,
@@ -29,63 +29,79 @@ from tfdock.plan.local_source import context_archive
 from tfdock.plan.trust_domain import as_json as trust_json
 from tfdock.run import journal
 
-_REASONS = 8
+_MOST_REASONS = 8
 """Reasons of a trust domain that are noted beside its cache."""
 _RUNNING = re.compile(rb" ---> Running in ([0-9a-f]{12})\s*\Z")
 """What the builder says before a step; whatever else says it names no container of ours."""
+_TOOLCHAIN, _PINS = "/opt/tfdock/toolchain", "/opt/tfdock/pins"
+_COMMIT = re.compile(rb"\s*([0-9a-f]{40,64})\s*")
 
 
-def have(run: Run) -> None:
-    """Have the image. Who builds on the same base waits: layers that both need are made once."""
-    wanted = run.plan.resolution.base
-    base = hashlib.sha256(str(wanted).encode()).hexdigest()[:16]
-    lock = run.session.settings.state_dir.absolute() / "locks" / f"image-{base}"
-    waiting = run.steps.waiting("image", f"builds an image on {wanted} too")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Image:
+    """An image that is there. `name` is for people; what is looked into and what compiles is the id."""
+
+    id: str
+    name: str
+    base_digest: str | None
+    toolchain_digest: str
+    """The digest of what its toolchain stage wrote down."""
+
+
+def make_image(run: BuildRun, source_ref: str | None = None, number: int = 1) -> ImageResult:
+    """Run the image phase for a source ref, the `number`-th that the build tries; return the image."""
+    image, seconds = run.timed("image", lambda: _locked_image(run, source_ref, number))
+    return replace(image, seconds=seconds)
+
+
+def _locked_image(run: BuildRun, source_ref: str | None, number: int) -> ImageResult:
+    """Have the image. Builds on the same base wait for each other: layers that both need are made once."""
+    base = run.plan.resolution.base
+    key = hashlib.sha256(str(base).encode()).hexdigest()[:16]
+    lock = run.session.settings.state_dir.absolute() / "locks" / f"image-{key}"
+    waiting = run.steps.waiting("image", f"builds an image on {base} too")
     with held(lock, "the image", alone=True, waiting=waiting):
         inputs, lock_file = run.request.inputs, run.request.prepared.lock
-        found = _given(run, inputs) if inputs else _made(run)
-        _read(run, found)
+        image = _bundled_image(run, inputs) if inputs else _built_image(run, source_ref, number)
+        result = _read_image(run, image, source_ref, number)
         problem = None
         if lock_file:
-            problem = locks.moved(lock_file.lock.of(*locks.INSTALLED), run.installed, lock_file.path)
+            problem = locks.moved(lock_file.lock.of(*locks.INSTALLED), result.installed, lock_file.path)
         if problem:
             raise Incompatible(problem)
+        return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """An image: its name, for people, and the sum of what its toolchain stage wrote down."""
-
-    name: str
-    toolchain: str
-
-
-def _given(run: Run, inputs: BundledInputs) -> _Found:
+def _bundled_image(run: BuildRun, inputs: BundledInputs) -> _Image:
     """Return the image out of a bundle, after all that the bundle has was provided.
 
     Its toolchain is the word of whoever made the bundle: there is no toolchain stage to ask.
     """
     inputs.provide(run.steps, run.session.settings)
-    run.image, run.base_digest = inputs.image, inputs.base_digest
-    image = run.engine.image(run.image)
-    return _Found(inputs.image_name, image.labels.get(TOOLCHAIN_LABEL, "") if image else "")
+    info = run.engine.image(inputs.image)
+    return _Image(
+        id=inputs.image,
+        name=inputs.image_name,
+        base_digest=inputs.base_digest,
+        toolchain_digest=info.labels.get(TOOLCHAIN_LABEL, "") if info else "",
+    )
 
 
-def _made(run: Run) -> _Found:
+def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
     """Return the image, built unless it is there.
 
     Its stages are built one by one, because each has other rights: the toolchain stage knows nothing of the source,
     and once the source may run there is no network.
     """
-    plan, settings, fresh, base = run.plan, run.session.settings, run.request.fresh, _base(run)
-    # The name is for people. What is looked into and what compiles is the id: another run may move the name.
-    name = plan.image_name if run.attempts == 1 else f"{plan.image_name}-{run.attempts}"
+    plan, settings, fresh = run.plan, run.session.settings, run.request.fresh
+    base, digest = _pull_base(run)
+    # By its id, not by its name, an image is looked into and compiles: another run may move the name.
+    name = plan.image_name if number == 1 else f"{plan.image_name}-{number}"
     built = run.engine.image(name)
     if built and not fresh and built.labels.get(BASE_LABEL) == base.id and built.labels.get(TOOLCHAIN_LABEL):
-        run.image = built.id
-        return _Found(name, built.labels[TOOLCHAIN_LABEL])
+        return _Image(id=built.id, name=name, base_digest=digest, toolchain_digest=built.labels[TOOLCHAIN_LABEL])
     local = plan.resolution.source.kind == "path"
-    of_base, of_source = {"BASE_IMAGE": base.id}, {"SOURCE_REF": run.source_ref} if run.source_ref else {}
+    of_base, of_source = {"BASE_IMAGE": base.id}, {"SOURCE_REF": source_ref} if source_ref else {}
     of_source |= {"SOURCE_FRESH": fresh} if fresh and not local else {}
     stage = ImageBuild(
         # Without the checkout, which only the last request copies: it is sent once.
@@ -96,33 +112,35 @@ def _made(run: Run) -> _Found:
         memory=plan.resources.memory,
     )
     # The container stays until the image is whole: clean-ups of others keep an image that a container uses.
-    with _opened(run, _built(run, stage), "toolchain") as read:
-        toolchain = _sum(_toolchain(read, name), read(_PINS) or b"")
+    with _image_files(run, _build_stage(run, stage), "toolchain") as read:
+        toolchain = _digest(_toolchain_file(read, name), read(_PINS) or b"")
         stage = replace(stage, target="source", build_args=of_base | {"TOOLCHAIN": toolchain} | of_source)
         if not local:
-            _built(run, stage)
+            _build_stage(run, stage)
         tree = run.request.prepared.tree
-        whole = replace(stage, context=lambda: context_archive(plan.context, tree), target=None, network="none")
-        run.image = _built(run, whole)
-    run.engine.tag(run.image, name)
-    return _Found(name, toolchain)
+        last = replace(stage, context=lambda: context_archive(plan.context, tree), target=None, network="none")
+        image = _build_stage(run, last)
+    run.engine.tag(image, name)
+    return _Image(id=image, name=name, base_digest=digest, toolchain_digest=toolchain)
 
 
-def _base(run: Run) -> ImageInfo:
-    """The base image, pulled if it is not here."""
+def _pull_base(run: BuildRun) -> tuple[ImageInfo, str | None]:
+    """Return the base image, pulled if it is not here, and its digest."""
     base = run.session.settings.mirrored(run.plan.resolution.base)
     info = run.steps.image(str(base), "image", run.title("image"))
-    run.base_digest = base.digest or next((digest.rpartition("@")[2] for digest in info.digests), None)
-    return info
+    return info, base.digest or next((digest.rpartition("@")[2] for digest in info.digests), None)
 
 
-def _built(run: Run, request: ImageBuild) -> str:
-    """Build the image; its id."""
+def _build_stage(run: BuildRun, request: ImageBuild) -> str:
+    """Build an image; return its id."""
     cancel = Cancel()
     stopper = run.steps.stopper(gently=cancel.set, by_force=lambda: run.steps.give_up("image"))
     try:
         return run.steps.watch(
-            run.title("image"), lambda output: run.engine.build(request, output, cancel), stopper, tap=_Noted(run)
+            run.title("image"),
+            lambda output: run.engine.build(request, output, cancel),
+            stopper,
+            tap=_StepJournal(run),
         )
     except Interrupted:  # the engine's own, which knows only that it was told to stop
         if stopper.late:
@@ -131,30 +149,26 @@ def _built(run: Run, request: ImageBuild) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Noted:
-    """Writes down each step's container as it begins: when we and the engine die, nobody else knows whose it is."""
+class _StepJournal:
+    """Notes each step's container as it begins: when we and the engine die, nobody else knows whose it is."""
 
-    run: Run
+    run: BuildRun
 
     def feed(self, data: bytes) -> None:
         """Take what the builder says, message by message."""
-        found = _RUNNING.match(data)
-        if not found:
+        step = _RUNNING.match(data)
+        if not step:
             return
         with suppress(OSError):  # a note that cannot be taken is no reason to end a build
-            journal.stepped(self.run.session.settings.state_dir, self.run.name, found[1].decode())
+            journal.stepped(self.run.session.settings.state_dir, self.run.name, step[1].decode())
 
     def told(self, line: str) -> str:
-        """What is shown of a line: all of it."""
+        """Return the whole line: all of it is shown."""
         return line
 
 
-_TOOLCHAIN, _PINS = "/opt/tfdock/toolchain", "/opt/tfdock/pins"
-_COMMIT = re.compile(rb"\s*([0-9a-f]{40,64})\s*")
-
-
 @contextmanager
-def _opened(run: Run, image: str, name: str) -> Iterator[Callable[[str], bytes | None]]:
+def _image_files(run: BuildRun, image: str, name: str) -> Iterator[Callable[[str], bytes | None]]:
     """Give a function that reads a file of an image, out of a container that is never started.
 
     After an error the container stays for the run's own clean-up, which asks no engine that is lost.
@@ -167,7 +181,7 @@ def _opened(run: Run, image: str, name: str) -> Iterator[Callable[[str], bytes |
     engine.remove(container)
 
 
-def _toolchain(read: Callable[[str], bytes | None], image: str) -> bytes:
+def _toolchain_file(read: Callable[[str], bytes | None], image: str) -> bytes:
     """Return the toolchain file of an image. Raises BuildFailed (`image-incomplete`) if there is none."""
     toolchain = read(_TOOLCHAIN)
     if toolchain is None:
@@ -181,21 +195,21 @@ def _toolchain(read: Callable[[str], bytes | None], image: str) -> bytes:
     return toolchain
 
 
-def _sum(toolchain: bytes, pins: bytes) -> str:
+def _digest(toolchain: bytes, pins: bytes) -> str:
     return hashlib.sha256(f"{len(toolchain)} ".encode() + toolchain + pins).hexdigest()
 
 
-def _read(run: Run, image: _Found) -> None:
-    """Read what the image wrote down of its toolchain, and which source was found.
+def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: int) -> ImageResult:
+    """Read what the image wrote down of its toolchain and its source; hold its disk cache.
 
     Raises BuildFailed (`image-incomplete`), and (`toolchain-changed`) if the image's own files are not those that the
     toolchain stage wrote, before any source was there.
     """
-    name = locks.requirements_file(run.plan.resolution.python)
-    with _opened(run, run.image, "look") as read:
-        toolchain, pins = _toolchain(read, image.name), read(_PINS) or b""
-        found, requirements = read("/opt/tfdock/source"), read(f"/tf/tensorflow/{name}")
-    if _sum(toolchain, pins) != image.toolchain:
+    requirements_name = locks.requirements_file(run.plan.resolution.python)
+    with _image_files(run, image.id, "look") as read:
+        toolchain, pins = _toolchain_file(read, image.name), read(_PINS) or b""
+        source, requirements = read("/opt/tfdock/source"), read(f"/tf/tensorflow/{requirements_name}")
+    if _digest(toolchain, pins) != image.toolchain_digest:
         raise BuildFailed(
             Problem(
                 code="toolchain-changed",
@@ -205,25 +219,39 @@ def _read(run: Run, image: _Found) -> None:
                 "and build again",
             )
         )
-    run.toolchain, run.toolchain_file = toolchain_key(toolchain), toolchain
-    _take_disk_cache(run)
-    commit = _COMMIT.fullmatch(found or b"")
-    run.source_found = commit[1].decode() if commit else ""
-    run.installed = locks.installed(toolchain, pins, {name: requirements} if requirements else {})
+    key = toolchain_key(toolchain)
+    overlay = _hold_disk_cache(run, key, toolchain)
+    commit = _COMMIT.fullmatch(source or b"")
+    return ImageResult(
+        id=image.id,
+        base_digest=image.base_digest,
+        source_ref=source_ref,
+        source_number=number,
+        source_commit=commit[1].decode() if commit else "",
+        toolchain=key,
+        toolchain_file=toolchain,
+        installed=locks.installed(toolchain, pins, {requirements_name: requirements} if requirements else {}),
+        overlay=overlay,
+    )
 
 
-def _take_disk_cache(run: Run) -> None:
-    """Hold the build's disk cache with others, until the run ends, so that nobody takes things out of it."""
+def _hold_disk_cache(run: BuildRun, key: str, toolchain: bytes) -> str:
+    """Hold the build's disk cache with others, until the run ends, so that nobody takes things out of it.
+
+    Return the volume that shows it over the cache of `release`; empty where there is none.
+    """
     trust = run.plan.trust
-    disk, release = run.disk, run.session.cache.disk(run.toolchain)
+    disk, release = run.disk_cache(key), run.session.cache.disk(key)
     waiting = run.steps.waiting("image", f"has the disk cache {release.key} for itself")
     run.locks.enter_context(release.held(alone=False, waiting=waiting))
+    overlay = ""
     if not trust.is_release:
-        run.locks.enter_context(cache_overlay.over_release(run, disk, release))
+        overlay = run.locks.enter_context(cache_overlay.over_release(run, disk, release))
     if run.session.engine_info.local:
         check_writable(disk.folder, 2)
-    about = {**described_toolchain(run.toolchain_file), "base": str(run.plan.resolution.base)}
+    description = {**described_toolchain(toolchain), "base": str(run.plan.resolution.base)}
     before = disk.description().get("trust", {}).get("reasons", [])
     # Who shared `release` once has shared it for good.
-    told = replace(trust, reasons=tuple(dict.fromkeys([*map(str, before), *trust.reasons]))[-_REASONS:])
-    disk.describe({**about, "trust": trust_json(told)})
+    reasons = tuple(dict.fromkeys([*map(str, before), *trust.reasons]))[-_MOST_REASONS:]
+    disk.describe({**description, "trust": trust_json(replace(trust, reasons=reasons))})
+    return overlay

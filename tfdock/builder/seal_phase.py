@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfdock import __version__
 from tfdock.builder import build_summary
-from tfdock.builder.build_run import Run
+from tfdock.builder.build_run import BuildRun
+from tfdock.builder.compile_phase import CompileResult
 from tfdock.errors import BuildFailed, Problem, WheelRefused
 from tfdock.host.files import file_sha256, write_atomically
 from tfdock.host.untrusted_folders import remove_folder
@@ -31,12 +32,23 @@ from tfdock.wheelhouse import build_record
 from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import WheelFile
 
-Sealed = Mapping[Path, WheelFile]
-"""Wheels that could be published, still in the staging folder."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealResult:
+    """Wheels that could be published, still in the run's own folder. `seconds` are those of the phases until now."""
+
+    compiled: CompileResult
+    wheels: Mapping[Path, WheelFile]
+    seconds: Mapping[str, float]
 
 
-def sealed(run: Run) -> Sealed:
-    """From what the container left to wheels that could be published."""
+def seal_wheels(run: BuildRun, compiled: CompileResult) -> SealResult:
+    """Run the seal phase; return the wheels that could be published."""
+    wheels, seconds = run.timed("seal", lambda: _seal(run))
+    return SealResult(compiled=compiled, wheels=wheels, seconds={**compiled.seconds, "seal": seconds})
+
+
+def _seal(run: BuildRun) -> dict[Path, WheelFile]:
     stopper = run.steps.stopper(gently=lambda: run.steps.give_up("seal"))
     wheels = run.steps.watch(
         run.title("seal"),
@@ -129,20 +141,32 @@ def _lines(path: Path) -> list[str]:
 # --- verify ---------------------------------------------------------------------------------------------------------
 
 
-def published(run: Run, wheels: Sealed) -> dict[str, Any]:
-    """Verify the wheels and make them visible; their record. A stop is obeyed until they are."""
-    verification = _verified(run, wheels)
-    record = _record(run, wheels, verification)
-    account = _account(run, record)
+def publish_wheels(run: BuildRun, sealed: SealResult) -> dict[str, Any]:
+    """Run the verify phase: verify the wheels and make them visible. Return their record.
+
+    A stop is obeyed until they are visible.
+    """
+    record, _ = run.timed("verify", lambda: _publish(run, sealed))
+    return record
+
+
+def _publish(run: BuildRun, sealed: SealResult) -> dict[str, Any]:
+    wheels, began = sealed.wheels, run.session.clock()
+    verifications = _verify(run, wheels)
+    # The record is made before the phase ends: its figure for this phase ends here.
+    seconds = {**sealed.seconds, "verify": round(run.session.clock() - began, 3)}
+    _refuse_failed(run, wheels, verifications)
+    verification = verify.combined(verifications)
+    record = _record(run, sealed, seconds, verification)
+    account = _account(run, sealed.compiled, record)
     record |= {"bazel": account.bazel, "kept": dict(account.kept)}
     run.session.stop.check()
     publish(run.session.wheelhouse, run.plan.build_id, record, wheels, account.files)
     return record
 
 
-def _verified(run: Run, wheels: Sealed) -> dict[str, Any]:
-    """What was found of the wheels; those that fail are kept aside and refused."""
-    session, inputs, began = run.session, run.request.inputs, run.session.clock()
+def _verify(run: BuildRun, wheels: Mapping[Path, WheelFile]) -> list[verify.Verification]:
+    session, inputs = run.session, run.request.inputs
     bench = TrialEnvironment(
         steps=run.steps,
         info=session.engine_info,
@@ -152,19 +176,25 @@ def _verified(run: Run, wheels: Sealed) -> dict[str, Any]:
         given=inputs.images if inputs else None,
         bundle=inputs.identity if inputs else "",
     )
-    found = [verify.verified_build(bench, session.knowledge, run.plan, path) for path in wheels]
-    run.seconds["verify"] = round(session.clock() - began, 3)
-    verification = verify.combined(found)
-    if not all(one.ok for one in found):
-        raise verify.refusal(found, _kept(run, wheels, verification))
-    for one in found:
-        for problem in one.impossible.problems if one.impossible else ():
-            ways = f"; {problem.fix}" if problem.fix else ""
-            run.tell(f"the wheel was not tried in a container: {problem.message}{ways}")
-    return verification
+    return [verify.verified_build(bench, session.knowledge, run.plan, path) for path in wheels]
 
 
-def _kept(run: Run, wheels: Sealed, verification: Mapping[str, object]) -> tuple[Path, ...]:
+def _refuse_failed(
+    run: BuildRun, wheels: Mapping[Path, WheelFile], verifications: Sequence[verify.Verification]
+) -> None:
+    """Raise VerificationFailed if a wheel failed its checks; the wheels are kept aside. Tell why none was tried."""
+    if not all(verification.ok for verification in verifications):
+        kept = _keep_refused(run, wheels, verify.combined(verifications))
+        raise verify.refusal(verifications, kept)
+    for verification in verifications:
+        for problem in verification.impossible.problems if verification.impossible else ():
+            fix = f"; {problem.fix}" if problem.fix else ""
+            run.tell(f"the wheel was not tried in a container: {problem.message}{fix}")
+
+
+def _keep_refused(
+    run: BuildRun, wheels: Mapping[Path, WheelFile], verification: Mapping[str, object]
+) -> tuple[Path, ...]:
     """Keep wheels that were refused, with what was found: hours of work are for somebody to look at."""
     folder = run.session.wheelhouse.record_folder(run.plan.build_id, run.plan.fingerprint) / "refused"
     remove_folder(folder)
@@ -174,17 +204,17 @@ def _kept(run: Run, wheels: Sealed, verification: Mapping[str, object]) -> tuple
     return tuple(path.rename(folder / wheel.file) for path, wheel in wheels.items())
 
 
-def _account(run: Run, record: Mapping[str, Any]) -> build_summary.Account:
+def _account(run: BuildRun, compiled: CompileResult, record: Mapping[str, Any]) -> build_summary.Account:
     """What happened in the build; an execution log takes its time to be read."""
     traces = build_summary.RunTraces(
         run=run.name,
         results=run.folders.results,
         log=run.log,
         compiling=announced(run.title("compile")),
-        toolchain=run.toolchain_file,
+        toolchain=compiled.image.toolchain_file,
         context=run.plan.context.files,
         files=_listing(run),
-        cache_was_empty=run.cache_was_empty,
+        cache_was_empty=compiled.cache_was_empty,
     )
     stopper = run.steps.stopper(gently=lambda: run.steps.give_up("verify"))
     return run.steps.watch(
@@ -195,47 +225,50 @@ def _account(run: Run, record: Mapping[str, Any]) -> build_summary.Account:
     )
 
 
-def _listing(run: Run) -> dict[str, str] | None:
+def _listing(run: BuildRun) -> dict[str, str] | None:
     """The files of a local checkout, if they are still those that were built."""
     tree = run.request.prepared.tree
     listing = tree_listing(tree) if tree else None
     return listing if listing and listing_hash(listing) == run.plan.resolution.source.sha256 else None
 
 
-def _record(run: Run, wheels: Sealed, verification: Mapping[str, Any]) -> dict[str, Any]:
+def _record(
+    run: BuildRun, sealed: SealResult, seconds: Mapping[str, float], verification: Mapping[str, Any]
+) -> dict[str, Any]:
     """The build record: no secret, no path of this machine."""
     plan, info, lock = run.plan, run.session.engine_info, run.request.prepared.lock
+    compiled, image = sealed.compiled, sealed.compiled.image
     return {
         "schema": build_record.SCHEMA,
         "build_id": plan.build_id,
         "fingerprint": plan.fingerprint,
         "tfdock": __version__,
         "log": run.log.name,
-        "wheels": [asdict(wheel) for wheel in wheels.values()],
+        "wheels": [asdict(wheel) for wheel in sealed.wheels.values()],
         "plan": without_places(plan),
-        "toolchain_key": run.toolchain,
-        "toolchain": described_toolchain(run.toolchain_file),
-        "base_digest": run.base_digest,
-        "source": {"ref": run.source_ref, "found": run.source_found},
+        "toolchain_key": image.toolchain,
+        "toolchain": described_toolchain(image.toolchain_file),
+        "base_digest": image.base_digest,
+        "source": {"ref": image.source_ref, "found": image.source_commit},
         "lock": lock.sha256 if lock else None,
-        "seconds": dict(run.seconds),
-        "attempts": run.attempts + len(run.compiled_with) - 1,
-        "resources": run.compiled_with,
+        "seconds": dict(seconds),
+        "attempts": image.source_number + len(compiled.attempts) - 1,
+        "resources": list(compiled.attempts),
         "at_once": run.session.at_once,
         "estimate": _estimated(run),
-        "remote": run.remote,
+        "remote": compiled.remote,
         "machine": {"cpus": info.cpus, "memory": info.memory},
         "engine": {"name": info.name, "version": info.version, "local": info.local},
         "untested": [problem.message for problem in plan.resolution.untested],
         # Equal contents are equal bytes only from the same implementation.
         "deflate": wheel_files.deflate_backend(),
         "verification": verification,
-        "started": _utc(run.steps.started),
+        "started": _utc(run.started),
         "finished": _utc(time.time()),
     }
 
 
-def _estimated(run: Run) -> dict[str, Any]:
+def _estimated(run: BuildRun) -> dict[str, Any]:
     """What the build was expected to take when it began, and how much there was to compile beside a CPU build."""
     known = run.expected
     return {

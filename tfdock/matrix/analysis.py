@@ -17,7 +17,8 @@ from typing import Any, Literal
 from tfdock import events
 from tfdock.bazel import output
 from tfdock.builder import build
-from tfdock.builder.build_run import Run
+from tfdock.builder.build_run import BuildRun, ImageResult
+from tfdock.builder.compile_phase import FetchResult
 from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
 from tfdock.host.files import make_folder
@@ -153,8 +154,8 @@ class _Analyst:
             self.session.stop.check()
             request = BuildRequest(prepared=self.cells.prepared(cell), repository=repository, fresh=self.run)
             log = self.session.log_path(request)
-            with build.analysed(self.session, request) as run:
-                analysis = self._passed(cell, run)
+            with build.analysed(self.session, request) as (run, fetched):
+                analysis = self._passed(cell, run, fetched)
         except TfdockError as error:
             log = log if log and log.is_file() else None  # none was begun where another one is at this cell
             analysis = _failed(cell, error, output.first_error(self.lines.errors), log)
@@ -162,28 +163,30 @@ class _Analyst:
             _keep_one_log(log)
         return analysis
 
-    def _passed(self, cell: Cell, run: Run) -> Analysis:
+    def _passed(self, cell: Cell, run: BuildRun, fetched: FetchResult) -> Analysis:
+        image = fetched.image
         return Analysis(
             cell=cell,
             outcome="ok",
-            notes=tuple(self._notes(cell, run)),
-            source={"ref": run.source_ref, "found": run.source_found} if run.source_found else {},
-            seconds=dict(run.seconds),
+            notes=tuple(self._notes(cell, run, image)),
+            source={"ref": image.source_ref, "found": image.source_commit} if image.source_commit else {},
+            seconds=dict(fetched.seconds),
             log=run.log,
         )
 
-    def _notes(self, cell: Cell, run: Run) -> Iterator[str]:
+    def _notes(self, cell: Cell, run: BuildRun, image: ImageResult) -> Iterator[str]:
         refs = run.plan.source_refs
-        if run.source_ref != refs[0]:
-            yield f"the source {refs[0]} does not work: {run.source_ref} was taken"
+        if image.source_ref != refs[0]:
+            yield f"the source {refs[0]} does not work: {image.source_ref} was taken"
         before = self._last_record(cell)
         then = before.get("source")
-        found = then.get("found") if isinstance(then, Mapping) and then.get("ref") == run.source_ref else None
-        if found and found != run.source_found:
-            yield f"{run.source_ref or 'the source'} is {run.source_found}, and was {found} when the wheel was built"
-        if before.get("base_digest") and run.base_digest and before["base_digest"] != run.base_digest:
+        found = then.get("found") if isinstance(then, Mapping) and then.get("ref") == image.source_ref else None
+        if found and found != image.source_commit:
+            source = image.source_ref or "the source"
+            yield f"{source} is {image.source_commit}, and was {found} when the wheel was built"
+        if before.get("base_digest") and image.base_digest and before["base_digest"] != image.base_digest:
             base = run.plan.resolution.base
-            yield f"{base} is {run.base_digest}, and was {before['base_digest']} when the wheel was built"
+            yield f"{base} is {image.base_digest}, and was {before['base_digest']} when the wheel was built"
 
     def _last_record(self, cell: Cell) -> Mapping[str, Any]:
         """Return the record of the cell's last build; empty if there was none."""

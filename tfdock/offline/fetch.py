@@ -10,11 +10,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from packaging.requirements import InvalidRequirement
 
 from tfdock.builder import build
+from tfdock.builder.build_run import BuildContainers, BuildRun
+from tfdock.builder.compile_phase import FetchResult
 from tfdock.builder.locking import gathered, prepare_locked
 from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.engine.protocol import ContainerSpec
@@ -30,6 +32,7 @@ from tfdock.plan.build_plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, u
 from tfdock.plan.lock_file import LockFile
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.run import journal
+from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
 from tfdock.run.phases import Steps
 from tfdock.run.results import RunFolders
@@ -37,9 +40,6 @@ from tfdock.types import ExpectedFiles
 from tfdock.verify.trial_container import TrialEnvironment, fetched_dependencies, requirements
 from tfdock.verify.trial_plan import is_known_runtime, limits_for, limits_of
 from tfdock.wheel.wheel_file import inspected
-
-if TYPE_CHECKING:
-    from tfdock.builder.build_run import Run
 
 _PIP_PACKAGE = f"{SOURCE}/tensorflow/tools/pip_package"
 _REQUIREMENTS = ExpectedFiles(pattern="requirements.json")
@@ -50,7 +50,7 @@ _REQUIREMENTS = ExpectedFiles(pattern="requirements.json")
 
 def warm(prepared: PreparedBuild, session: BuildSession) -> None:
     """Have a profile's image, and all that its build downloads, in the caches of this machine."""
-    build.fetch(session, BuildRequest(prepared=prepared), lambda _: None)
+    build.fetch(session, BuildRequest(prepared=prepared), lambda *_: None)
 
 
 # --- a bundle -------------------------------------------------------------------------------------------------------
@@ -93,12 +93,10 @@ class Bundler:
                 folders.another(REPOSITORY).make()
                 with (folders.own / "log").open("wb", buffering=0) as log:
                     steps = Steps(
-                        engine=self.session.engine,
-                        run=run,
+                        carrier=Carrier(self.session.engine, run, self.session.engine_info.local),
                         log=log,
                         listen=self.session.listen,
                         stop=self.session.stop,
-                        local=self.session.engine_info.local,
                         room=DiskSpace(places={"the bundle": target.parent}),
                     )
                     yield BundleWorkFolder(steps, folders.own, folders.staged / target.name)
@@ -147,11 +145,19 @@ class Bundler:
         file = LockFile(path="the lock", sha256=hashlib.sha256(text.encode()).hexdigest(), lock=lock)
         return replace(self.preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file), text
 
-    def _pack(self, prepared: PreparedBuild, lock: str | None, work: BundleWorkFolder, run: Run) -> PackedInputs:
+    def _pack(
+        self,
+        prepared: PreparedBuild,
+        lock: str | None,
+        work: BundleWorkFolder,
+        run: BuildRun,
+        fetched: FetchResult,
+    ) -> PackedInputs:
         """What a run that has fetched leaves for the bundle: tried without a network before it counts."""
         resolution = run.plan.resolution
-        external = self._tried_offline(run, work)
-        image = run.engine.image(run.image)
+        containers = BuildContainers(run, fetched.image)
+        external = self._tried_offline(containers, work)
+        image = run.engine.image(fetched.image.id)
         assert image is not None, "it has just run"
         wanted = resolution.runtime if resolution.verify.run else None
         runtime = None
@@ -162,32 +168,34 @@ class Bundler:
             prepared=prepared,
             lock=lock,
             image=image,
-            base_digest=run.base_digest,
-            source_ref=run.source_ref,
+            base_digest=fetched.image.base_digest,
+            source_ref=fetched.image.source_ref,
             runtime=runtime,
             requirements=None,
             external=external,
         )
-        return self._with_wheels(found, run) if runtime else found
+        return self._with_wheels(found, containers) if runtime else found
 
-    def _tried_offline(self, run: Run, work: BundleWorkFolder) -> Path | None:
+    def _tried_offline(self, containers: BuildContainers, work: BundleWorkFolder) -> Path | None:
         """Fetch once more, into an empty output base and without a network, from what the bundle will have.
 
         Repository rules may run pip or git, which no cache of Bazel's knows: then all that they made goes in too, and
         is tried in its turn. Returns that archive.
         """
-        plan = run.plan
-        fetch = run.container_spec(plan.phases[0])
+        run, plan = containers.run, containers.run.plan
+        fetch = containers.spec(plan.phases[0])
         if self._runs(run, _elsewhere(run, fetch, "tried"), "fetch without a network"):
             return None
-        packed = run.beside("pack", packing(), EXTERNAL)
-        unpacked = run.beside("unpack", unpacking(), given=run.folders.results)
+        packed = containers.beside("pack", packing(), EXTERNAL)
+        unpacked = containers.beside("unpack", unpacking(), given=run.folders.results)
         if not (
             self._runs(run, packed, "what repository rules fetched")
             and self._runs(run, _elsewhere(run, unpacked, "again"), "the same unpacked")
             and self._runs(run, _elsewhere(run, fetch, "again"), "fetch without a network, from what rules fetched")
         ):
-            said = next((line for line in reversed(run.steps.errors or run.steps.tail) if line.strip()), "")
+            said = next(
+                (line for line in reversed(run.steps.output.errors or run.steps.output.tail) if line.strip()), ""
+            )
             raise BuildFailed(
                 Problem(
                     code="bundle-incomplete",
@@ -201,7 +209,7 @@ class Bundler:
         shutil.move(run.folders.results / EXTERNAL.pattern, target)
         return target
 
-    def _runs(self, run: Run, spec: ContainerSpec, title: str) -> bool:
+    def _runs(self, run: BuildRun, spec: ContainerSpec, title: str) -> bool:
         """Whether a container without network ends well."""
         state, memory = run.steps.container(replace(spec, network="none"), "pack", title)
         run.engine.remove(state.id)
@@ -209,8 +217,9 @@ class Bundler:
 
     # --- what finished wheels require ---
 
-    def _with_wheels(self, found: PackedInputs, run: Run) -> PackedInputs:
-        plan, known = run.plan, self._requirements(run)
+    def _with_wheels(self, found: PackedInputs, containers: BuildContainers) -> PackedInputs:
+        run = containers.run
+        plan, known = run.plan, self._requirements(containers)
         if known is None:
             self._notice(
                 f"{plan.build_id}: what its wheel requires is known when it is built; so that it can be tried "
@@ -233,26 +242,27 @@ class Bundler:
             folder = fetched_dependencies(bench, tag, found.runtime, wanted, limits, known=named)
         return replace(found, requirements=wanted, limits=limits, wheels=folder)
 
-    def _requirements(self, run: Run) -> tuple[list[str], tuple[str, ...]] | None:
+    def _requirements(self, containers: BuildContainers) -> tuple[list[str], tuple[str, ...]] | None:
         """By the finished wheel, if it is in the wheelhouse; else as the source's own setup.py says, if it does."""
-        plan, knowledge = run.plan, self.preparer.knowledge
+        plan, knowledge = containers.run.plan, self.preparer.knowledge
         record = self.session.wheelhouse.finished_for(plan)
         try:
             if record:
                 inspection = inspected(self.session.wheelhouse.root / record["wheels"][0]["file"], traces=())
                 return requirements(inspection.metadata.requires_dist), limits_of(knowledge, inspection)
-            lines = self._said_by_source(run)
+            lines = self._said_by_source(containers)
             if lines is not None:
                 return requirements(lines), limits_for(knowledge, str(plan.resolution.version.minor))
         except InvalidRequirement:
             return None
         return None
 
-    def _said_by_source(self, run: Run) -> list[str] | None:
+    def _said_by_source(self, containers: BuildContainers) -> list[str] | None:
+        run = containers.run
         python = run.plan.resolution.paths.get("python", "python3")
         script = loader.templates()["run/requirements.py"]
         command = (python, "-c", script, _PIP_PACKAGE, f"{STAGING}/{_REQUIREMENTS.pattern}")
-        if not self._runs(run, run.beside("setup", command, _REQUIREMENTS), "what setup.py requires"):
+        if not self._runs(run, containers.beside("setup", command, _REQUIREMENTS), "what setup.py requires"):
             return None
         with suppress(OSError, ValueError, RecursionError):
             lines = json.loads((run.folders.results / _REQUIREMENTS.pattern).read_bytes())
@@ -275,7 +285,7 @@ def _is_bundle(file: BinaryIO) -> bool:
     return True
 
 
-def _elsewhere(run: Run, spec: ContainerSpec, name: str) -> ContainerSpec:
+def _elsewhere(run: BuildRun, spec: ContainerSpec, name: str) -> ContainerSpec:
     """Return the same container with another output base, a folder of that name."""
     output = run.folders.another(name).make()
     mounts = (

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import BinaryIO, Protocol, TypeVar
 
 from tfdock import events
@@ -39,34 +38,75 @@ class OutputTap(Protocol):
         """What is shown of a line."""
 
 
-@dataclass(kw_only=True)
-class Steps:
-    """What a run needs to take a step, and what the last one said: its last lines, and those that look like errors.
+class PhaseOutput:
+    """What the current phase prints: its last lines, the lines that look like errors, and Bazel's progress.
 
-    `run` is the run's id, `deadline` a time of `clock`, and `limit` the seconds that it came from; `room` watches the
-    disks; `progress` is what Bazel last said of itself, actions that are done and all.
+    One object for a whole run. Everything that a run accumulates while it watches a phase is here.
     """
 
-    engine: Engine
-    run: str
+    def __init__(self) -> None:
+        self._tail: deque[str] = deque(maxlen=_TAIL)
+        self._errors: list[str] = []
+        self._progress: tuple[int, int] | None = None
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines."""
+        return tuple(self._tail)
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The first lines that look like errors."""
+        return tuple(self._errors)
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """The actions that Bazel last reported as done, and all its actions."""
+        return self._progress
+
+    def clear(self) -> None:
+        """Forget the output of the phase before: another one begins."""
+        self._tail.clear()
+        self._errors.clear()
+        self._progress = None
+
+    def add(self, line: str) -> tuple[int, int] | None:
+        """Keep a line. Return Bazel's progress if the line reports it."""
+        self._tail.append(line)
+        if bazel.is_error(line) and len(self._errors) < _ERRORS:
+            self._errors.append(line)
+        progress = bazel.progress(line)
+        self._progress = progress or self._progress
+        return progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Runs the steps of one run: containers, image builds, pulls. `output` is what the current phase prints.
+
+    `deadline` is a time of `clock`, `limit` the seconds that it came from; `room` watches the disks.
+    """
+
+    carrier: Carrier
+    """Creates the containers, and carries folders to an engine elsewhere."""
     log: BinaryIO
     listen: events.Listener
     stop: Stop
     clock: Callable[[], float] = time.monotonic
     deadline: float | None = None
     limit: int | None = None
-    local: bool = True
-    """Whether the engine sees this machine's folders."""
     room: DiskSpace | None = None
-    progress: tuple[int, int] | None = None
-    started: float = field(default_factory=time.time)
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
-    errors: list[str] = field(default_factory=list)
+    output: PhaseOutput = field(default_factory=PhaseOutput)
 
-    @cached_property
-    def carrier(self) -> Carrier:
-        """What brings folders to the engine's containers."""
-        return Carrier(self.engine, self.run, self.local)
+    @property
+    def engine(self) -> Engine:
+        """The engine that does the work."""
+        return self.carrier.engine
+
+    @property
+    def run(self) -> str:
+        """The id of the run."""
+        return self.carrier.run
 
     def note(self, error: Exception) -> None:
         """Write down why a phase ends, where no program said it: the engine, a registry, the system."""
@@ -75,12 +115,6 @@ class Steps:
         text = "".join(f"tfdock: {line}\n" for text in said for line in text.split("\n"))
         with suppress(OSError):  # a full disk is told all the same
             self.log.write(clean(text.encode("utf-8", "surrogateescape")))
-
-    def forget(self) -> None:
-        """Another phase begins: what the one before said no longer counts."""
-        self.tail.clear()
-        self.errors.clear()
-        self.progress = None
 
     def stopper(self, *, gently: Callable[[], None], by_force: Callable[[], None] = lambda: None) -> Stopper:
         """Stops a step at a request, when the run's time is up, and when a disk is nearly full."""
@@ -96,7 +130,8 @@ class Steps:
     def give_up(self, phase: str) -> None:
         """Raise why a phase is to end: a request, a disk that is nearly full, or else its time is up."""
         self.stop.check()
-        came = f" after {self.progress[0]:,} of {self.progress[1]:,} actions" if self.progress else ""
+        progress = self.output.progress
+        came = f" after {progress[0]:,} of {progress[1]:,} actions" if progress else ""
         if self.room and self.room.short:
             raise self.room.error(phase, came, self.stop.kept)
         raise TimeLimit(
@@ -112,7 +147,7 @@ class Steps:
     @property
     def _counted(self) -> str:
         """Bazel's own figures, which it prints when it is stopped; its progress counts steps of its own as well."""
-        figures = read_output(self.tail).figures
+        figures = read_output(self.output.tail).figures
         if figures is None:
             return ""
         ran = "1 action was executed" if figures.executed == 1 else f"{figures.executed:,} actions were executed"
@@ -172,13 +207,9 @@ class Steps:
             lines.close()
 
     def _line(self, text: str) -> None:
-        self.tail.append(text)
-        if bazel.is_error(text) and len(self.errors) < _ERRORS:
-            self.errors.append(text)
-        done = bazel.progress(text)
-        if done:
-            self.progress = done
-            self.listen(events.Progress(done=done[0], total=done[1]))
+        progress = self.output.add(text)
+        if progress:
+            self.listen(events.Progress(done=progress[0], total=progress[1]))
         self.listen(events.Line(text=text))
 
     def image(self, reference: str, phase: str, title: str) -> ImageInfo:

@@ -201,7 +201,7 @@ class WheelTrial(TrialContainers):
         if len(results) < len(tried.tasks):
             check_not_stopped(state, "in which the wheel was tried")
         if not results:
-            raise unfit(ended(state, self._bench.steps.tail))
+            raise unfit(ended(state, self._bench.steps.output.tail))
         if "install" in results and results["install"].outcome == "skipped":
             raise unfit(results["install"].reason)
         return judged(self._knowledge, self._inspection, tried, results, ended(state))

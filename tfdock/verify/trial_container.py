@@ -34,6 +34,7 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.resolve.resolution import Resolution
 from tfdock.run import journal
+from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
 from tfdock.run.phases import OutputTap, Steps, ready
 from tfdock.run.results import ContainerFolder, RunFolders
@@ -126,7 +127,8 @@ def bench_for(
         folders = RunFolders.made(folder, folder / "staging")
         disks = {"the cache": settings.cache_dir.absolute(), "the engine's data": engine_data(info)}
         room = DiskSpace(places={what: path for what, path in disks.items() if path})
-        steps = Steps(engine=engine, run=name, log=file, listen=listen, stop=stop, local=info.local, room=room)
+        carrier = Carrier(engine, name, info.local)
+        steps = Steps(carrier=carrier, log=file, listen=listen, stop=stop, room=room)
         began, ok = steps.clock(), False
         listen(events.PhaseStarted(build_id=BuildId(wheel), phase=phase))
         try:
@@ -240,7 +242,7 @@ class TrialContainers:
         if state.exit_code:
             self._check_room()
             check_not_stopped(state, "that fetches what the wheel requires")
-            said = [line for line in self._bench.steps.tail if line.strip()]
+            said = [line for line in self._bench.steps.output.tail if line.strip()]
             if state.exit_code == NO_PROGRAM or "No module named pip" in " ".join(said[-1:]):
                 raise unfit(ended(state, said))
             errors = [line for line in said if line.startswith("ERROR")] or said
@@ -301,7 +303,7 @@ class TrialContainers:
     ) -> ContainerState:
         """Run a container to its end, and remove it."""
         steps = self._bench.steps
-        steps.forget()
+        steps.output.clear()
         state, memory = steps.container(spec, "verify", title, marked, hidden)
         if memory:
             raise OutOfMemory(
@@ -319,7 +321,7 @@ class TrialContainers:
     def _check_room(self) -> None:
         """Raise where it was not the wheel that failed, but the disk."""
         free = free_disk(self._bench.folder)
-        if output.speaks_of_full_disk(self._bench.steps.tail) or (free is not None and free < _FULL):
+        if output.speaks_of_full_disk(self._bench.steps.output.tail) or (free is not None and free < _FULL):
             raise DiskFull(
                 Problem(
                     code="disk-full",

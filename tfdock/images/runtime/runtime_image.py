@@ -307,7 +307,7 @@ class _Making(TrialContainers):
         stopper = steps.stopper(gently=cancel.set, by_force=lambda: steps.give_up("image"))
         key = hashlib.sha256(f"runtime {image.base}".encode()).hexdigest()[:16]
         waiting = steps.waiting("image", f"builds an image on {image.base} too")
-        steps.forget()
+        steps.output.clear()
         with held(machine.state_dir.absolute() / "locks" / f"image-{key}", "the image", alone=True, waiting=waiting):
             try:
                 made = steps.watch(
@@ -321,7 +321,7 @@ class _Making(TrialContainers):
 
     def _completed(self, error: BuildFailed) -> BuildFailed:
         """The error with what the step said last, and where all of it stands."""
-        own = [line for line in self._bench.steps.tail if line.startswith(("tfdock: ", "ERROR: "))]
+        own = [line for line in self._bench.steps.output.tail if line.startswith(("tfdock: ", "ERROR: "))]
         (problem, *_), log = error.problems, self._bench.steps.log.name
         said = "".join(f"\n  {line[:300]}" for line in own[-3:])
         return BuildFailed(replace(problem, message=f"{problem.message}{said}\n  log: {log}"))

@@ -60,7 +60,7 @@ class RuntimeTrial(TrialContainers):
         failed = [line for line in found if line]
         if failed:
             if not documents:
-                failed = [ended(state, self._bench.steps.tail)]
+                failed = [ended(state, self._bench.steps.output.tail)]
             raise _broken(failed, self._bench.steps.log.name)
 
     def _scripts(self, request: Mapping[str, object]) -> Path:
