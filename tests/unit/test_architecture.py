@@ -175,6 +175,18 @@ def test_the_homes_of_packages_are_no_longer_than_they_need_be() -> None:
     assert set(HOMES) <= used
 
 
+@pytest.mark.parametrize("package_file", sorted(module for module in MODULES if module.endswith("/__init__.py")))
+def test_a_package_says_in_ten_lines_what_it_holds_and_imports_with_names_that_exist(package_file: str) -> None:
+    text = ast.get_docstring(MODULES[package_file]) or ""
+    assert len(text.splitlines()) <= 10
+    assert "Imports: " in text
+    folder = PurePosixPath(package_file).parent
+    inside = {part for module in map(PurePosixPath, MODULES) if folder in module.parents for part in module.parts}
+    known = {part.removesuffix(".py") for part in {*inside, *WORDS}} | set(ORDER)
+    named = set(re.findall(r"`([a-z_]+)`", text)) - set(HOMES)
+    assert named <= known
+
+
 # --- pure modules ---------------------------------------------------------------------------------------------------
 
 OUTSIDE_MODULES = {

@@ -3,5 +3,5 @@
 In: `ContainerSpec`, contexts, archives. Out: states, output, images, in records of our own (`protocol`). The words
 of each engine become our errors in `engine_errors`.
 
-The only package that imports `docker`, but for the credentials of `oci`. Imports: `host`, `knowledge`, `oci`.
+The only package that imports `docker`, but for the logins of `oci`. Imports: `host`, `knowledge`, `oci`.
 """

@@ -2,5 +2,5 @@
 
 In: the cache folder, a repository of a registry. Out: entries that were checked, packs and manifests of them.
 
-`action_cache`, `packs`, `cache_layers`, `cache_pruning` and `push_plan` are pure.
+Imports: the same as `bazel`.
 """

@@ -1,1 +1,4 @@
-"""One module for a group of commands; each registers itself with the application."""
+"""One module for a group of commands; each registers itself with the application.
+
+In: arguments. Out: what the command prints, and its exit code. Imports: the same as `cli`.
+"""
