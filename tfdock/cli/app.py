@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+import re
+import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -14,11 +18,14 @@ import typer
 from tfdock.cli import console
 from tfdock.cli.lazy_commands import app as app
 from tfdock.errors import TfdockError, as_document
+from tfdock.host import hardware, settings
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Limit, Stop
+from tfdock.profile.units import DURATION, parse_seconds
 
-# Everything else is imported where it is used: `tfdock --help` must not wait for an engine's SDK.
+# Imported where they are used: a command waits for no engine's SDK, tables or planner that it does not use.
 if TYPE_CHECKING:
     from tfdock.engine.protocol import Engine
-    from tfdock.host.settings import Settings
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.plan.prepare import Preparer
 
@@ -166,17 +173,61 @@ def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
     sys.stdout.flush()  # a full disk is told here; at Python's end nobody could
 
 
-def settings_for(**flags: Any) -> Settings:
-    from tfdock.host import settings
+def checked_duration(text: str | None) -> str | None:
+    if text is None:
+        return None
+    if not re.fullmatch(DURATION, text, re.ASCII):
+        raise typer.BadParameter(f"`{text}` is not a duration; write it like `5h30m`")
+    return text
 
+
+def check_matrix_options(matrix: Path | None, **options: object) -> None:
+    """Refuse the options that only a matrix takes where there is no matrix."""
+    given = [f"`--{name}`" for name, value in options.items() if value]
+    if given and not matrix:
+        raise typer.BadParameter(
+            f"{' and '.join(given)} can be said of a matrix alone: `--matrix profiles/matrix.yaml`"
+        )
+
+
+def limit_from_now(text: str | None) -> Limit | None:
+    """The time that a whole command has, counted from now on."""
+    if text is None:
+        return None
+    seconds = parse_seconds(text)
+    return Limit(seconds, time.monotonic() + seconds)
+
+
+@contextmanager
+def stoppable(kept: str | None = None) -> Iterator[Stop]:
+    """Count SIGINT and SIGTERM instead of dying of them; the build looks at the count twice a second.
+
+    `kept` says what becomes of the work, where that is not the build's.
+    """
+    stop = Stop(kept=kept) if kept else Stop()
+
+    def request(number: int, _frame: object) -> None:
+        stop.requests += 1
+        if stop.requests > 2:  # an engine that hangs may keep the second from being heard; the journal knows the rest
+            raise KeyboardInterrupt
+        stop.terminated = stop.terminated or number == signal.SIGTERM
+
+    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def settings_for(**flags: Any) -> Settings:
     return settings.load({name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()})
 
 
 def preparer_for(settings: Settings, *, allow_untested: bool = False, trusted: bool = False) -> Preparer:
-    from tfdock.host.hardware import local_machine
     from tfdock.plan.prepare import Preparer
 
-    return Preparer(settings, local_machine(), allow_untested=allow_untested, trusted=trusted)
+    return Preparer(settings, hardware.local_machine(), allow_untested=allow_untested, trusted=trusted)
 
 
 def knowledge_for(settings: Settings) -> KnowledgeBase:

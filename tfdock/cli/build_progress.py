@@ -4,24 +4,52 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfdock.builder.build_summary import figures_of
+from tfdock.builder.session import BuildRequest, BuildResult, BuildSession, BundledInputs
 from tfdock.cli import ci_log, console, diagnosis_text, summary_text
+from tfdock.cli.app import local_engine
+from tfdock.cli.progress import PlainProgress, ProgressDisplay
 from tfdock.errors import Incompatible, Interrupted, Problem, ProfileError, TfdockError, VerificationFailed
+from tfdock.events import Listener
+from tfdock.host import hardware
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Stop
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.prepare import PreparedBuild, Preparer
 
 if TYPE_CHECKING:
-    from tfdock.builder.session import BuildRequest, BuildResult, BuildSession, BundledInputs
-    from tfdock.cli.progress import ProgressDisplay
     from tfdock.diagnose.diagnosis import Diagnosis
-    from tfdock.events import Listener
-    from tfdock.plan.prepare import PreparedBuild
 
 Result = dict[str, Any]
 """What became of a build: a row of `tfdock.build/1`, and its `exit_code`."""
+
+
+def session_for(settings: Settings, knowledge: KnowledgeBase, listen: Listener, stop: Stop) -> BuildSession:
+    """Return a session on this machine's engine, which is connected only when it is needed."""
+    return BuildSession(connect=local_engine, settings=settings, knowledge=knowledge, listen=listen, stop=stop)
+
+
+@contextmanager
+def shown_progress() -> Iterator[ProgressDisplay]:
+    """Show what is going on, as fits standard error; gives the listener."""
+    progress: ProgressDisplay
+    if console.redraws(sys.stderr):
+        # rich is for terminals alone: a pipe and CI do not wait for it.
+        from tfdock.cli.terminal_progress import TerminalProgress
+
+        progress = TerminalProgress(sys.stderr)
+    else:
+        progress = PlainProgress(sys.stderr)
+    try:
+        yield progress
+    finally:
+        progress.close()
 
 
 def prepare_all(
@@ -94,6 +122,7 @@ class Building:
         return results
 
     def _side_by_side(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
+        # One build at a time, the usual case, needs no schedule.
         from tfdock.builder.parallel import Ledger, side_by_side
         from tfdock.plan.schedule import at_once
 
@@ -115,8 +144,6 @@ class Building:
         return side_by_side(plans, ledger, build_one)
 
     def _build(self, session: BuildSession, prepared: PreparedBuild) -> Result:
-        from tfdock.builder.session import BuildRequest
-
         inputs = self.inputs.get(prepared.plan.build_id)
         request = BuildRequest(prepared=prepared, force=self.force, inputs=inputs)
         return _build_one(session, request, is_cell=self.expected is not None)
@@ -154,9 +181,8 @@ def _diagnosis(
     session: BuildSession, prepared: PreparedBuild, log: Path | None, *, is_cell: bool
 ) -> Diagnosis | None:
     """Return what the log of a build that failed shows; None where it has none."""
+    # A build that succeeds needs neither the known failures nor their search.
     from tfdock.diagnose.diagnose_logs import diagnose_run_log
-    from tfdock.host.hardware import local_machine
-    from tfdock.plan.prepare import Preparer
     from tfdock.plan.profile_fixes import Context
 
     if log is None:
@@ -164,7 +190,7 @@ def _diagnosis(
     known = Context(knowledge=session.knowledge)
     # Changes are offered for a profile that is a file here: not for the cell of a matrix, nor what a bundle holds.
     if not is_cell and Path(prepared.file).is_file():
-        preparer = Preparer(session.settings, local_machine(), knowledge=session.knowledge)
+        preparer = Preparer(session.settings, hardware.local_machine(), knowledge=session.knowledge)
         with suppress(TfdockError, OSError):
             known = preparer.context_of(prepared.written)
     context = replace(known, resolution=prepared.plan.resolution, resources=prepared.plan.resources)
@@ -220,8 +246,6 @@ def failed(file: str, build_id: str | None, status: str, error: TfdockError, log
 
 def _counted(build_id: str | None, log: Path | None) -> dict[str, int] | None:
     """Bazel's figures of a build that compiled, and ended without a record."""
-    from tfdock.builder.build_summary import figures_of
-
     figures = figures_of(log, build_id) if build_id and log else None
     return asdict(figures) if figures else None
 

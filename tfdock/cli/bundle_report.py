@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import preparer_for, print_json
 from tfdock.cli.diagnosis_text import findings_json
-
-if TYPE_CHECKING:
-    from tfdock.diagnose.report_bundle import ReportBundle
-    from tfdock.host.settings import Settings
+from tfdock.diagnose.report_bundle import ReportBundle, bundle
+from tfdock.diagnose.reported_run import subject_of
+from tfdock.host.files import write_bytes
+from tfdock.host.settings import Settings
+from tfdock.wheelhouse.store import Wheelhouse
 
 
 def write_bundle(
     name: str | None, profile: str | None, settings: Settings, output: Path | None, *, as_json: bool
 ) -> None:
     """Pack a report, write it readable for its user alone, and print what is in it and its path."""
-    from tfdock.diagnose.report_bundle import bundle
-    from tfdock.diagnose.reported_run import subject_of
-    from tfdock.host.files import write_bytes
-    from tfdock.wheelhouse.store import Wheelhouse
-
     preparer = preparer_for(settings)
     house = Wheelhouse(settings.wheelhouse.absolute())
     subject = subject_of(name, profile, house, settings.state_dir, preparer)

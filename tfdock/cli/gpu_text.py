@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tfdock.cli.console import clean
+from tfdock.cli.console import Style, clean
 from tfdock.errors import Problem, ProfileError
-
-if TYPE_CHECKING:
-    from tfdock.cli.console import Style
-    from tfdock.gpu.compatibility import Compatibility, LibraryService
-    from tfdock.knowledge.gpu_rows import Gpu
-    from tfdock.knowledge.release_rows import Estimate
-    from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.types import Host
+from tfdock.gpu.compatibility import Compatibility, LibraryService
+from tfdock.gpu.devices import local_words, title
+from tfdock.host import hardware
+from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.release_rows import Estimate
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.resolve.advice import gpus_named
+from tfdock.types import Host
 
 ASIDE = " " * 5
 """What a fix or a reason is continued after."""
@@ -36,26 +36,19 @@ def asked(base: KnowledgeBase, words: Sequence[str]) -> tuple[RequestedGpus, ...
 
     Raises ProfileError for what is not known, with the nearest names, and where `local` finds none.
     """
-    from tfdock.resolve.advice import gpus_named
-
     names = [name.strip() for word in words for name in word.split(",") if name.strip()]
     if "local" not in names:
         return tuple(RequestedGpus(gpu=gpu) for gpu in gpus_named(base, names))
-    from tfdock.host.hardware import local_host
-
     others = [name for name in names if name != "local"]
     here = _local(base)
     named = gpus_named(base, others) if others else ()
     found = gpus_named(base, [*others, *here])
-    return tuple(RequestedGpus(gpu=gpu, host=None if gpu in named else local_host()) for gpu in found)
+    return tuple(RequestedGpus(gpu=gpu, host=None if gpu in named else hardware.local_host()) for gpu in found)
 
 
 def _local(base: KnowledgeBase) -> tuple[str, ...]:
     """This machine's GPUs, as its drivers tell."""
-    from tfdock.gpu.devices import local_words
-    from tfdock.host.hardware import local_gpus
-
-    found = local_words(base, local_gpus())
+    found = local_words(base, hardware.local_gpus())
     if not found:
         message, fix = "`--gpu local` found no GPU on this machine", "name it: `--gpu rtx3080`"
         raise ProfileError(Problem(code="gpu-local-none", message=message, fix=fix, field="gpu"))
@@ -94,8 +87,6 @@ def answer(
     jit: Estimate | None = None,
 ) -> str:
     """`RTX 5080 (12.0) with TensorFlow 2.19.1: the official wheel runs …`. `jit` is how long a first start takes."""
-    from tfdock.gpu.devices import title
-
     time = f", for {jit.value:g} {jit.unit}" if jit else ""
     words = {
         "native": style.good(f"{wheel} runs natively, by {service.by}"),

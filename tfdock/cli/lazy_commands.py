@@ -16,8 +16,8 @@ COMMANDS: Table = {
     "advise": ("advise", "Say how an official wheel runs on a GPU, and which profile would do better."),
     "init": ("init", "Write a first profile."),
     "check": ("check", "Say whether profiles can be built, and what this machine has to say to it."),
-    "plan": ("check", "Print exactly what `build` would run."),
-    "render": ("check", "Write the build context: the Dockerfile and the files it copies."),
+    "plan": ("plan", "Print exactly what `build` would run."),
+    "render": ("plan", "Write the build context: the Dockerfile and the files it copies."),
     "lock": ("lock", "Pin all that a build takes from elsewhere: writes PROFILE.lock for each."),
     "fetch": (
         "fetch",
@@ -50,7 +50,7 @@ COMMANDS: Table = {
         "Tell what happened in a build: phases, cache, actions executed, what took long, and why it was not warm.",
     ),
     "shell": (
-        "build",
+        "shell",
         "Open the image that builds a profile, with its caches and its network, ready to call bazel or gdb.",
     ),
     "doctor": ("doctor", "Say what this machine lacks for building, and how to get it."),
@@ -60,7 +60,7 @@ COMMANDS: Table = {
         "know",
         "Say what an error's code means, with an example and the ways out; without a code list them all.",
     ),
-    "schema": ("check", "Print the JSON Schema of profiles, or of a document."),
+    "schema": ("plan", "Print the JSON Schema of profiles, or of a document."),
     "cache": ("cache", "Look after what outlives the builds: Bazel's caches, on this machine and in a registry."),
     "ci": (
         "ci",

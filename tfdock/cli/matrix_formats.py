@@ -13,8 +13,8 @@ import typer
 
 from tfdock.ci.pipeline import gitlab_jobs
 from tfdock.cli import ci_log, console
-from tfdock.cli.app import command, print_json
-from tfdock.cli.commands.build import limit_from_now, session_for, shown_progress, stoppable
+from tfdock.cli.app import command, limit_from_now, print_json, stoppable
+from tfdock.cli.build_progress import session_for, shown_progress
 from tfdock.cli.pages.matrix_page import fields_text
 from tfdock.errors import as_document, combined_exit_code
 from tfdock.host.settings import Settings

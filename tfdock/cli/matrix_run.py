@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from tfdock.cli import ci_log, console
 from tfdock.cli.build_progress import Building, Result
 from tfdock.cli.pages import matrix_page
@@ -83,15 +81,6 @@ class CellSelection:
         )
         console.show_problems([*cells.warnings, *idle])
         return cells.only(self.only)
-
-
-def check_matrix_options(matrix: Path | None, **options: object) -> None:
-    """Refuse the options that only a matrix takes where there is no matrix."""
-    given = [f"`--{name}`" for name, value in options.items() if value]
-    if given and not matrix:
-        raise typer.BadParameter(
-            f"{' and '.join(given)} can be said of a matrix alone: `--matrix profiles/matrix.yaml`"
-        )
 
 
 def tell_registry(cells: Cells, settings: Settings) -> None:

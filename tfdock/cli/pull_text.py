@@ -5,30 +5,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from tfdock.cli import console
 from tfdock.cli.app import knowledge_for
+from tfdock.cli.gpu_text import RequestedGpus, answer, asked, gpu_json, reasons
 from tfdock.errors import ProfileError
-
-if TYPE_CHECKING:
-    from tfdock.cli.gpu_text import RequestedGpus
-    from tfdock.host.settings import Settings
-    from tfdock.images.image_pull import PulledImage
-    from tfdock.images.lookup import StoredImage
-    from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.wheel.inspection import Inspection
-    from tfdock.wheel.wheel import WheelFacts
+from tfdock.gpu.compatibility import XLA_TRACE, evidence_of, serve
+from tfdock.host import hardware
+from tfdock.host.settings import Settings
+from tfdock.images.image_pull import PulledImage
+from tfdock.images.lookup import StoredImage
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.wheel.inspection import Inspection, inspect_wheel
+from tfdock.wheel.wheel import WheelFacts
 
 
 class LocalGpus:
     """Reads wheels as `inspect` does where this machine has a GPU, and remembers what was found."""
 
     def __init__(self, settings: Settings) -> None:
-        from tfdock.host.hardware import local_gpus
-
         self._settings = settings
-        self._here = bool(local_gpus())
+        self._here = bool(hardware.local_gpus())
         self._found: dict[str, Inspection] = {}
 
     @property
@@ -37,9 +35,6 @@ class LocalGpus:
         return self._read if self._here else None
 
     def _read(self, file: BinaryIO, name: str) -> WheelFacts:
-        from tfdock.gpu.compatibility import XLA_TRACE
-        from tfdock.wheel.inspection import inspect_wheel
-
         found = self._found[name] = inspect_wheel(file, name, traces=[XLA_TRACE.encode()])
         return found.wheel
 
@@ -47,8 +42,6 @@ class LocalGpus:
         """The GPUs of this machine, and a wheel to be asked about; None where there is no GPU that is known."""
         if not self._here:
             return None
-        from tfdock.cli.gpu_text import asked
-
         base = knowledge_for(self._settings)
         if wheel.name not in self._found:  # it was here before
             with wheel.open("rb") as file:
@@ -92,9 +85,6 @@ def _served(wheel: Path, gpus: LocalGpus) -> Iterator[dict[str, Any]]:
     found = gpus.answers(wheel)
     if not found:
         return
-    from tfdock.cli.gpu_text import answer, gpu_json, reasons
-    from tfdock.gpu.compatibility import evidence_of, serve
-
     base, inspection, asked = found
     style, evidence = console.Style(sys.stderr), evidence_of(base, inspection)
     for one in asked:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
+from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
 from tfdock.diagnose.log_lines import PIECE, NotText, unpacked
+from tfdock.diagnose.log_search import Diagnostician
 from tfdock.errors import Problem, ProfileError, TfdockError
-
-if TYPE_CHECKING:
-    from tfdock.diagnose.diagnosis import Diagnosis
-    from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.plan.prepare import Preparer
-    from tfdock.plan.profile_fixes import Context
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.prepare import Preparer
+from tfdock.plan.profile_fixes import Context
 
 Progress = Callable[[int], None]
 AddNote = Callable[[str], None]
@@ -33,9 +32,6 @@ def diagnose_log(
     `progress` gets the number of bytes read, `add_note` what is wrong with the log itself. Raises ProfileError for a
     log that is not text, with `name` as its file.
     """
-    from tfdock.diagnose.diagnosis import diagnosis
-    from tfdock.diagnose.log_search import Diagnostician
-
     reader = Diagnostician(list(knowledge.failures.values()))
     try:
         for chunk in unpacked(_chunks(log, progress)):

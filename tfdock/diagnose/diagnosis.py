@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from tfdock.diagnose.log_search import LogSightings, Sighting, SuspectLine
 from tfdock.errors import Suggestion
-from tfdock.knowledge.failure_rows import Failure
+from tfdock.knowledge.failure_rows import Failure, Relation
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.knowledge.toolkit_rows import Toolkit
 from tfdock.plan import profile_fixes
+from tfdock.plan.profile_fixes import Context
 from tfdock.types import Version
-
-if TYPE_CHECKING:
-    from tfdock.knowledge.failure_rows import Failure, Relation
-    from tfdock.knowledge.toolkit_rows import Toolkit
-    from tfdock.plan.profile_fixes import Context
 
 _NEAR = 30
 """Lines within which a row that says more stands for one that says less of the same failure."""

@@ -14,13 +14,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tfdock.builder.build_summary import plain_file
 from tfdock.diagnose.redaction import LocalNames, Redactor
-
-if TYPE_CHECKING:
-    from tfdock.host.settings import Settings
+from tfdock.host.settings import Settings
 
 _MOST = 1 << 20
 """Bytes of a file that are read."""

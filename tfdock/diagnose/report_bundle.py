@@ -18,24 +18,22 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from tfdock import __version__
 from tfdock.builder.build_summary import plain_file
 from tfdock.diagnose import local_identity
 from tfdock.diagnose.diagnose_logs import diagnose_log, load_context
+from tfdock.diagnose.diagnosis import Diagnosis
 from tfdock.diagnose.log_excerpt import Excerpt
 from tfdock.diagnose.log_lines import BLOCK, unpacked
 from tfdock.diagnose.redaction import Redactor
 from tfdock.diagnose.reported_fields import FIELDS, keep_fields
+from tfdock.diagnose.reported_run import ReportSubject
 from tfdock.errors import ProfileError, as_document
 from tfdock.host.hardware import free_disk, local_gpus
-
-if TYPE_CHECKING:
-    from tfdock.diagnose.diagnosis import Diagnosis
-    from tfdock.diagnose.reported_run import ReportSubject
-    from tfdock.host.settings import Settings
-    from tfdock.plan.prepare import Preparer
+from tfdock.host.settings import Settings
+from tfdock.plan.prepare import Preparer
 
 FOLDER = "tfdock-report"
 SCHEMA = "tfdock.report-bundle/1"

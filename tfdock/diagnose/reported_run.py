@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfdock.builder.build_summary import plain_file
 from tfdock.builder.run_document import SUFFIX, document_of, failed_runs, papers_of, written
+from tfdock.builder.seal_phase import without_places
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.host.project_files import MOST_TEXT, Project
+from tfdock.plan.prepare import PreparedBuild, Preparer, find_profile
 from tfdock.wheelhouse import build_record
 from tfdock.wheelhouse.store import Wheelhouse
-
-if TYPE_CHECKING:
-    from tfdock.plan.prepare import PreparedBuild, Preparer
 
 _RECORD = "record.json"
 _MOST_RUNS = 200
@@ -215,9 +214,6 @@ def _add_profile(subject: ReportSubject, preparer: Preparer, name: str) -> Repor
 
 def _plan_now(name: str, preparer: Preparer) -> ReportSubject:
     """Return a profile as it is now, with its plan or the problems for which it is refused."""
-    from tfdock.builder.seal_phase import without_places
-    from tfdock.plan.prepare import find_profile
-
     file = find_profile(name)
     try:
         prepared: PreparedBuild = preparer.prepare(name)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tfdock import events
 from tfdock.cli import console
-from tfdock.cli.progress import TerminalProgress
+from tfdock.cli.terminal_progress import TerminalProgress
 from tfdock.errors import Problem, Suggestion
 from tfdock.events import Event
 from tfdock.types import BuildId

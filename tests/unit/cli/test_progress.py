@@ -7,7 +7,8 @@ import io
 import pytest
 
 from tfdock import events
-from tfdock.cli.progress import PlainProgress, RunningPhase, Tally, TerminalProgress
+from tfdock.cli.progress import PlainProgress, RunningPhase, Tally
+from tfdock.cli.terminal_progress import TerminalProgress
 from tfdock.types import BuildId
 
 ONE, OTHER = BuildId("tf9-one"), BuildId("tf9-other")

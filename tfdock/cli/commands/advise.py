@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,12 +17,13 @@ from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 from tfdock.cli.gpu_text import ASIDE, answer, asked, gpu_json, reasons
 from tfdock.errors import Problem, ProfileError, as_document
-
-if TYPE_CHECKING:
-    from tfdock.gpu.compatibility import Compatibility
-    from tfdock.knowledge.release_rows import Estimate
-    from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan
+from tfdock.gpu.compatibility import Compatibility
+from tfdock.host.files import write_text
+from tfdock.knowledge.release_rows import Estimate
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan
+from tfdock.resolve.advice import advise as advice_for
+from tfdock.resolve.gpu_support import python_spans
 
 _MARK = "# Written by `tfdock advise`"
 
@@ -52,8 +55,6 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Say how an official wheel runs on a GPU, and which profile would do better."""
-    from tfdock.resolve.advice import advise as advice_for
-
     base = knowledge_for(settings_for(knowledge=knowledge))
     gpus = [one.gpu for one in asked(base, [*(gpu or []), *(more or [])])]
     _check_python(python)
@@ -74,8 +75,6 @@ def advise(
 
 def _check_python(text: str | None) -> None:
     """What is no version shall not come into a profile."""
-    import re
-
     if text is not None and not re.fullmatch(r"\d+\.\d+", text, re.ASCII):
         message, fix = f"`--python {text}` is no version of Python", "write it as `3.11`"
         raise ProfileError(Problem(code="profile-bad-value", message=message, fix=fix, field="python"))
@@ -86,8 +85,6 @@ def _check_python(text: str | None) -> None:
 
 def _write(path: Path, text: str, *, force: bool) -> None:
     """Write the profile; what nobody wrote but us, and nobody changed since, is replaced."""
-    from tfdock.host.files import write_text
-
     if path.exists() and not path.is_file():
         message, fix = f"cannot write {path}: it is no regular file", "give the name of a file"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix))
@@ -158,8 +155,6 @@ def _figure_json(base: KnowledgeBase, row: Estimate) -> dict[str, Any]:
 
 
 def _install(wheel: AdvisedWheel) -> str:
-    import shlex
-
     return shlex.join(["pip", "install", wheel.requirement, *wheel.pins])
 
 
@@ -223,8 +218,6 @@ def _pip(wheel: AdvisedWheel, python: str | None) -> str:
 
 def _pythons(versions: Sequence[str]) -> str:
     """`Python 2.7, 3.5 to 3.7`."""
-    from tfdock.resolve.gpu_support import python_spans
-
     runs = python_spans(versions)
     return f"Python {', '.join(first if first == last else f'{first} to {last}' for first, last in runs)}"
 
@@ -338,8 +331,6 @@ def _vendor(advice: Advice) -> Iterator[str]:
 
 
 def _build(advice: Advice, output: Path | None) -> str:
-    import shlex
-
     if output:
         return f"`tfdock build {shlex.quote(str(output))}`"
     name = f"{'-'.join(one.gpu.gpu for one in advice.gpus)[:40]}.yaml"
@@ -354,8 +345,6 @@ def _again(
     output: str | None = None,
 ) -> str:
     """The command that asks the same, but for what is given."""
-    import shlex
-
     words = [["--gpu", ",".join(gpus or [one.gpu.gpu for one in advice.gpus])]]
     words += [["--tensorflow", one] for one in [tensorflow or advice.asked] if one]
     words += [["--python", one] for one in [python or advice.python] if one]

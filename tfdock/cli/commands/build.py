@@ -1,19 +1,17 @@
-"""`build` and `shell`: what runs on an engine."""
+"""The `build` command: from profiles, a bundle or a matrix to wheels."""
 
 from __future__ import annotations
 
 import re
-import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from tfdock.builder.session import BuildSession, BundledInputs
 from tfdock.cli import console
 from tfdock.cli.app import (
     AllowEndpoint,
@@ -23,7 +21,6 @@ from tfdock.cli.app import (
     CacheDir,
     Knowledge,
     MatrixFile,
-    OneProfile,
     Only,
     Registry,
     Report,
@@ -31,25 +28,24 @@ from tfdock.cli.app import (
     Trust,
     Wheelhouse,
     app,
+    check_matrix_options,
+    checked_duration,
     command,
-    local_engine,
+    limit_from_now,
     preparer_for,
     print_json,
     settings_for,
+    stoppable,
 )
-from tfdock.cli.build_progress import Building, Result, prepare_all, tell_result
+from tfdock.cli.build_progress import Building, Result, prepare_all, session_for, shown_progress, tell_result
 from tfdock.cli.diagnosis_text import findings_json
-from tfdock.cli.matrix_run import CellSelection, build_matrix, check_matrix_options, told_with_matrix
+from tfdock.cli.progress import ProgressDisplay
 from tfdock.errors import combined_exit_code
-
-if TYPE_CHECKING:
-    from tfdock.builder.session import BuildSession, BundledInputs
-    from tfdock.cli.progress import ProgressDisplay
-    from tfdock.events import Listener
-    from tfdock.host.settings import Settings
-    from tfdock.host.supervise import Limit, Stop
-    from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.plan.prepare import PreparedBuild, Preparer
+from tfdock.events import Listener
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Stop
+from tfdock.plan.build_plan import explained
+from tfdock.plan.prepare import PreparedBuild, Preparer
 
 
 @app.command(
@@ -153,6 +149,9 @@ def build(
         return Building(session_of=session_of, progress=listen, at_once=at_once, force=force, inputs=inputs)
 
     if matrix:
+        # A plain build must not load the modules of matrices.
+        from tfdock.cli.matrix_run import CellSelection, build_matrix, told_with_matrix
+
         choice = CellSelection(file=matrix, only=only or (), missing=missing, report=report)
         choice.begin()
         with stoppable() as stop, shown_progress() as listen:
@@ -211,7 +210,7 @@ def _bundled(
     bundle: Path, names: list[str], preparer: Preparer, *, explain: bool
 ) -> tuple[Callable[[str], PreparedBuild], list[str], dict[str, BundledInputs]]:
     """Return what plans the profiles of a bundle, their names, and the bundle's inputs by build id."""
-    from tfdock.offline.bundled_inputs import prepare
+    from tfdock.offline.bundled_inputs import prepare  # a build with a network needs no bundle
 
     bundled = prepare(bundle, names, preparer)
     plans = {prepared.file: _explained(prepared, preparer, explain=explain) for prepared, _ in bundled}
@@ -221,36 +220,13 @@ def _bundled(
 def _explained(prepared: PreparedBuild, preparer: Preparer, *, explain: bool) -> PreparedBuild:
     if not explain:
         return prepared
-    from tfdock.plan.build_plan import explained
-
     return replace(prepared, plan=explained(prepared.plan, preparer.knowledge))
-
-
-def checked_duration(text: str | None) -> str | None:
-    if text is None:
-        return None
-    from tfdock.profile.units import DURATION
-
-    if not re.fullmatch(DURATION, text, re.ASCII):
-        raise typer.BadParameter(f"`{text}` is not a duration; write it like `5h30m`")
-    return text
 
 
 def _count(text: str) -> str:
     if text != "auto" and not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
         raise typer.BadParameter(f"`{text}` is no number of builds; write `auto`, or a number from 1 on")
     return text
-
-
-def limit_from_now(text: str | None) -> Limit | None:
-    """The time that a whole command has, counted from now on."""
-    if text is None:
-        return None
-    from tfdock.host.supervise import Limit
-    from tfdock.profile.units import parse_seconds
-
-    seconds = parse_seconds(text)
-    return Limit(seconds, time.monotonic() + seconds)
 
 
 def _planner(
@@ -260,7 +236,7 @@ def _planner(
 
     def plan(name: str) -> PreparedBuild:
         if locked:
-            from tfdock.builder.locking import prepare_locked
+            from tfdock.builder.locking import prepare_locked  # it loads the client of registries
 
             prepared = prepare_locked(name, preparer, settings)
         else:
@@ -268,85 +244,3 @@ def _planner(
         return _explained(prepared, preparer, explain=explain)
 
     return plan
-
-
-def session_for(settings: Settings, knowledge: KnowledgeBase, listen: Any, stop: Stop) -> BuildSession:
-    """Return a session on this machine's engine, which is connected only when it is needed."""
-    from tfdock.builder.session import BuildSession
-
-    return BuildSession(connect=local_engine, settings=settings, knowledge=knowledge, listen=listen, stop=stop)
-
-
-@contextmanager
-def shown_progress() -> Iterator[Any]:
-    """Show what is going on, as fits standard error; gives the listener."""
-    from tfdock.cli.progress import progress_for
-
-    progress = progress_for(sys.stderr)
-    try:
-        yield progress
-    finally:
-        progress.close()
-
-
-@contextmanager
-def stoppable(kept: str | None = None) -> Iterator[Stop]:
-    """Count SIGINT and SIGTERM instead of dying of them; the build looks at the count twice a second.
-
-    `kept` says what becomes of the work, where that is not the build's.
-    """
-    from tfdock.host.supervise import Stop
-
-    stop = Stop(kept=kept) if kept else Stop()
-
-    def request(number: int, _frame: object) -> None:
-        stop.requests += 1
-        if stop.requests > 2:  # an engine that hangs may keep the second from being heard; the journal knows the rest
-            raise KeyboardInterrupt
-        stop.terminated = stop.terminated or number == signal.SIGTERM
-
-    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-@app.command(
-    epilog="Example: `tfdock shell debug`, then `bazel build …` or `gdb python3`; or `tfdock shell debug ls -la`.",
-    # What follows the profile is the command, its options included.
-    context_settings={"allow_interspersed_args": False},
-)
-@command("tfdock.shell/1")
-def shell(
-    profile: OneProfile,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(help="A command instead of a shell.", metavar="[COMMAND…]", show_default=False),
-    ] = None,
-    trust: Trust = False,
-    cache_dir: CacheDir = None,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
-) -> None:
-    """Open the image that builds a profile, with its caches and its network, ready to call bazel or gdb."""
-    settings = settings_for(
-        cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
-    )
-    from tfdock.builder import build as builds
-    from tfdock.builder.session import BuildRequest
-
-    preparer = preparer_for(settings, trusted=trust)
-    request = BuildRequest(prepared=preparer.prepare(profile))
-    with shown_progress() as listen:
-        session = session_for(settings, preparer.knowledge, listen, _no_stop())
-        status = builds.shell(session, request, tuple(command or ("/bin/bash",)), ready=listen.close)
-    raise typer.Exit(status)
-
-
-def _no_stop() -> Stop:
-    from tfdock.host.supervise import Stop
-
-    return Stop()

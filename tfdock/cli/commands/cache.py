@@ -8,21 +8,24 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from tfdock.bazel.cache import maintenance as cache_care
+from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
+from tfdock.bazel.cache.cache_pruning import read_age, read_size
+from tfdock.bazel.cache.cache_usage import uses
+from tfdock.bazel.cache.maintenance import Listing, Output, PrunedCache, VerifiedCache, verified
 from tfdock.cli import console
-from tfdock.cli.app import AsJson, CacheDir, command, local_engine, print_json, settings_for
-from tfdock.cli.commands.build import stoppable
+from tfdock.cli.app import AsJson, CacheDir, command, local_engine, print_json, settings_for, stoppable
 from tfdock.cli.lazy_commands import cache_group
+from tfdock.engine.address import elsewhere
+from tfdock.engine.protocol import IMAGE_LABEL, Engine, ImageInfo
 from tfdock.errors import EngineError, ExitCode, Problem, ProfileError
-
-if TYPE_CHECKING:
-    from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
-    from tfdock.bazel.cache.maintenance import Listing, Output, PrunedCache, VerifiedCache
-    from tfdock.engine.protocol import Engine, ImageInfo
-    from tfdock.host.settings import Settings
+from tfdock.host.settings import Settings
+from tfdock.host.untrusted_folders import folder_size
+from tfdock.run.journal import living
 
 _DAY = 86400
 _LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
@@ -38,8 +41,6 @@ Toolchain = Annotated[
 @cache_group.callback()
 def _of_this_machine() -> None:
     """Say what these commands do not reach: an engine elsewhere keeps its caches itself."""
-    from tfdock.engine.address import elsewhere
-
     where = elsewhere()
     if where:
         console.tell(
@@ -55,8 +56,6 @@ def _of_this_machine() -> None:
 @command("tfdock.cache-list/1")
 def list_(cache_dir: CacheDir = None, as_json: AsJson = False) -> None:
     """Say what is in the cache: sizes by toolchain and build id, and when they were used last."""
-    from tfdock.bazel.cache import maintenance as cache_care
-
     settings = settings_for(cache_dir=cache_dir)
     cache = _existing(settings)
     document: dict[str, Any] = {
@@ -74,14 +73,10 @@ def list_(cache_dir: CacheDir = None, as_json: AsJson = False) -> None:
 
 
 def _existing(settings: Settings) -> CacheFolder | None:
-    from tfdock.bazel.cache.cache_folder import CacheFolder
-
     return CacheFolder.existing(settings.cache_dir)
 
 
 def _toolchain(found: Listing) -> dict[str, Any]:
-    from tfdock.bazel.cache.cache_usage import uses
-
     contents, described = found.contents(), dict(found.disk.description())
     trust = described.pop("trust", None)
     return {
@@ -108,8 +103,6 @@ def _toolchain(found: Listing) -> dict[str, Any]:
 
 
 def _outputs(settings: Settings, outputs: list[Output]) -> list[dict[str, Any]]:
-    from tfdock.run.journal import living
-
     alive = living(settings.state_dir) if outputs else set()
     return [
         {"run": one.run, "size": one.size, "changed": _moment(one.changed), "in_use": one.run in alive}
@@ -189,9 +182,6 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Hash every entry of Bazel's disk caches again, and name each damaged one (exit status 4)."""
-    from tfdock.bazel.cache.maintenance import verified
-    from tfdock.host.untrusted_folders import folder_size
-
     settings = settings_for(cache_dir=cache_dir)
     cache = _existing(settings)
     results = []
@@ -272,9 +262,6 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove what nobody needs, then what was used least recently; never what the last build of a profile used."""
-    from tfdock.bazel.cache import maintenance as cache_care
-    from tfdock.bazel.cache.cache_pruning import read_age, read_size
-
     limit = None if max_size is None else read_size(max_size)
     before = None if older_than is None else time.time() - read_age(older_than)
     cache = _existing(settings_for(cache_dir=cache_dir))
@@ -296,8 +283,6 @@ def prune(
 
 def _images_pruned(engine: Engine, *, dry_run: bool) -> list[ImageInfo]:
     """Remove our nameless images; one that a container uses stays."""
-    from tfdock.engine.protocol import IMAGE_LABEL
-
     gone = []
     for image in engine.dangling(IMAGE_LABEL):
         try:
@@ -374,9 +359,6 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """Remove the whole cache, or one toolchain's: the next build compiles everything again."""
-    from tfdock.bazel.cache import maintenance as cache_care
-    from tfdock.host.untrusted_folders import folder_size
-
     cache = _existing(settings_for(cache_dir=cache_dir))
     chosen = _chosen(cache, toolchain)
     size = 0

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
+from tfdock.bazel.cache.cache_pull import PulledCache
+from tfdock.bazel.cache.cache_push import PushedCache
+from tfdock.bazel.cache.cache_usage import uses
+from tfdock.bazel.cache.exchange import Exchange
+from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.cli import console
 from tfdock.cli.app import (
     AllowEndpoint,
@@ -20,23 +27,14 @@ from tfdock.cli.app import (
     preparer_for,
     print_json,
     settings_for,
+    stoppable,
 )
-from tfdock.cli.commands.build import stoppable
 from tfdock.cli.lazy_commands import cache_group
 from tfdock.errors import Problem, ProfileError
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Stop, until_stopped
 from tfdock.plan.trust_domain import RELEASE, in_domains, split_key
-from tfdock.types import ImageRef
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
-    from tfdock.bazel.cache.cache_pull import PulledCache
-    from tfdock.bazel.cache.cache_push import PushedCache
-    from tfdock.bazel.cache.exchange import Exchange
-    from tfdock.host.settings import Settings
-    from tfdock.host.supervise import Stop
-    from tfdock.types import Digest
+from tfdock.types import Digest, ImageRef
 
 Reference = Annotated[
     str,
@@ -83,8 +81,6 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Send Bazel's disk cache to a registry: what is there already is not sent again. Needs `docker login`."""
-    from tfdock.host.supervise import until_stopped
-
     image = _named(reference, writing=True)
     settings = settings_for(
         cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
@@ -116,9 +112,6 @@ def pull(
     as_json: AsJson = False,
 ) -> None:
     """Take Bazel's disk cache from a registry: only what is missing here, and only what is what it should be."""
-    from tfdock.bazel.cache.cache_folder import CacheFolder
-    from tfdock.host.supervise import until_stopped
-
     settings = settings_for(cache_dir=cache_dir)
     image = settings.mirrored(_named(reference, writing=False))
     cache = CacheFolder.opened(settings.cache_dir)
@@ -161,8 +154,6 @@ def _chosen(
 
     There may be none: a build that was cut before it compiled leaves such a cache.
     """
-    from tfdock.bazel.cache.cache_folder import CacheFolder
-
     cache = CacheFolder.existing(settings.cache_dir)
     disks = cache.disks() if cache else []
     here = [disk.key for disk in disks]
@@ -193,8 +184,6 @@ def _chosen(
 
 def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str:
     """The key of the toolchain with which a profile was built last."""
-    from tfdock.bazel.cache.cache_usage import uses
-
     build_id = preparer_for(settings).prepare(profile).plan.build_id
     found = [(use.when, disk.key) for disk in disks for use in uses(disk) if use.build_id == build_id]
     if not found:
@@ -211,9 +200,6 @@ def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str
 
 @contextmanager
 def _exchange(cache: CacheFolder, image: ImageRef) -> Iterator[tuple[Exchange, Stop]]:
-    from tfdock.bazel.cache.exchange import Exchange
-    from tfdock.bazel.cache.registry_cache import StoredCache
-
     with stoppable("what has arrived is kept") as stop:
         stored = StoredCache(image, stop.check)
         yield Exchange(cache, stored, lambda text: console.say(text, stream=sys.stderr), stop), stop

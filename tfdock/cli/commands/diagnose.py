@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,12 +21,12 @@ from tfdock.cli.app import (
     print_json,
     settings_for,
 )
+from tfdock.cli.diagnosis_text import as_json, lines
+from tfdock.diagnose.diagnose_logs import diagnose_file, diagnose_log
+from tfdock.diagnose.diagnosis import Diagnosis
 from tfdock.errors import Problem, TfdockError, combined_exit_code
-
-if TYPE_CHECKING:
-    from tfdock.diagnose.diagnosis import Diagnosis
-    from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.plan.profile_fixes import Context
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.profile_fixes import Context
 
 _STANDARD_INPUT = "-"
 
@@ -100,8 +100,6 @@ def _read_all(
 
 
 def _read(name: str, base: KnowledgeBase, context: Context | None) -> Diagnosis:
-    from tfdock.diagnose.diagnose_logs import diagnose_file, diagnose_log
-
     add_note = partial(_tell, name)
     with console.ReadProgress(sys.stderr, name, "read") as reading:
         if name == _STANDARD_INPUT:
@@ -114,8 +112,6 @@ def _tell(name: str, text: str) -> None:
 
 
 def _print(diagnoses: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
-    from tfdock.cli.diagnosis_text import lines
-
     for index, (name, diagnosis) in enumerate(diagnoses.items()):
         for line in [*([""] if index else []), *lines(diagnosis, name, sys.stdout, warnings=explain_warnings)]:
             console.say(ci_log.here().harmless(line), stream=sys.stdout)  # A log may be a stranger's.
@@ -123,8 +119,6 @@ def _print(diagnoses: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
 
 def _print_json(diagnoses: dict[str, Diagnosis], problems: list[Problem], *, explain_warnings: bool) -> None:
     """Print the findings of all logs: the first finding of each log, then the second ones."""
-    from tfdock.cli.diagnosis_text import as_json
-
     ranked = [(rank, name, cause) for name, log in diagnoses.items() for rank, cause in enumerate(log.findings)]
     findings = [{**as_json(cause), "file": name} for _, name, cause in sorted(ranked, key=lambda item: item[0])]
     document: dict[str, Any] = {

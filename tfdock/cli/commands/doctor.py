@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from tfdock.builder.doctor import examine
 from tfdock.cli import console
 from tfdock.cli.app import (
     AllowEndpoint,
@@ -26,11 +27,9 @@ from tfdock.cli.app import (
     settings_for,
 )
 from tfdock.errors import Problem, TfdockError, as_document, combined_exit_code
-
-if TYPE_CHECKING:
-    from tfdock.host.settings import Settings
-    from tfdock.plan.build_plan import BuildPlan
-    from tfdock.plan.preflight import PreflightCheck
+from tfdock.host.settings import Settings
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.preflight import FAILED, PreflightCheck
 
 _INDENT = " " * 9
 """As wide as a status and what follows it."""
@@ -62,8 +61,6 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Say what this machine lacks for building, and how to get it."""
-    from tfdock.builder.doctor import examine
-
     settings = settings_for(
         wheelhouse=wheelhouse,
         cache_dir=cache_dir,
@@ -89,8 +86,6 @@ def _planned(
     settings: Settings, names: list[str], *, allow_untested: bool
 ) -> tuple[list[tuple[str, BuildPlan]], list[PreflightCheck], list[Problem]]:
     """The profiles' plans; a failed check for each problem of those that have none, and the problems themselves."""
-    from tfdock.plan.preflight import FAILED, PreflightCheck
-
     plans, refused = [], []
     problems: list[Problem] = []
     preparer = preparer_for(settings, allow_untested=allow_untested) if names else None

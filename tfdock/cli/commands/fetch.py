@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
+from tfdock.builder.locking import prepare_locked
+from tfdock.builder.session import BuildSession
 from tfdock.cli import console
 from tfdock.cli.app import (
     AllowEndpoint,
@@ -23,14 +25,13 @@ from tfdock.cli.app import (
     preparer_for,
     print_json,
     settings_for,
+    stoppable,
 )
-from tfdock.cli.commands.build import session_for, shown_progress, stoppable
+from tfdock.cli.build_progress import session_for, shown_progress
 from tfdock.errors import TfdockError, as_document, combined_exit_code
-
-if TYPE_CHECKING:
-    from tfdock.builder.session import BuildSession
-    from tfdock.offline.bundle_writer import WrittenBundle
-    from tfdock.plan.prepare import Preparer
+from tfdock.offline.bundle_writer import WrittenBundle
+from tfdock.offline.fetch import Bundler, warm
+from tfdock.plan.prepare import Preparer
 
 
 @app.command(epilog="Example: `tfdock fetch rtx3080 -o rtx3080.tar`; elsewhere `tfdock build --from rtx3080.tar`.")
@@ -65,8 +66,6 @@ def fetch(
         session = session_for(settings, preparer.knowledge, listen, stop)
         if output is None:
             _warm(profiles, preparer, session, locked=locked, as_json=as_json)
-        from tfdock.offline.fetch import Bundler
-
         made = Bundler(output, preparer, session, locked=locked).make(profiles)
     _tell(made)
     if as_json:
@@ -95,9 +94,6 @@ def _warm(profiles: list[str], preparer: Preparer, session: BuildSession, *, loc
 
 
 def _warmed(name: str, preparer: Preparer, session: BuildSession, *, locked: bool) -> dict[str, Any]:
-    from tfdock.builder.locking import prepare_locked
-    from tfdock.offline.fetch import warm
-
     prepared = prepare_locked(name, preparer, session.settings) if locked else preparer.prepare(name)
     warm(prepared, session)
     console.say(f"{console.Style(sys.stderr).good('fetched')}  {prepared.plan.build_id}")

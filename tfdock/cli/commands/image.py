@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -24,18 +24,22 @@ from tfdock.cli.app import (
     preparer_for,
     print_json,
     settings_for,
+    stoppable,
 )
-from tfdock.cli.commands.build import stoppable
 from tfdock.cli.lazy_commands import image_group
 from tfdock.errors import Problem, ProfileError
+from tfdock.host.files import file_error
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Stop, until_stopped
+from tfdock.images import image_pack
+from tfdock.images.image_push import Push
+from tfdock.images.image_tags import Shipment, members, shipment
+from tfdock.images.selection import WheelSelection
+from tfdock.images.wheel_tags import is_promise
+from tfdock.oci.repository import Repository
+from tfdock.plan.build_plan import BuildPlan
 from tfdock.types import ImageRef
-
-if TYPE_CHECKING:
-    from tfdock.host.settings import Settings
-    from tfdock.host.supervise import Stop
-    from tfdock.images.image_tags import Shipment
-    from tfdock.images.selection import WheelSelection
-    from tfdock.plan.build_plan import BuildPlan
+from tfdock.wheelhouse.store import Wheelhouse as House
 
 Together = Annotated[
     str | None,
@@ -77,9 +81,6 @@ def pack(
     as_json: AsJson = False,
 ) -> None:
     """Write images of finished wheels into a file: an OCI image layout, the same bytes every time."""
-    from tfdock.host.supervise import until_stopped
-    from tfdock.images import image_pack
-
     asked = RequestedImages(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
     settings = settings_for(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
@@ -123,10 +124,6 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Send images of finished wheels to a registry: what is there is not sent again. Needs `docker login`."""
-    from tfdock.host.supervise import until_stopped
-    from tfdock.images.image_push import Push
-    from tfdock.oci.repository import Repository
-
     settings = settings_for(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
@@ -170,12 +167,6 @@ def _chosen(
     settings: Settings, asked: RequestedImages, kept: str, *, allow_untested: bool
 ) -> Iterator[tuple[WheelSelection, Shipment, Stop]]:
     """The builds, their wheels held open, and the images of them."""
-    from tfdock.host.files import file_error
-    from tfdock.host.supervise import until_stopped
-    from tfdock.images.image_tags import shipment
-    from tfdock.images.selection import WheelSelection
-    from tfdock.wheelhouse.store import Wheelhouse as House
-
     house = House(settings.wheelhouse.absolute())
     try:
         with (
@@ -207,8 +198,6 @@ def _tell_tags(shipped: Shipment) -> None:
 
 def _described(shipped: Shipment) -> list[dict[str, Any]]:
     """Images, and indexes of images, as JSON has them."""
-    from tfdock.images.image_tags import members
-
     found = []
     for content, tags in shipped.named:
         images = members(content)
@@ -280,8 +269,6 @@ def _repository(name: str) -> ImageRef:
 
 
 def _tag(text: str | None) -> str | None:
-    from tfdock.images.wheel_tags import is_promise
-
     if text is None:
         return None
     if not _TAG.fullmatch(text):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,16 +24,20 @@ from tfdock.cli.app import (
     preparer_for,
     print_json,
     settings_for,
+    stoppable,
 )
-from tfdock.cli.commands.build import shown_progress, stoppable
+from tfdock.cli.build_progress import shown_progress
 from tfdock.cli.lazy_commands import image_group
 from tfdock.errors import Problem, ProfileError
+from tfdock.host.files import file_error
+from tfdock.host.settings import Settings
+from tfdock.images.runtime import runtime_image as images
+from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, RuntimeImageRequest, default_name
+from tfdock.images.selection import WheelSelection
+from tfdock.images.wheel_image import WheelBuild
 from tfdock.types import ImageRef
-
-if TYPE_CHECKING:
-    from tfdock.host.settings import Settings
-    from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, RuntimeImageRequest
-    from tfdock.images.wheel_image import WheelBuild
+from tfdock.verify.trial_container import bench_for
+from tfdock.wheelhouse.store import Wheelhouse as House
 
 
 @image_group.command(
@@ -77,8 +81,6 @@ def runtime(
     as_json: AsJson = False,
 ) -> None:
     """Make a small image with Python, the wheel and what it requires, for `docker run … python`; not root's."""
-    from tfdock.images.runtime.runtime_image import RuntimeImageRequest, default_name
-
     settings = settings_for(
         wheelhouse=wheelhouse,
         cache_dir=cache_dir,
@@ -104,12 +106,6 @@ def runtime(
 def _made(
     settings: Settings, name: str, wish: Callable[[WheelBuild], RuntimeImageRequest], *, allow_untested: bool
 ) -> BuiltRuntimeImage:
-    from tfdock.host.files import file_error
-    from tfdock.images.runtime import runtime_image as images
-    from tfdock.images.selection import WheelSelection
-    from tfdock.verify.trial_container import bench_for
-    from tfdock.wheelhouse.store import Wheelhouse as House
-
     house = House(settings.wheelhouse.absolute())
     preparer = preparer_for(settings, allow_untested=allow_untested)
     try:

@@ -8,17 +8,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError
-
-if TYPE_CHECKING:
-    from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.resolve.starter import Starter, StarterDevices
+from tfdock.gpu.devices import local_words
+from tfdock.host import hardware
+from tfdock.host.files import write_atomically
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.resolve.starter import Starter, StarterDevices, check_together, devices_of, starter
 
 _NO_GPU = "cpu"
 _ROOM = 24
@@ -95,8 +96,6 @@ def _taken(path: Path) -> Problem:
 
 
 def _write(path: Path, text: str) -> None:
-    from tfdock.host.files import write_atomically
-
     try:
         path.open("x").close()  # the name is ours, or somebody else's already
         try:
@@ -115,17 +114,13 @@ def _write(path: Path, text: str) -> None:
 
 
 def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, asking: bool) -> StarterDevices:
-    from tfdock.gpu.devices import local_words
-    from tfdock.host.hardware import local_gpus
-    from tfdock.resolve.starter import check_together, devices_of
-
     words = [word.strip() for one in asked or () for word in one.split(",") if word.strip()]
     if asked and not words:
         message, fix = "`--gpu` names no GPU", "name one: `--gpu rtx3080`, or `--gpu cpu` for none"
         raise ProfileError(Problem(code="gpu-unknown", message=message, fix=fix))
     if words and not detect:
         return devices_of(base, words)
-    local = local_words(base, local_gpus())
+    local = local_words(base, hardware.local_gpus())
     if detect and not local:
         raise ProfileError(
             Problem(
@@ -160,8 +155,6 @@ def _starter(
     base: KnowledgeBase, devices: StarterDevices, tensorflow: str | None, python: str | None, *, asking: bool
 ) -> Starter:
     """The profile; somebody at a terminal may choose anew what does not fit."""
-    from tfdock.resolve.starter import starter
-
     machine = platform.machine()
     if not asking:
         return starter(base, devices, tensorflow=tensorflow, python=python, machine=machine)
@@ -183,8 +176,6 @@ def _asked_release(
     base: KnowledgeBase, devices: StarterDevices, python: str | None, machine: str
 ) -> tuple[str, Starter]:
     """The release that somebody chose, and the profile for it with a Python of its own."""
-    from tfdock.resolve.starter import starter
-
     # With the Python that was given: where no release has it, there is nothing to ask for.
     newest = str(starter(base, devices, python=python, machine=machine).resolution.version)
     while True:

@@ -7,19 +7,21 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.cli.gpu_text import RequestedGpus, answer, asked, gpu_json, reasons
 from tfdock.errors import ExitCode, as_document
-
-if TYPE_CHECKING:
-    from tfdock.cli.gpu_text import RequestedGpus
-    from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.wheel.facts import GpuCode, Library
-    from tfdock.wheel.inspection import Inspection
+from tfdock.gpu.compatibility import XLA_TRACE, evidence_of, library_verdicts, own_libraries, serve
+from tfdock.gpu.coverage import coverage, coverage_rows
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.verify.manylinux import audit
+from tfdock.wheel.facts import GpuCode, Library, merged
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.wheel_file import inspected
 
 Wheel = Annotated[
     Path,
@@ -51,10 +53,6 @@ def inspect_(
     as_json: AsJson = False,
 ) -> None:
     """List what is in a wheel: its GPU code by architecture, what its libraries need, whether its files are whole."""
-    from tfdock.cli.gpu_text import asked
-    from tfdock.gpu.compatibility import XLA_TRACE
-    from tfdock.wheel.wheel_file import inspected
-
     base = knowledge_for(settings_for(knowledge=knowledge))
     gpus = asked(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
     with console.ReadProgress(sys.stderr, wheel.name) as reading:
@@ -94,10 +92,6 @@ def _shown(texts: Iterable[str]) -> str:
 
 
 def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[RequestedGpus]) -> dict[str, Any]:
-    from tfdock.cli.gpu_text import gpu_json
-    from tfdock.gpu.compatibility import evidence_of, library_verdicts, own_libraries, serve
-    from tfdock.wheel.facts import merged
-
     wheel = found.wheel
     own = own_libraries(base, found.libraries)
     names = {library.path for library in own}
@@ -144,8 +138,6 @@ def _extras(found: Inspection) -> dict[str, list[str]]:
 
 def _manylinux(found: Inspection) -> dict[str, Any]:
     """Which systems its libraries fit, and what keeps them from those that its name promises."""
-    from tfdock.verify.manylinux import audit
-
     fact = audit(found)
     return {"fits": None, "reason": fact} if isinstance(fact, str) else asdict(fact)
 
@@ -188,9 +180,6 @@ def library_json(library: Library) -> dict[str, Any]:
 
 def _answers(base: KnowledgeBase, found: Inspection, gpus: Sequence[RequestedGpus]) -> Iterator[tuple[str, str]]:
     """For each GPU: how it runs the wheel, why, and what is narrower; libraries that differ from that."""
-    from tfdock.cli.gpu_text import answer, reasons
-    from tfdock.gpu.compatibility import evidence_of, library_verdicts, serve
-
     style = console.Style(sys.stdout)
     evidence = evidence_of(base, found)
     what = f"{found.wheel.name} {found.wheel.version}"
@@ -205,10 +194,6 @@ def _answers(base: KnowledgeBase, found: Inspection, gpus: Sequence[RequestedGpu
 
 
 def _lines(base: KnowledgeBase, found: Inspection, *, every: bool) -> Iterator[tuple[str, str]]:
-    from tfdock.gpu.compatibility import evidence_of, own_libraries
-    from tfdock.gpu.coverage import coverage, coverage_rows
-    from tfdock.wheel.facts import merged
-
     style = console.Style(sys.stdout)
     wheel = found.wheel
     tags = "-".join((wheel.python_tag, wheel.abi_tag, wheel.platform_tag))

@@ -6,21 +6,30 @@ import difflib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 from tfdock.errors import Problem, ProfileError, TfdockError, as_document
-
-if TYPE_CHECKING:
-    from tfdock.knowledge.gpu_rows import Gpu
-    from tfdock.knowledge.program_rows import ErrorCode
-    from tfdock.knowledge.release_rows import Release
-    from tfdock.knowledge.rows import Accelerator, Row
-    from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.resolve.gpu_support import ReleaseFor, TargetFacts
+from tfdock.gpu.devices import named, search, title, unknown_gpu
+from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.program_rows import ErrorCode
+from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.rows import Accelerator, Row
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.resolve.gpu_support import (
+    ReleaseFor,
+    TargetFacts,
+    python_spans,
+    release_named,
+    release_words,
+    target_facts,
+    toolkit_words,
+)
+from tfdock.resolve.resolve import resolve_text
+from tfdock.types import Version
 
 
 def _knowledge(folders: object) -> KnowledgeBase:
@@ -48,9 +57,6 @@ def gpus(
     as_json: AsJson = False,
 ) -> None:
     """List the GPUs that are known, or say who compiles for one and which releases take it."""
-    from tfdock.gpu.devices import named, search, unknown_gpu
-    from tfdock.resolve.gpu_support import target_facts
-
     base = _knowledge(knowledge)
     exact = named(base, words or [])
     found = exact or search(base, words or [])
@@ -78,8 +84,6 @@ def _gpu_json(gpu: Gpu, facts: dict[tuple[str, str], TargetFacts]) -> dict[str, 
 def _gpu_list(base: KnowledgeBase, found: Sequence[Gpu], facts: dict[tuple[str, str], TargetFacts]) -> Iterator[str]:
     """The GPUs below what they have in common: their target, who compiles for it, which releases take it, and which
     driver they need."""
-    from tfdock.resolve.gpu_support import release_words, toolkit_words
-
     style = console.Style(sys.stdout)
     for index, (key, one) in enumerate(facts.items()):
         if index:
@@ -94,15 +98,11 @@ def _gpu_list(base: KnowledgeBase, found: Sequence[Gpu], facts: dict[tuple[str, 
 
 def _named(base: KnowledgeBase, gpu: Gpu) -> str:
     """The name as it is written on the box, where that is not ours."""
-    from tfdock.gpu.devices import title
-
     name = title(base, gpu)
     return "" if name == gpu.gpu else name
 
 
 def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[str]:
-    from tfdock.resolve.gpu_support import release_words, toolkit_words
-
     style = console.Style(sys.stdout)
     accelerator = base.accelerators[gpu.accelerator]
     yield f"{style.strong(gpu.gpu)}  {', '.join(gpu.names) or _named(base, gpu)}".rstrip()
@@ -195,9 +195,6 @@ def releases(
     as_json: AsJson = False,
 ) -> None:
     """List the TensorFlow releases that are known, or all that is known of one."""
-    from tfdock.resolve.gpu_support import release_named
-    from tfdock.types import Version
-
     base = _knowledge(knowledge)
     rows = sorted(base.releases.values(), key=lambda row: Version(row.release))
     if release is not None:
@@ -231,8 +228,6 @@ def _release_list(base: KnowledgeBase, rows: Sequence[Release]) -> Iterator[str]
 
 def _pythons(versions: Sequence[str]) -> str:
     """`2.7 3.3-3.6`."""
-    from tfdock.resolve.gpu_support import python_spans
-
     return " ".join(first if first == last else f"{first}-{last}" for first, last in python_spans(versions))
 
 
@@ -307,8 +302,6 @@ def _code_json(row: ErrorCode) -> dict[str, Any]:
 
 def _provoked(base: KnowledgeBase, row: ErrorCode) -> tuple[Problem, ...]:
     """What the row's own profile is refused with: shown as it is today, not as it was when the row was written."""
-    from tfdock.resolve.resolve import resolve_text
-
     if row.profile is None:
         return ()
     try:

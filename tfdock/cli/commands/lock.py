@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from tfdock.builder.locking import WrittenLock, check_names, make
+from tfdock.builder.session import BuildSession
 from tfdock.cli import console
 from tfdock.cli.app import (
     AllowEndpoint,
@@ -24,14 +26,11 @@ from tfdock.cli.app import (
     preparer_for,
     print_json,
     settings_for,
+    stoppable,
 )
-from tfdock.cli.commands.build import session_for, shown_progress, stoppable
+from tfdock.cli.build_progress import session_for, shown_progress
 from tfdock.errors import TfdockError, as_document, combined_exit_code
-
-if TYPE_CHECKING:
-    from tfdock.builder.locking import WrittenLock
-    from tfdock.builder.session import BuildSession
-    from tfdock.plan.prepare import Preparer
+from tfdock.plan.prepare import Preparer
 
 
 @app.command(epilog="Example: `tfdock lock my.yaml`, commit my.lock, then `tfdock build --locked my.yaml`.")
@@ -47,8 +46,6 @@ def lock(
     as_json: AsJson = False,
 ) -> None:
     """Pin all that a build takes from elsewhere: writes PROFILE.lock for each. Builds the image, compiles nothing."""
-    from tfdock.builder.locking import check_names
-
     check_names(profiles)
     settings = settings_for(
         wheelhouse=wheelhouse,
@@ -78,8 +75,6 @@ def lock(
 
 
 def _locked(name: str, preparer: Preparer, session: BuildSession) -> dict[str, Any]:
-    from tfdock.builder.locking import make
-
     made = make(name, preparer, session, session.tell)
     _tell(made)
     return {

@@ -22,12 +22,13 @@ from tfdock.cli.app import (
     Registry,
     Wheelhouse,
     app,
+    checked_duration,
     command,
     preparer_for,
     print_json,
     settings_for,
+    stoppable,
 )
-from tfdock.cli.commands.build import checked_duration, stoppable
 from tfdock.cli.matrix_formats import analyse
 from tfdock.cli.matrix_run import CellSelection, tell_registry
 from tfdock.errors import NetworkError, ProfileError

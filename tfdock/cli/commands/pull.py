@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -25,31 +25,31 @@ from tfdock.cli.app import (
     Report,
     Wheelhouse,
     app,
+    check_matrix_options,
     command,
     preparer_for,
     print_json,
     settings_for,
+    stoppable,
 )
-from tfdock.cli.commands.build import stoppable
 from tfdock.cli.matrix_run import (
     CellSelection,
     FinishedMatrix,
     as_build,
-    check_matrix_options,
     tell_registry,
     told_with_matrix,
 )
 from tfdock.cli.pull_text import LocalGpus, tell_pulled
 from tfdock.errors import NetworkError, Problem, ProfileError, TfdockError, combined_exit_code
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Stop, until_stopped
+from tfdock.images.image_pull import ImagePull, PulledImage
+from tfdock.images.lookup import ImageLookup, StoredImage, here, refusal, stored
+from tfdock.images.wheel_tags import is_promise
+from tfdock.matrix.planned_matrix import Cell, Cells
+from tfdock.plan.build_plan import BuildPlan
 from tfdock.types import ImageRef
-
-if TYPE_CHECKING:
-    from tfdock.host.settings import Settings
-    from tfdock.host.supervise import Stop
-    from tfdock.images.image_pull import PulledImage
-    from tfdock.images.lookup import StoredImage
-    from tfdock.matrix.planned_matrix import Cell, Cells
-    from tfdock.plan.build_plan import BuildPlan
+from tfdock.wheelhouse.store import Wheelhouse as House
 
 _SILENT = 5.0
 """Seconds without an answer after which it is said."""
@@ -169,8 +169,6 @@ class _Looking:
 
     def wanted(self, name: str) -> _Wanted:
         """What a word stands for; raises ProfileError, and what planning a profile raises."""
-        from tfdock.images.wheel_tags import is_promise
-
         _check_no_wheel(name)
         if _is_image(name):
             asked = _named(name)
@@ -185,8 +183,6 @@ class _Looking:
             raise ProfileError(*map(_or_image, error.problems)) from error
 
     def _image(self, images: Sequence[ImageRef], check: Callable[[], None]) -> StoredImage:
-        from tfdock.images.lookup import here, stored
-
         down: list[NetworkError] = []
         for image in images:
             try:
@@ -205,8 +201,6 @@ class _Looking:
         )
 
     def _profile(self, name: str) -> _Wanted:
-        from tfdock.images.lookup import refusal
-
         plan = preparer_for(self.settings, allow_untested=self.allow_untested).prepare(name).plan
         refused = refusal(plan)
         if refused:
@@ -216,8 +210,6 @@ class _Looking:
 
     def cell(self, cells: Cells, cell: Cell) -> _Wanted:
         """The same for a cell of a matrix, which is planned when its turn comes."""
-        from tfdock.images.lookup import refusal
-
         repositories = self._repositories(cell.name)
 
         def find(check: Callable[[], None]) -> StoredImage:
@@ -232,8 +224,6 @@ class _Looking:
     def _found(
         self, name: str, plan: BuildPlan, repositories: tuple[ImageRef, ...], check: Callable[[], None]
     ) -> StoredImage:
-        from tfdock.images.lookup import ImageLookup
-
         down: list[NetworkError] = []
         asked = ImageLookup(repositories=repositories, check=check)
         found = next(asked.images(plan, None, down.append), None)
@@ -342,10 +332,6 @@ def _pull_matrix(looking: _Looking, choice: CellSelection, stop: Stop, *, as_jso
 
 
 def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, Any]]:
-    from tfdock.host.supervise import until_stopped
-    from tfdock.images.image_pull import ImagePull
-    from tfdock.wheelhouse.store import Wheelhouse as House
-
     gpus = LocalGpus(settings)
     house = House(settings.wheelhouse.absolute())
     with console.ReadProgress(sys.stderr, wanted.name, "received") as reading:

@@ -11,6 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from tfdock.bazel.trace_profile import TraceProfile
+from tfdock.builder.build_summary import kept_profile
+from tfdock.builder.run_document import failed_runs
 from tfdock.cli import console
 from tfdock.cli.app import (
     AllowEndpoint,
@@ -24,8 +27,13 @@ from tfdock.cli.app import (
     print_json,
     settings_for,
 )
-from tfdock.cli.bundle_report import write_bundle
+from tfdock.cli.pages.build_page import build_page
+from tfdock.cli.summary_text import tables
 from tfdock.errors import Problem, ProfileError
+from tfdock.host.files import write_text
+from tfdock.wheelhouse.build_record import SCHEMA
+from tfdock.wheelhouse.store import Wheelhouse as House
+from tfdock.wheelhouse.store import kept_files
 
 
 def _file(text: str) -> Path:
@@ -90,6 +98,9 @@ def report(
             allow_paths=allow_path,
             allow_endpoints=allow_endpoint,
         )
+        # Packing a report loads the planner and the wheelhouse, which a page of a record does not need.
+        from tfdock.cli.bundle_report import write_bundle
+
         return write_bundle(record, profile, settings, output, as_json=as_json)
     if record is None or profile:
         raise typer.BadParameter("name a record, or give `--bundle` for a run that failed")
@@ -107,17 +118,12 @@ def report(
         for line in lines:
             console.say(line, stream=sys.stdout)
     if output:  # After the text: a page that cannot be written loses nothing.
-        from tfdock.host.files import write_text
-
         write_text(output, page)
     return None
 
 
 def _find_record(name: str, wheelhouse: Path, state: Path) -> Path:
     """Return the file of the record that `name` names. Raises ProfileError where there is none."""
-    from tfdock.builder.run_document import failed_runs
-    from tfdock.wheelhouse.store import Wheelhouse as House
-
     path = Path(name)
     if path.is_file():
         return path
@@ -154,8 +160,6 @@ def _only_failed(name: str, wheelhouse: Path) -> ProfileError:
 
 
 def _load_record(path: Path) -> dict[str, Any]:
-    from tfdock.wheelhouse.build_record import SCHEMA
-
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
@@ -177,8 +181,6 @@ def _unreadable(path: Path) -> ProfileError:
 
 
 def _lines(document: dict[str, Any]) -> Iterator[str]:
-    from tfdock.cli.summary_text import tables
-
     style = console.Style(sys.stdout)
     for index, (title, rows) in enumerate((title, rows) for title, rows in tables(document) if rows):
         yield from [""] if index else []
@@ -187,10 +189,5 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _page(document: dict[str, Any], folder: Path) -> str:
-    from tfdock.bazel.trace_profile import TraceProfile
-    from tfdock.builder.build_summary import kept_profile
-    from tfdock.cli.pages.build_page import build_page
-    from tfdock.wheelhouse.store import kept_files
-
     name = kept_files(document).get("profile")
     return build_page(document, kept_profile(folder / name) if name else TraceProfile())

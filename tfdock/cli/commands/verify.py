@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -26,20 +26,27 @@ from tfdock.cli.app import (
     preparer_for,
     print_json,
     settings_for,
+    stoppable,
 )
-from tfdock.cli.commands.build import shown_progress, stoppable
-from tfdock.cli.commands.inspect import Wheel
+from tfdock.cli.build_progress import shown_progress
+from tfdock.cli.commands.inspect import Wheel, library_json
 from tfdock.cli.diagnosis_text import findings_json, show
+from tfdock.cli.pages.verification_page import GENERATOR, verify_page
+from tfdock.diagnose.diagnose_logs import diagnose_run_log
 from tfdock.errors import EngineError, ExitCode, Problem, ProfileError, WheelRefused, as_document, combined_exit_code
-
-if TYPE_CHECKING:
-    from tfdock.host.settings import Settings
-    from tfdock.knowledge.tables import KnowledgeBase
-    from tfdock.plan.prepare import ResolvedProfile
-    from tfdock.verify.checks import Check
-    from tfdock.verify.trial_container import TrialRequest
-    from tfdock.verify.verification import Verification
-    from tfdock.wheel.inspection import Inspection
+from tfdock.gpu.compatibility import evidence_of, own_libraries
+from tfdock.gpu.coverage import coverage
+from tfdock.host.files import write_text
+from tfdock.host.settings import Settings
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.prepare import ResolvedProfile
+from tfdock.verify.checks import Check, build_traces, compiler_options
+from tfdock.verify.trial_container import TrialRequest, bench_for
+from tfdock.verify.trial_plan import told_by_wheel
+from tfdock.verify.verification import Verification, unsound, verified
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.wheel_file import inspected
+from tfdock.wheelhouse.store import Wheelhouse
 
 _NO_RUN = "it was not asked for (`--no-run`)"
 
@@ -98,12 +105,6 @@ def verify(
     runs the wheel's own code and takes its word: a wheel that lies passes the trial. A trial shows that a wheel
     works, not that it is harmless.
     """
-    from tfdock.diagnose.diagnose_logs import diagnose_run_log
-    from tfdock.verify.checks import build_traces
-    from tfdock.verify.trial_container import TrialRequest
-    from tfdock.verify.verification import unsound
-    from tfdock.wheel.wheel_file import inspected
-
     if html:
         _may_be_written(html)  # told before anybody waits
     settings = settings_for(
@@ -136,9 +137,6 @@ def verify(
     if inspection:
         show(shown, str(_log(settings, inspection)))
     if html:  # told first: a page that cannot be written loses nothing
-        from tfdock.cli.pages.verification_page import verify_page
-        from tfdock.host.files import write_text
-
         write_text(html, verify_page(document))
     failed = () if found.ok else (ExitCode.VERIFICATION,)
     raise typer.Exit(combined_exit_code([*failed, *([found.impossible.exit_code] if found.impossible else [])]))
@@ -146,8 +144,6 @@ def verify(
 
 def _may_be_written(page: Path) -> None:
     """Refuse a page in a folder that is not there, and one that would replace a file which is no page of ours."""
-    from tfdock.cli.pages.verification_page import GENERATOR
-
     if not page.absolute().parent.is_dir():
         message, fix = f"{page}: there is no folder {page.parent}", "make it, or write the page elsewhere"
     elif page.exists() and GENERATOR.encode() not in _beginning(page):
@@ -166,9 +162,6 @@ def _beginning(path: Path) -> bytes:
 
 def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] | None:
     """The compiler's options, where the record of the wheel's build lies beside it."""
-    from tfdock.verify.checks import compiler_options
-    from tfdock.wheelhouse.store import Wheelhouse
-
     for record in Wheelhouse(wheel.absolute().parent).records():
         if any(one.get("sha256") == sha256 for one in record.get("wheels", ())):
             plan = record["plan"]
@@ -180,9 +173,6 @@ def _verified(
     settings: Settings, base: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: TrialRequest
 ) -> Verification:
     """All checks; without an engine those that need none."""
-    from tfdock.verify.trial_container import bench_for
-    from tfdock.verify.verification import verified
-
     if wanted.run:
         return verified(None, base, wheel, inspection, wanted)
     log = _log(settings, inspection)
@@ -213,8 +203,6 @@ def _document(
     found: Verification,
 ) -> dict[str, Any]:
     """The result for programs; the page is made of it as well."""
-    from tfdock.verify.trial_plan import told_by_wheel
-
     problems = found.impossible.problems if found.impossible else ()
     return {
         "ok": found.ok and not problems,
@@ -232,10 +220,6 @@ def _document(
 
 
 def _facts(base: KnowledgeBase, inspection: Inspection) -> dict[str, Any]:
-    from tfdock.cli.commands.inspect import library_json
-    from tfdock.gpu.compatibility import evidence_of, own_libraries
-    from tfdock.gpu.coverage import coverage
-
     wheel = inspection.wheel
     own = {library.path for library in own_libraries(base, inspection.libraries)}
     return {

@@ -13,17 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tfdock.bazel.cache.cache_pruning import read_age, read_size
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, Wheelhouse, app, command, knowledge_for, print_json, settings_for
+from tfdock.cli.pages.coverage_page import GENERATOR, coverage_page
 from tfdock.errors import Problem, ProfileError, as_document
+from tfdock.host.files import file_error, write_text
+from tfdock.host.settings import Settings
+from tfdock.knowledge import loader
+from tfdock.wheel.identity import constraints
+from tfdock.wheelhouse import store, wheelhouse_pruning
+from tfdock.wheelhouse.catalogue import StoredWheel, held, unreadable
+from tfdock.wheelhouse.coverage_index import covered
+from tfdock.wheelhouse.index import IndexUpdate, WheelIndex
+from tfdock.wheelhouse.retention import Rules
+from tfdock.wheelhouse.wheelhouse_pruning import PrunedWheelhouse
 
 if TYPE_CHECKING:
-    from tfdock.host.settings import Settings
-    from tfdock.wheelhouse import store
-    from tfdock.wheelhouse.catalogue import StoredWheel
-    from tfdock.wheelhouse.index import IndexUpdate
     from tfdock.wheelhouse.server import ServerAddress
-    from tfdock.wheelhouse.wheelhouse_pruning import PrunedWheelhouse
 
 group = typer.Typer(
     name="wheelhouse",
@@ -38,9 +45,6 @@ _DAY = 86400
 @contextmanager
 def _opened(settings: Settings) -> Iterator[store.Wheelhouse]:
     """The wheelhouse, which must be there; what goes wrong with its files is told as such."""
-    from tfdock.host.files import file_error
-    from tfdock.wheelhouse.store import Wheelhouse
-
     root = settings.wheelhouse.absolute()
     if not root.is_dir():
         raise ProfileError(
@@ -51,7 +55,7 @@ def _opened(settings: Settings) -> Iterator[store.Wheelhouse]:
             )
         )
     try:
-        yield Wheelhouse(root)
+        yield store.Wheelhouse(root)
     except OSError as error:
         raise file_error(error, {"the wheelhouse": root}) from error
 
@@ -63,8 +67,6 @@ def _opened(settings: Settings) -> Iterator[store.Wheelhouse]:
 @command("tfdock.wheelhouse-list/1")
 def list_(wheelhouse: Wheelhouse = None, knowledge: Knowledge = None, as_json: AsJson = False) -> None:
     """Say what wheels there are: for which TensorFlow, Python and GPUs, whether they were verified, where from."""
-    from tfdock.wheelhouse.catalogue import held, unreadable
-
     settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
     with _opened(settings) as house:
         found = held(house, lambda: knowledge_for(settings).accelerators)
@@ -165,8 +167,6 @@ def index_(
     as_json: AsJson = False,
 ) -> None:
     """Make the index in `simple/`, from which pip and uv install; then it follows builds, pulls and prunes."""
-    from tfdock.wheelhouse.index import WheelIndex
-
     settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
     with _opened(settings) as house:
         page = house.root / "index.html" if html else None
@@ -196,12 +196,6 @@ def _wheels(count: int) -> str:
 
 
 def _write_page(house: store.Wheelhouse, settings: Settings, page: Path) -> None:
-    from tfdock.cli.pages.coverage_page import coverage_page
-    from tfdock.host.files import write_text
-    from tfdock.knowledge import loader
-    from tfdock.wheelhouse.coverage_index import covered
-    from tfdock.wheelhouse.index import WheelIndex
-
     digest = loader.knowledge_digest(settings.knowledge)
     hashes = WheelIndex(house).hashes()
     wheels = covered(
@@ -216,8 +210,6 @@ def _write_page(house: store.Wheelhouse, settings: Settings, page: Path) -> None
 
 
 def _may_be_written(page: Path) -> None:
-    from tfdock.cli.pages.coverage_page import GENERATOR
-
     if not page.exists():
         return
     with page.open("rb") as file:
@@ -250,8 +242,7 @@ def serve(
     a stranger cannot read the wheels through your browser. With another `--host`, every name is answered unless
     `--allow-host` is given.
     """
-    from tfdock.wheelhouse import server
-    from tfdock.wheelhouse.index import WheelIndex
+    from tfdock.wheelhouse import server  # its package, tornado, is for this command alone
 
     with _opened(settings_for(wheelhouse=wheelhouse)) as house:
         index = WheelIndex(house)
@@ -282,8 +273,6 @@ def serve(
 
 def _example(files: Iterable[str]) -> str:
     """`tensorflow==2.18.0+cuda12.5.sm86`: some wheel of the index, as pip wants it."""
-    from tfdock.wheel.identity import constraints
-
     pins = constraints("", sorted(files)).splitlines()[1:]
     return next(iter(pins), "")
 
@@ -341,11 +330,6 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove wheels by rule, and what killed runs left; never a wheel from elsewhere, nor what a run is at."""
-    from tfdock.bazel.cache.cache_pruning import read_age, read_size
-    from tfdock.wheelhouse import wheelhouse_pruning
-    from tfdock.wheelhouse.catalogue import unreadable
-    from tfdock.wheelhouse.retention import Rules
-
     settings = settings_for(wheelhouse=wheelhouse)
     rules = Rules(
         before=None if older_than is None else time.time() - read_age(older_than),

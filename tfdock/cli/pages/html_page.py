@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tfdock.cli import console
 
 if TYPE_CHECKING:
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2 import Environment
 
 _PAGES = Path(__file__).parent
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -34,12 +34,11 @@ def generator(command: str) -> str:
 
 
 @functools.cache
-def _environment() -> ImmutableSandboxedEnvironment:
-    # Here and not above: a command that writes no page needs none of it.
-    from jinja2 import FileSystemLoader, StrictUndefined
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+def _environment() -> Environment:
+    # A command that writes no page must not load jinja2.
+    from jinja2 import FileSystemLoader, StrictUndefined, sandbox
 
-    environment = ImmutableSandboxedEnvironment(
+    environment = sandbox.ImmutableSandboxedEnvironment(
         loader=FileSystemLoader(_PAGES),
         undefined=StrictUndefined,
         autoescape=True,

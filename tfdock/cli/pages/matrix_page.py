@@ -10,16 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
 
 from tfdock.cli import console
 from tfdock.cli.pages.html_page import render_page
 from tfdock.errors import as_document
-
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
-    from tfdock.matrix.planned_matrix import Cell
+from tfdock.matrix.planned_matrix import Cell
 
 SCHEMA = "tfdock.matrix-report/1"
 
@@ -177,8 +175,6 @@ def as_json(report: Document) -> str:
 
 def junit(report: Document) -> str:
     """Return the document as JUnit's XML: a test case for each cell."""
-    from xml.etree import ElementTree
-
     kinds = Counter(OUTCOMES[cell["status"]].kind for cell in report["cells"])
     suite = ElementTree.Element(
         "testsuite",
@@ -205,8 +201,6 @@ def junit(report: Document) -> str:
 
 
 def _test_case(suite: Element, cell: Mapping[str, Any]) -> None:
-    from xml.etree.ElementTree import SubElement
-
     outcome = OUTCOMES[cell["status"]]
     took = f"{sum(cell['seconds'].values()):.3f}"
     # Whoever groups test cases does so by the class: the release.

@@ -1,0 +1,54 @@
+"""The `shell` command: the build's image, opened for a person."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tfdock.builder import build as builds
+from tfdock.builder.session import BuildRequest
+from tfdock.cli.app import (
+    AllowEndpoint,
+    AllowPath,
+    CacheDir,
+    Knowledge,
+    OneProfile,
+    Trust,
+    app,
+    command,
+    preparer_for,
+    settings_for,
+)
+from tfdock.cli.build_progress import session_for, shown_progress
+from tfdock.host.supervise import Stop
+
+
+@app.command(
+    epilog="Example: `tfdock shell debug`, then `bazel build …` or `gdb python3`; or `tfdock shell debug ls -la`.",
+    # What follows the profile is the command, its options included.
+    context_settings={"allow_interspersed_args": False},
+)
+@command("tfdock.shell/1")
+def shell(
+    profile: OneProfile,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="A command instead of a shell.", metavar="[COMMAND…]", show_default=False),
+    ] = None,
+    trust: Trust = False,
+    cache_dir: CacheDir = None,
+    knowledge: Knowledge = None,
+    allow_path: AllowPath = None,
+    allow_endpoint: AllowEndpoint = None,
+) -> None:
+    """Open the image that builds a profile, with its caches and its network, ready to call bazel or gdb."""
+    settings = settings_for(
+        cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
+    )
+    preparer = preparer_for(settings, trusted=trust)
+    request = BuildRequest(prepared=preparer.prepare(profile))
+    with shown_progress() as listen:
+        session = session_for(settings, preparer.knowledge, listen, Stop())
+        status = builds.shell(session, request, tuple(command or ("/bin/bash",)), ready=listen.close)
+    raise typer.Exit(status)

@@ -1,0 +1,131 @@
+"""Progress on a terminal: finished phases scroll by, running builds are redrawn below them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from tfdock import events
+from tfdock.cli.console import clean, colour_wanted, duration, wrapped
+from tfdock.cli.progress import RunningPhase, Tally
+
+_KEPT_LINES = 8
+"""Lines of a screen that a table leaves to what is said above it, and to its own end."""
+
+
+class TerminalProgress:
+    """For a terminal: finished phases scroll by, what runs is redrawn: one build with last lines, or a row each."""
+
+    def __init__(self, stream: TextIO) -> None:
+        # What is printed above the display goes through it as well, paths and commands to paste among them: as it
+        # stands, without line breaks where the terminal ends.
+        self._console = Console(
+            file=stream, highlight=False, markup=False, soft_wrap=True, no_color=not colour_wanted(stream)
+        )
+        self._one = RunningPhase()
+        self._several: dict[str, RunningPhase] = {}
+        self._tally: Tally | None = None
+        self._lock = threading.Lock()
+        self._live = Live(
+            console=self._console,
+            refresh_per_second=5,
+            transient=True,
+            get_renderable=self._drawn,
+            redirect_stdout=sys.stdout.isatty(),  # else the result is for a file or a program
+        )
+        self._live.start()
+
+    def of(self, name: str) -> events.Listener:
+        """Hears of one of several, which has a row."""
+        with self._lock:
+            going = self._several.setdefault(name, RunningPhase())
+            if self._tally:
+                self._tally.waiting.pop(name, None)
+        return lambda event: self._take(going, event, name)
+
+    def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
+        """These are to come: they have a table."""
+        with self._lock:
+            self._tally = Tally(builds, at_once)
+
+    def over(self, name: str, status: str) -> None:
+        """One of them has ended."""
+        with self._lock:
+            self._several.pop(name, None)
+            if self._tally:
+                self._tally.over(name, status)
+
+    def __call__(self, event: events.Event) -> None:
+        """Take one event of the only one."""
+        self._take(self._one, event)
+
+    def _take(self, going: RunningPhase, event: events.Event, name: str = "") -> None:
+        with self._lock:
+            going.take(event)
+        match event:
+            case events.PhaseEnded():
+                mark, style = ("✓", "green") if event.ok else ("✗", "bold red")
+                line = Text.assemble(
+                    (mark, style), f" {event.phase:<8} {duration(event.seconds):>8}  ", event.build_id
+                )
+                self._live.console.print(line)
+            case events.Notice():
+                whose = f"{name}: " if name else ""
+                for part in wrapped(f"  {whose}{clean(event.text)}", self._console.width):
+                    self._live.console.print(Text(part, style="yellow"))
+            case _:
+                pass
+
+    def _drawn(self) -> Text | Group:
+        with self._lock:
+            if self._tally:
+                return Group(*self._table(self._tally))
+            if self._several:
+                rows = [_head(going, last=True) for going in self._several.values() if going.phase]
+                return Group(*rows)
+            if self._one.phase is None:
+                return Text("")
+            lines = [Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis") for line in self._one.lines]
+            return Group(_head(self._one), *lines)
+
+    def _table(self, tally: Tally) -> list[Text]:
+        """A row for each that runs, for as many of those that wait as there is room for, and for all together."""
+        rows = [_head(going, last=True) for going in self._several.values() if going.phase]
+        room = max(self._console.height - len(rows) - _KEPT_LINES, 0)
+        shown = list(tally.waiting.items())[:room]
+        for name, seconds in shown:
+            expected = duration(seconds) if seconds is not None else ""
+            rows.append(Text(f"○ waiting  {expected:>8}  {name}", style="dim", no_wrap=True, overflow="ellipsis"))
+        more = len(tally.waiting) - len(shown)
+        if more:
+            rows.append(Text(f"  and {more} more", style="dim"))
+        rows.append(Text(tally.told(self._several), style="bold", no_wrap=True, overflow="ellipsis"))
+        return rows
+
+    def close(self) -> None:
+        """Leave the screen as it is."""
+        self._live.stop()
+
+
+def _head(going: RunningPhase, *, last: bool = False) -> Text:
+    """The row of a build: its phase, how far it is, and what it is; with its `last` line of output or without."""
+    assert going.phase is not None
+    head = Text.assemble(
+        ("● ", "cyan"),
+        (f"{going.phase.phase:<8}", "bold"),
+        f" {going.elapsed:>8}  ",
+        overflow="ellipsis",
+        no_wrap=True,
+    )
+    head.append(f"{going.count}  " if going.count else "")
+    head.append(f"{going.left}  " if going.left else "", style="green")
+    head.append(going.phase.build_id, style="dim")
+    if last and going.lines:
+        head.append(f"  {going.lines[-1]}", style="dim")
+    return head
