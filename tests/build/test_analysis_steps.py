@@ -179,7 +179,7 @@ def test_what_was_another_when_the_wheel_was_built_is_a_note(
     record = {"source": {"ref": "first", "found": "d00d"}, "base_digest": "sha256:old", "finished": "2026"}
     older = {"source": {"ref": "first", "found": "0000"}, "base_digest": DIGEST, "finished": "2025"}
     monkeypatch.setattr(Wheelhouse, "record_files", lambda *_: [Path("older"), Path("newer")])
-    monkeypatch.setattr("tfdock.matrix.analysis.record_of", lambda path: older if path.name == "older" else record)
+    monkeypatch.setattr("tfdock.matrix.analysis.load_record", lambda path: older if path.name == "older" else record)
     source, base = analysing.run()[0].notes
     assert source == f"first is {COMMIT}, and was d00d when the wheel was built"
     assert base.endswith(f"is {DIGEST}, and was sha256:old when the wheel was built")

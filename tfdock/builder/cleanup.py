@@ -11,7 +11,7 @@ from tfdock.engine.protocol import Engine
 from tfdock.errors import TfdockError
 from tfdock.host.settings import Settings
 from tfdock.run import journal
-from tfdock.wheelhouse.orphans import Orphan, half_written, remove_half_written
+from tfdock.wheelhouse.orphans import Orphan, find_half_written, remove_half_written
 from tfdock.wheelhouse.store import Wheelhouse
 
 _AGAIN = "run `tfdock doctor --fix` again when that is mended"
@@ -43,7 +43,7 @@ def found(settings: Settings) -> list[KilledRun]:
     """
     runs = [KilledRun(what=entry.run, entry=entry) for entry in journal.leftovers(settings.state_dir)]
     others = [KilledRun(what=str(one.path), strange=one) for one in journal.strange(settings.state_dir)]
-    halves = half_written(_house(settings))
+    halves = find_half_written(_house(settings))
     return [*runs, *others, *(KilledRun(what=f"half written {one.path}", half=one) for one in halves)]
 
 

@@ -57,7 +57,7 @@ def _seal(run: BuildRun) -> dict[Path, WheelFile]:
         on_engine=False,
     )
     for wheel in wheels.values():
-        run.session.wheelhouse.check_free(run.plan.build_id, wheel, run.plan.trust.name)
+        run.session.wheelhouse.check_replaceable(run.plan.build_id, wheel, run.plan.trust.name)
     return wheels
 
 

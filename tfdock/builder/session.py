@@ -189,7 +189,7 @@ class BuildSession:
 
     def up_to_date(self, prepared: PreparedBuild) -> BuildResult | None:
         """Return the finished build of that very plan, by that very lock, if there is one; ask no engine."""
-        record, lock = self.wheelhouse.finished_for(prepared.plan), prepared.lock
+        record, lock = self.wheelhouse.complete_record_for(prepared.plan), prepared.lock
         by_lock = record is not None and (lock is None or record.get("lock") == lock.sha256)
         return self.result(prepared.plan, "up-to-date", record) if record and by_lock else None
 

@@ -99,7 +99,7 @@ class ImagePull:
             wheels=tuple(self.wheelhouse.root / wheel.file for wheel in build.wheels),
         )
         with self._own_files():
-            here = self.wheelhouse.finished(build_id, build.fingerprint)
+            here = self.wheelhouse.complete_record(build_id, build.fingerprint)
             if here and here["wheels"] == build.record["wheels"]:
                 return result
             make_folder(folder)
@@ -130,7 +130,7 @@ class ImagePull:
             if target.is_file() and target.stat().st_size == wheel.size and file_sha256(target) == wheel.sha256:
                 found[target] = file
                 continue
-            self.wheelhouse.check_free(BuildId(build.build_id), file, recorded(build.record))
+            self.wheelhouse.check_replaceable(BuildId(build.build_id), file, recorded(build.record))
             self._fetch(image, wheel, part)
             found[part] = file
         return found

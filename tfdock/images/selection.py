@@ -24,7 +24,7 @@ from tfdock.types import BuildId
 from tfdock.wheel.facts import WheelError
 from tfdock.wheel.wheel_file import refused
 from tfdock.wheelhouse.build_record import BUILD_ID, read_record, verified
-from tfdock.wheelhouse.store import Wheelhouse, changed_wheel
+from tfdock.wheelhouse.store import Wheelhouse, changed_wheel_error
 
 
 @dataclass
@@ -159,7 +159,7 @@ class WheelSelection:
         paths = [self.wheelhouse.root / file for file in newest.wheels]
         changed = next((path for path in paths if path.is_file()), None)
         if changed:
-            raise changed_wheel(changed, "remove it, and build or pull it again")
+            raise changed_wheel_error(changed, "remove it, and build or pull it again")
         raise ProfileError(
             Problem(
                 code="build-not-here",

@@ -27,7 +27,7 @@ from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.resolve.naming import source_identity
 from tfdock.run import journal
-from tfdock.wheelhouse.store import Wheelhouse, record_of
+from tfdock.wheelhouse.store import Wheelhouse, load_record
 
 Outcome = Literal["ok", "drifted", "failed", "interrupted"]
 
@@ -190,7 +190,7 @@ class _Analyst:
 
     def _last_record(self, cell: Cell) -> Mapping[str, Any]:
         """Return the record of the cell's last build; empty if there was none."""
-        records = [record for file in self.house.record_files(cell.name) if (record := record_of(file))]
+        records = [record for file in self.house.record_files(cell.name) if (record := load_record(file))]
         return max(records, key=lambda record: str(record.get("finished")), default={})
 
 

@@ -245,7 +245,7 @@ class Bundler:
     def _requirements(self, containers: BuildContainers) -> tuple[list[str], tuple[str, ...]] | None:
         """By the finished wheel, if it is in the wheelhouse; else as the source's own setup.py says, if it does."""
         plan, knowledge = containers.run.plan, self.preparer.knowledge
-        record = self.session.wheelhouse.finished_for(plan)
+        record = self.session.wheelhouse.complete_record_for(plan)
         try:
             if record:
                 inspection = inspected(self.session.wheelhouse.root / record["wheels"][0]["file"], traces=())

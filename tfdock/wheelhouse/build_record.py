@@ -1,4 +1,4 @@
-"""Check a build record that a stranger hands over, before any other code reads it. Pure."""
+"""Check a build record that comes from elsewhere, before any other code reads it. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any, Literal
 from tfdock.oci.manifest import MalformedManifest, canonical, parsed
 
 SCHEMA = "tfdock.record/1"
-MOST = 8 << 20
-"""Bytes of a record; one of a TensorFlow build has some hundred thousand."""
+LARGEST_RECORD = 8 << 20
+"""Bytes of a record; the record of a TensorFlow build has some hundred thousand."""
 
 BUILD_ID = re.compile(r"tf[0-9][A-Za-z0-9._-]{0,125}")
-"""What names a folder of the wheelhouse, and a tag: letters and digits first, so never `..`, and no name of ours."""
+"""A build id names a folder of the wheelhouse and a tag.
+
+It begins with letters and digits, so it is never `..` and never a name of our own.
+"""
 FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -23,21 +26,23 @@ _LARGEST = 1 << 53
 _LONGEST = 1 << 16
 """Characters of a text."""
 DEEPEST = 40
-"""Levels of a document; a record has some ten."""
+"""Levels of a document; a record has about ten."""
 
 Verified = Literal["tried", "files", "failed", "no"]
-"""Installed and imported in a clean container; its files and GPU code checked alone; something failed; not by us."""
+"""`tried`: installed and imported in a clean container. `files`: only its files and GPU code were checked.
+`failed`: a check failed. `no`: we did not check it.
+"""
 
 _Check = Callable[[object], bool]
 
 
 def read_record(data: bytes) -> dict[str, Any]:
-    """A record whose parts have the types that everything here takes them for; raises Malformed.
+    """Return a record whose fields have the types that the program expects; raise MalformedManifest.
 
-    Keys that are not known may hold anything: a newer tfdock writes more.
+    Unknown keys may hold anything: a newer tfdock writes more.
     """
-    if len(data) > MOST:
-        raise MalformedManifest(f"a record has more than {MOST} bytes")
+    if len(data) > LARGEST_RECORD:
+        raise MalformedManifest(f"a record has more than {LARGEST_RECORD} bytes")
     record = parsed(data)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise MalformedManifest(f"a record is not `{SCHEMA}`")
@@ -57,9 +62,9 @@ def read_record(data: bytes) -> dict[str, Any]:
 
 
 def verified(record: Mapping[str, Any]) -> Verified:
-    """How the wheels of a build were verified. A record may be anybody's: what is not as it should be is not told."""
-    found = record.get("verification")
-    checks = found.get("checks") if isinstance(found, dict) else None
+    """Return how the wheels of a build were verified. A record may come from anybody: malformed parts are ignored."""
+    verification = record.get("verification")
+    checks = verification.get("checks") if isinstance(verification, dict) else None
     rows = [row for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
     statuses = {str(row.get("name")): row.get("status") for row in rows}
     if "failed" in statuses.values():
@@ -69,32 +74,32 @@ def verified(record: Mapping[str, Any]) -> Verified:
     return "files" if "passed" in statuses.values() else "no"
 
 
-def is_shallow(node: object, left: int) -> bool:
-    """Whether a document has no more than so many levels: what is deeper stops those who look through it."""
-    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return left > 0 and all(is_shallow(one, left - 1) for one in inner)
+def is_shallow(node: object, levels: int) -> bool:
+    """Return whether a document has at most `levels` levels. Deeper ones would stop code that walks through them."""
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return levels > 0 and all(is_shallow(child, levels - 1) for child in children)
 
 
 # --- kinds of values ------------------------------------------------------------------------------------------------
 
 
-def _text(node: object) -> bool:
+def _is_text(node: object) -> bool:
     return isinstance(node, str) and len(node) <= _LONGEST
 
 
-def _like(expression: re.Pattern[str]) -> _Check:
+def _matches(expression: re.Pattern[str]) -> _Check:
     return lambda node: isinstance(node, str) and expression.fullmatch(node) is not None
 
 
-def _count(node: object) -> bool:
+def _is_count(node: object) -> bool:
     return type(node) is int and 0 <= node < _LARGEST
 
 
-def _number(node: object) -> bool:
+def _is_number(node: object) -> bool:
     return type(node) in (int, float) and 0 <= node < _LARGEST  # type: ignore[operator]  # NaN is not less either
 
 
-def _any_map(node: object) -> bool:
+def _is_map(node: object) -> bool:
     return isinstance(node, dict)
 
 
@@ -114,41 +119,42 @@ def _map_with(shape: Mapping[str, _Check]) -> _Check:
     return lambda node: isinstance(node, dict) and all(check(node.get(name)) for name, check in shape.items())
 
 
-_CHOICES = _or_none(_list_of(_map_with({"field": _text})))
+_CHOICES = _or_none(_list_of(_map_with({"field": _is_text})))
 _VERIFICATION = {
-    "checks": _or_none(_list_of(_map_with({"name": _text, "status": _text}))),
-    "gpu_code": _or_none(_map_of(_list_of(_text))),
+    "checks": _or_none(_list_of(_map_with({"name": _is_text, "status": _is_text}))),
+    "gpu_code": _or_none(_map_of(_list_of(_is_text))),
 }
 
 _SHAPE: Mapping[str, _Check] = {
-    "build_id": _like(BUILD_ID),
-    "fingerprint": _like(FINGERPRINT),
-    "tfdock": _text,
-    "log": _like(_LOG),
+    "build_id": _matches(BUILD_ID),
+    "fingerprint": _matches(FINGERPRINT),
+    "tfdock": _is_text,
+    "log": _matches(_LOG),
     "wheels": lambda node: (
-        bool(node) and _list_of(_map_with({"file": _like(WHEEL), "sha256": _like(_SHA256), "size": _count}))(node)
+        bool(node)
+        and _list_of(_map_with({"file": _matches(WHEEL), "sha256": _matches(_SHA256), "size": _is_count}))(node)
     ),
     "plan": _map_with(
         {
-            "environment": _map_of(_text),
-            "bazel_flags": _list_of(_text),
-            "image": _or_none(_any_map),
+            "environment": _map_of(_is_text),
+            "bazel_flags": _list_of(_is_text),
+            "image": _or_none(_is_map),
             "choices": _CHOICES,
         }
     ),
-    "toolchain_key": _text,
-    "base_digest": _or_none(_text),
-    "source": _or_none(_any_map),
-    "lock": _or_none(_like(_SHA256)),
-    "seconds": _map_of(_number),
-    "attempts": _count,
-    "resources": _or_none(_list_of(_any_map)),
-    "machine": _map_with({"cpus": _count, "memory": _count}),
-    "estimate": _or_none(_map_with({"weight": _or_none(_number)})),
-    "untested": _list_of(_text),
+    "toolchain_key": _is_text,
+    "base_digest": _or_none(_is_text),
+    "source": _or_none(_is_map),
+    "lock": _or_none(_matches(_SHA256)),
+    "seconds": _map_of(_is_number),
+    "attempts": _is_count,
+    "resources": _or_none(_list_of(_is_map)),
+    "machine": _map_with({"cpus": _is_count, "memory": _is_count}),
+    "estimate": _or_none(_map_with({"weight": _or_none(_is_number)})),
+    "untested": _list_of(_is_text),
     "verification": _or_none(_map_with(_VERIFICATION)),
-    "started": _like(_MOMENT),
-    "finished": _like(_MOMENT),
-    "bazel": _or_none(_map_with({"hits": _count, "executed": _count})),
-    "kept": _or_none(_map_of(_text)),
+    "started": _matches(_MOMENT),
+    "finished": _matches(_MOMENT),
+    "bazel": _or_none(_map_with({"hits": _is_count, "executed": _is_count})),
+    "kept": _or_none(_map_of(_is_text)),
 }

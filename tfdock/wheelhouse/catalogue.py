@@ -18,20 +18,20 @@ from tfdock.wheel.facts import WheelError
 from tfdock.wheel.inspection import build_info_of
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.index import Signature, WheelIndex, signature
-from tfdock.wheelhouse.retention import WheelClaims, told_by_build_info, told_by_record
-from tfdock.wheelhouse.store import Wheelhouse, record_of
+from tfdock.wheelhouse.retention import WheelClaims, claims_of_build_info, claims_of_record
+from tfdock.wheelhouse.store import Wheelhouse, load_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecord:
-    """The record of a build, and where it lies."""
+    """The record of a build, and the folder that holds it."""
 
     record: Mapping[str, Any]
     folder: Path
 
     @property
     def build_id(self) -> BuildId:
-        """The build id, by the folder: that is the one whose lock is held."""
+        """The build id, by the folder: its lock is the one to hold."""
         return BuildId(self.folder.parent.name)
 
     @property
@@ -41,7 +41,7 @@ class StoredRecord:
 
     @property
     def wheels(self) -> Iterator[tuple[str, str, int]]:
-        """Its wheels: file, sha256, size."""
+        """The wheels of the build: file, sha256, size."""
         for wheel in self.record["wheels"]:
             yield wheel["file"], wheel["sha256"], wheel["size"]
 
@@ -50,8 +50,10 @@ class StoredRecord:
 class StoredWheel:
     """A wheel that lies in the wheelhouse.
 
-    `changed` is its file's time in seconds since 1970. `recorded` is the build that made it: None for a wheel from
-    elsewhere, and for one that is no longer what a build published. `problem` says what is wrong, if anything is.
+    `changed` is its file's time in seconds since 1970. `recorded` is the build that made it. It is None for a
+    wheel from
+    elsewhere, and for a wheel whose bytes are not those that a build published. `problem` says what is wrong, if
+    anything.
     """
 
     path: Path
@@ -61,7 +63,7 @@ class StoredWheel:
     name: str
     version: str
     tags: str
-    told: WheelClaims
+    claims: WheelClaims
     sha256: str | None = None
     recorded: StoredRecord | None = None
     pulled_from: str | None = None
@@ -69,18 +71,18 @@ class StoredWheel:
 
     @property
     def finished(self) -> float:
-        """When it was made: by its record, else by its file."""
-        return self.changed if self.told.finished is None else self.told.finished
+        """When it was made, by its record or else by its file."""
+        return self.changed if self.claims.finished is None else self.claims.finished
 
 
 def records(house: Wheelhouse) -> list[StoredRecord]:
-    """Every record of the wheelhouse that can be read, with the folder that it lies in."""
-    found = ((file.parent, record_of(file)) for file in house.record_files())
-    return [StoredRecord(record=record, folder=folder) for folder, record in found if record is not None]
+    """Return every record of the wheelhouse that can be read, with its folder."""
+    loaded = ((file.parent, load_record(file)) for file in house.record_files())
+    return [StoredRecord(record=record, folder=folder) for folder, record in loaded if record is not None]
 
 
-def unreadable(house: Wheelhouse) -> list[Problem]:
-    """Warnings of records that cannot be read: their wheels are taken for somebody else's."""
+def unreadable_records(house: Wheelhouse) -> list[Problem]:
+    """Return warnings of records that cannot be read. Their wheels count as wheels from elsewhere."""
     return [
         Problem(
             code="record-unreadable",
@@ -89,67 +91,67 @@ def unreadable(house: Wheelhouse) -> list[Problem]:
             fix="build or pull it again; until then its wheel counts as one from elsewhere",
         )
         for file in house.record_files()
-        if record_of(file) is None and file.exists()
+        if load_record(file) is None and file.exists()
     ]
 
 
-def held(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) -> list[StoredWheel]:
-    """Every wheel of the wheelhouse, by name. `accelerators` are asked for where a wheel has no record.
+def list_wheels(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) -> list[StoredWheel]:
+    """Return every wheel of the wheelhouse, by name. `accelerators` is called for wheels without a record.
 
-    A file is taken for what its record says by its name and size; only where that could be several, it is hashed.
+    A wheel belongs to the record that has its name and size. It is hashed only where several records could be meant.
     """
     by_file: dict[str, list[tuple[str, int, StoredRecord]]] = defaultdict(list)
-    for one in records(house):
-        for file, sha256, size in one.wheels:
-            by_file[file].append((sha256, size, one))
+    for stored in records(house):
+        for file, sha256, size in stored.wheels:
+            by_file[file].append((sha256, size, stored))
     hashes = WheelIndex(house).hashes()
-    found = []
+    wheels = []
     for path in sorted(house.root.iterdir()):
         if path.suffix != ".whl" or path.name.startswith(".") or not path.is_file():
             continue
         with suppress(FileNotFoundError):  # it has gone since
-            found.append(_held(house, path, hashes.get(path.name), by_file[path.name], accelerators))
-    return found
+            wheels.append(_stored_wheel(house, path, hashes.get(path.name), by_file[path.name], accelerators))
+    return wheels
 
 
-def _held(
+def _stored_wheel(
     house: Wheelhouse,
     path: Path,
     sha256: str | None,
     candidates: list[tuple[str, int, StoredRecord]],
     accelerators: Callable[[], Iterable[str]],
 ) -> StoredWheel:
-    found = path.stat()
-    same = [one for one in candidates if one[1] == found.st_size]
-    if sha256 is None and len({one[0] for one in same}) > 1:
+    status = path.stat()
+    matching = [candidate for candidate in candidates if candidate[1] == status.st_size]
+    if sha256 is None and len({candidate[0] for candidate in matching}) > 1:
         sha256 = file_sha256(path)
     if sha256 is not None:
-        same = [one for one in same if one[0] == sha256]
+        matching = [candidate for candidate in matching if candidate[0] == sha256]
     # The newest of those that made these very bytes.
-    newest = max(same, key=lambda one: str(one[2].record.get("finished")), default=None)
-    name, version, tags = _named(path.name)
+    newest = max(matching, key=lambda candidate: str(candidate[2].record.get("finished")), default=None)
+    name, version, tags = _parse_name(path.name)
     recorded = newest[2] if newest else None
-    told, problem = (told_by_record(recorded.record), "") if recorded else _foreign(path, accelerators)
+    claims, problem = (claims_of_record(recorded.record), "") if recorded else _foreign_claims(path, accelerators)
     if candidates and not recorded:
         problem = problem or "not the bytes that a build published under this name"
     return StoredWheel(
         path=path,
-        size=found.st_size,
-        changed=found.st_mtime,
-        signature=signature(found),
+        size=status.st_size,
+        changed=status.st_mtime,
+        signature=signature(status),
         name=name,
         version=version,
         tags=tags,
-        told=told,
+        claims=claims,
         sha256=newest[0] if newest else sha256,
         recorded=recorded,
-        pulled_from=_reference(house.pulled_from(recorded.record)) if recorded else None,
+        pulled_from=_pull_reference(house.pulled_from(recorded.record)) if recorded else None,
         problem=problem,
     )
 
 
-def _named(file: str) -> tuple[str, str, str]:
-    """Name, version and tags by the file's name, as far as it is one."""
+def _parse_name(file: str) -> tuple[str, str, str]:
+    """Return name, version and tags of a wheel's file name; the file name alone if it is malformed."""
     try:
         name, version, _, _ = parse_wheel_filename(file)
     except InvalidWheelFilename:
@@ -157,8 +159,8 @@ def _named(file: str) -> tuple[str, str, str]:
     return canonicalize_name(name), str(version), "-".join(file.removesuffix(".whl").split("-")[-3:])
 
 
-def _foreign(path: Path, accelerators: Callable[[], Iterable[str]]) -> tuple[WheelClaims, str]:
-    """What a wheel says of itself; read are its directory and one document."""
+def _foreign_claims(path: Path, accelerators: Callable[[], Iterable[str]]) -> tuple[WheelClaims, str]:
+    """Return what a wheel says of itself, and a problem. Only its directory and one document are read."""
     try:
         with path.open("rb") as file:
             info = build_info_of(open_archive(file))
@@ -168,9 +170,9 @@ def _foreign(path: Path, accelerators: Callable[[], Iterable[str]]) -> tuple[Whe
         raise
     except OSError as error:
         return WheelClaims(), f"it cannot be read: {error.strerror}"
-    return (told_by_build_info(info, accelerators()) if info else WheelClaims()), ""
+    return (claims_of_build_info(info, accelerators()) if info else WheelClaims()), ""
 
 
-def _reference(pulled: Mapping[str, Any] | None) -> str | None:
+def _pull_reference(pulled: Mapping[str, Any] | None) -> str | None:
     reference = (pulled or {}).get("reference")
     return reference if isinstance(reference, str) else None

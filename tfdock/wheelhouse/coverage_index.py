@@ -1,6 +1,6 @@
-"""Which GPUs run which wheel of a wheelhouse. Each wheel is inspected once.
+"""Find out which GPUs run which wheel of a wheelhouse. Each wheel is inspected once.
 
-.tfdock/coverage/<sha256>.json      the answer, for as long as nobody knows better
+.tfdock/coverage/<sha256>.json      the answer, until the knowledge or the program changes
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tfdock.wheelhouse.store import Wheelhouse
 SCHEMA = "tfdock.coverage/1"
 
 
-def covered(
+def load_coverage(
     house: Wheelhouse,
     hashes: Mapping[str, str],
     knowledge: KnowledgeBase,
     judged_by: str,
     progress: Callable[[str], object] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """What is known of each wheel, given by file and sha256; those that are no TensorFlow are left out.
+    """Return the facts of each wheel, given by file and sha256. Wheels without TensorFlow are left out.
 
     Keys: file, sha256, size, tensorflow (version), name, version, python_tag, abi_tag, platform_tag, accelerator (or
-    None), and coverage, rows of `gpu/coverage`. `judged_by` names the knowledge: another one is asked anew.
-    `progress` hears the name of a wheel before it is read.
+    None), and coverage, rows of `gpu/coverage`. `judged_by` names the knowledge: other knowledge gives a new answer.
+    `progress` is called with the name of a wheel before it is read.
     """
     folder = house.root / ".tfdock" / "coverage"
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,32 +43,32 @@ def covered(
     for old in folder.glob("*.json"):
         if old.stem not in hashes.values():
             old.unlink(missing_ok=True)
-    found = []
+    rows = []
     for file, sha256 in sorted(hashes.items()):
-        kept = folder / f"{sha256}.json"
-        answer = _remembered(kept, key)
+        cached = folder / f"{sha256}.json"
+        answer = _cached_answer(cached, key)
         if answer is None:
             progress(file)
             try:
-                answer = {"key": key, "wheel": _asked(house.root / file, knowledge)}
+                answer = {"key": key, "wheel": _inspect_coverage(house.root / file, knowledge)}
             except (WheelRefused, OSError):
                 continue  # it went, or changed, since it was indexed
             with house.changing():  # who tidies up then knows that nobody is at it
-                write_atomically(kept, json.dumps(answer).encode())
+                write_atomically(cached, json.dumps(answer).encode())
         if answer["wheel"]["tensorflow"]:
-            found.append({"file": file, "sha256": sha256, **answer["wheel"]})
-    return found
+            rows.append({"file": file, "sha256": sha256, **answer["wheel"]})
+    return rows
 
 
-def _remembered(kept: Path, key: str) -> dict[str, Any] | None:
+def _cached_answer(path: Path, key: str) -> dict[str, Any] | None:
     with suppress(OSError, ValueError):
-        answer = json.loads(kept.read_bytes())
+        answer = json.loads(path.read_bytes())
         if isinstance(answer, dict) and answer.get("key") == key and isinstance(answer.get("wheel"), dict):
             return answer
     return None
 
 
-def _asked(path: Path, knowledge: KnowledgeBase) -> dict[str, Any]:
+def _inspect_coverage(path: Path, knowledge: KnowledgeBase) -> dict[str, Any]:
     inspection = inspected(path, traces=[XLA_TRACE.encode()])
     evidence, wheel = evidence_of(knowledge, inspection), inspection.wheel
     return {
@@ -81,5 +81,5 @@ def _asked(path: Path, knowledge: KnowledgeBase) -> dict[str, Any]:
         "size": wheel.size,
         "machine": evidence.machine,
         "accelerator": evidence.accelerator.accelerator if evidence.accelerator else None,
-        "coverage": [asdict(one) for one in coverage(knowledge, evidence)],
+        "coverage": [asdict(row) for row in coverage(knowledge, evidence)],
     }

@@ -20,31 +20,35 @@ from tfdock.wheelhouse.simple_index import METADATA_SUFFIX
 from tfdock.wheelhouse.store import PULLED, Wheelhouse, kept_files
 
 _ABANDONED = 86400.0
-"""Seconds after which a staging folder is nobody's, if no run that is known here has it."""
+"""Seconds after which a staging folder is abandoned, if no known run has it."""
 _UNCONTINUED = 7 * 86400.0
-"""Seconds after which nobody is taken to go on with a pull that broke off."""
+"""Seconds after which a pull that broke off is taken to be given up."""
 _TEMPORARY = re.compile(
     r"\.(?:index\.html|index\.json|[0-9a-f]{64}\.json|.+\.constraints\.txt|.+\.whl\.metadata)\.[0-9]+-[0-9]+"
 )
-"""What `write_atomically` writes before it renames; who holds the wheelhouse knows that nobody is at it."""
+"""Names that `write_atomically` writes before it renames. Who holds the wheelhouse knows that no process writes them.
+"""
 
 _HALF_WRITTEN = re.compile(r"\..+\.[0-9]+-[0-9]+")
-"""The same in the folder of a build, where all is ours; who holds the build id knows that nobody is at it."""
-_HALF = "half written file"
+"""Such names in the folder of a build, where all files are ours.
+
+Who holds the build id knows that no process writes them.
+"""
+_HALF_KIND = "half written file"
 
 Trace = frozenset[tuple[str, int, float, int]]
-"""Path, inode, time and size of a file, or of a folder and all that is in it: whatever is written changes one."""
+"""Path, inode, time and size of a file, or of a folder and all its contents. Every write changes one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """Something that no wheel needs: a path in the wheelhouse, what it is, and by which it is known again.
+    """A path in the wheelhouse that no wheel needs, its kind in words, and a trace to recognise it again.
 
-    `build_id` is the one whose it is, None for what belongs to none.
+    `build_id` is the build id that it belongs to, or None.
     """
 
     path: Path
-    what: str
+    kind: str
     trace: Trace
     build_id: BuildId | None = None
 
@@ -55,93 +59,96 @@ class Orphan:
 
     @property
     def changed(self) -> float:
-        """When it, or anything in it, was changed last, in seconds since 1970."""
+        """The last change of it or of anything in it, in seconds since 1970."""
         return max((changed for _, _, changed, _ in self.trace), default=0.0)
 
     def is_still_there(self) -> bool:
-        """Nobody has written to it since; and METADATA still lacks its wheel."""
+        """Return whether nobody has written to it since; METADATA must still lack its wheel."""
         lacking = self.path.suffix != METADATA_SUFFIX or not self.path.with_suffix("").exists()
-        return lacking and _trace(self.path) == self.trace
+        return lacking and _trace_of(self.path) == self.trace
 
 
-def joined(some: Sequence[Orphan], others: Sequence[Orphan]) -> list[Orphan]:
-    """All of them, each once: what lies in a folder goes with that."""
-    paths = {one.path for one in others}
-    return [*(one for one in some if paths.isdisjoint((one.path, *one.path.parents))), *others]
+def merge(orphans: Sequence[Orphan], others: Sequence[Orphan]) -> list[Orphan]:
+    """Return all orphans, each once. An orphan inside a folder of `others` is left out: it goes with the folder."""
+    paths = {orphan.path for orphan in others}
+    return [*(orphan for orphan in orphans if paths.isdisjoint((orphan.path, *orphan.path.parents))), *others]
 
 
 def build_ids(house: Wheelhouse) -> set[BuildId]:
-    """Those that anything is kept of."""
+    """Return the build ids that have a folder here."""
     return {BuildId(folder.parent.name) for folder in _record_folders(house)}
 
 
-def left_behind(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
-    """What killed runs and pulls that broke off have left, but for what a run may still be at.
+def find_orphans(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
+    """Yield what killed runs and broken pulls left, except what a run may still use.
 
-    `state` is where the journal of runs lies; `busy` are the build ids that are held.
+    `state` is the folder of the journal of runs; `busy` are the build ids that are held.
     """
-    yield from _abandoned(house, state, busy)
-    yield from _strays(house)
-    yield from _broken_off(house)
+    yield from _abandoned_staging(house, state, busy)
+    yield from _stray_files(house)
+    yield from _broken_pulls(house)
 
 
-def half_written(house: Wheelhouse) -> Iterator[Orphan]:
-    """Files that were never written to their end, as far as nobody holds what they belong to; raises OSError."""
-    if any(one.what == _HALF for one in _strays(house)):
+def find_half_written(house: Wheelhouse) -> Iterator[Orphan]:
+    """Yield files whose writing was interrupted, unless somebody holds what they belong to; raise OSError."""
+    if any(orphan.kind == _HALF_KIND for orphan in _stray_files(house)):
         with house.changing():
-            found = [one for one in _strays(house) if one.what == _HALF]
+            found = [orphan for orphan in _stray_files(house) if orphan.kind == _HALF_KIND]
         yield from found
     for folder in _record_folders(house):
         files = [path for path in _entries(folder) if _HALF_WRITTEN.fullmatch(path.name) and path.is_file()]
         build_id = BuildId(folder.parent.name)
         # Another user's folder, in a wheelhouse that several share, is that user's to look after.
         with suppress(Locked, PermissionError), house.locked(build_id, patience=0) if files else nullcontext():
-            found = [Orphan(path=path, what=_HALF, trace=_trace(path), build_id=build_id) for path in files]
-            yield from (one for one in found if one.trace)
+            found = [Orphan(path=path, kind=_HALF_KIND, trace=_trace_of(path), build_id=build_id) for path in files]
+            yield from (orphan for orphan in found if orphan.trace)
 
 
-def remove_half_written(house: Wheelhouse, one: Orphan) -> None:
-    """Remove what `half_written` found, unless it has changed since; raises Locked where somebody is at it."""
-    with house.locked(one.build_id, patience=0) if one.build_id else house.changing():
-        if one.is_still_there():
-            one.path.unlink()
+def remove_half_written(house: Wheelhouse, orphan: Orphan) -> None:
+    """Remove a file of `find_half_written`, unless it has changed since; raise Locked if somebody uses it."""
+    with house.locked(orphan.build_id, patience=0) if orphan.build_id else house.changing():
+        if orphan.is_still_there():
+            orphan.path.unlink()
 
 
 # --- of builds ------------------------------------------------------------------------------------------------------
 
 
 def traces(house: Wheelhouse) -> dict[Path, Trace]:
-    """By which the records' folders, and what is in each, are known again."""
+    """Return the traces of the records' folders and of each of their entries."""
     folders = _record_folders(house)
-    return {path: _trace(path) for folder in folders for path in (folder, *_entries(folder))}
+    return {path: _trace_of(path) for folder in folders for path in (folder, *_entries(folder))}
 
 
-def of_builds_without_wheel(
-    house: Wheelhouse, traces: Mapping[Path, Trace], stays: Sequence[StoredWheel]
+def find_without_wheel(
+    house: Wheelhouse, traces: Mapping[Path, Trace], kept: Sequence[StoredWheel]
 ) -> Iterator[Orphan]:
-    """Folders of builds none of whose wheels is here; in the others logs of failed tries and refused wheels."""
-    there = {(one.path.name, one.sha256) for one in stays if one.recorded}
-    known = {one.folder: one for one in records(house)}
+    """Yield the folders of builds without any wheel here.
+
+    Of other builds, yield logs of failed tries and refused wheels.
+    """
+    present = {(wheel.path.name, wheel.sha256) for wheel in kept if wheel.recorded}
+    known = {stored.folder: stored for stored in records(house)}
     for folder in _record_folders(house):
         if folder not in known and (folder / "record.json").exists():
             continue  # damaged, or a later version's: nobody can say what it is the record of
-        stays_here = folder in known and any((file, sha256) in there for file, sha256, _ in known[folder].wheels)
-        begun = {path.name for path in _parts(folder) if not _is_uncontinued(path)}
-        whole = not stays_here and not begun
-        needed = begun | (_needed(known[folder]) if stays_here else set())
-        for path in [folder] if whole else [one for one in _entries(folder) if one.name not in needed]:
+        stays_here = folder in known and any((file, sha256) in present for file, sha256, _ in known[folder].wheels)
+        begun = {path.name for path in _pull_parts(folder) if not _is_uncontinued(path)}
+        whole_folder = not stays_here and not begun
+        needed = begun | (_needed_files(known[folder]) if stays_here else set())
+        for path in [folder] if whole_folder else [entry for entry in _entries(folder) if entry.name not in needed]:
             if path in traces:
-                what = _called(path, whole=whole)
-                yield Orphan(path=path, what=what, trace=traces[path], build_id=BuildId(folder.parent.name))
+                kind = _describe(path, whole_folder=whole_folder)
+                yield Orphan(path=path, kind=kind, trace=traces[path], build_id=BuildId(folder.parent.name))
 
 
-def _needed(one: StoredRecord) -> set[str]:
-    """The files of a build whose wheel is here."""
-    return {"record.json", PULLED, str(one.record.get("log")), *kept_files(one.record).values()}
+def _needed_files(stored: StoredRecord) -> set[str]:
+    """Return the files of a build whose wheel is here."""
+    return {"record.json", PULLED, str(stored.record.get("log")), *kept_files(stored.record).values()}
 
 
-def _called(path: Path, *, whole: bool) -> str:
-    if whole:
+def _describe(path: Path, *, whole_folder: bool) -> str:
+    if whole_folder:
         return "record and logs of a build without wheel" if (path / "record.json").is_file() else "logs"
     return "refused wheel" if path.name == "refused" else "of a build that did not end well"
 
@@ -149,31 +156,31 @@ def _called(path: Path, *, whole: bool) -> str:
 # --- of runs and pulls ----------------------------------------------------------------------------------------------
 
 
-def _abandoned(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
-    """Staging folders of runs that are over.
+def _abandoned_staging(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
+    """Yield staging folders of runs that have ended.
 
-    A run of another user, or on another machine, is not known here. It holds the build id that its log is kept with;
-    what has no log must at least be old.
+    A run of another user, or on another machine, is not known here. It holds the build id that its log is kept with.
+    A folder without a log must at least be old.
     """
     alive = journal.living(state)
     logs = {path.name: folder.parent.name for folder in _record_folders(house) for path in _entries(folder)}
     for folder in _entries(house.root / ".tfdock" / "staging"):
-        one = Orphan(path=folder, what="staging of a run that was killed", trace=_trace(folder))
+        orphan = Orphan(path=folder, kind="staging of a run that was killed", trace=_trace_of(folder))
         lives = folder.name in alive or logs.get(f"{folder.name}.log") in busy
-        if not lives and one.changed < time.time() - _ABANDONED:
-            yield one
+        if not lives and orphan.changed < time.time() - _ABANDONED:
+            yield orphan
 
 
-def _broken_off(house: Wheelhouse) -> Iterator[Orphan]:
-    """What has arrived of wheels whose pull broke off, once it is so old that nobody will go on with it."""
+def _broken_pulls(house: Wheelhouse) -> Iterator[Orphan]:
+    """Yield the partial wheels of broken pulls that are so old that nobody will continue them."""
     for folder in _record_folders(house):
         build_id = BuildId(folder.parent.name)
-        for path in filter(_is_uncontinued, _parts(folder)):
-            yield Orphan(path=path, what="of a pull that broke off", trace=_trace(path), build_id=build_id)
+        for path in filter(_is_uncontinued, _pull_parts(folder)):
+            yield Orphan(path=path, kind="of a pull that broke off", trace=_trace_of(path), build_id=build_id)
 
 
-def _parts(folder: Path) -> list[Path]:
-    """What pulls keep beside a record while they are under way, and when they break off."""
+def _pull_parts(folder: Path) -> list[Path]:
+    """Return the files that pulls keep beside a record while they run, and after they break off."""
     return [path for path in _entries(folder) if path.match("pull-*.part")]
 
 
@@ -183,40 +190,40 @@ def _is_uncontinued(part: Path) -> bool:
     return False
 
 
-def _strays(house: Wheelhouse) -> Iterator[Orphan]:
-    """Half written files of ours, and METADATA whose wheel has gone."""
+def _stray_files(house: Wheelhouse) -> Iterator[Orphan]:
+    """Yield half-written files of ours, and METADATA whose wheel has gone."""
     own = house.root / ".tfdock"
     pages = sorted((house.root / "simple").rglob("*"))
     for path in (*_entries(house.root), *pages, *_entries(own), *_entries(own / "coverage")):
         if _TEMPORARY.fullmatch(path.name) and path.is_file():
-            yield Orphan(path=path, what=_HALF, trace=_trace(path))
+            yield Orphan(path=path, kind=_HALF_KIND, trace=_trace_of(path))
         elif path.name.endswith(f".whl{METADATA_SUFFIX}") and not path.with_suffix("").exists():
-            yield Orphan(path=path, what="metadata without its wheel", trace=_trace(path))
+            yield Orphan(path=path, kind="metadata without its wheel", trace=_trace_of(path))
 
 
 # --- what lies where ------------------------------------------------------------------------------------------------
 
 
 def _record_folders(house: Wheelhouse) -> list[Path]:
-    builds = (one for one in _entries(house.root / ".tfdock") if one.name.startswith("tf"))
-    return [one for build in builds for one in _entries(build) if one.is_dir() and not one.is_symlink()]
+    builds = (folder for folder in _entries(house.root / ".tfdock") if folder.name.startswith("tf"))
+    return [folder for build in builds for folder in _entries(build) if folder.is_dir() and not folder.is_symlink()]
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder, in order; nothing, where somebody has just removed it."""
+    """Return the entries of a folder, sorted; none if somebody has just removed it."""
     try:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def _trace(path: Path) -> Trace:
-    """What is there, and all that is below it: what goes meanwhile is left out. Containers may have written it."""
+def _trace_of(path: Path) -> Trace:
+    """Return the trace of a path and all that is below it; entries that disappear meanwhile are left out."""
     with suppress(FileNotFoundError):
-        found = [FoundFile("", path.lstat()), *walk(path)]
-        return frozenset((f"{path}/{one.name}", *_traits(one.status)) for one in found)
+        files = [FoundFile("", path.lstat()), *walk(path)]
+        return frozenset((f"{path}/{file.name}", *_file_traits(file.status)) for file in files)
     return frozenset()
 
 
-def _traits(state: os.stat_result) -> tuple[int, float, int]:
-    return state.st_ino, state.st_mtime, 0 if stat.S_ISDIR(state.st_mode) else state.st_size
+def _file_traits(status: os.stat_result) -> tuple[int, float, int]:
+    return status.st_ino, status.st_mtime, 0 if stat.S_ISDIR(status.st_mode) else status.st_size

@@ -13,7 +13,7 @@ from tfdock.plan.trust_domain import recorded
 from tfdock.types import BuildId
 from tfdock.wheel.identity import constraints
 from tfdock.wheelhouse.index import WheelIndex
-from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse, kept_files, record_of
+from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse, kept_files, load_record
 
 
 def publish(
@@ -34,16 +34,16 @@ def publish(
     index = WheelIndex(house)
     with house.changing():
         for wheel in sealed.values():
-            house.check_free(build_id, wheel, recorded(record))
+            house.check_replaceable(build_id, wheel, recorded(record))
         # An index never names bytes that are no longer there.
-        index.leave_out(wheel.file for wheel in sealed.values())
+        index.remove(wheel.file for wheel in sealed.values())
         _write_record(house, build_id, record, beside or {})
         write_atomically(house.constraints(build_id), pins.encode())
         for path, wheel in sealed.items():
             path.replace(house.root / wheel.file)
         sync_path(house.root)
         with suppress(OSError):  # the wheels count all the same; `wheelhouse index` takes them in
-            index.take_in({wheel.file: wheel.sha256 for wheel in sealed.values()})
+            index.add({wheel.file: wheel.sha256 for wheel in sealed.values()})
 
 
 def _write_record(
@@ -53,7 +53,7 @@ def _write_record(
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in beside.items():
         write_atomically(folder / name, data)
-    replaced = record_of(folder / "record.json") or {}
+    replaced = load_record(folder / "record.json") or {}
     text = json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"
     with written_atomically(folder / "record.json", text):
         _remove_other_bytes(house, replaced, record)
@@ -63,7 +63,10 @@ def _write_record(
 
 
 def _remove_other_bytes(house: Wheelhouse, replaced: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    """Remove wheels whose bytes no record will know: after a kill, `check_free` would refuse to replace them."""
+    """Remove wheels whose bytes no record will know.
+
+    After a kill at this point, `check_replaceable` would refuse to replace them.
+    """
     sha256s = {wheel["file"]: wheel["sha256"] for wheel in record["wheels"]}
     for wheel in replaced.get("wheels", ()):
         if sha256s.get(wheel["file"], wheel["sha256"]) != wheel["sha256"]:

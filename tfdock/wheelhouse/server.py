@@ -29,7 +29,7 @@ SERVED = re.compile(
     rf"(?:index\.html)?|simple(?:/(?:{_PROJECT}(?:/(?:index\.html)?)?|index\.html)?)?"
     rf"|{_NAME}\.whl(?:\.metadata)?|{_NAME}\.constraints\.txt"
 )
-"""What may be asked for; whatever else lies in the folder, and `.tfdock` before all, is nobody's business."""
+"""Paths that are served. Everything else in the folder, above all `.tfdock`, is private."""
 _PATIENCE = 5.0
 """Seconds that a client may take for a request, or be silent between two requests."""
 _STALLED = 60.0
@@ -41,7 +41,7 @@ _TYPES = {".html": "text/html; charset=utf-8", ".txt": "text/plain; charset=utf-
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where the server answers: `host` as it was asked for, and the port that it got."""
+    """The address of the server: `host` as the user gave it, and the port that it got."""
 
     host: str
     port: int
@@ -49,12 +49,12 @@ class ServerAddress:
     @property
     def loopback(self) -> bool:
         """Whether only this machine reaches it."""
-        return self.host == "localhost" or _is(self.host, "is_loopback")
+        return self.host == "localhost" or _has_property(self.host, "is_loopback")
 
     @property
     def name(self) -> str:
-        """The host for an address that others type: this machine's name, where every interface was asked for."""
-        host = socket.gethostname() if _is(self.host, "is_unspecified") else self.host
+        """The host for an address that others type: this machine's name, if the server listens on every interface."""
+        host = socket.gethostname() if _has_property(self.host, "is_unspecified") else self.host
         return f"[{host}]" if ":" in host else host
 
     def answers_to(self, host: str, allowed: frozenset[str]) -> bool:
@@ -77,15 +77,15 @@ class ServerAddress:
         return f"http://{self.name}:{self.port}/"
 
 
-def _is(host: str, what: str) -> bool:
+def _has_property(host: str, name: str) -> bool:
     try:
-        return bool(getattr(ipaddress.ip_address(host), what))
+        return bool(getattr(ipaddress.ip_address(host), name))
     except ValueError:
         return False
 
 
 def _is_address(host: str) -> bool:
-    return _is(host, "packed")
+    return _has_property(host, "packed")
 
 
 def serve(
@@ -96,7 +96,7 @@ def serve(
     seen: Callable[[str], object],
     allowed: frozenset[str] = frozenset(),
 ) -> None:
-    """Serve until SIGINT or SIGTERM comes. Port 0 is any that is free.
+    """Serve until SIGINT or SIGTERM comes. Port 0 takes any free port.
 
     `ready` is called once the server answers, and `seen` with a line for every request. `allowed` are further names
     for the server. Raises ProfileError (`serve-address`) where it cannot listen there.
@@ -104,7 +104,7 @@ def serve(
     asyncio.run(_serve(house, host, port, ready, seen, frozenset(name.lower() for name in allowed)))
 
 
-def _listening(host: str, port: int) -> list[socket.socket]:
+def _listen(host: str, port: int) -> list[socket.socket]:
     try:
         if not host:  # to the system that is every address
             raise OSError("no host is named")
@@ -128,16 +128,16 @@ async def _serve(
     seen: Callable[[str], object],
     allowed: frozenset[str],
 ) -> None:
-    sockets = _listening(host, port)
+    sockets = _listen(host, port)
     address = ServerAddress(host, sockets[0].getsockname()[1])
 
-    def told(handler: object) -> None:
+    def log(handler: object) -> None:
         if isinstance(handler, _Files):
             seen(f"{handler.get_status()} {handler.request.method} {handler.request.path}")
 
     handlers = [(r"/(.*)", _Files, {"path": str(house.root), "default_filename": "index.html"})]
     server = _Server(
-        Application(handlers, log_function=told, answers_to=lambda name: address.answers_to(name, allowed)),
+        Application(handlers, log_function=log, answers_to=lambda name: address.answers_to(name, allowed)),
         max_body_size=1024,  # no request that is answered has a body
         body_timeout=_PATIENCE,
         idle_connection_timeout=_PATIENCE,
@@ -170,7 +170,7 @@ class _Server(HTTPServer):
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
         if len(self._waiting) + len(self._busy) >= self._most:
             if not self._waiting:
-                _refuse(stream)
+                _refuse_connection(stream)
                 return
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
@@ -183,7 +183,7 @@ class _Server(HTTPServer):
         if stream in self._busy:  # the request before is answered
             self._busy.discard(stream)
             self._waiting[stream] = None
-        return _Whole(super().start_request(server_conn, request_conn), lambda: self._begin(stream))
+        return _RequestTracker(super().start_request(server_conn, request_conn), lambda: self._begin(stream))
 
     def _begin(self, stream: IOStream) -> None:
         if stream in self._waiting:
@@ -197,7 +197,7 @@ class _Server(HTTPServer):
         super().on_close(server_conn)
 
 
-def _refuse(stream: IOStream) -> None:
+def _refuse_connection(stream: IOStream) -> None:
     body = b"503 too many connections\n"
     head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
     sent = stream.write(head.encode() + b"Retry-After: 10\r\nConnection: close\r\n\r\n" + body)
@@ -206,8 +206,8 @@ def _refuse(stream: IOStream) -> None:
     stream.close()
 
 
-class _Whole(HTTPMessageDelegate):
-    """Calls `whole` when all of a request has come."""
+class _RequestTracker(HTTPMessageDelegate):
+    """Call `whole` when a request has come completely."""
 
     def __init__(self, inner: HTTPMessageDelegate, whole: Callable[[], None]) -> None:
         self._inner, self._whole = inner, whole
@@ -229,7 +229,10 @@ class _Whole(HTTPMessageDelegate):
 
 
 class _Files(StaticFileHandler):
-    """Files of a wheelhouse, whole or in ranges. Tornado refuses what leads out of it, by `..` or by a link."""
+    """Serve the files of a wheelhouse, whole or in ranges.
+
+    Tornado refuses paths that leave it, by `..` or by a link.
+    """
 
     def prepare(self) -> None:
         name = self.request.host_name
@@ -264,8 +267,8 @@ class _Files(StaticFileHandler):
 
     def compute_etag(self) -> str | None:
         # By the file's time and size: hashing hundreds of megabytes would stop all others.
-        found = os.stat(self.absolute_path or "")  # noqa: PTH116
-        return f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
+        status = os.stat(self.absolute_path or "")  # noqa: PTH116
+        return f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
 
     def set_extra_headers(self, path: str) -> None:  # noqa: ARG002
         self.set_header("Cache-Control", "no-cache")  # keep it, and ask whether it still holds

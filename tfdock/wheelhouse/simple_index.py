@@ -19,18 +19,22 @@ from tfdock.wheel.facts import fail
 from tfdock.wheel.wheel import core_metadata
 
 API_VERSION = "1.0"
-"""Of the simple API (PEP 629): what every client knows. Later versions added to its JSON form only."""
+"""Version of the simple API (PEP 629) that every client knows. Later versions added to its JSON form only."""
 METADATA_SUFFIX = ".metadata"
-"""What a client appends to a wheel's address for its METADATA: it lies beside the wheel, not beside the page."""
+"""Suffix that a client appends to a wheel's address to get its METADATA.
+
+The file lies beside the wheel, not the page.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedWheel:
     """A wheel as an index names it.
 
-    `file` is its name and `sha256` that of its bytes (64 hexadecimal digits); `requires_python` stands as in
-    METADATA. `metadata_sha256` is that of METADATA's bytes, which are served as `<file>.metadata`; None where they
-    are not.
+    `file` is its name and `sha256` the hash of its bytes (64 hexadecimal digits). `requires_python` stands as in
+    METADATA. `metadata_sha256` is the hash of METADATA's bytes, which are served as `<file>.metadata`; None if
+    they are
+    not served.
     """
 
     file: str
@@ -45,9 +49,9 @@ class IndexedWheel:
 
 
 def listed(file: BinaryIO, filename: str, sha256: str) -> tuple[IndexedWheel, bytes]:
-    """What an index says of an open wheel, and the bytes of its METADATA; `sha256` is that of the whole file.
+    """Return the row of an open wheel in an index, and the bytes of its METADATA. `sha256` is that of the whole file.
 
-    Raises `WheelError` for what is no wheel of that name. Its members are not unpacked.
+    Raises `WheelError` if the file is no wheel of that name. The members of the wheel are not unpacked.
     """
     about, data = core_metadata(file, filename)
     project = filename.partition("-")[0]
@@ -63,9 +67,9 @@ def listed(file: BinaryIO, filename: str, sha256: str) -> tuple[IndexedWheel, by
 
 
 def pages(files: Iterable[IndexedWheel], *, wheels: str = "../../") -> dict[str, bytes]:
-    """All pages of an index, by their paths in it: `index.html` and `<project>/index.html`.
+    """Return all pages of an index, by their paths in it: `index.html` and `<project>/index.html`.
 
-    `wheels` is how a project's page reaches the folder of the files: relative, with a slash at its end.
+    `wheels` is the relative address of the folder of wheels from a project's page. It ends with a slash.
     """
     projects: dict[str, list[IndexedWheel]] = defaultdict(list)
     for file in files:
@@ -75,19 +79,19 @@ def pages(files: Iterable[IndexedWheel], *, wheels: str = "../../") -> dict[str,
 
 
 def root_page(projects: Iterable[str]) -> bytes:
-    """The page that names every project."""
+    """Return the page that names every project."""
     links = (f'<a href="{escape(project)}/">{escape(project)}</a><br>' for project in sorted(set(projects)))
     return _page(_title(), links)
 
 
 def project_page(project: str, files: Iterable[IndexedWheel], wheels: str = "../../") -> bytes:
-    """The page that names a project's files; see `pages`."""
+    """Return the page that names a project's files; see `pages`."""
     rows = sorted(files, key=lambda row: row.file)
     return _page(_title(project), (f"{_link(row, wheels)}<br>" for row in rows))
 
 
 def is_ours(page: bytes, project: str = "") -> bool:
-    """Whether a page is one as they are made here, of a project or of all: another program's is not replaced."""
+    """Return whether we made a page, of a project or of all projects. Another program's page is not replaced."""
     return page.startswith(_head(_title(project)).encode())
 
 
@@ -129,5 +133,5 @@ _OTHER = re.compile(rb"[^A-Za-z0-9._~-]")
 
 
 def quoted(name: str) -> str:
-    """A file's name as part of an address: `+`, which some servers take for a space, is escaped as well."""
-    return _OTHER.sub(lambda found: b"%%%02X" % found[0][0], name.encode()).decode()
+    """Return a file name as part of an address. `+` is escaped as well: some servers take it for a space."""
+    return _OTHER.sub(lambda match: b"%%%02X" % match[0][0], name.encode()).decode()

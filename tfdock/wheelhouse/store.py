@@ -28,19 +28,22 @@ from tfdock.host.files import file_sha256
 from tfdock.plan.trust_domain import recorded, replaces, stands_for
 from tfdock.run.journal import staging_folder
 from tfdock.types import BuildId
-from tfdock.wheelhouse.build_record import MOST
+from tfdock.wheelhouse.build_record import LARGEST_RECORD
 
 if TYPE_CHECKING:
     from tfdock.plan.build_plan import BuildPlan
 
 PULLED = "pulled.json"
-"""Beside the record of a build that came from a registry: from which, as which image."""
+"""File beside the record of a build that came from a registry. It names the registry's image."""
 _PATIENCE = 1.0
-"""Seconds that a run waits for a build id: who prunes the wheelhouse has it for a moment, another run for hours."""
+"""Seconds that a run waits for a build id.
+
+A pruning command holds it for a moment, another run holds it for hours.
+"""
 _FIELDS = {"build_id": str, "fingerprint": str, "log": str, "wheels": list, "seconds": dict, "attempts": int}
-"""What every record has, and nobody who reads one asks for again."""
+"""Fields that every record has. Who reads a loaded record does not check them again."""
 _KEPT = re.compile(r"[0-9A-Za-z-]+\.(?:profile|inputs|spawns)\.gz")
-"""Files of ours: a record cannot name any other, whoever wrote it."""
+"""Names of our own files. A record cannot name any other file, whoever wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,20 +66,23 @@ class Wheelhouse:
         return self.root / ".tfdock"
 
     def record_folder(self, build_id: BuildId, fingerprint: str) -> Path:
-        """Where the record and the log of a build lie."""
+        """Return the folder of a build's record and log."""
         return self._private / build_id / fingerprint[:12]
 
     def constraints(self, build_id: BuildId) -> Path:
-        """The file that holds pip to the wheels of a build, whatever else it installs."""
+        """Return the path of the file that holds pip to the wheels of a build, whatever else pip installs."""
         return self.root / f"{build_id}.constraints.txt"
 
     def staging(self, run: str) -> Path:
-        """Where a run's containers write, on the wheelhouse's own file system so that the last move is atomic."""
+        """Return the folder that a run's containers write to.
+
+        It is on the wheelhouse's own file system, so that the last move is atomic.
+        """
         return staging_folder(self.root, run)
 
     @contextmanager
     def locked(self, build_id: BuildId, patience: float = _PATIENCE) -> Iterator[None]:
-        """Hold a build id; raises Locked when another run has it. The kernel frees it if we die."""
+        """Hold a build id; raise Locked if another run has it. The kernel releases it if this process dies."""
         folder = self._private / build_id
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / "lock")
@@ -97,17 +103,18 @@ class Wheelhouse:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold what others see of the wheelhouse: who adds, replaces or removes a wheel does it alone, and briefly.
+        """Hold the visible part of the wheelhouse: one process at a time adds, replaces or removes wheels,
+        and briefly.
 
-        Who holds a build id may take this; who holds this waits for no build id.
+        A process that holds a build id may take this. A process that holds this waits for no build id.
         """
         self._private.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(self._private / "lock"):
             yield
 
-    def finished(self, build_id: BuildId, fingerprint: str) -> dict[str, Any] | None:
-        """The record of that very build if its wheels are all here, byte for byte; None otherwise."""
-        record = record_of(self.record_folder(build_id, fingerprint) / "record.json")
+    def complete_record(self, build_id: BuildId, fingerprint: str) -> dict[str, Any] | None:
+        """Return the record of a build if all its wheels are here, byte for byte; None otherwise."""
+        record = load_record(self.record_folder(build_id, fingerprint) / "record.json")
         if record is None or record.get("fingerprint") != fingerprint:
             return None
         for wheel in record["wheels"]:
@@ -116,9 +123,9 @@ class Wheelhouse:
                 return None
         return record
 
-    def finished_for(self, plan: BuildPlan) -> dict[str, Any] | None:
+    def complete_record_for(self, plan: BuildPlan) -> dict[str, Any] | None:
         """Return the record of a plan's build, if its wheels are here and its domain may stand for the plan's."""
-        record = self.finished(plan.build_id, plan.fingerprint)
+        record = self.complete_record(plan.build_id, plan.fingerprint)
         return record if record and self.stands_for(record, plan.trust.name) else None
 
     def stands_for(self, record: Mapping[str, Any], domain: str) -> bool:
@@ -126,64 +133,72 @@ class Wheelhouse:
         return stands_for(record, domain, pulled=self.pulled_from(record) is not None)
 
     def has(self, build_id: BuildId, fingerprint: str, domain: str) -> bool:
-        """Whether that very build is here, by its record and its wheels' sizes; `finished_for` reads the wheels."""
-        record = record_of(self.record_folder(build_id, fingerprint) / "record.json")
+        """Return whether a build is here, by its record and the sizes of its wheels.
+
+        `complete_record_for` reads the wheels too.
+        """
+        record = load_record(self.record_folder(build_id, fingerprint) / "record.json")
         if record is None or record.get("fingerprint") != fingerprint or not self.stands_for(record, domain):
             return False
         files = [(self.root / wheel["file"], wheel["size"]) for wheel in record["wheels"]]
         return all(path.is_file() and path.stat().st_size == size for path, size in files)
 
     def record_files(self, build_id: BuildId | None = None) -> list[Path]:
-        """The files of all records, or of those of a build id."""
+        """Return the files of all records, or of the records of one build id."""
         return sorted(self._private.glob(f"{build_id or '*'}/*/record.json"))
 
     def pulled_from(self, record: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Where a build came from that was not built here: `reference` and `digest` of an image; None if it was."""
+        """Return `reference` and `digest` of the image that a build came from; None if it was built here."""
         folder = self.record_folder(BuildId(str(record.get("build_id"))), str(record.get("fingerprint")))
         return _read_json(folder / PULLED)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Every record of the wheelhouse."""
+        """Yield every record of the wheelhouse."""
         for file in self.record_files():
-            record = record_of(file)
+            record = load_record(file)
             if record is not None:
                 yield record
 
-    def check_free(self, build_id: BuildId, wheel: WheelFile, domain: str) -> None:
-        """Refuse to replace a wheel of that name that is not from this build id, or is of another trust domain."""
+    def check_replaceable(self, build_id: BuildId, wheel: WheelFile, domain: str) -> None:
+        """Raise WheelRefused if a file of the wheel's name is from another build id or another trust domain."""
         self._check_domain(build_id, domain)
         path = self.root / wheel.file
         if not path.exists():
             return
-        found = file_sha256(path)
-        rows = [
-            (record["build_id"], recorded(record), one["sha256"])
+        sha256 = file_sha256(path)
+        claims = [
+            (record["build_id"], recorded(record), entry["sha256"])
             for record in self.records()
-            for one in record["wheels"]
-            if one["file"] == wheel.file
+            for entry in record["wheels"]
+            if entry["file"] == wheel.file
         ]
-        owners = {owner for owner, _, sha256 in rows if sha256 == found}
-        replaceable = all(replaces(domain, of) for _, of, sha256 in rows if sha256 == found)
-        if found == wheel.sha256 or (build_id in owners and replaceable):
+        owners = {owner for owner, _, row_sha256 in claims if row_sha256 == sha256}
+        replaceable = all(
+            replaces(domain, row_domain) for _, row_domain, row_sha256 in claims if row_sha256 == sha256
+        )
+        if sha256 == wheel.sha256 or (build_id in owners and replaceable):
             return
-        if rows and not owners:
-            raise changed_wheel(path)
-        whose = f"belongs to {', '.join(sorted(owners))}" if owners else "was not built here"
+        if claims and not owners:
+            raise changed_wheel_error(path)
+        ownership = f"belongs to {', '.join(sorted(owners))}" if owners else "was not built here"
         raise WheelRefused(
             Problem(
                 code="wheel-name-taken",
-                message=f"{path} {whose}, and holds other bytes",
+                message=f"{path} {ownership}, and holds other bytes",
                 fix="move it away, use another `--wheelhouse`, or give the profile a `wheel: {local_version: …}`",
             )
         )
 
     def _check_domain(self, build_id: BuildId, domain: str) -> None:
-        """Refuse a build id whose wheel is here, of another trust domain: it names the constraints and tags too."""
+        """Raise WheelRefused if a wheel of this build id is here and belongs to another trust domain.
+
+        The build id names the constraints and the image tags too.
+        """
         for file in self.record_files(build_id):
-            record = record_of(file)
+            record = load_record(file)
             if record is None or not record["wheels"] or replaces(domain, recorded(record)):
                 continue
-            if self.finished(build_id, record["fingerprint"]):
+            if self.complete_record(build_id, record["fingerprint"]):
                 raise WheelRefused(
                     Problem(
                         code="wheel-name-taken",
@@ -199,16 +214,16 @@ class Wheelhouse:
                 )
 
     def check_early(self, build_id: BuildId, fingerprint: str, domain: str) -> None:
-        """Refuse before hours of work what `check_free` would after them: another domain's id, a changed wheel."""
+        """Raise WheelRefused before hours of work for what `check_replaceable` would refuse after them."""
         self._check_domain(build_id, domain)
-        record = record_of(self.record_folder(build_id, fingerprint) / "record.json")
+        record = load_record(self.record_folder(build_id, fingerprint) / "record.json")
         for wheel in record["wheels"] if record else ():
             own = WheelFile(file=wheel["file"], sha256=wheel["sha256"], size=wheel["size"])
-            self.check_free(build_id, own, domain)
+            self.check_replaceable(build_id, own, domain)
 
 
-def changed_wheel(path: Path, fix: str = "remove it, and run the same command again") -> WheelRefused:
-    """The refusal of a wheel whose bytes no record of it knows."""
+def changed_wheel_error(path: Path, fix: str = "remove it, and run the same command again") -> WheelRefused:
+    """Return the error for a wheel whose bytes are in no record."""
     return WheelRefused(
         Problem(
             code="wheel-changed",
@@ -219,24 +234,24 @@ def changed_wheel(path: Path, fix: str = "remove it, and run the same command ag
 
 
 def kept_files(record: Mapping[str, Any]) -> dict[str, str]:
-    """The files beside a record that it names, by what they are."""
+    """Return the files beside a record that it names, by their kind."""
     kept = record.get("kept")
-    named = kept.items() if isinstance(kept, Mapping) else ()
-    return {str(what): name for what, name in named if isinstance(name, str) and _KEPT.fullmatch(name)}
+    items = kept.items() if isinstance(kept, Mapping) else ()
+    return {str(kind): name for kind, name in items if isinstance(name, str) and _KEPT.fullmatch(name)}
 
 
-def record_of(path: Path) -> dict[str, Any] | None:
-    """A record that says what it built; None where there is none, or one that was damaged or is somebody else's."""
+def load_record(path: Path) -> dict[str, Any] | None:
+    """Return the record in a file; None if there is none, if it is damaged, or if another program wrote it."""
     record = _read_json(path) or {}
-    whole = all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items())
-    return record if whole and all(_is_wheel(wheel) for wheel in record["wheels"]) else None
+    has_fields = all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items())
+    return record if has_fields and all(_is_wheel(wheel) for wheel in record["wheels"]) else None
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         with path.open("rb") as file:
-            text = file.read(MOST + 1)
-        data = json.loads(text) if len(text) <= MOST else None
+            text = file.read(LARGEST_RECORD + 1)
+        data = json.loads(text) if len(text) <= LARGEST_RECORD else None
     except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None

@@ -1,7 +1,7 @@
 """Prune a wheelhouse by the rules of `wheelhouse/retention`, and remove what failed runs left.
 
-Wheels from elsewhere stay, and so does everything of a build id that a run holds. The index is told before a wheel is
-removed.
+Wheels from elsewhere stay, and so does everything of a build id that a run holds. A wheel leaves the index before it
+is removed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tfdock.host.files import FULL, file_sha256, make_private
 from tfdock.host.untrusted_folders import remove_folder
 from tfdock.run import journal
 from tfdock.types import BuildId
-from tfdock.wheelhouse.catalogue import StoredRecord, StoredWheel, held
+from tfdock.wheelhouse.catalogue import StoredRecord, StoredWheel, list_wheels
 from tfdock.wheelhouse.index import WheelIndex, signature
-from tfdock.wheelhouse.orphans import Orphan, build_ids, joined, left_behind, of_builds_without_wheel, traces
+from tfdock.wheelhouse.orphans import Orphan, build_ids, find_orphans, find_without_wheel, merge, traces
 from tfdock.wheelhouse.retention import RetainableWheel, RetentionChoice, Rules, choose
 from tfdock.wheelhouse.store import Wheelhouse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedWheelhouse:
-    """What went, or would go. `left` are the bytes of wheels that stay; `reached` is False where they are too many.
+    """What went, or would go. `left` are the bytes of wheels that stay; `reached` is False if they are too many.
 
     `busy` are build ids that a run holds: nothing of theirs was touched.
     """
@@ -40,7 +40,7 @@ class PrunedWheelhouse:
     @property
     def size(self) -> int:
         """Bytes that went."""
-        return sum(one.size for one in self.wheels) + sum(one.size for one in self.leftovers)
+        return sum(item.size for item in self.wheels) + sum(item.size for item in self.leftovers)
 
 
 def prune(
@@ -48,31 +48,31 @@ def prune(
 ) -> PrunedWheelhouse:
     """Remove wheels by rule, and what killed runs left; with `failed` also what is left of builds without a wheel.
 
-    Those are logs, records, and wheels that were refused; of them what is younger than `rules.before` stays.
-    `state` is where the journal of runs lies. Raises OSError.
+    Those are logs, records, and wheels that were refused. What is younger than `rules.before` stays. `state` is the
+    folder of the journal of runs. Raises OSError.
     """
     busy = {build_id for build_id in sorted(build_ids(house)) if not _is_free(house, build_id)}
     # Looked at first: what a run writes from here on is no leftover, whatever the wheels are found to be.
-    seen = traces(house) if failed else {}
-    found = held(house, tuple)
-    chosen = _chosen(found, rules, busy)
-    leftovers = list(left_behind(house, state, busy))
+    traces_before = traces(house) if failed else {}
+    wheels = list_wheels(house, tuple)
+    chosen = _choose_sound(wheels, rules, busy)
+    leftovers = list(find_orphans(house, state, busy))
     if failed:
         doomed = {one.file for one in chosen.gone}
-        stays = [one for one in found if one.path.name not in doomed]
-        unneeded = of_builds_without_wheel(house, seen, stays)
-        leftovers = joined(leftovers, [one for one in unneeded if rules.before is None or one.changed < rules.before])
+        kept_wheels = [one for one in wheels if one.path.name not in doomed]
+        unneeded = find_without_wheel(house, traces_before, kept_wheels)
+        leftovers = merge(leftovers, [one for one in unneeded if rules.before is None or one.changed < rules.before])
     leftovers = [one for one in leftovers if one.build_id not in busy]
-    work = _Work(house, found)
+    removal = _Removal(house, wheels)
     if not dry_run:
-        work.remove(chosen.gone, leftovers)
-    kept = sum(one.size for one in chosen.gone if one in work.kept)
+        removal.remove(chosen.gone, leftovers)
+    kept_size = sum(one.size for one in chosen.gone if one in removal.kept)
     return PrunedWheelhouse(
-        wheels=tuple(one for one in chosen.gone if one not in work.kept),
-        leftovers=tuple(one for one in leftovers if one not in work.kept),
-        left=chosen.left + kept,
-        reached=chosen.reached and (rules.max_size is None or chosen.left + kept <= rules.max_size),
-        busy=tuple(sorted(busy | work.busy)),
+        wheels=tuple(one for one in chosen.gone if one not in removal.kept),
+        leftovers=tuple(one for one in leftovers if one not in removal.kept),
+        left=chosen.left + kept_size,
+        reached=chosen.reached and (rules.max_size is None or chosen.left + kept_size <= rules.max_size),
+        busy=tuple(sorted(busy | removal.busy)),
     )
 
 
@@ -87,15 +87,15 @@ def _is_free(house: Wheelhouse, build_id: BuildId) -> bool:
 # --- wheels ---------------------------------------------------------------------------------------------------------
 
 
-def _chosen(found: Sequence[StoredWheel], rules: Rules, busy: Collection[str]) -> RetentionChoice:
-    """Choose until all that were chosen are what their records say, byte for byte; what is not is not ours."""
-    own = {one.path.name: one for one in found if one.recorded}
-    others = sum(one.size for one in found if not one.recorded)
-    stock = {file: _stock(one, one.recorded, busy) for file, one in own.items() if one.recorded}
+def _choose_sound(wheels: Sequence[StoredWheel], rules: Rules, busy: Collection[str]) -> RetentionChoice:
+    """Choose until every chosen wheel matches its record, byte for byte. A wheel that does not match is not ours."""
+    own = {wheel.path.name: wheel for wheel in wheels if wheel.recorded}
+    others = sum(wheel.size for wheel in wheels if not wheel.recorded)
+    stock = {file: _retainable(wheel, wheel.recorded, busy) for file, wheel in own.items() if wheel.recorded}
     sound: set[str] = set()
     while True:
         chosen = choose(stock.values(), rules, others=others)
-        unsure = [one.file for one in chosen.gone if one.file not in sound]
+        unsure = [wheel.file for wheel in chosen.gone if wheel.file not in sound]
         if not unsure:
             return chosen
         for file in unsure:
@@ -105,20 +105,20 @@ def _chosen(found: Sequence[StoredWheel], rules: Rules, busy: Collection[str]) -
                 stock[file] = replace(stock[file], busy=True)
 
 
-def _is_sound(one: StoredWheel) -> bool:
-    """Whether it is what a build published; a link that somebody put there is not, wherever it leads."""
+def _is_sound(wheel: StoredWheel) -> bool:
+    """Return whether a wheel is what a build published. A link that somebody put there is not, wherever it leads."""
     with suppress(FileNotFoundError):
-        return not one.path.is_symlink() and file_sha256(one.path) == one.sha256
+        return not wheel.path.is_symlink() and file_sha256(wheel.path) == wheel.sha256
     return False
 
 
-def _stock(one: StoredWheel, recorded: StoredRecord, busy: Collection[str]) -> RetainableWheel:
+def _retainable(wheel: StoredWheel, recorded: StoredRecord, busy: Collection[str]) -> RetainableWheel:
     return RetainableWheel(
-        file=one.path.name,
-        size=one.size,
+        file=wheel.path.name,
+        size=wheel.size,
         build_id=recorded.build_id,
         fingerprint=recorded.fingerprint,
-        finished=one.finished,
+        finished=wheel.finished,
         busy=recorded.build_id in busy,
     )
 
@@ -126,42 +126,43 @@ def _stock(one: StoredWheel, recorded: StoredRecord, busy: Collection[str]) -> R
 # --- removing -------------------------------------------------------------------------------------------------------
 
 
-class _Work:
-    """Removes what was chosen, unless it has changed since, or a run has come to need it: that is `kept`.
+class _Removal:
+    """Remove what was chosen. What has changed since, or what a run has come to need, is `kept`.
 
-    Everything is moved aside first, which takes no time: nobody waits while hundreds of megabytes are removed. Only
-    where the disk has no room for that is it removed at once.
+    Everything is moved aside first, which takes no time: nobody waits while hundreds of megabytes are removed.
+    Only on a
+    full disk is it removed at once.
     """
 
-    def __init__(self, house: Wheelhouse, found: Sequence[StoredWheel]) -> None:
+    def __init__(self, house: Wheelhouse, stored: Sequence[StoredWheel]) -> None:
         self._house = house
-        self._found = {one.path.name: one for one in found}
+        self._found = {wheel.path.name: wheel for wheel in stored}
         self._aside: Path | None = house.staging(f"pruned-{journal.new_run_id()}")
         self._moved = count()
         self.kept: list[RetainableWheel | Orphan] = []
         self.busy: set[str] = set()
 
     def remove(self, wheels: Sequence[RetainableWheel], leftovers: Sequence[Orphan]) -> None:
-        """Remove them, build id by build id, and what is of none at the end."""
+        """Remove wheels and orphans, build id by build id; those without a build id come last."""
         if not (wheels or leftovers):
             return
         self._make_room_aside()
         index = WheelIndex(self._house)
         with self._house.changing():
-            index.leave_out(one.file for one in wheels if self._is_same(one.file))
+            index.remove(item.file for item in wheels if self._is_same(item.file))
         parts: dict[BuildId | None, list[RetainableWheel | Orphan]] = {}
         everything: list[RetainableWheel | Orphan] = [*wheels, *leftovers]
-        for one in everything:
-            parts.setdefault(BuildId(one.build_id) if one.build_id else None, []).append(one)
-        for build_id, part in parts.items():
-            self._part(build_id, part)
+        for item in everything:
+            parts.setdefault(BuildId(item.build_id) if item.build_id else None, []).append(item)
+        for build_id, items in parts.items():
+            self._remove_build(build_id, items)
         if self._aside:
             remove_folder(self._aside)
         stayed = {
-            one.file: self._found[one.file].sha256 or "" for one in self.kept if isinstance(one, RetainableWheel)
+            item.file: self._found[item.file].sha256 or "" for item in self.kept if isinstance(item, RetainableWheel)
         }
         with self._house.changing():
-            index.take_in({file: sha256 for file, sha256 in stayed.items() if self._is_same(file)})
+            index.add({file: sha256 for file, sha256 in stayed.items() if self._is_same(file)})
 
     def _make_room_aside(self) -> None:
         try:
@@ -173,26 +174,26 @@ class _Work:
                 raise
             self._aside = None
 
-    def _part(self, build_id: BuildId | None, part: Sequence[RetainableWheel | Orphan]) -> None:
+    def _remove_build(self, build_id: BuildId | None, items: Sequence[RetainableWheel | Orphan]) -> None:
         with ExitStack() as locks:
             try:
                 if build_id is not None:
                     locks.enter_context(self._house.locked(build_id, patience=0))
             except Locked:
                 self.busy.add(str(build_id))
-                self.kept.extend(part)
+                self.kept.extend(items)
                 return
             locks.enter_context(self._house.changing())
-            for one in part:
-                self._move(one)
+            for item in items:
+                self._remove_item(item)
             if build_id is not None:
-                self._without_constraints(build_id, part)
+                self._remove_constraints(build_id, items)
 
-    def _move(self, one: RetainableWheel | Orphan) -> None:
-        path = self._house.root / one.file if isinstance(one, RetainableWheel) else one.path
-        same = self._is_same(one.file) if isinstance(one, RetainableWheel) else one.is_still_there()
+    def _remove_item(self, item: RetainableWheel | Orphan) -> None:
+        path = self._house.root / item.file if isinstance(item, RetainableWheel) else item.path
+        same = self._is_same(item.file) if isinstance(item, RetainableWheel) else item.is_still_there()
         if not same:
-            self.kept.append(one)
+            self.kept.append(item)
             return
         with suppress(FileNotFoundError):
             if self._aside:
@@ -207,9 +208,11 @@ class _Work:
             return signature((self._house.root / file).lstat()) == self._found[file].signature
         return False
 
-    def _without_constraints(self, build_id: BuildId, part: Sequence[RetainableWheel | Orphan]) -> None:
-        """Where no wheel of a build id is left, nothing is to be held to."""
-        gone = {one.file for one in part if isinstance(one, RetainableWheel) and one not in self.kept}
-        own = {one.path.name for one in self._found.values() if one.recorded and one.recorded.build_id == build_id}
+    def _remove_constraints(self, build_id: BuildId, items: Sequence[RetainableWheel | Orphan]) -> None:
+        """Remove the constraints of a build id that has no wheel left."""
+        gone = {item.file for item in items if isinstance(item, RetainableWheel) and item not in self.kept}
+        own = {
+            item.path.name for item in self._found.values() if item.recorded and item.recorded.build_id == build_id
+        }
         if gone and own <= gone:
             self._house.constraints(build_id).unlink(missing_ok=True)

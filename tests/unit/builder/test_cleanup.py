@@ -25,7 +25,7 @@ from tfdock.knowledge import loader
 from tfdock.run import journal
 from tfdock.run.phases import ready
 from tfdock.types import BuildId
-from tfdock.wheelhouse.orphans import half_written
+from tfdock.wheelhouse.orphans import find_half_written
 from tfdock.wheelhouse.store import Wheelhouse
 
 USER = 1234
@@ -136,7 +136,7 @@ def test_what_a_kill_while_a_wheel_is_published_leaves_is_found(house: Wheelhous
     paths = {half(house, name) for name in names}
     for name in (".tfdock/tf1/0123456789ab/record.json", "notes.12-13", ".mine", "gone.whl.metadata"):
         half(house, name)
-    assert {one.path for one in half_written(house)} == paths
+    assert {one.path for one in find_half_written(house)} == paths
 
 
 def test_a_file_that_somebody_writes_meanwhile_stays(settings: Settings, house: Wheelhouse) -> None:

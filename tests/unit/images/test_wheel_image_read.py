@@ -126,7 +126,7 @@ def test_a_record_is_neither_deep_nor_huge() -> None:
     with pytest.raises(MalformedManifest, match="deeper"):
         read_record(json.dumps(record(more=deep)).encode())
     with pytest.raises(MalformedManifest, match="more than"):
-        read_record(b" " * (build_record.MOST + 1))
+        read_record(b" " * (build_record.LARGEST_RECORD + 1))
 
 
 # --- the layer of a wheel -------------------------------------------------------------------------------------------

@@ -346,8 +346,8 @@ def test_a_record_that_does_not_say_what_was_built_is_none(tmp_path: Path, damag
     folder = house.record_folder(BuildId("b"), fingerprint)
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(json.dumps(whole))
-    assert house.finished(BuildId("b"), fingerprint) == whole
+    assert house.complete_record(BuildId("b"), fingerprint) == whole
     (folder / "record.json").write_text(json.dumps(whole | damage))
-    assert house.finished(BuildId("b"), fingerprint) is None
+    assert house.complete_record(BuildId("b"), fingerprint) is None
     assert list(house.records()) == []
-    house.check_free(BuildId("b"), WheelFile(file="a.whl", sha256="0" * 64, size=1), "release")
+    house.check_replaceable(BuildId("b"), WheelFile(file="a.whl", sha256="0" * 64, size=1), "release")

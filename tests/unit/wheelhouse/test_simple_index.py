@@ -379,7 +379,7 @@ def test_while_a_wheel_is_replaced_the_index_does_not_name_it(
 ) -> None:
     path = houses.publish(house)
     WheelIndex(house).update()
-    monkeypatch.setattr(WheelIndex, "take_in", lambda *_: None)  # as if killed before that
+    monkeypatch.setattr(WheelIndex, "add", lambda *_: None)  # as if killed before that
     houses.publish(house, salt="built again")
     assert named(house) == {}
     monkeypatch.undo()
@@ -394,7 +394,7 @@ def test_whoever_was_killed_between_page_and_state_leaves_no_page_that_names_oth
     houses.publish(house)
     WheelIndex(house).update()
     spoil(house.root / ".tfdock" / "index.json")  # the page is there, and nobody knows of it
-    monkeypatch.setattr(WheelIndex, "take_in", lambda *_: None)  # the next one is killed as well
+    monkeypatch.setattr(WheelIndex, "add", lambda *_: None)  # the next one is killed as well
     houses.publish(house, salt="built again")
     assert named(house) == {}
 

@@ -26,7 +26,7 @@ from tfdock.host.files import write_atomically
 from tfdock.types import BuildId
 from tfdock.wheelhouse import coverage_index, wheelhouse_pruning
 from tfdock.wheelhouse.index import WheelIndex
-from tfdock.wheelhouse.retention import RetainableWheel, Rules, choose, told_by_build_info, told_by_record
+from tfdock.wheelhouse.retention import RetainableWheel, Rules, choose, claims_of_build_info, claims_of_record
 from tfdock.wheelhouse.store import PULLED, Wheelhouse
 
 from .. import houses, small_wheels
@@ -279,13 +279,13 @@ def test_a_spoilt_record_is_none(house: Wheelhouse, text: str) -> None:
 
 
 def test_the_last_moment_of_all_is_told() -> None:
-    assert told_by_record({"finished": "9999-12-31T23:59:59.999999+00:00"}).finished == 253402300799
+    assert claims_of_record({"finished": "9999-12-31T23:59:59.999999+00:00"}).finished == 253402300799
 
 
 @pytest.mark.parametrize("plan", [None, [], {"choices": 3}, {"choices": [3]}, {"choices": [{"field": []}]}])
 def test_what_a_record_says_may_be_anything(plan: Any) -> None:
     assert (
-        told_by_record({"plan": plan, "verification": {"checks": [1], "gpu_code": 3}, "finished": 3}).python is None
+        claims_of_record({"plan": plan, "verification": {"checks": [1], "gpu_code": 3}, "finished": 3}).python is None
     )
 
 
@@ -308,7 +308,7 @@ def test_a_moment_that_no_calendar_has_is_none(house: Wheelhouse, finished: obje
     ],
 )
 def test_a_wheel_says_what_it_was_built_for(info: dict[str, object], accelerator: str | None) -> None:
-    assert told_by_build_info(info, ["cuda", "rocm"]).accelerator == accelerator
+    assert claims_of_build_info(info, ["cuda", "rocm"]).accelerator == accelerator
 
 
 # --- index --------------------------------------------------------------------------------------------------------
@@ -488,14 +488,14 @@ def test_nothing_of_a_build_id_that_a_run_holds_is_touched(house: Wheelhouse, th
 def test_what_changes_between_choosing_and_removing_stays(
     house: Wheelhouse, three: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = wheelhouse_pruning._chosen
+    chosen = wheelhouse_pruning._choose_sound
 
     def then_built_again(*words: Any) -> Any:
         found = chosen(*words)
         houses.publish(house, "2.18.0+cuda12.5.sm80", name=houses.build_id("sm80"), salt="again", finished=NOW)
         return found
 
-    monkeypatch.setattr(wheelhouse_pruning, "_chosen", then_built_again)
+    monkeypatch.setattr(wheelhouse_pruning, "_choose_sound", then_built_again)
     done = prune(house, Rules(before=NOW - 25 * DAY))
     assert (done.wheels, three["sm80"].exists()) == ((), True)
     assert three["sm80"].name in named(house)
@@ -543,7 +543,7 @@ def test_what_failed_builds_left_goes_when_asked_for(house: Wheelhouse) -> None:
     assert prune(house).leftovers == ()
     done = prune(house, failed=True)
     record = house.record_folder(houses.build_id("sm89"), "x").parent
-    assert {(one.path.parent.name, one.what) for one in done.leftovers} == {
+    assert {(one.path.parent.name, one.kind) for one in done.leftovers} == {
         (own.name, "of a build that did not end well"),
         (own.name, "refused wheel"),
         (houses.build_id("sm90"), "logs"),
@@ -552,7 +552,7 @@ def test_what_failed_builds_left_goes_when_asked_for(house: Wheelhouse) -> None:
     assert not other.exists()
     assert not list(record.glob("*/"))
     assert sorted(one.name for one in own.iterdir()) == ["20261101-000000-aaaaaa.log", "record.json"]
-    assert house.finished(houses.build_id(), json.loads((own / "record.json").read_text())["fingerprint"])
+    assert house.complete_record(houses.build_id(), json.loads((own / "record.json").read_text())["fingerprint"])
     assert path.exists()
     assert prune(house, failed=True).leftovers == ()
 
@@ -675,7 +675,7 @@ def test_half_written_files_of_ours_go_wherever_they_lie(house: Wheelhouse) -> N
     for name in names:
         (house.root / name).write_text("half")
     assert {one.path.relative_to(house.root).as_posix() for one in prune(house).leftovers} == set(names)
-    assert {one.what for one in prune(house).leftovers} == set()
+    assert {one.kind for one in prune(house).leftovers} == set()
 
 
 def test_what_fills_the_disk_can_be_removed_while_it_is_full(

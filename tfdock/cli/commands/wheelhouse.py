@@ -23,8 +23,8 @@ from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.wheel.identity import constraints
 from tfdock.wheelhouse import store, wheelhouse_pruning
-from tfdock.wheelhouse.catalogue import StoredWheel, held, unreadable
-from tfdock.wheelhouse.coverage_index import covered
+from tfdock.wheelhouse.catalogue import StoredWheel, list_wheels, unreadable_records
+from tfdock.wheelhouse.coverage_index import load_coverage
 from tfdock.wheelhouse.index import IndexUpdate, WheelIndex
 from tfdock.wheelhouse.retention import Rules
 from tfdock.wheelhouse.wheelhouse_pruning import PrunedWheelhouse
@@ -69,8 +69,8 @@ def list_(wheelhouse: Wheelhouse = None, knowledge: Knowledge = None, as_json: A
     """Say what wheels there are: for which TensorFlow, Python and GPUs, whether they were verified, where from."""
     settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
     with _opened(settings) as house:
-        found = held(house, lambda: knowledge_for(settings).accelerators)
-        warnings = unreadable(house)
+        found = list_wheels(house, lambda: knowledge_for(settings).accelerators)
+        warnings = unreadable_records(house)
     console.show_problems(warnings)
     if as_json:
         document = {"wheelhouse": str(house.root), "size": sum(one.size for one in found), "problems": warnings}
@@ -81,7 +81,7 @@ def list_(wheelhouse: Wheelhouse = None, knowledge: Knowledge = None, as_json: A
 
 
 def _held_json(one: StoredWheel) -> dict[str, Any]:
-    told = one.told
+    told = one.claims
     return {
         "file": one.path.name,
         "size": one.size,
@@ -129,7 +129,7 @@ def _in_a_line(text: str) -> str:
 
 
 def _row(one: StoredWheel) -> tuple[str, ...]:
-    told = one.told
+    told = one.claims
     made_for = f"{told.accelerator} {told.toolkit or ''}".strip() if told.accelerator else "?"
     code = "?" if told.gpu_code is None else " ".join(told.gpu_code) or "-"
     return (
@@ -198,7 +198,7 @@ def _wheels(count: int) -> str:
 def _write_page(house: store.Wheelhouse, settings: Settings, page: Path) -> None:
     digest = loader.knowledge_digest(settings.knowledge)
     hashes = WheelIndex(house).hashes()
-    wheels = covered(
+    wheels = load_coverage(
         house,
         hashes,
         knowledge_for(settings),
@@ -338,7 +338,7 @@ def prune(
     )
     with _opened(settings) as house:
         pruned = wheelhouse_pruning.prune(house, settings.state_dir, rules, failed=failed, dry_run=dry_run)
-        console.show_problems(unreadable(house))
+        console.show_problems(unreadable_records(house))
     if as_json:
         print_json("tfdock.wheelhouse-prune/1", True, {"dry_run": dry_run, **_pruned_json(house.root, pruned)})
     else:
@@ -357,7 +357,7 @@ def _pruned_json(root: Path, pruned: PrunedWheelhouse) -> dict[str, Any]:
             for one in pruned.wheels
         ],
         "leftovers": [
-            {"path": str(one.path.relative_to(root)), "what": one.what, "size": one.size} for one in pruned.leftovers
+            {"path": str(one.path.relative_to(root)), "what": one.kind, "size": one.size} for one in pruned.leftovers
         ],
         "busy": list(pruned.busy),
     }
@@ -370,7 +370,7 @@ def _tell_pruned(root: Path, pruned: PrunedWheelhouse, *, dry_run: bool) -> None
         console.result(f"{would} {_in_a_line(wheel.file)}  {told}")
     for one in pruned.leftovers:
         path = _in_a_line(str(one.path.relative_to(root)))
-        console.result(f"{would} {path}  {console.size(one.size)}, {one.what}")
+        console.result(f"{would} {path}  {console.size(one.size)}, {one.kind}")
     for build_id in pruned.busy:
         console.tell(f"{console.clean(build_id)} is left alone: a run has it")
     console.result(f"{would} {console.size(pruned.size)}, {console.size(pruned.left)} of wheels are left")
