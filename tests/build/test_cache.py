@@ -131,7 +131,7 @@ def test_what_a_fetch_left_is_checked_by_the_next_build_where_tfdock_was_killed_
 
     desk.engine.phases["fetch"] = FakeRun(effect=fetch)
     with monkeypatch.context() as patch:
-        patch.setattr(compile_phase, "removed_downloads", killed)
+        patch.setattr(compile_phase, "remove_changed_downloads", killed)
         with pytest.raises(Killed):
             desk.build()
     left = CacheFolder.opened(desk.settings.cache_dir).repository / name

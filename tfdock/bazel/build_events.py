@@ -1,7 +1,7 @@
-"""Read Bazel's build event file (`--build_event_json_file`) and its output lines: figures of a build. Pure.
+"""Read figures of a build from Bazel's build event file (`--build_event_json_file`) and its output lines. Pure.
 
-The file is one JSON object a line. What a version does not say is None or empty; lines that are torn or of another
-shape are passed over.
+The file is one JSON object a line. Figures that a version of Bazel does not report are None or empty. Torn lines, and
+lines of another shape, are skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECONDS = r"(\d{1,9}(?:\.\d{1,9})?)s"
 _CRITICAL = re.compile(rf"^[ \t]+{_SECONDS}\b.*?\baction '(.*)'", re.MULTILINE)
 _CRITICAL_SECONDS = re.compile(rf"Critical Path: {_SECONDS}")
 _ELAPSED = re.compile(rf"INFO: Elapsed time: {_SECONDS}")
-_OTHERS = re.compile(r"--remote_(?:cache|executor)=(?!$)")
+_REMOTE = re.compile(r"--remote_(?:cache|executor)=(?!$)")
 _DISK = re.compile(r"--disk_cache=(?!$)")
 
 
@@ -44,12 +44,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildEvents:
-    """What Bazel says of one build.
+    """What Bazel reports of one build.
 
-    `sources` says where hits came from: `disk`, `remote`, or `cache` where this Bazel does not tell which. `runners`
-    are those who executed, as Bazel calls them. `actions` counts all, Bazel's own among them. `critical` is the
-    critical path, first action first. `cpu_seconds` are those of Bazel's own process, `output_bytes` those of what
-    was built.
+    `sources` says where hits came from: `disk`, `remote`, or `cache` if this Bazel does not tell which. `runners`
+    counts executed actions by runner, with Bazel's names. `actions` counts all actions, Bazel's own among them.
+    `critical` is the critical path, first action first. `cpu_seconds` are those of Bazel's own process.
+    `output_bytes` are
+    those of the built files.
     """
 
     version: str | None = None
@@ -64,7 +65,7 @@ class BuildEvents:
     output_bytes: int | None = None
 
 
-_TEXTS, _LONGEST = 2_000, 1 << 15
+_MOST_TEXTS, _LONGEST = 2_000, 1 << 15
 """Texts that are kept, the last ones, and characters of each: a container can write as many as it likes."""
 _RUNNERS = 100
 """Runners that are kept, and characters of their names."""
@@ -75,93 +76,98 @@ def read_events(lines: Iterable[str]) -> BuildEvents:
 
     Some Bazels count actions by runner in `buildMetrics`; the others only print `INFO: 13 processes: …`.
     """
-    found = BuildEvents()
+    build = BuildEvents()
     metrics: Mapping[str, int] = {}
-    said: deque[str] = deque(maxlen=_TEXTS)
+    texts: deque[str] = deque(maxlen=_MOST_TEXTS)
     options: list[str] = []
-    for event in _events(lines):
-        if version := _at(event, "started", "buildToolVersion"):
-            found = replace(found, version=str(version))
-        more = islice(_list(_at(event, "optionsParsed", "cmdLine")), _TEXTS - len(options))
-        options += (str(option)[:_LONGEST] for option in more)
-        metrics = _runners(event) or metrics
-        found = _with_metrics(found, event)
-        said.extend(text[-_LONGEST:] for text in _outputs(event))
-    counted = metrics or _processes(said)
-    return _with_output(_with_counts(found, counted, options), said)
+    for event in _parsed_events(lines):
+        if version := _value_at(event, "started", "buildToolVersion"):
+            build = replace(build, version=str(version))
+        added = islice(_as_list(_value_at(event, "optionsParsed", "cmdLine")), _MOST_TEXTS - len(options))
+        options += (str(option)[:_LONGEST] for option in added)
+        metrics = _runner_counts(event) or metrics
+        build = _with_metrics(build, event)
+        texts.extend(text[-_LONGEST:] for text in _output_texts(event))
+    counts = metrics or _last_process_counts(texts)
+    return _with_output(_with_counts(build, counts, options), texts)
 
 
 def read_output(lines: Iterable[str]) -> BuildEvents:
-    """The same from what Bazel printed, for one that writes no event file."""
-    said = deque((line[-_LONGEST:] for line in lines if line.startswith("INFO: ")), _TEXTS)
-    return _with_output(_with_counts(BuildEvents(), _processes(said), ()), said)
+    """Read the same figures from Bazel's output, for a Bazel that writes no event file."""
+    texts = deque((line[-_LONGEST:] for line in lines if line.startswith("INFO: ")), _MOST_TEXTS)
+    return _with_output(_with_counts(BuildEvents(), _last_process_counts(texts), ()), texts)
 
 
 # --- counts -------------------------------------------------------------------------------------------------------
 
 
-def _with_counts(found: BuildEvents, counted: Mapping[str, int], options: Iterable[str]) -> BuildEvents:
-    own = {"total", "internal"}
-    hits = {name: count for name, count in counted.items() if "cache hit" in name}
-    runners = {name: count for name, count in counted.items() if name not in {*hits, *own}}
-    if not hits and not runners and not counted:
-        return found
+def _with_counts(build: BuildEvents, counts: Mapping[str, int], options: Iterable[str]) -> BuildEvents:
+    totals = {"total", "internal"}
+    hits = {name: count for name, count in counts.items() if "cache hit" in name}
+    runners = {name: count for name, count in counts.items() if name not in {*hits, *totals}}
+    if not hits and not runners and not counts:
+        return build
     figures = Figures(hits=sum(hits.values()), executed=sum(runners.values()))
-    return replace(found, figures=figures, runners=runners, sources=_sources(hits, list(options)))
+    return replace(build, figures=figures, runners=runners, sources=_sources(hits, list(options)))
 
 
 def _sources(hits: Mapping[str, int], options: list[str]) -> dict[str, int]:
-    """Hits by where they came from.
+    """Return the hits by where they came from.
 
-    Older Bazels call a hit in the disk cache a `remote cache hit` too. Where both caches were in use, and no hit was
-    called one of the disk cache, nobody can tell which it was.
+    Older Bazels call a hit in the disk cache a `remote cache hit` too. If both caches were in use, and no hit was
+    named
+    after the disk cache, nobody can tell which cache it was.
     """
-    disk, other = any(map(_DISK.match, options)), any(map(_OTHERS.match, options))
-    told = any("disk" in name for name in hits)
+    disk, remote = any(map(_DISK.match, options)), any(map(_REMOTE.match, options))
+    disk_is_named = any("disk" in name for name in hits)
     sources: dict[str, int] = {}
     for name, count in hits.items():
-        ours = "disk" in name or (disk and not other)
-        source = "disk" if ours else "remote" if told or (other and not disk) else "cache"
+        is_disk = "disk" in name or (disk and not remote)
+        source = "disk" if is_disk else "remote" if disk_is_named or (remote and not disk) else "cache"
         sources[source] = sources.get(source, 0) + count
     return sources
 
 
-def _runners(event: Mapping[str, Any]) -> dict[str, int]:
-    rows = islice(_list(_at(event, "buildMetrics", "actionSummary", "runnerCount")), _RUNNERS)
-    return {str(_at(one, "name"))[:_RUNNERS]: _whole(_at(one, "count")) or 0 for one in rows if _at(one, "name")}
+def _runner_counts(event: Mapping[str, Any]) -> dict[str, int]:
+    rows = islice(_as_list(_value_at(event, "buildMetrics", "actionSummary", "runnerCount")), _RUNNERS)
+    return {
+        str(_value_at(row, "name"))[:_RUNNERS]: _count_of(_value_at(row, "count")) or 0
+        for row in rows
+        if _value_at(row, "name")
+    }
 
 
-def _processes(said: Iterable[str]) -> dict[str, int]:
-    """The last summary counts."""
-    counted: dict[str, int] = {}
-    for text in said:
-        counted = output.processes(text) or counted
-    return counted
+def _last_process_counts(texts: Iterable[str]) -> dict[str, int]:
+    """Return the counts of the last summary line: it counts the whole build."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        counts = output.processes(text) or counts
+    return counts
 
 
 # --- metrics and output -------------------------------------------------------------------------------------------
 
 
-def _with_metrics(found: BuildEvents, event: Mapping[str, Any]) -> BuildEvents:
-    metrics = _at(event, "buildMetrics")
+def _with_metrics(build: BuildEvents, event: Mapping[str, Any]) -> BuildEvents:
+    metrics = _value_at(event, "buildMetrics")
     if metrics is None:
-        return found
-    wall, cpu = (_whole(_at(metrics, "timingMetrics", name)) for name in ("wallTimeInMs", "cpuTimeInMs"))
+        return build
+    wall, cpu = (_count_of(_value_at(metrics, "timingMetrics", name)) for name in ("wallTimeInMs", "cpuTimeInMs"))
     return replace(
-        found,
-        actions=_whole(_at(metrics, "actionSummary", "actionsExecuted")),
+        build,
+        actions=_count_of(_value_at(metrics, "actionSummary", "actionsExecuted")),
         wall_seconds=None if wall is None else wall / 1000,
         cpu_seconds=None if cpu is None else cpu / 1000,
-        output_bytes=_whole(_at(metrics, "artifactMetrics", "outputArtifactsSeen", "sizeInBytes")),
+        output_bytes=_count_of(_value_at(metrics, "artifactMetrics", "outputArtifactsSeen", "sizeInBytes")),
     )
 
 
-def _outputs(event: Mapping[str, Any]) -> Iterator[str]:
-    """What the event repeats of Bazel's output, and its closing logs as they would have been printed."""
-    if text := _at(event, "progress", "stderr"):
+def _output_texts(event: Mapping[str, Any]) -> Iterator[str]:
+    """Yield Bazel's output as the event repeats it, and the closing logs in the form in which Bazel prints them."""
+    if text := _value_at(event, "progress", "stderr"):
         yield str(text)
-    for log in _list(_at(event, "buildToolLogs", "log")):
-        name, content = _at(log, "name"), _text(_at(log, "contents"))
+    for log in _as_list(_value_at(event, "buildToolLogs", "log")):
+        name, content = _value_at(log, "name"), _decoded(_value_at(log, "contents"))
         if name == "process stats":
             yield f"INFO: {content}"
         elif name == "elapsed time":
@@ -170,23 +176,23 @@ def _outputs(event: Mapping[str, Any]) -> Iterator[str]:
             yield content
 
 
-def _with_output(found: BuildEvents, said: Iterable[str]) -> BuildEvents:
-    for text in said:
-        for elapsed in _ELAPSED.finditer(text) if found.wall_seconds is None else ():
-            found = replace(found, wall_seconds=float(elapsed[1]))
+def _with_output(build: BuildEvents, texts: Iterable[str]) -> BuildEvents:
+    for text in texts:
+        for elapsed in _ELAPSED.finditer(text) if build.wall_seconds is None else ():
+            build = replace(build, wall_seconds=float(elapsed[1]))
         for critical in _CRITICAL_SECONDS.finditer(text):
-            found = replace(found, critical_seconds=float(critical[1]))
+            build = replace(build, critical_seconds=float(critical[1]))
         if path := _CRITICAL.findall(text):
             # Bazel begins with the last one.
             steps = (Step(name=name, seconds=float(seconds)) for seconds, name in reversed(path))
-            found = replace(found, critical=tuple(steps))
-    return found
+            build = replace(build, critical=tuple(steps))
+    return build
 
 
 # --- JSON that may be of any shape --------------------------------------------------------------------------------
 
 
-def _events(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+def _parsed_events(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
     for line in lines:
         try:
             event = json.loads(line)
@@ -196,18 +202,18 @@ def _events(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
             yield event
 
 
-def _at(value: object, *names: str) -> Any:
+def _value_at(value: object, *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 
-def _list(value: object) -> list[Any]:
+def _as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _whole(value: object) -> int | None:
-    """A count, as large as 63 bits hold; Bazel writes those of 64 bits as text."""
+def _count_of(value: object) -> int | None:
+    """Return a count of at most 63 bits; None for anything else. Bazel writes counts of 64 bits as text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -215,7 +221,7 @@ def _whole(value: object) -> int | None:
     return value if 0 <= value < 1 << 63 else None
 
 
-def _text(value: object) -> str:
+def _decoded(value: object) -> str:
     try:
         return base64.b64decode(value if isinstance(value, str) else "").decode("utf-8", "replace")
     except (binascii.Error, ValueError):

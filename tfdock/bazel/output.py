@@ -29,11 +29,12 @@ def progress(line: str) -> tuple[int, int] | None:
 
 
 def processes(text: str) -> dict[str, int]:
-    """Who ran how many actions, by the last line `INFO: 13 processes: 3 disk cache hit, 10 local.`; else empty."""
-    found: dict[str, int] = {}
+    """Return who ran how many actions, by the last line `INFO: 13 processes: 3 disk cache hit, 10 local.`; else
+    empty."""
+    counts: dict[str, int] = {}
     for match in _PROCESSES.finditer(text):
-        found = dict(_summary(match[1])) or found
-    return found
+        counts = dict(_summary(match[1])) or counts
+    return counts
 
 
 def _summary(text: str) -> Iterator[tuple[str, int]]:
@@ -48,14 +49,15 @@ def _number(text: str) -> int:
 
 
 def is_error(line: str) -> bool:
-    """Whether a line of a build log looks like the report of an error."""
+    """Return whether a line of a build log looks like the report of an error."""
     return _ERROR.search(line) is not None
 
 
 def first_error(lines: Iterable[str]) -> str:
-    """The first report of an error among lines, at most 600 characters of it; empty where there is none.
+    """Return the first report of an error among lines, at most 600 characters; empty if there is none.
 
-    Where that only announces one, as Bazel does of a repository rule that failed, the next one comes with it.
+    Bazel announces some errors in one line that ends with a colon, as of a repository rule. Then the next line
+    follows.
     """
     errors = [line.strip() for line in lines if is_error(line)]
     ends = next((place for place, line in enumerate(errors, 1) if not line.endswith(":")), len(errors))
@@ -64,10 +66,10 @@ def first_error(lines: Iterable[str]) -> str:
 
 
 def speaks_of_network(lines: Iterable[str]) -> bool:
-    """Whether the output says that something could not be downloaded."""
+    """Return whether the output says that something could not be downloaded."""
     return any(_NETWORK.search(line) for line in lines)
 
 
 def speaks_of_full_disk(lines: Iterable[str]) -> bool:
-    """Whether the output says that a disk is full."""
+    """Return whether the output says that a disk is full."""
     return any(_NO_SPACE.search(line) for line in lines)

@@ -1,7 +1,8 @@
 """Read Bazel's JSON trace profile (`--profile`): which action ran when, where, and from which cache. Pure.
 
-Both shapes that Bazel has written, a list and an object with `traceEvents`, have one event a line, and are read line
-by line: a profile of TensorFlow is larger than what one wants in memory, and one that was cut off says what it can.
+Bazel has written two shapes: a list, and an object with `traceEvents`. Both have one event a line and are read line
+by
+line, because a profile of TensorFlow is too large for memory. A profile that was cut off gives the events it has.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Literal
 from tfdock.bazel.build_events import Step
 
 How = Literal["executed", "cached", "own"]
-"""How an action came to its end: a process ran; a cache had it; Bazel did it by itself, such as writing a file."""
+"""How an action ended: a process ran, a cache had it, or Bazel did it itself, such as writing a file."""
 
 _ACTION = "action processing"
 _CRITICAL = "critical path component"
@@ -28,18 +29,18 @@ _PATH_NAME = re.compile(r"action '(.*)'$")
 _MERGED = re.compile(r"merged \d+ events")
 _MICRO = 1_000_000
 _NAME = 300
-"""Characters of a name that are kept: it is what a rule says of itself, and goes into the record."""
+"""Characters of a name that are kept: rules choose these names, and they go into the record."""
 _MNEMONICS, _STEPS = 200, 300
-"""Kinds of actions, and steps of the critical path, that are told: they go into the record too."""
+"""Kinds of actions, and steps of the critical path, that are kept: they go into the record too."""
 _MOST = 1_000_000
-"""Events that are read: the profile may be a stranger's, and they are held in memory."""
+"""Events that are read. A container may have written the profile, and the events are held in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedAction:
-    """An action: seconds since Bazel began, seconds it took, and the lane (counted from 0) it took them in.
+    """An action: its start in seconds since Bazel began, its duration in seconds, and its lane, counted from 0.
 
-    `mnemonic` is empty where this Bazel does not say it: it is known of all that were executed.
+    `mnemonic` is empty if this Bazel does not report it. It is known of all executed actions.
     """
 
     name: str
@@ -52,7 +53,8 @@ class TracedAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceProfile:
-    """What a profile says: actions by their start, the critical path, whether Bazel merged events to save room."""
+    """The contents of a profile: actions by start, the critical path, and whether Bazel merged events to save
+    space."""
 
     actions: tuple[TracedAction, ...] = ()
     critical: tuple[Step, ...] = ()
@@ -61,12 +63,14 @@ class TraceProfile:
     @property
     def by_mnemonic(self) -> dict[str, int]:
         """Return how many actions of each kind were executed, most first."""
-        return dict(Counter(one.mnemonic for one in self.actions if one.how == "executed").most_common(_MNEMONICS))
+        return dict(
+            Counter(action.mnemonic for action in self.actions if action.how == "executed").most_common(_MNEMONICS)
+        )
 
     def slowest(self, most: int) -> tuple[TracedAction, ...]:
-        """Those that took longest, of those that are not Bazel's own."""
-        ours = (one for one in self.actions if one.how != "own")
-        return tuple(sorted(ours, key=lambda one: (-one.seconds, one.start, one.name))[:most])
+        """Return the actions that took longest, without Bazel's own."""
+        actions = (action for action in self.actions if action.how != "own")
+        return tuple(sorted(actions, key=lambda action: (-action.seconds, action.start, action.name))[:most])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +83,14 @@ class _Mark:
 
 
 def read_profile(lines: Iterable[str]) -> TraceProfile:
-    """Read a profile, its first `_MOST` events; one that is no JSON, or of another shape, is empty."""
+    """Return the first `_MOST` events of a profile; an empty profile if it is no JSON or of another shape."""
     actions: list[tuple[int, int, int, str, str]] = []
     marks: dict[int, list[_Mark]] = {}
     critical: list[Step] = []
     merged = False
     for event in itertools.islice(_events(lines), _MOST):
         kind, name = str(event.get("cat", "")), str(event.get("name", ""))[:_NAME]
-        start, took, thread = (_whole(event.get(key)) for key in ("ts", "dur", "tid"))
+        start, took, thread = (_integer(event.get(key)) for key in ("ts", "dur", "tid"))
         if start is None or took is None or took < 0 or thread is None:
             continue
         merged = merged or _MERGED.fullmatch(name) is not None
@@ -99,17 +103,17 @@ def read_profile(lines: Iterable[str]) -> TraceProfile:
     return TraceProfile(actions=tuple(_actions(actions, marks)), critical=tuple(critical), merged=merged)
 
 
-def _actions(found: list[tuple[int, int, int, str, str]], marks: Mapping[int, list[_Mark]]) -> Iterator[TracedAction]:
-    """Each action with what happened in its thread while it ran."""
+def _actions(rows: list[tuple[int, int, int, str, str]], marks: Mapping[int, list[_Mark]]) -> Iterator[TracedAction]:
+    """Yield each action with the events of its thread while it ran."""
     lanes: dict[int, int] = {}
     starts = {}
-    for thread, those in marks.items():
-        those.sort(key=lambda one: one.start)
-        starts[thread] = [one.start for one in those]
-    for thread, start, took, name, mnemonic in sorted(found, key=lambda one: (one[1], one[0])):
+    for thread, thread_marks in marks.items():
+        thread_marks.sort(key=lambda mark: mark.start)
+        starts[thread] = [mark.start for mark in thread_marks]
+    for thread, start, took, name, mnemonic in sorted(rows, key=lambda row: (row[1], row[0])):
         begin, end = (bisect_left(starts.get(thread, ()), at) for at in (start, start + took + 1))
         inner = marks.get(thread, [])[begin:end]
-        ran = [one.name for one in inner if one.kind in _EXECUTIONS]
+        ran = [mark.name for mark in inner if mark.kind in _EXECUTIONS]
         yield TracedAction(
             name=name,
             start=start / _MICRO,
@@ -138,5 +142,5 @@ def _mnemonic(event: Mapping[str, Any]) -> str:
     return str(arguments.get("mnemonic") or "")[:_NAME] if isinstance(arguments, dict) else ""
 
 
-def _whole(value: object) -> int | None:
+def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else None

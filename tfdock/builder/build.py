@@ -252,5 +252,5 @@ def _ask_remote(session: BuildSession, plan: BuildPlan) -> None:
     from tfdock.bazel.remote import remote_session
 
     if not session.engine_info.local:
-        raise remote_session.far(plan.remote)
+        raise remote_session.engine_far_error(plan.remote)
     remote_session.check(plan.remote, session.settings)

@@ -225,7 +225,7 @@ class BuildContainers:
         from tfdock.bazel.remote import remote_session as remote
 
         folder = run.folders.own / "remote"
-        with remote.linked(run.plan.remote, run.session.settings, folder, run.session.listen) as link:
+        with remote.open_relay(run.plan.remote, run.session.settings, folder, run.session.listen) as link:
             result = self.run_container(self.spec(phase, plan), phase.name, title, tap=link, plan=plan)
             return replace(result, remote=link.facts)
 

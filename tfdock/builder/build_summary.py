@@ -148,7 +148,7 @@ def _why(
         folder = wheelhouse.record_folder(BuildId(str(last["build_id"])), str(last.get("fingerprint")))
         before = (last, cache_misses.inputs_of(last, kept_document(folder, last, "inputs")))
         theirs = execution_log.from_json(kept_document(folder, last, "spawns")) if spawns else None
-    return cache_misses.why(
+    return cache_misses.explain(
         cache_misses.inputs_of(record, inputs),
         before,
         executed=executed,

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tfdock.bazel.cache.cache_folder import DiskCache
-from tfdock.bazel.cache.cache_usage import clear_work, drop_copies, now
+from tfdock.bazel.cache.cache_usage import clear_work, drop_copies, filesystem_now
 from tfdock.builder.build_run import BuildRun
 from tfdock.errors import EngineError, Locked
 from tfdock.host.files import held, make_folder
@@ -50,7 +50,7 @@ def over_release(run: BuildRun, disk: DiskCache, release: DiskCache) -> Iterator
             else:
                 locks.enter_context(_on_one_engine(run, disk))
                 name = _create_volume(run.engine, disk, release)
-                began = now(disk.about)
+                began = filesystem_now(disk.about)
             yield name
     finally:
         if name and began and run.engine.ping():

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfdock.bazel.cache import cache_usage
 from tfdock.bazel.cache.cache_folder import check_writable
-from tfdock.bazel.cache.downloads import EVERYTHING, removed_downloads, unchecked_since
+from tfdock.bazel.cache.downloads import EVERYTHING, remove_changed_downloads, unchecked_since
 from tfdock.builder import image_phase
 from tfdock.builder.build_run import BuildContainers, BuildRun, ContainerResult, ImageResult
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem
@@ -81,7 +81,7 @@ def _fetch(run: BuildRun, image: ImageResult) -> None:
             containers.run_phase(run.plan.phases[0]).check()
         finally:
             if run.session.engine_info.local:
-                for name in removed_downloads(repository, began):
+                for name in remove_changed_downloads(repository, began):
                     why = "it holds more than fetches leave" if name == EVERYTHING else "it is not what its name says"
                     message = f"removed {name} from the repository cache: {why}"
                     run.tell(str(Problem(code="repository-cache-changed", message=message)))
@@ -120,7 +120,7 @@ def _watch_cache(run: BuildRun, fetched: FetchResult) -> CompileResult:
     if not session.engine_info.local:
         return _compile(run, fetched)
     disk = run.disk_cache(fetched.image.toolchain)
-    with cache_usage.watched(disk, run.plan.build_id, run.name) as watch:
+    with cache_usage.watch_usage(disk, run.plan.build_id, run.name) as watch:
         if not watch.seen:
             run.tell(f"{session.cache.root} keeps no times of access: {cache_usage.UNSEEN}")
         result = _compile(run, fetched)

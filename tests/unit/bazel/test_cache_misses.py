@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.bazel.cache_misses import Inputs, differences, inputs_of, kept_inputs, last_build, misses, why
+from tfdock.bazel.cache_misses import Inputs, differences, explain, inputs_of, kept_inputs, last_build, misses
 from tfdock.bazel.execution_log import Spawn, Spawns, read_log
 
 ID = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
@@ -174,7 +174,7 @@ def test_what_no_action_is_made_from_is_not_the_reason() -> None:
     after = inputs(context={**CONTEXT, "tfdock/phase.sh": b"other"})
     (only,) = differences(BEFORE, after)
     assert (only.text, only.reaches) == ("context file tfdock/phase.sh changed", False)
-    told = why(after, (record(), BEFORE), executed=3, cache_was_empty=False)
+    told = explain(after, (record(), BEFORE), executed=3, cache_was_empty=False)
     assert told.sentences[0].startswith("nothing that was compared differs")
 
 
@@ -183,7 +183,7 @@ def test_what_no_action_is_made_from_is_not_the_reason() -> None:
 
 def test_a_warm_build_needs_no_reason_and_still_tells_what_differs() -> None:
     after = replace(BEFORE, flags=("--config=opt",))
-    told = why(after, (record(), BEFORE), executed=0, cache_was_empty=False)
+    told = explain(after, (record(), BEFORE), executed=0, cache_was_empty=False)
     assert told.sentences == ()
     assert len(told.differences) == 1
     assert told.since == {"build_id": ID, "finished": "2026-11-21T22:34:09+00:00"}
@@ -191,7 +191,7 @@ def test_a_warm_build_needs_no_reason_and_still_tells_what_differs() -> None:
 
 def test_a_cold_build_is_told_what_differs() -> None:
     after = replace(BEFORE, flags=("--config=opt",))
-    told = why(after, (record(), BEFORE), executed=9, cache_was_empty=False)
+    told = explain(after, (record(), BEFORE), executed=9, cache_was_empty=False)
     assert told.sentences == ("`--copt=-O2` was removed",)
 
 
@@ -199,21 +199,21 @@ def test_a_cold_build_is_told_what_differs() -> None:
     ("empty", "said"), [(True, "its disk cache was empty"), (False, "part of the cache was pruned")]
 )
 def test_where_nothing_differs_that_is_said_with_the_likely_cause(empty: bool, said: str) -> None:
-    (sentence,) = why(inputs(), (record(), BEFORE), executed=9, cache_was_empty=empty).sentences
+    (sentence,) = explain(inputs(), (record(), BEFORE), executed=9, cache_was_empty=empty).sentences
     assert sentence.startswith("nothing that was compared differs from the last build")
     assert said in sentence
 
 
 def test_without_an_earlier_build_nothing_is_compared() -> None:
-    told = why(inputs(), None, executed=9, cache_was_empty=True)
+    told = explain(inputs(), None, executed=9, cache_was_empty=True)
     assert told.sentences == ("no earlier build of it is in this wheelhouse",)
     assert told.since is None
-    assert why(inputs(), None, executed=0, cache_was_empty=False).sentences == ()
+    assert explain(inputs(), None, executed=0, cache_was_empty=False).sentences == ()
 
 
 def test_what_an_older_record_does_not_say_is_not_claimed() -> None:
     old = inputs_of(record(), None)
-    told = why(inputs("bazel 9\n", {}, {}), (record(), old), executed=9, cache_was_empty=False)
+    told = explain(inputs("bazel 9\n", {}, {}), (record(), old), executed=9, cache_was_empty=False)
     assert told.differences == ()
     assert told.not_compared == (
         "system packages and tools",
@@ -305,7 +305,7 @@ def test_explained_builds_say_which_files_and_how_many_actions() -> None:
         environments=ENVIRONMENTS,
         files={"a.cc": "2", "b.cc": "1", "c.cc": "1"},
     )
-    told = why(inputs(), (record(), BEFORE), executed=2, cache_was_empty=False, spawns=(OLD, new))
+    told = explain(inputs(), (record(), BEFORE), executed=2, cache_was_empty=False, spawns=(OLD, new))
     assert told.sentences[1:] == (
         "CppCompile: 1 missed (other source files), 1 missed (not part of the last build)",
         "input files of actions: a.cc changed",

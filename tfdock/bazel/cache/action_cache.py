@@ -1,6 +1,6 @@
-"""Read Bazel's action cache entries (Remote Execution API v2, protocol buffers): the digests they name. Pure.
+"""Read the digests in Bazel's action cache entries (Remote Execution API v2, protocol buffers). Pure.
 
-The few messages that name digests are read field by field: a generated reader would be a compiler, a runtime and
+The few messages that name digests are read field by field. A generated reader would bring a compiler, a runtime and
 thousands of lines for six messages.
 """
 
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-"""sha256 of nothing: Bazel knows it without a file."""
+"""The sha256 of no bytes. Bazel knows this blob without a file."""
 
 LARGEST = 64 << 20
-"""Bytes. No message that names digests comes near it; nothing larger is read into memory."""
+"""Bytes of a message. No message that names digests comes near it; nothing larger is read into memory."""
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -31,7 +31,7 @@ _ACTION_COMMAND = 1
 
 
 class MalformedEntry(ValueError):
-    """Bytes that are not the message they should be."""
+    """Bytes that are not the expected message."""
 
 
 class Digest(NamedTuple):
@@ -43,7 +43,7 @@ class Digest(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionResult:
-    """What an action left: files, standard output and error among them, and folders by the digest of their tree."""
+    """The outputs of an action: files, with standard output and error, and folders by the digest of their tree."""
 
     files: tuple[Digest, ...] = ()
     trees: tuple[Digest, ...] = ()
@@ -51,12 +51,12 @@ class ActionResult:
 
     @property
     def is_empty(self) -> bool:
-        """It left nothing at all: what a file cut to nothing looks like."""
+        """There is no output at all: a file that was cut to nothing looks like this."""
         return not (self.files or self.trees or self.symlinks)
 
 
 def action_result(data: bytes) -> ActionResult:
-    """Read an entry of the action cache; raises Malformed."""
+    """Read an entry of the action cache; raise MalformedEntry."""
     files, trees, symlinks = [], [], 0
     for field, value in _messages(data):
         if field == _RESULT_FILES:
@@ -71,7 +71,7 @@ def action_result(data: bytes) -> ActionResult:
 
 
 def tree_files(data: bytes) -> tuple[Digest, ...]:
-    """The files of a folder that an action left, from its tree; raises Malformed."""
+    """Return the files of an output folder, from its tree; raise MalformedEntry."""
     return tuple(
         digest
         for field, directory in _messages(data)
@@ -83,15 +83,18 @@ def tree_files(data: bytes) -> tuple[Digest, ...]:
 
 
 def command_of(data: bytes) -> Digest | None:
-    """The command of an action, which is kept under the name of its result; None where it names none."""
+    """Return the command of an action.
+
+    The action is kept under the name of its result. None if it names no command.
+    """
     return next((_digest(value) for field, value in _messages(data) if field == _ACTION_COMMAND), None)
 
 
 # --- the wire -----------------------------------------------------------------------------------------------------
 
 
-def _digests(message: bytes, wanted: int) -> list[Digest]:
-    return [_digest(value) for field, value in _messages(message) if field == wanted]
+def _digests(message: bytes, number: int) -> list[Digest]:
+    return [_digest(value) for field, value in _messages(message) if field == number]
 
 
 def _digest(message: bytes) -> Digest:
@@ -107,14 +110,14 @@ def _digest(message: bytes) -> Digest:
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields that hold bytes: messages and texts."""
+    """Yield the fields that hold bytes: messages and texts."""
     for field, value in _fields(data):
         if isinstance(value, bytes):
             yield field, value
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | None]]:
-    """Number and value of each field; None for numbers of fixed length, of which none is looked at."""
+    """Yield number and value of each field; None for numbers of fixed length, which are never used here."""
     place = 0
     while place < len(data):
         key, place = _varint(data, place)

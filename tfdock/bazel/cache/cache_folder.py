@@ -41,13 +41,13 @@ _TAG_TEXT = f"{_SIGNATURE}\n{_OURS}\n# What such files are for: https://bford.in
 _PARTS = ("repository", "disk", "output", "downloads", "dependencies", "knowledge", "verify")
 """Folders that hold something; beside them only the tag and the locks."""
 _KNOWN = frozenset({*_PARTS, "locks", TAG, "lost+found"})
-"""What a cache folder may hold; the last one is the file system's, where the folder is one of its own."""
+"""Names that a cache folder may hold. The last one belongs to the file system, if the folder is its root."""
 _BEING_MADE = f".{TAG}."
-"""What another run that opens the folder at the same moment has there for a moment."""
+"""Prefix of a temporary file: another run that opens the folder at the same moment writes it."""
 _KEY = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _HALF_WRITTEN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-"""Bazel writes an entry under such a name, and renames it when it is whole."""
+"""Bazel writes an entry under such a name, and renames it when it is complete."""
 _OLD_ACTION = "ac_"
 _DEPTH = 3
 
@@ -58,8 +58,9 @@ Waiting = Callable[[str], None]
 class CacheEntry:
     """A file of a disk cache. `size` in bytes; `written` and `read` are its times in nanoseconds.
 
-    `kind` is `action`, `blob`, `half` (left half written) or `foreign` (nothing of Bazel's); `digest` is the name of
-    the first two, 64 hexadecimal digits.
+    `kind` is `action`, `blob`, `half` (half written) or `foreign` (not Bazel's). `digest` is the name of an
+    action or a
+    blob, 64 hexadecimal digits.
     """
 
     kind: str
@@ -72,7 +73,7 @@ class CacheEntry:
 
     @property
     def used(self) -> int:
-        """When it was read or written last, in nanoseconds."""
+        """The last time that it was read or written, in nanoseconds."""
         return max(self.written, self.read)
 
 
@@ -95,26 +96,26 @@ class DiskCache:
 
     @property
     def release(self) -> DiskCache | None:
-        """The disk cache that lies below this one; None for that one itself."""
+        """The disk cache of the domain `release`, which lies below this one; None if this is that cache."""
         return None if self.domain == RELEASE else DiskCache(self.cache, self.toolchain)
 
     @property
     def folder(self) -> Path:
-        """What Bazel sees, or writes to where it sees another cache below."""
+        """The folder that Bazel sees, or that it writes to if it sees another cache below."""
         return self.cache / "disk" / self.key
 
     @property
     def work(self) -> Path:
-        """What the kernel needs beside it, where it lies over another cache."""
+        """The folder that the kernel needs beside it, if it lies over another cache."""
         return self.cache / "disk" / f"{self.key}.work"
 
     @property
     def about(self) -> Path:
-        """What tfdock notes beside it."""
+        """The folder of tfdock's notes about it."""
         return self.cache / "disk" / f"{self.key}.about"
 
     def held(self, *, alone: bool, waiting: Waiting | None = None) -> AbstractContextManager[None]:
-        """Hold its lock: with others who let it grow, or alone to take things away; raises `cache-locked`."""
+        """Hold its lock: with others who let it grow, or alone to remove entries. Raises `cache-locked`."""
         path = self.cache / "locks" / f"disk-{self.key}"
         return held(path, f"the disk cache {self.key}", alone=alone, waiting=waiting)
 
@@ -123,9 +124,11 @@ class DiskCache:
         return opened(self.folder)
 
     def entries(self) -> Iterator[CacheEntry]:
-        """Its files, in both layouts that Bazel has had; links are foreign, what disappears meanwhile is left out.
+        """Yield its files, in both layouts that Bazel has had. Links are foreign; files that disappear
+        meanwhile are left out.
 
-        Raises OSError for a folder that cannot be read: what is in it is not known, which is not nothing.
+        Raises OSError for a folder that cannot be read: its contents are unknown, which does not mean that it
+        is empty.
         """
         try:
             folder = self.opened()
@@ -133,9 +136,9 @@ class DiskCache:
             return
         with folder:
             # `ac` before `cas`: a build writes an action last, so what a listed one needs is there when looked for.
-            for found in folder.entries(_DEPTH):
-                if not is_whiteout(found):
-                    yield _entry(found)
+            for file in folder.entries(_DEPTH):
+                if not is_whiteout(file):
+                    yield _entry(file)
 
     def is_empty(self) -> bool:
         """Return whether there is nothing in it; raises OSError."""
@@ -147,7 +150,7 @@ class DiskCache:
             return folder.open(name, unnoticed=True)
 
     def message(self, name: str) -> bytes:
-        """Read what should be a message of the action cache; raises Malformed for one too large, and OSError."""
+        """Read a message of the action cache; raise MalformedEntry if it is too large, and OSError."""
         with self.open(name) as file:
             if is_hollow(file.fileno()):
                 raise MalformedEntry("it consists of holes")
@@ -166,7 +169,7 @@ class DiskCache:
         write_atomically(self.about / "toolchain.json", text.encode() + b"\n")
 
     def description(self) -> Mapping[str, Any]:
-        """What `describe` noted last; empty where nothing is."""
+        """Return the last note of `describe`; empty if there is none."""
         return read_json(self.about / "toolchain.json")
 
 
@@ -178,9 +181,10 @@ class CacheFolder:
 
     @classmethod
     def opened(cls, path: Path) -> CacheFolder:
-        """The cache folder there, made if it is not; one that an earlier version made is marked as such.
+        """Return the cache folder at a path, and make it if needed. A folder of an earlier version gets the tag.
 
-        Raises ProfileError (`cache-foreign`) for a folder that holds anything else, or that others can write to: it
+        Raises ProfileError (`cache-foreign`) for a folder that holds anything else, or that others can write
+        to. Such a folder
         is not touched.
         """
         root = path.absolute()
@@ -195,12 +199,12 @@ class CacheFolder:
 
     @classmethod
     def existing(cls, path: Path) -> CacheFolder | None:
-        """The same, or None where there is no folder or an empty one; makes nothing but the mark."""
+        """Return the cache folder, or None if there is no folder or an empty one. Nothing but the tag is written."""
         folder = cls(path.absolute())
         if folder.root.is_dir() and folder.is_ours:
             folder._check_private()
             return folder
-        return cls.opened(path) if _listed(folder.root) else None
+        return cls.opened(path) if _list_entries(folder.root) else None
 
     @property
     def is_ours(self) -> bool:
@@ -212,7 +216,7 @@ class CacheFolder:
             return file.read(len(_TAG_TEXT.encode())).startswith(f"{_SIGNATURE}\n{_OURS}\n".encode())
 
     def _check_private(self) -> None:
-        """Raise ProfileError where another user could have put something into the cache, or a link in its place."""
+        """Raise ProfileError if another user could have put something into the cache, or a link in its place."""
         others = self.root.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
         for path in (self.root, *(self.root / name for name in (*_PARTS, "locks"))):
             with suppress(FileNotFoundError):
@@ -228,16 +232,16 @@ class CacheFolder:
                     )
 
     def _adopt(self) -> None:
-        names = {one.name for one in self.root.iterdir() if not one.name.startswith(_BEING_MADE)}
+        names = {entry.name for entry in self.root.iterdir() if not entry.name.startswith(_BEING_MADE)}
         if self.is_ours:  # another run was quicker
             return
-        strange = sorted(names - _KNOWN) or sorted(names & {TAG})
-        if strange:
-            held_there = ", ".join(f"`{one[:40]}`" for one in strange[:3]) + (", …" if len(strange) > 3 else "")
+        foreign = sorted(names - _KNOWN) or sorted(names & {TAG})
+        if foreign:
+            examples = ", ".join(f"`{entry[:40]}`" for entry in foreign[:3]) + (", …" if len(foreign) > 3 else "")
             raise ProfileError(
                 Problem(
                     code="cache-foreign",
-                    message=f"{self.root} is not a cache folder of tfdock's: it holds {held_there}",
+                    message=f"{self.root} is not a cache folder of tfdock's: it holds {examples}",
                     fix="give another folder (`--cache-dir`), or one that is empty or does not exist",
                 )
             )
@@ -254,34 +258,34 @@ class CacheFolder:
         return self.root / "output"
 
     def output(self, run: str) -> Path:
-        """The folder of a run's output base."""
+        """Return the folder of a run's output base."""
         return self.outputs / run
 
     def disk(self, key: str) -> DiskCache:
-        """The disk cache of a toolchain key, which need not exist."""
+        """Return the disk cache of a toolchain key, which need not exist."""
         return DiskCache(self.root, key)
 
     def disks(self) -> list[DiskCache]:
-        """The disk caches that are there."""
+        """Return the disk caches that exist."""
         return [self.disk(path.name) for path in folders(self.root / "disk") if _KEY.fullmatch(path.name)]
 
     def parts(self) -> dict[str, int]:
-        """Bytes of each part of the cache that is there."""
+        """Return the bytes of each part of the cache that exists."""
         return {path.name: folder_size(path) for path in folders(self.root) if path.name in _PARTS}
 
     def in_use(self, *, alone: bool = False, waiting: Waiting | None = None) -> AbstractContextManager[None]:
-        """Hold the whole folder: every run does, with others; alone to remove what runs may be using."""
+        """Hold the whole folder: every run does so with others. Alone, it allows to remove what runs may be using."""
         return held(self.root / "locks" / "runs", f"the cache {self.root}", alone=alone, waiting=waiting)
 
 
 def folders(folder: Path) -> list[Path]:
-    """The folders in a folder, by name; none where it is a link, or not there. Links are not followed."""
-    found = [] if folder.is_symlink() else _listed(folder)
-    return [Path(one.path) for one in found if one.is_dir(follow_symlinks=False)]
+    """Return the folders in a folder, by name; none if it is a link or missing. Links are not followed."""
+    entries = [] if folder.is_symlink() else _list_entries(folder)
+    return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON map in a file of ours; empty where there is none, or nothing that can be read."""
+    """Return the JSON map in one of our files; empty if there is none or it cannot be read."""
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -295,21 +299,21 @@ def opened(path: Path) -> UntrustedFolder:
 
 
 def checked_message(data: bytes) -> bytes:
-    """Return a message of the action cache; raises Malformed for one that is larger than any."""
+    """Return a message of the action cache; raise MalformedEntry if it is larger than any such message."""
     if len(data) > LARGEST:
         raise MalformedEntry(f"it has more than the {LARGEST} bytes that such an entry may have")
     return data
 
 
-def is_whiteout(found: FoundFile) -> bool:
+def is_whiteout(file: FoundFile) -> bool:
     """Return whether this is how the kernel notes that an entry of the cache below was removed."""
-    return stat.S_ISCHR(found.status.st_mode) and found.status.st_rdev == 0
+    return stat.S_ISCHR(file.status.st_mode) and file.status.st_rdev == 0
 
 
 def check_writable(path: Path, depth: int) -> None:
-    """Raise BuildFailed for a folder there, so many levels down, in which this user cannot write.
+    """Raise BuildFailed for a folder, at most `depth` levels down, in which this user cannot write.
 
-    Bazel runs as this user: on such a one it fails, or keeps nothing and compiles all of it the next time too.
+    Bazel runs as this user. On such a folder it fails, or keeps nothing and compiles everything again next time.
     """
     with suppress(FileNotFoundError), opened(path) as folder:
         _check_writable(folder, depth)
@@ -318,62 +322,65 @@ def check_writable(path: Path, depth: int) -> None:
 def _check_writable(folder: UntrustedFolder, depth: int) -> None:
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fileno()):
         raise BuildFailed(_not_writable(folder))
-    for found in folder.entries() if depth else ():
-        if stat.S_ISDIR(found.status.st_mode):
+    for entry in folder.entries() if depth else ():
+        if stat.S_ISDIR(entry.status.st_mode):
             try:
-                below = folder.folder(found.name)
+                subfolder = folder.folder(entry.name)
             except FileNotFoundError:
                 continue
             except PermissionError:
-                raise BuildFailed(_not_writable(folder, found)) from None
-            with below:
-                _check_writable(below, depth - 1)
+                raise BuildFailed(_not_writable(folder, entry)) from None
+            with subfolder:
+                _check_writable(subfolder, depth - 1)
 
 
 def _not_writable(folder: UntrustedFolder, within: FoundFile | None = None) -> Problem:
-    about, here = within.status if within else os.fstat(folder.fileno()), os.geteuid()
+    status, user = within.status if within else os.fstat(folder.fileno()), os.geteuid()
     path = folder.path / within.name if within else folder.path
-    why, way = f"it belongs to user {about.st_uid}", f"`sudo chown -R {here}:{os.getegid()}` the cache"
+    why, fix = f"it belongs to user {status.st_uid}", f"`sudo chown -R {user}:{os.getegid()}` the cache"
     if os.fstatvfs(folder.fileno()).f_flag & os.ST_RDONLY:
-        why, way = "its file system is read-only", "have it mounted so that it can be written to"
-    elif about.st_uid == here:
-        why, way = f"its mode is {stat.filemode(about.st_mode)}", "`chmod -R u+rwX` the cache"
+        why, fix = "its file system is read-only", "have it mounted so that it can be written to"
+    elif status.st_uid == user:
+        why, fix = f"its mode is {stat.filemode(status.st_mode)}", "`chmod -R u+rwX` the cache"
     else:
-        way = f"was a build run as another user? {way}"
+        fix = f"was a build run as another user? {fix}"
     return Problem(
         code="folder-not-writable",
         message=f"cannot write to {path}: {why}",
-        fix=f"{way}, or give another (`--cache-dir`)",
+        fix=f"{fix}, or give another (`--cache-dir`)",
     )
 
 
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def _listed(folder: os.PathLike[str] | str) -> list[os.DirEntry[str]]:
-    """What is in a folder, by name; nothing if there is none. Raises OSError for one that may not be read."""
+def _list_entries(folder: os.PathLike[str] | str) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder, by name; none if it is missing. Raise OSError if it may not be read."""
     try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda one: one.name)
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
     except FileNotFoundError:
         return []
 
 
-def _entry(found: FoundFile) -> CacheEntry:
-    inside, slash, last = found.name.rpartition("/")
-    kind, digest = _named(inside + slash, last) if found.is_plain else ("foreign", "")
+def _entry(file: FoundFile) -> CacheEntry:
+    inside, slash, last = file.name.rpartition("/")
+    kind, digest = _classify(inside + slash, last) if file.is_plain else ("foreign", "")
     return CacheEntry(
         kind=kind,
         digest=digest,
-        name=found.name,
-        size=found.status.st_size,
-        written=found.status.st_mtime_ns,
-        read=found.status.st_atime_ns,
+        name=file.name,
+        size=file.status.st_size,
+        written=file.status.st_mtime_ns,
+        read=file.status.st_atime_ns,
     )
 
 
-def _named(inside: str, name: str) -> tuple[str, str]:
-    """Kind and digest by the place: `ac/12/12…` and `cas/12/12…`, of older Bazels `ac_12…` and `12…`."""
+def _classify(inside: str, name: str) -> tuple[str, str]:
+    """Return kind and digest of a file by its place:
+
+    `ac/12/12…` and `cas/12/12…`, of older Bazels `ac_12…` and `12…`.
+    """
     old = name.removeprefix(_OLD_ACTION)
     if not inside and _HASH.fullmatch(old):
         return ("action" if name != old else "blob"), old

@@ -14,7 +14,7 @@ from tfdock.profile.yaml_nodes import shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedAction:
-    """An entry of the action cache. `size` in bytes, `used` in Unix seconds, `blobs` what it needs of the others."""
+    """An entry of the action cache. `size` in bytes, `used` in Unix seconds, `blobs` are the blobs that it needs."""
 
     size: int
     used: float
@@ -23,7 +23,7 @@ class CachedAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What the last build of a build id took from a cache or put there; None where that could not be seen."""
+    """The actions that the last build of a build id took from a cache or put there; None if reads leave no trace."""
 
     build_id: str
     used: float
@@ -32,7 +32,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheContents:
-    """One disk cache: actions by key, sizes of blobs by digest, and the configurations that are built with it."""
+    """One disk cache: actions by key, sizes of blobs by digest, and the configurations that use it."""
 
     toolchain: str
     actions: Mapping[str, CachedAction]
@@ -44,15 +44,15 @@ class CacheContents:
         """Bytes of all entries."""
         return sum(action.size for action in self.actions.values()) + sum(self.blobs.values())
 
-    def needed(self, but: Collection[str]) -> frozenset[str]:
-        """The actions that the last build of some configuration used, those of `but` left out.
+    def needed(self, excluded: Collection[str]) -> frozenset[str]:
+        """Return the actions that the last build of some configuration used, without the `excluded` configurations.
 
-        All actions, where it is not known of one what it used.
+        Returns all actions if it is unknown of one configuration what it used.
         """
-        stay = [one for one in self.configurations if one.build_id not in but]
-        if any(one.actions is None for one in stay):
+        remaining = [configuration for configuration in self.configurations if configuration.build_id not in excluded]
+        if any(configuration.actions is None for configuration in remaining):
             return frozenset(self.actions)
-        return frozenset().union(*(one.actions or () for one in stay))
+        return frozenset().union(*(configuration.actions or () for configuration in remaining))
 
     def size_of(self, actions: Iterable[str]) -> int:
         """Bytes of these actions with all that they need, each blob once."""
@@ -63,7 +63,7 @@ class CacheContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePlan:
-    """What goes from one disk cache."""
+    """The entries that go from one disk cache."""
 
     toolchain: str
     actions: frozenset[str] = frozenset()
@@ -74,7 +74,10 @@ class PrunePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePrunePlan:
-    """What goes in all. `left` are the bytes that stay; `reached` is False where they are more than was asked for."""
+    """The entries that go from all disk caches.
+
+    `left` bytes stay; `reached` is False if they are more than allowed.
+    """
 
     disks: tuple[PrunePlan, ...] = ()
     left: int = 0
@@ -82,8 +85,8 @@ class CachePrunePlan:
 
 
 @dataclass
-class _Work:
-    """A disk cache while it is decided about."""
+class _Decision:
+    """A disk cache while its entries are chosen."""
 
     contents: CacheContents
     keep: dict[str, CachedAction] = field(init=False)
@@ -95,7 +98,7 @@ class _Work:
         self.users = Counter(blob for action in self.keep.values() for blob in set(action.blobs))
 
     def drop(self, key: str) -> int:
-        """Let an action go; the bytes that go with it."""
+        """Drop an action; return the bytes that go with it."""
         action = self.keep.pop(key)
         size = action.size
         for blob in set(action.blobs):
@@ -120,46 +123,51 @@ class _Work:
 def prune(
     disks: Iterable[CacheContents], *, others: int = 0, max_size: int | None = None, before: float | None = None
 ) -> CachePrunePlan:
-    """Decide. `others` are bytes that stay in any case; `before`: what was used last before that moment goes.
+    """Choose the entries that go. `others` are bytes that stay in any case; entries last used before `before` go.
 
     Configurations go by age as a whole. For a size, the least recently used actions go first, each with the blobs
-    that only it needs, but none that the last build of a remaining configuration used.
+    that
+    only it needs. What the last build of a remaining configuration used stays.
     """
-    works = [_Work(contents) for contents in disks]
+    decisions = [_Decision(contents) for contents in disks]
     if before is not None:
-        for work in works:
-            _drop_old(work, before)
-    left = others + sum(_size(work) for work in works)
+        for decision in decisions:
+            _drop_old(decision, before)
+    left = others + sum(_size(decision) for decision in decisions)
     if max_size is not None:
-        for _, _, key, work in sorted(_candidates(works), key=lambda one: one[:3]):
+        for _, _, key, decision in sorted(_candidates(decisions), key=lambda candidate: candidate[:3]):
             if left <= max_size:
                 break
-            left -= work.drop(key)
+            left -= decision.drop(key)
     return CachePrunePlan(
-        disks=tuple(work.result() for work in works), left=left, reached=max_size is None or left <= max_size
+        disks=tuple(decision.result() for decision in decisions),
+        left=left,
+        reached=max_size is None or left <= max_size,
     )
 
 
-def _drop_old(work: _Work, before: float) -> None:
-    work.dropped = [one.build_id for one in work.contents.configurations if one.used < before]
-    kept = work.contents.needed(work.dropped)
-    for key, action in work.contents.actions.items():
-        if key not in kept and action.used < before:
-            work.drop(key)
+def _drop_old(decision: _Decision, before: float) -> None:
+    decision.dropped = [
+        configuration.build_id for configuration in decision.contents.configurations if configuration.used < before
+    ]
+    needed = decision.contents.needed(decision.dropped)
+    for key, action in decision.contents.actions.items():
+        if key not in needed and action.used < before:
+            decision.drop(key)
 
 
-def _size(work: _Work) -> int:
-    needed = sum(size for blob, size in work.contents.blobs.items() if work.users[blob])
-    return needed + sum(action.size for action in work.keep.values())
+def _size(decision: _Decision) -> int:
+    needed = sum(size for blob, size in decision.contents.blobs.items() if decision.users[blob])
+    return needed + sum(action.size for action in decision.keep.values())
 
 
-def _candidates(works: Iterable[_Work]) -> Iterable[tuple[float, str, str, _Work]]:
-    """The actions that may go, with when they were used last."""
-    for work in works:
-        needed = work.contents.needed(work.dropped)
-        for key, action in work.keep.items():
+def _candidates(decisions: Iterable[_Decision]) -> Iterable[tuple[float, str, str, _Decision]]:
+    """Yield the actions that may go, with the time of their last use."""
+    for decision in decisions:
+        needed = decision.contents.needed(decision.dropped)
+        for key, action in decision.keep.items():
             if key not in needed:
-                yield action.used, work.contents.toolchain, key, work
+                yield action.used, decision.contents.toolchain, key, decision
 
 
 # --- what people type -----------------------------------------------------------------------------------------------

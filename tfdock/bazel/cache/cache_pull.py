@@ -1,4 +1,4 @@
-"""Taking Bazel's disk caches out of a registry: only what is missing, and nothing to be seen before it is known."""
+"""Pull Bazel's disk caches from a registry: only missing entries, and none is visible before it is verified."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 from tfdock.bazel.cache import action_cache
 from tfdock.bazel.cache.action_cache import EMPTY
 from tfdock.bazel.cache.cache_folder import DiskCache, checked_message
-from tfdock.bazel.cache.cache_push import Say, megabytes
+from tfdock.bazel.cache.cache_push import Say, format_megabytes
 from tfdock.bazel.cache.packs import PackEntry
 from tfdock.bazel.cache.registry_cache import Pack, Shelf, StoredCache
 from tfdock.host.files import check_space, make_folder
@@ -20,9 +20,9 @@ from tfdock.host.untrusted_folders import UntrustedFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledCache:
-    """What became of a toolchain's cache in a pull: `entries` of `size` bytes from `packs` of `received` bytes.
+    """The result of pulling a toolchain's cache: `entries` of `size` bytes from `packs` of `received` bytes.
 
-    `there` were here before; of `incomplete` actions something that they need is nowhere.
+    `there` were here before. `incomplete` actions need something that is nowhere.
     """
 
     toolchain: str
@@ -36,7 +36,7 @@ class PulledCache:
 
 @dataclass
 class CachePull:
-    """The pull of one toolchain: what is here, what was restored, and the actions that wait for what they need."""
+    """The pull of one toolchain: the entries that are here, and the actions that wait for what they need."""
 
     stored: StoredCache
     say: Say
@@ -45,14 +45,14 @@ class CachePull:
     here: set[str] = field(default_factory=set)
     blobs: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, Path] = field(default_factory=dict)
-    """Actions that have arrived, and are not to be seen yet."""
+    """Actions that have arrived, and are not visible yet."""
 
-    def restored(self, shelf: Shelf) -> PulledCache:
-        """Restore what is missing of a shelf, pack by pack."""
+    def restore(self, shelf: Shelf) -> PulledCache:
+        """Restore the missing entries of a shelf, pack by pack."""
         make_folder(self.disk.folder)
         for entry in self.disk.entries():
             if entry.kind in ("action", "blob"):
-                self._has(entry.name)
+                self._note(entry.name)
         tables = [self.stored.contents(pack) for pack in shelf.packs]
         sizes = {entry.name: entry.size for table in tables for entry in table.entries}
         before = sizes.keys() & self.here
@@ -62,9 +62,9 @@ class CachePull:
             missing = {entry.name for entry in table.entries} - self.here - self.waiting.keys()
             if not missing:
                 continue
-            said = f"pack {number} of {len(shelf.packs)}, {len(missing)} entries, {megabytes(pack.layer.size)}"
-            self.say(f"{self.disk.key}: {said}")
-            self._take(pack, missing)
+            text = f"pack {number} of {len(shelf.packs)}, {len(missing)} entries, {format_megabytes(pack.layer.size)}"
+            self.say(f"{self.disk.key}: {text}")
+            self._restore_pack(pack, missing)
             result = replace(result, packs=result.packs + 1, received=result.received + pack.layer.size)
         arrived = (sizes.keys() & self.here) - before
         return replace(
@@ -79,71 +79,71 @@ class CachePull:
             self.disk.cache,
             needed,
             lambda free: (
-                f"the cache {self.disk.cache} has room for {megabytes(free)}, "
-                f"not for {megabytes(needed)} of the toolchain {self.disk.key}"
+                f"the cache {self.disk.cache} has room for {format_megabytes(free)}, "
+                f"not for {format_megabytes(needed)} of the toolchain {self.disk.key}"
             ),
             ("make room: `tfdock cache prune`", "another folder: `--cache-dir`"),
         )
 
-    def _has(self, name: str) -> None:
+    def _note(self, name: str) -> None:
         self.here.add(name)
         if not name.startswith("ac"):
             self.blobs[name[-64:]] = name
 
-    def _take(self, pack: Pack, missing: set[str]) -> None:
-        """Take what is missing from a pack, and show it when the whole pack is found to be what it should be."""
+    def _restore_pack(self, pack: Pack, missing: set[str]) -> None:
+        """Take the missing entries from a pack, and make them visible when the whole pack is verified."""
         arrived = list(self._staged(pack, missing))
         for entry, file in arrived:
             if entry.is_action:
                 self.waiting[entry.name] = file
             else:
-                self._show(entry.name, file)
+                self._reveal(entry.name, file)
         for name, file in list(self.waiting.items()):
             if self._is_complete(file):
                 del self.waiting[name]
-                self._show(name, file)
+                self._reveal(name, file)
 
     def _staged(self, pack: Pack, missing: set[str]) -> Iterator[tuple[PackEntry, Path]]:
-        """What is missing from a pack, each in a file of the stage that is whole."""
-        with ExitStack() as open_ones:
+        """Yield the missing entries of a pack, each in a complete file of the stage."""
+        with ExitStack() as open_file:
             file: BinaryIO | None = None
-            for entry, piece, last in self.stored.entries(pack, self.disk.key):
+            for entry, piece, is_last in self.stored.entries(pack, self.disk.key):
                 if entry.name not in missing:
                     continue
                 path = self.stage / entry.name.replace("/", "-")
-                file = file or open_ones.enter_context(path.open("wb"))
+                file = file or open_file.enter_context(path.open("wb"))
                 file.write(piece)
-                if last:
-                    open_ones.close()
+                if is_last:
+                    open_file.close()
                     file = None
                     yield entry, path
 
-    def _show(self, name: str, file: Path) -> None:
+    def _reveal(self, name: str, file: Path) -> None:
         with self.disk.opened() as folder:
             # What a build here has found out meanwhile about an action is as good.
-            if name.startswith("ac") and _is_there(folder, name):
+            if name.startswith("ac") and _exists(folder, name):
                 file.unlink()
             else:
                 folder.receive(file, name)
-        self._has(name)
+        self._note(name)
 
     def _is_complete(self, file: Path) -> bool:
-        """Whether all that an action needs is here."""
+        """Return whether everything that an action needs is here."""
         try:
             result = action_cache.action_result(checked_message(file.read_bytes()))
             needed = [*result.files, *result.trees]
-            if not self._has_all(needed):
+            if not self._all_here(needed):
                 return False
             trees = [self.blobs[tree.hash] for tree in result.trees if tree.hash != EMPTY]
-            return self._has_all(file for tree in trees for file in action_cache.tree_files(self.disk.message(tree)))
+            return self._all_here(file for tree in trees for file in action_cache.tree_files(self.disk.message(tree)))
         except (action_cache.MalformedEntry, FileNotFoundError):
             return False
 
-    def _has_all(self, needed: Iterable[action_cache.Digest]) -> bool:
+    def _all_here(self, needed: Iterable[action_cache.Digest]) -> bool:
         return all(digest.hash in self.blobs or digest.hash == EMPTY for digest in needed)
 
 
-def _is_there(folder: UntrustedFolder, name: str) -> bool:
+def _exists(folder: UntrustedFolder, name: str) -> bool:
     try:
         folder.status(name)
     except FileNotFoundError:

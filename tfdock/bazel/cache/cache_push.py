@@ -1,4 +1,4 @@
-"""Sending Bazel's disk caches: what is here, the packs made of what a registry lacks, and what came of it."""
+"""Push Bazel's disk caches: list the entries, pack those that a registry lacks, and report the result."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tfdock.bazel.cache import action_cache, push_plan
-from tfdock.bazel.cache import maintenance as cache_care
+from tfdock.bazel.cache import action_cache, maintenance, push_plan
 from tfdock.bazel.cache.action_cache import EMPTY
 from tfdock.bazel.cache.cache_folder import DiskCache
 from tfdock.bazel.cache.packs import LARGEST, PackEntry, PackEntryChanged
@@ -24,11 +23,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedCache:
-    """What became of a toolchain's cache in a push.
+    """The result of pushing a toolchain's cache.
 
     `entries` of `size` bytes were sent, in `packs` of `sent` bytes; `there` were in the registry before. `incomplete`
-    actions were left out, because something that they need is not here, and `native` ones, because another machine
-    could take them for its own and not run what they compiled. `gone` packs were replaced.
+    actions were left out, because something that they need is not here. `native` actions were left out too: another
+    machine could take them for its own and not run what they compiled. `gone` packs were replaced.
     """
 
     toolchain: str
@@ -44,7 +43,7 @@ class PushedCache:
 
 @dataclass
 class Inventory:
-    """A disk cache as it is: complete actions, blobs by sha256, and where each entry lies."""
+    """The entries of a disk cache: complete actions, and blobs by sha256."""
 
     disk: DiskCache
     actions: list[PushedAction] = field(default_factory=list)
@@ -53,15 +52,15 @@ class Inventory:
     native: int = 0
 
     def drop(self, entry: PackEntry) -> None:
-        """Forget an entry that is not what it should be, and the actions that need it."""
+        """Forget an entry whose file changed, and the actions that need it."""
         if not entry.is_action:
             self.blobs.pop(entry.sha256, None)
-        left = [action for action in self.actions if action.entry != entry]
-        self.actions = list(push_plan.complete(left, self.blobs))
-        self.incomplete += len(left) - len(self.actions) + (1 if entry.is_action else 0)
+        remaining = [action for action in self.actions if action.entry != entry]
+        self.actions = list(push_plan.complete(remaining, self.blobs))
+        self.incomplete += len(remaining) - len(self.actions) + (1 if entry.is_action else 0)
 
     def read(self, entry: PackEntry) -> Iterator[bytes]:
-        """The bytes of an entry, here or in the cache below; raises Changed where it has gone."""
+        """Yield the bytes of an entry, here or in the cache below; raise PackEntryChanged if it has gone."""
         for disk in filter(None, (self.disk, self.disk.release)):
             with suppress(FileNotFoundError), disk.open(entry.name) as file:
                 while piece := file.read(_READ):
@@ -71,62 +70,62 @@ class Inventory:
 
 
 def inventory(disk: DiskCache) -> Inventory:
-    """Look through a disk cache; reads every action, and no blob but the few that name others."""
-    listing = cache_care.listing(disk)
-    found = Inventory(disk)
+    """Return the inventory of a disk cache. Every action is read, and of the blobs only those that name others."""
+    listing = maintenance.listing(disk)
+    result = Inventory(disk)
     # What its actions take from the cache below goes along: who pulls may not have it.
     for digest, entry in (listing.below | listing.blobs).items():
-        lies_in = disk if digest in listing.blobs else disk.release
-        if entry.size > LARGEST or (lies_in and lies_in.is_hollow(entry)):
+        owner = disk if digest in listing.blobs else disk.release
+        if entry.size > LARGEST or (owner and owner.is_hollow(entry)):
             continue  # no compiler made it, and reading it would take days
-        found.blobs[digest] = PackEntry(entry.name, entry.size, digest)
+        result.blobs[digest] = PackEntry(entry.name, entry.size, digest)
     for key, entry in listing.actions.items():
         if listing.is_native(key):
-            found.native += 1
+            result.native += 1
             continue
         with suppress(action_cache.MalformedEntry, FileNotFoundError, KeyError):
             data = disk.message(entry.name)
             # Newer Bazels know the empty blob without a file; older ones may look for it.
-            found.actions.append(
+            result.actions.append(
                 PushedAction(
                     entry=PackEntry(entry.name, len(data), hashlib.sha256(data).hexdigest()),
                     blobs=(*listing.needs(key), EMPTY),
                 )
             )
-    found.actions = list(push_plan.complete(found.actions, found.blobs))
-    found.incomplete = len(listing.actions) - len(found.actions) - found.native
-    return found
+    result.actions = list(push_plan.complete(result.actions, result.blobs))
+    result.incomplete = len(listing.actions) - len(result.actions) - result.native
+    return result
 
 
 @dataclass
 class CachePush:
-    """One push: what is here, the packs that were sent, and what came of it."""
+    """One push: the entries that are here, the packs that were sent, and the outcomes."""
 
     stored: StoredCache
     say: Say
     stage: Path
     inventories: list[Inventory]
     sent: dict[str, list[Pack]] = field(default_factory=dict)
-    told: dict[str, PushedCache] = field(default_factory=dict)
+    outcomes: dict[str, PushedCache] = field(default_factory=dict)
 
-    def prepared(self, layers: Layers) -> dict[str, tuple[Pack, ...]]:
-        """The packs that each toolchain shall have, where those are others; all that are new have been sent."""
-        found = {}
+    def prepare(self, layers: Layers) -> dict[str, tuple[Pack, ...]]:
+        """Return the packs that each toolchain shall have, if they change; all new packs have been sent."""
+        packs_by_key = {}
         for inventory in self.inventories:
-            packs = self._prepared(inventory, layers.shelves.get(inventory.disk.key, Shelf()))
+            packs = self._prepare(inventory, layers.shelves.get(inventory.disk.key, Shelf()))
             if packs is not None:
-                found[inventory.disk.key] = packs
-        return found
+                packs_by_key[inventory.disk.key] = packs
+        return packs_by_key
 
-    def _prepared(self, inventory: Inventory, shelf: Shelf) -> tuple[Pack, ...] | None:
+    def _prepare(self, inventory: Inventory, shelf: Shelf) -> tuple[Pack, ...] | None:
         while True:
             key = inventory.disk.key
             # What this push has sent already is as good as there, if it is still of use.
             spare = self.sent.get(key, []) if self._plan(inventory, shelf).sends else []
             plan = self._plan(inventory, replace(shelf, packs=(*shelf.packs, *spare)))
-            told = self.told.setdefault(key, PushedCache(toolchain=key, there=plan.there))
-            gone = max(told.gone, plan.gone)
-            self.told[key] = replace(told, incomplete=inventory.incomplete, native=inventory.native, gone=gone)
+            outcome = self.outcomes.setdefault(key, PushedCache(toolchain=key, there=plan.there))
+            gone = max(outcome.gone, plan.gone)
+            self.outcomes[key] = replace(outcome, incomplete=inventory.incomplete, native=inventory.native, gone=gone)
             if not plan.sends and not spare:
                 return None
             try:
@@ -139,41 +138,41 @@ class CachePush:
         return push_plan.plan(shelf, contents, inventory.actions, inventory.blobs)
 
     def _send(self, inventory: Inventory, bundles: tuple[tuple[PackEntry, ...], ...]) -> list[Pack]:
-        """Send new packs: each while the next one is made. What was sent counts, even where a later one fails."""
+        """Send new packs: each while the next one is made. A pack that was sent counts, even if a later one fails."""
         key = inventory.disk.key
-        sending: list[Future[Pack]] = []
+        transfers: list[Future[Pack]] = []
         with ThreadPoolExecutor(1, "tfdock-push") as sender:
             for number, bundle in enumerate(bundles, start=1):
                 size = sum(entry.size for entry in bundle)
-                self.say(f"{key}: pack {number} of {len(bundles)}, {len(bundle)} entries, {megabytes(size)}")
+                self.say(f"{key}: pack {number} of {len(bundles)}, {len(bundle)} entries, {format_megabytes(size)}")
                 parcel = self.stored.packed(key, bundle, inventory.read, self.stage)
                 try:
-                    for earlier in sending[-1:]:  # no more than two of them on the disk
+                    for earlier in transfers[-1:]:  # no more than two of them on the disk
                         earlier.result()
                 except BaseException:
                     parcel.file.close()
                     raise
-                sending.append(sender.submit(self._sent, parcel))
-        return [pack.result() for pack in sending]
+                transfers.append(sender.submit(self._send_pack, parcel))
+        return [pack.result() for pack in transfers]
 
-    def _sent(self, parcel: OutgoingPack) -> Pack:
+    def _send_pack(self, parcel: OutgoingPack) -> Pack:
         pack, sent = self.stored.send(parcel)
         key = parcel.contents.toolchain
         self.sent.setdefault(key, []).append(pack)
-        told = self.told[key]
-        self.told[key] = replace(
-            told,
-            entries=told.entries + len(parcel.contents.entries),
-            size=told.size + parcel.contents.size,
-            packs=told.packs + 1,
-            sent=told.sent + sent,
+        outcome = self.outcomes[key]
+        self.outcomes[key] = replace(
+            outcome,
+            entries=outcome.entries + len(parcel.contents.entries),
+            size=outcome.size + parcel.contents.size,
+            packs=outcome.packs + 1,
+            sent=outcome.sent + sent,
         )
         return pack
 
     def results(self) -> list[PushedCache]:
-        return list(self.told.values())
+        return list(self.outcomes.values())
 
 
-def megabytes(size: int) -> str:
-    """For people."""
+def format_megabytes(size: int) -> str:
+    """Return a size in megabytes for people."""
     return f"{size / 1e6:.1f} MB"

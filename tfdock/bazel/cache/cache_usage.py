@@ -1,8 +1,8 @@
 """Record when each entry of a disk cache was last used, and which entries the last builds used.
 
-Bazel before 7.4 notes nothing, and `relatime`, with which most file systems are mounted, shows only the first of many
-reads. So the time of the last read becomes the time of last change before and after every build: nothing is lost,
-and the kernel notes the next read again, because it is not later than the change.
+Bazel before 7.4 notes nothing. `relatime`, with which most file systems are mounted, shows only the first of many
+reads. So the time of the last read becomes the time of last change before and after every build. Nothing is lost, and
+the kernel notes the next read again, because it is not later than the change.
 
     <toolchain key>.about/builds/<build id>    one line of JSON, then 32 bytes for each action that it used
 """
@@ -33,7 +33,10 @@ _LONG_AGO = 1_000_000_000_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheUse:
-    """What a build used of a disk cache. `when` in Unix seconds; `actions` is None where reads leave no trace."""
+    """The actions of a disk cache that a build used.
+
+    `when` in Unix seconds; `actions` is None if reads leave no trace.
+    """
 
     build_id: str
     run: str
@@ -42,37 +45,37 @@ class CacheUse:
 
     @property
     def configuration(self) -> Configuration:
-        """The same, to decide with."""
+        """The same as a configuration, for `cache_pruning`."""
         return Configuration(build_id=self.build_id, used=self.when, actions=self.actions)
 
 
 @dataclass
 class UsageWatch:
-    """A build while it uses a disk cache. `ok` is to be set when it has ended well."""
+    """The state of a build that uses a disk cache. The caller sets `ok` when the build has succeeded."""
 
     ok: bool = False
     seen: bool = True
-    """Whether the file system tells of reads."""
+    """Whether the file system records reads."""
 
 
 @contextmanager
-def watched(disk: DiskCache, build_id: str, run: str) -> Iterator[UsageWatch]:
+def watch_usage(disk: DiskCache, build_id: str, run: str) -> Iterator[UsageWatch]:
     """Note what a build uses while the context lasts.
 
-    A build that ended well is known by what it used; one that did not adds to what is known of the one before it.
+    A successful build replaces the note of the build before it; a failed one adds to that note.
     """
     make_folder(disk.about / "builds")
     watch = UsageWatch(seen=reads_are_seen(disk.about))
-    began = now(disk.about)
+    began = filesystem_now(disk.about)
     with suppress(OSError):  # a folder that cannot be read, which is Bazel's to tell
-        fold(disk)
+        save_read_times(disk)
     try:
         yield watch
     finally:
         # What could not be noted costs a later `cache prune` its aim, never a build its end.
         with suppress(OSError):
-            used = fold(disk, since=began)
-            _note(
+            used = save_read_times(disk, since=began)
+            _write_use(
                 disk,
                 CacheUse(build_id=build_id, run=run, when=time.time(), actions=used if watch.seen else None),
                 watch,
@@ -80,7 +83,7 @@ def watched(disk: DiskCache, build_id: str, run: str) -> Iterator[UsageWatch]:
 
 
 def reads_are_seen(folder: Path) -> bool:
-    """Whether reading a file there changes its time of access: not so on a file system mounted `noatime`."""
+    """Return whether reading a file changes its time of access. It does not on a file system mounted `noatime`."""
     probe = folder / f"probe.{os.getpid()}-{threading.get_native_id()}"
     try:
         probe.write_bytes(b"?")
@@ -91,8 +94,11 @@ def reads_are_seen(folder: Path) -> bool:
         probe.unlink(missing_ok=True)
 
 
-def now(folder: Path) -> int:
-    """The time by the file system's own clock, in nanoseconds: the kernel stamps files by ticks, which lag behind."""
+def filesystem_now(folder: Path) -> int:
+    """Return the time by the file system's own clock, in nanoseconds.
+
+    The kernel stamps files by ticks, which lag behind.
+    """
     stamp = folder / f"stamp.{os.getpid()}-{threading.get_native_id()}"
     try:
         stamp.touch()
@@ -101,8 +107,11 @@ def now(folder: Path) -> int:
         stamp.unlink(missing_ok=True)
 
 
-def fold(disk: DiskCache, since: int | None = None) -> frozenset[str]:
-    """Make the time of each entry's last read its time of last change; the actions used since then (nanoseconds)."""
+def save_read_times(disk: DiskCache, since: int | None = None) -> frozenset[str]:
+    """Set the time of last change of each entry to its last read.
+
+    Return the actions used since then (nanoseconds).
+    """
     used = set()
     with suppress(FileNotFoundError), disk.opened() as folder:
         for entry in disk.entries():
@@ -123,9 +132,9 @@ def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
     """
     count = 0
     with disk.opened() as own, release.opened() as below:
-        for found in own.entries(3):
-            if found.status.st_ctime_ns >= since and (is_whiteout(found) or _is_copy(found, own, below)):
-                own.remove(found.name)
+        for file in own.entries(3):
+            if file.status.st_ctime_ns >= since and (is_whiteout(file) or _is_copy(file, own, below)):
+                own.remove(file.name)
                 count += 1
     return count
 
@@ -141,21 +150,21 @@ def clear_work(disk: DiskCache) -> None:
         remove_folder(disk.work)
 
 
-def _is_copy(found: FoundFile, own: UntrustedFolder, below: UntrustedFolder) -> bool:
+def _is_copy(file: FoundFile, own: UntrustedFolder, below: UntrustedFolder) -> bool:
     """Return whether the cache below has a file: an action with the same bytes, or a blob of the same name."""
-    if not found.is_plain:
+    if not file.is_plain:
         return False
     with suppress(OSError):
-        if below.status(found.name).st_size != found.status.st_size:
+        if below.status(file.name).st_size != file.status.st_size:
             return False
-        if not found.name.startswith("ac"):
+        if not file.name.startswith("ac"):
             return True  # its name is the hash of its bytes
-        with own.open(found.name, unnoticed=True) as mine, below.open(found.name, unnoticed=True) as theirs:
+        with own.open(file.name, unnoticed=True) as mine, below.open(file.name, unnoticed=True) as theirs:
             return mine.read(LARGEST) == theirs.read(LARGEST)
     return False
 
 
-def _note(disk: DiskCache, use: CacheUse, watch: UsageWatch) -> None:
+def _write_use(disk: DiskCache, use: CacheUse, watch: UsageWatch) -> None:
     before = None if watch.ok else read_use(disk.about / "builds" / use.build_id)
     actions = use.actions
     if before is not None:
@@ -166,11 +175,11 @@ def _note(disk: DiskCache, use: CacheUse, watch: UsageWatch) -> None:
 
 
 def read_use(path: Path) -> CacheUse | None:
-    """What a file says that a build left; None where there is none, or it is not whole."""
+    """Return what a file says of a build's use; None if there is no file, or it is malformed."""
     try:
         head, _, digests = path.read_bytes().partition(b"\n")
-        said = json.loads(head)
-        build_id, run, when, seen = said["build_id"], said["run"], float(said["when"]), bool(said["seen"])
+        header = json.loads(head)
+        build_id, run, when, seen = header["build_id"], header["run"], float(header["when"]), bool(header["seen"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
     if len(digests) % _DIGEST or path.name != build_id or not math.isfinite(when):
@@ -181,14 +190,14 @@ def read_use(path: Path) -> CacheUse | None:
 
 
 def uses(disk: DiskCache) -> list[CacheUse]:
-    """What is known of the builds with a toolchain, the newest first."""
+    """Return the uses of a disk cache by builds, the newest first."""
     folder = disk.about / "builds"
     files = sorted(folder.iterdir()) if folder.is_dir() else []
-    found = [use for file in files if file.is_file() and not file.is_symlink() if (use := read_use(file))]
-    return sorted(found, key=lambda use: -use.when)
+    loaded = [use for file in files if file.is_file() and not file.is_symlink() if (use := read_use(file))]
+    return sorted(loaded, key=lambda use: -use.when)
 
 
 def forget(disk: DiskCache, build_id: str) -> None:
-    """Forget what is known of a configuration."""
+    """Remove the note of a configuration's use."""
     if "/" not in build_id:
         (disk.about / "builds" / build_id).unlink(missing_ok=True)

@@ -22,7 +22,7 @@ _DIGITS = {"sha1": 40, "sha256": 64, "sha384": 96, "sha512": 128}
 """Algorithms that Bazel names downloads by, with the hexadecimal digits of their hashes."""
 EVERYTHING = "everything"
 _MOST = 1_000_000
-"""Names in a repository cache: each download has a folder, the file, and an empty file for each of its addresses."""
+"""Names in a repository cache. Each download has a folder, a file, and an empty file for each of its addresses."""
 _ENTRY = re.compile(r"content_addressable/(?P<algorithm>[a-z0-9]+)/(?P<hash>[0-9a-f]+)")
 _MARK = re.compile(r"id-[0-9a-f]{64}")
 _UNFINISHED = re.compile(r"tmp-[0-9a-f-]{36}")
@@ -40,7 +40,7 @@ def unchecked_since(unchecked: Path) -> int:
     return unchecked.lstat().st_mtime_ns
 
 
-def removed_downloads(repository: Path, since: int) -> list[str]:
+def remove_changed_downloads(repository: Path, since: int) -> list[str]:
     """Remove changed entries whose content does not match their name; return the names. `since` is in nanoseconds.
 
     Where there are more names than fetches leave, remove them all, and return EVERYTHING for a name.
@@ -54,53 +54,58 @@ def removed_downloads(repository: Path, since: int) -> list[str]:
         if next(itertools.islice(folder.walk(), _MOST, None), None):
             folder.empty()
             return [EVERYTHING]
-        return [name for name, is_told in list(_strange(folder, since)) if _remove(folder, name) and is_told]
+        return [
+            name for name, is_reported in list(_changed_names(folder, since)) if _remove(folder, name) and is_reported
+        ]
     return []
 
 
-def _strange(folder: UntrustedFolder, since: int) -> Iterator[tuple[str, bool]]:
-    """Yield what is to be removed, and whether that is told: what a killed Bazel left half written is not."""
-    for found in folder.entries(2):
-        match = _ENTRY.fullmatch(found.name)
-        if not match or len(match["hash"]) != _DIGITS.get(match["algorithm"], 0) or not _is_folder(found):
-            if found.status.st_ctime_ns >= since and not _is_expected_folder(found):
-                yield found.name, True
+def _changed_names(folder: UntrustedFolder, since: int) -> Iterator[tuple[str, bool]]:
+    """Yield the names to remove, and whether to report them.
+
+    What a killed Bazel left half written is not reported.
+    """
+    for entry in folder.entries(2):
+        match = _ENTRY.fullmatch(entry.name)
+        if not match or len(match["hash"]) != _DIGITS.get(match["algorithm"], 0) or not _is_folder(entry):
+            if entry.status.st_ctime_ns >= since and not _is_expected_folder(entry):
+                yield entry.name, True
             continue
-        with folder.folder(found.name) as entry:
-            yield from _strange_in(entry, found, match, since)
+        with folder.folder(entry.name) as download:
+            yield from _changed_names_in(download, entry, match, since)
 
 
-def _is_folder(found: FoundFile) -> bool:
-    return stat.S_ISDIR(found.status.st_mode)
+def _is_folder(entry: FoundFile) -> bool:
+    return stat.S_ISDIR(entry.status.st_mode)
 
 
-def _is_expected_folder(found: FoundFile) -> bool:
-    parts = found.name.split("/")
+def _is_expected_folder(entry: FoundFile) -> bool:
+    parts = entry.name.split("/")
     expected = parts[0] == "content_addressable" and (len(parts) == 1 or parts[1] in _DIGITS)
-    return _is_folder(found) and expected and len(parts) < 3
+    return _is_folder(entry) and expected and len(parts) < 3
 
 
-def _strange_in(
-    entry: UntrustedFolder, found: FoundFile, match: re.Match[str], since: int
+def _changed_names_in(
+    entry: UntrustedFolder, status_entry: FoundFile, match: re.Match[str], since: int
 ) -> Iterator[tuple[str, bool]]:
     # A folder that gets another name changes, and the files in it do not.
-    renamed = found.status.st_ctime_ns >= since
-    for inside in entry.entries():
-        if not renamed and inside.status.st_ctime_ns < since:
+    renamed = status_entry.status.st_ctime_ns >= since
+    for file in entry.entries():
+        if not renamed and file.status.st_ctime_ns < since:
             continue
-        name = f"{found.name}/{inside.name}"
-        if _UNFINISHED.fullmatch(inside.name) and inside.is_plain:
+        name = f"{status_entry.name}/{file.name}"
+        if _UNFINISHED.fullmatch(file.name) and file.is_plain:
             yield name, False
-        elif inside.name == "file" and inside.is_plain:
-            with entry.open("file", unnoticed=True) as file:
+        elif file.name == "file" and file.is_plain:
+            with entry.open("file", unnoticed=True) as content:
                 # No download has holes, and hashing terabytes of nothing would take days.
-                if has_holes(file.fileno()) or _sum(file, match["algorithm"]) != match["hash"]:
+                if has_holes(content.fileno()) or _file_hash(content, match["algorithm"]) != match["hash"]:
                     yield name, True
-        elif not (_MARK.fullmatch(inside.name) and inside.is_plain and inside.status.st_size == 0):
+        elif not (_MARK.fullmatch(file.name) and file.is_plain and file.status.st_size == 0):
             yield name, True
 
 
-def _sum(file: BinaryIO, algorithm: str) -> str:
+def _file_hash(file: BinaryIO, algorithm: str) -> str:
     return hashlib.file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type]
 
 

@@ -1,8 +1,9 @@
-"""`cache push` and `cache pull`: between Bazel's disk caches on this machine and a cache in a registry.
+"""Carry out `cache push` and `cache pull` between Bazel's disk caches here and a cache in a registry.
 
-A push makes its packs visible all at once, by one manifest; one that is killed leaves nothing that anybody sees. A
-pull makes a pack's blobs visible when all of it has arrived and is what it should be, and an action only when
-everything that it needs is there. Builds may run meanwhile.
+A push makes its packs visible all at once, by one manifest. A push that is killed leaves nothing visible. A pull
+makes
+a pack's blobs visible when all of it has arrived and is verified. An action becomes visible only when everything that
+it needs is there. Builds may run meanwhile.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from tfdock.plan.trust_domain import RELEASE, in_domains
 from tfdock.types import Digest
 
 _TRIES = 8
-"""Times that another pusher may be quicker."""
+"""Times that another push may be quicker."""
 
 
 @dataclass
 class Exchange:
-    """Carries entries between a cache folder and a cache in a registry. `say` hears what is going on."""
+    """Carries entries between a cache folder and a cache in a registry. `say` is called with progress messages."""
 
     cache: CacheFolder
     stored: StoredCache
@@ -44,22 +45,22 @@ class Exchange:
     # --- push ---------------------------------------------------------------------------------------------------
 
     def push(self, keys: Iterable[str]) -> tuple[list[PushedCache], Digest | None]:
-        """Send what the registry lacks of these toolchains; what was sent, and the digest of the manifest.
+        """Push what the registry lacks of these toolchains. Return what was sent, and the digest of the manifest.
 
-        Raises NetworkError (`cache-push-raced`) where others were quicker each time.
+        Raises NetworkError (`cache-push-raced`) if other pushes were quicker each time.
         """
         with self._own_files(), self._stage() as stage:
-            work = CachePush(self.stored, self.say, stage, [self._listed(key) for key in keys])
+            push = CachePush(self.stored, self.say, stage, [self._inventory_of(key) for key in keys])
             for number in range(_TRIES):
                 self.stop.check()
-                found = self.stored.read()
-                layers, before = found or (Layers(), None)
-                packs = work.prepared(layers)
-                if not packs:
-                    return work.results(), before
-                digest = self.stored.publish(push_plan.changed(layers, packs), before)
+                stored = self.stored.read()
+                layers, before = stored or (Layers(), None)
+                packs_by_key = push.prepare(layers)
+                if not packs_by_key:
+                    return push.results(), before
+                digest = self.stored.publish(push_plan.with_packs(layers, packs_by_key), before)
                 if digest:
-                    return work.results(), digest
+                    return push.results(), digest
                 self.say("somebody else has pushed at the same moment: both are put together")
                 http.rest(random.uniform(0.1, 0.5) * (number + 1), self.stop.check)
         raise NetworkError(
@@ -70,7 +71,7 @@ class Exchange:
             )
         )
 
-    def _listed(self, key: str) -> Inventory:
+    def _inventory_of(self, key: str) -> Inventory:
         disk = self.cache.disk(key)
         with disk.held(alone=False, waiting=self._waiting):
             return inventory(disk)
@@ -84,13 +85,13 @@ class Exchange:
     # --- pull ---------------------------------------------------------------------------------------------------
 
     def pull(self, keys: Iterable[str], domains: Iterable[str] = (RELEASE,)) -> list[PulledCache]:
-        """Restore what is missing here of these disk caches.
+        """Restore the missing entries of these disk caches.
 
-        Where none is named, it is all that the registry has of these trust domains.
+        Without keys, it restores everything that the registry has of these trust domains.
         """
         with self._own_files(), self._stage() as stage:
-            found = self.stored.read()
-            if found is None:
+            stored = self.stored.read()
+            if stored is None:
                 raise NetworkError(
                     Problem(
                         code="image-not-found",
@@ -99,7 +100,7 @@ class Exchange:
                         fix=f"check the name; push one first: `tfdock cache push {self.stored.image}`",
                     )
                 )
-            shelves = found[0].shelves
+            shelves = stored[0].shelves
             wanted = list(dict.fromkeys(keys)) or [key for key in shelves if in_domains(key, domains)]
             absent = [key for key in wanted if key not in shelves]
             if absent:
@@ -115,7 +116,7 @@ class Exchange:
     def _pull_shelf(self, key: str, shelf: Shelf, stage: Path) -> PulledCache:
         disk = self.cache.disk(key)
         with disk.held(alone=False, waiting=self._waiting):
-            return CachePull(self.stored, self.say, disk, stage).restored(shelf)
+            return CachePull(self.stored, self.say, disk, stage).restore(shelf)
 
     # --- both ---------------------------------------------------------------------------------------------------
 
@@ -129,7 +130,10 @@ class Exchange:
 
     @contextmanager
     def _stage(self) -> Iterator[Path]:
-        """A folder on the cache's own file system, gone afterwards; those of killed ones go as well."""
+        """Make a folder on the cache's own file system, and remove it afterwards.
+
+        Folders of killed runs are removed too.
+        """
         downloads, locks = self.cache.root / "downloads", self.cache.root / "locks"
         for folder in downloads.glob("layers-*"):
             with suppress(Locked), held(locks / folder.name, "it", alone=True):

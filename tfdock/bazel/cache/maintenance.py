@@ -1,4 +1,4 @@
-"""List, check and shrink a cache folder. No link is followed."""
+"""List, verify and prune a cache folder. No link is followed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tfdock.host.untrusted_folders import folder_size, is_hollow, open_up, remov
 from tfdock.resolve.tools import NATIVE
 
 _DEEP = 2
-"""Folders within each other in a disk cache: `ac/00`."""
+"""Nested folders in a disk cache: `ac/00`."""
 _THREADS = 2
 _BATCH = 256
 """Blobs that are given to the threads at a time."""
 _PIECE = 1 << 20
-"""Bytes of a blob that are hashed before a stop is heard."""
+"""Bytes of a blob that are hashed between two checks for a stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """A run's folder that is still there. `changed` in Unix seconds."""
+    """A run's folder that still exists. `changed` in Unix seconds."""
 
     run: str
     path: Path
@@ -46,9 +46,9 @@ class Listing:
     foreign: list[CacheEntry] = field(default_factory=list)
     results: dict[str, ActionResult] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Actions that are no such message: why."""
+    """Reasons why an action cannot be read, by its key."""
     below: dict[str, CacheEntry] = field(default_factory=dict)
-    """Blobs of the cache that lies below, which its actions may need too."""
+    """Blobs of the cache below, which the actions may need too."""
 
     @property
     def size(self) -> int:
@@ -58,31 +58,31 @@ class Listing:
 
     @property
     def used(self) -> float | None:
-        """When an action was used last, in Unix seconds."""
+        """The last use of an action, in Unix seconds."""
         return max((entry.used for entry in self.actions.values()), default=0) / 1e9 or None
 
     def needs(self, key: str) -> tuple[str, ...]:
-        """The blobs that an action's entry needs to be a hit; raises Malformed where a tree is none."""
+        """Return the blobs that an action's entry needs to be a hit; raise MalformedEntry if a tree is malformed."""
         result = self.results[key]
-        found = [digest.hash for digest in (*result.files, *result.trees)]
+        digests = [digest.hash for digest in (*result.files, *result.trees)]
         for tree in result.trees:
             if self.has(tree.hash):
-                found += [digest.hash for digest in action_cache.tree_files(self._message(tree.hash))]
-        return tuple(digest for digest in dict.fromkeys(found) if digest != EMPTY)
+                digests += [digest.hash for digest in action_cache.tree_files(self._message(tree.hash))]
+        return tuple(digest for digest in dict.fromkeys(digests) if digest != EMPTY)
 
     def has(self, digest: str) -> bool:
         """Return whether the blob is here or in the cache below."""
         return digest in self.blobs or digest in self.below
 
     def _message(self, digest: str) -> bytes:
-        """Read a blob, here or below, that should be a message; raises Malformed and OSError."""
+        """Read a blob, here or below, that should be a message; raise MalformedEntry and OSError."""
         if (entry := self.blobs.get(digest)) is not None:
             return self.disk.message(entry.name)
         assert self.disk.release is not None
         return self.disk.release.message(self.below[digest].name)
 
     def contents(self) -> cache_pruning.CacheContents:
-        """The same, to decide with. What cannot be read needs nothing."""
+        """Return the contents for `cache_pruning`. An unreadable action needs no blob."""
         return cache_pruning.CacheContents(
             toolchain=self.disk.key,
             actions={
@@ -94,18 +94,18 @@ class Listing:
         )
 
     def _kept_with(self, key: str) -> tuple[str, ...]:
-        """What an action needs, and what says what it was: the action under its own name, and its command."""
+        """Return the blobs that an action needs, its own message, and its command."""
         if key in self.unreadable:
             return ()
-        found: list[str] = []
+        digests: list[str] = []
         with suppress(MalformedEntry, OSError):
-            found += self.needs(key)
+            digests += self.needs(key)
         if key in self.blobs:
-            found += [key, *([command] if (command := self._command(key)) else [])]
-        return tuple(found)
+            digests += [key, *([command] if (command := self._command(key)) else [])]
+        return tuple(digests)
 
     def is_native(self, key: str) -> bool:
-        """Whether an action compiled for the CPU of the machine that it ran on, which its key does not name."""
+        """Return whether an action compiled for the CPU of its machine, which its key does not name."""
         command = self._command(key)
         if command is None or not self.has(command):
             return False
@@ -114,7 +114,7 @@ class Listing:
         return False
 
     def _command(self, key: str) -> str | None:
-        """The blob that says what an action ran, where the cache has the action's own message."""
+        """Return the blob that says what an action ran, if the cache has the action's own message."""
         if not self.has(key):
             return None
         with suppress(MalformedEntry, OSError):
@@ -124,35 +124,35 @@ class Listing:
 
 
 def listing(disk: DiskCache) -> Listing:
-    """Look through a disk cache; every action is read, no blob but the few that name others."""
-    found = Listing(disk)
+    """List a disk cache. Every action is read, and of the blobs only those that name others."""
+    result = Listing(disk)
     below = disk.release.entries() if disk.release else ()
-    found.below = {entry.digest: entry for entry in below if entry.kind == "blob"}
+    result.below = {entry.digest: entry for entry in below if entry.kind == "blob"}
     for entry in disk.entries():
         if entry.kind == "action":
-            found.actions[entry.digest] = entry
+            result.actions[entry.digest] = entry
         elif entry.kind == "blob":
-            found.blobs[entry.digest] = entry
+            result.blobs[entry.digest] = entry
         else:
-            (found.half if entry.kind == "half" else found.foreign).append(entry)
-    for key, entry in list(found.actions.items()):
+            (result.half if entry.kind == "half" else result.foreign).append(entry)
+    for key, entry in list(result.actions.items()):
         try:
-            found.results[key] = action_cache.action_result(disk.message(entry.name))
+            result.results[key] = action_cache.action_result(disk.message(entry.name))
         except FileNotFoundError:
-            del found.actions[key]
+            del result.actions[key]
         except (MalformedEntry, OSError) as error:
-            found.unreadable[key] = str(error)
-    return found
+            result.unreadable[key] = str(error)
+    return result
 
 
 def outputs(cache: CacheFolder) -> list[Output]:
-    """The runs' folders that are there, the oldest first."""
-    found = []
+    """Return the runs' folders that exist, the oldest first."""
+    folders_found = []
     for path in folders(cache.outputs):
         with suppress(FileNotFoundError):
             changed = path.stat().st_mtime
-            found.append(Output(run=path.name, path=path, size=folder_size(path), changed=changed))
-    return found
+            folders_found.append(Output(run=path.name, path=path, size=folder_size(path), changed=changed))
+    return folders_found
 
 
 # --- is it sound? -------------------------------------------------------------------------------------------------
@@ -160,8 +160,12 @@ def outputs(cache: CacheFolder) -> list[Output]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFinding:
-    """A finding about an entry. `kind`: `damaged` (other bytes than its name says), `truncated`, `unreadable`,
-    `incomplete` (an action whose outputs are gone: a miss to Bazel, no harm) or `foreign` (nothing of Bazel's)."""
+    """A finding about an entry.
+
+    `kind` is `damaged` (other bytes than its name says), `truncated`, `unreadable`, `incomplete` (an action whose
+    outputs
+    are gone: a miss to Bazel, no harm) or `foreign` (not Bazel's).
+    """
 
     toolchain: str
     kind: str
@@ -170,13 +174,13 @@ class CacheFinding:
 
     @property
     def harms(self) -> bool:
-        """Whether a build could take it for what it is not."""
+        """Whether a build could use the entry and get wrong contents."""
         return self.kind not in ("incomplete", "foreign")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedCache:
-    """What looking at every byte of a disk cache found. Bytes, and numbers of entries."""
+    """The findings in a disk cache after every byte was read. Sizes in bytes, numbers of entries."""
 
     toolchain: str
     actions: int
@@ -186,28 +190,29 @@ class VerifiedCache:
     removed: int = 0
 
 
-def verified(disk: DiskCache, *, repair: bool = False, check: Callable[[], None] = lambda: None) -> VerifiedCache:
-    """Hash every blob, which is named by its sha256, and see that every action's entry can be read and is complete.
+def verify_cache(disk: DiskCache, *, repair: bool = False, check: Callable[[], None] = lambda: None) -> VerifiedCache:
+    """Hash every blob, which is named by its sha256, and check that every action's entry is readable and complete.
 
-    `repair` removes what is wrong, and the actions that need it; the caller then holds the lock alone. `check` is
-    called by several threads, between pieces of blobs, and may raise.
+    `repair` removes bad entries, and the actions that need them; the caller then holds the lock alone. `check` is
+    called
+    by several threads, between pieces of blobs, and may raise.
     """
-    found = listing(disk)
-    bad = dict(_bad_blobs(found, check))
-    findings = [_finding(found.blobs[digest], disk, kind, text) for digest, (kind, text) in bad.items()]
-    doomed = [found.blobs[digest] for digest in bad]
-    for key, entry in found.actions.items():
-        if (said := _amiss(found, key, bad)) is not None:
-            findings.append(_finding(entry, disk, *said))
+    listed = listing(disk)
+    bad = dict(_bad_blobs(listed, check))
+    findings = [_finding(listed.blobs[digest], disk, kind, text) for digest, (kind, text) in bad.items()]
+    doomed = [listed.blobs[digest] for digest in bad]
+    for key, entry in listed.actions.items():
+        if (problem := _check_action(listed, key, bad)) is not None:
+            findings.append(_finding(entry, disk, *problem))
             doomed.append(entry)
-    findings += [_finding(entry, disk, "foreign", "not a file of Bazel's cache") for entry in found.foreign]
+    findings += [_finding(entry, disk, "foreign", "not a file of Bazel's cache") for entry in listed.foreign]
     return VerifiedCache(
         toolchain=disk.key,
-        actions=len(found.actions),
-        blobs=len(found.blobs),
-        size=found.size,
-        findings=tuple(sorted(findings, key=lambda one: (not one.harms, one.kind, one.path))),
-        removed=_removed(disk, doomed) if repair else 0,
+        actions=len(listed.actions),
+        blobs=len(listed.blobs),
+        size=listed.size,
+        findings=tuple(sorted(findings, key=lambda finding: (not finding.harms, finding.kind, finding.path))),
+        removed=_remove_entries(disk, doomed) if repair else 0,
     )
 
 
@@ -215,62 +220,62 @@ def _finding(entry: CacheEntry, disk: DiskCache, kind: str, text: str) -> CacheF
     return CacheFinding(toolchain=disk.key, kind=kind, path=disk.folder / entry.name, text=text)
 
 
-def _bad_blobs(found: Listing, check: Callable[[], None]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Digest -> kind and text of each blob that is not what its name says."""
-    sizes = {digest.hash: digest.size for result in found.results.values() for digest in result.files}
-    blobs = list(found.blobs.values())
+def _bad_blobs(listed: Listing, check: Callable[[], None]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield digest, kind and text of each blob that does not match its name."""
+    sizes = {digest.hash: digest.size for result in listed.results.values() for digest in result.files}
+    blobs = list(listed.blobs.values())
     with ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, len(blobs), _BATCH):
-            some = blobs[start : start + _BATCH]
-            told = pool.map(lambda one: _amiss_in(found.disk, one, sizes, check), some)
-            for entry, amiss in zip(some, told, strict=True):
-                if amiss:
-                    yield entry.digest, amiss
+            batch = blobs[start : start + _BATCH]
+            problems = pool.map(lambda entry: _check_blob(listed.disk, entry, sizes, check), batch)
+            for entry, problem in zip(batch, problems, strict=True):
+                if problem:
+                    yield entry.digest, problem
 
 
-def _amiss_in(
+def _check_blob(
     disk: DiskCache, entry: CacheEntry, sizes: Mapping[str, int], check: Callable[[], None]
 ) -> tuple[str, str] | None:
-    """Kind and text of what is wrong with a blob; nothing with one that is gone."""
-    found = hashlib.sha256()
+    """Return kind and text of a problem with a blob; None if it is sound or gone."""
+    sha256 = hashlib.sha256()
     try:
         with disk.open(entry.name) as file:
             check()
             if is_hollow(file.fileno()):  # to hash terabytes of nothing would take days
                 return "damaged", f"its {entry.size} bytes are holes"
             while piece := file.read(_PIECE):
-                found.update(piece)
+                sha256.update(piece)
                 check()
     except FileNotFoundError:
         return None
     except OSError as error:
         return "unreadable", str(error.strerror)
-    if (value := found.hexdigest()) == entry.digest:
+    if (actual := sha256.hexdigest()) == entry.digest:
         return None
     if entry.size < sizes.get(entry.digest, 0):
         return "truncated", f"{entry.size} of {sizes[entry.digest]} bytes"
-    return "damaged", f"its bytes have the sha256 {value}"
+    return "damaged", f"its bytes have the sha256 {actual}"
 
 
-def _amiss(found: Listing, key: str, bad: Mapping[str, object]) -> tuple[str, str] | None:
-    """Kind and text of what is wrong with an action's entry."""
-    if key in found.unreadable:
-        return "unreadable", found.unreadable[key]
-    if found.actions[key].size == 0 or found.results[key].is_empty:
+def _check_action(listed: Listing, key: str, bad: Mapping[str, object]) -> tuple[str, str] | None:
+    """Return kind and text of a problem with an action's entry; None if it is sound."""
+    if key in listed.unreadable:
+        return "unreadable", listed.unreadable[key]
+    if listed.actions[key].size == 0 or listed.results[key].is_empty:
         return "truncated", "it names no output"
     try:
-        needed = found.needs(key)
+        needed = listed.needs(key)
     except (MalformedEntry, OSError):
-        needed = tuple(digest.hash for digest in (*found.results[key].files, *found.results[key].trees))
+        needed = tuple(digest.hash for digest in (*listed.results[key].files, *listed.results[key].trees))
     poisoned = [digest for digest in needed if digest in bad]
-    missing = [digest for digest in needed if not found.has(digest) and digest != EMPTY]
+    missing = [digest for digest in needed if not listed.has(digest) and digest != EMPTY]
     if poisoned or missing:
-        what = f"{poisoned[0]} is not sound" if poisoned else f"{len(missing)} of its outputs are gone"
-        return "incomplete", what
+        text = f"{poisoned[0]} is not sound" if poisoned else f"{len(missing)} of its outputs are gone"
+        return "incomplete", text
     return None
 
 
-def _removed(disk: DiskCache, entries: Iterable[CacheEntry]) -> int:
+def _remove_entries(disk: DiskCache, entries: Iterable[CacheEntry]) -> int:
     count = 0
     with suppress(FileNotFoundError), disk.opened() as folder:
         for entry in entries:
@@ -284,7 +289,7 @@ def _removed(disk: DiskCache, entries: Iterable[CacheEntry]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedCache:
-    """What pruning took, or would take: bytes by what they were, and bytes that are left."""
+    """What pruning removed, or would remove: bytes by kind, and bytes that are left."""
 
     disks: tuple[cache_pruning.PrunePlan, ...]
     half_written: int
@@ -302,7 +307,7 @@ class PrunedCache:
 
 @contextmanager
 def alone(cache: CacheFolder, disks: Iterable[DiskCache]) -> Iterator[None]:
-    """Hold the folder and disk caches alone; raises Locked (`cache-locked`) at once while somebody uses them.
+    """Hold the folder and disk caches alone; raise Locked (`cache-locked`) at once if somebody uses them.
 
     A build may have shut its user out of folders of its disk cache: they are opened again.
     """
@@ -318,36 +323,38 @@ def alone(cache: CacheFolder, disks: Iterable[DiskCache]) -> Iterator[None]:
 def prune(
     cache: CacheFolder, *, max_size: int | None = None, before: float | None = None, dry_run: bool = False
 ) -> PrunedCache:
-    """Make a cache smaller: first what nobody needs, then what was used least recently. Under `alone`.
+    """Make a cache smaller: first what nobody needs, then what was used least recently. The caller holds `alone`.
 
-    With `before` (Unix seconds) configurations go that were used last before it, and downloads: of Bazel's repository
-    cache, and for trials of wheels; with `max_size` (bytes of the whole folder) actions go, as `decide.pruning` says.
+    With `before` (Unix seconds), configurations go that were last used before it, and downloads: of Bazel's
+    repository
+    cache, and for trials of wheels. With `max_size` (bytes of the whole folder), actions go as `cache_pruning`
+    decides.
     """
-    left_over = outputs(cache)
-    found = [listing(disk) for disk in cache.disks()]
-    half = [entry for one in found for entry in one.half]
+    output_folders = outputs(cache)
+    listings = [listing(disk) for disk in cache.disks()]
+    half = [entry for one in listings for entry in one.half]
     old = list(_old_downloads(cache, before)) if before is not None else []
     downloads = sum(one.size for one in old)
-    gone = sum(entry.size for entry in half) + sum(output.size for output in left_over) + downloads
+    gone = sum(entry.size for entry in half) + sum(output.size for output in output_folders) + downloads
     others = folder_size(cache.root) - gone
     decided = cache_pruning.prune(
-        contents := [one.contents() for one in found],
+        contents := [one.contents() for one in listings],
         others=max(0, others - sum(one.size for one in contents)),
         max_size=max_size,
         before=before,
     )
     if not dry_run:
-        for output in left_over:
+        for output in output_folders:
             remove_folder(output.path)
         for download in old:
             download.remove()
-        for listed, disk in zip(found, decided.disks, strict=True):
-            _removed(listed.disk, listed.half)
-            _carry_out(listed, disk)
+        for listed, disk in zip(listings, decided.disks, strict=True):
+            _remove_entries(listed.disk, listed.half)
+            _apply(listed, disk)
     return PrunedCache(
         disks=decided.disks,
         half_written=sum(entry.size for entry in half),
-        outputs=tuple(left_over),
+        outputs=tuple(output_folders),
         downloads=downloads,
         left=decided.left,
         reached=decided.reached,
@@ -368,39 +375,39 @@ class _Download:
 
 
 def _old_downloads(cache: CacheFolder, before: float) -> Iterator[_Download]:
-    """The downloads that were last fetched or read before that moment."""
+    """Yield the downloads that were last fetched or read before that moment."""
     for part, inside in ((cache.root / "dependencies", ""), (cache.repository, "content_addressable/sha256")):
         with suppress(OSError), opened(part) as top, top.folder(inside) as parent:
-            for found in parent.entries():
-                with suppress(OSError), parent.folder(found.name) as folder:
+            for entry in parent.entries():
+                with suppress(OSError), parent.folder(entry.name) as folder:
                     # A folder's own time of access tells only that somebody listed it.
-                    files = [one.status for one in folder.entries()]
-                    times = [found.status.st_mtime, *(max(file.st_mtime, file.st_atime) for file in files)]
+                    files = [file.status for file in folder.entries()]
+                    times = [entry.status.st_mtime, *(max(file.st_mtime, file.st_atime) for file in files)]
                     if max(times) < before:
-                        name = f"{inside}/{found.name}" if inside else found.name
+                        name = f"{inside}/{entry.name}" if inside else entry.name
                         yield _Download(part=part, name=name, size=size_of(folder))
 
 
-def _carry_out(found: Listing, decided: cache_pruning.PrunePlan) -> None:
+def _apply(listed: Listing, plan: cache_pruning.PrunePlan) -> None:
     # Actions first: a blob without its action is waste, an action without its blob is a broken promise.
-    _removed(found.disk, (found.actions[key] for key in decided.actions))
-    _removed(found.disk, (found.blobs[digest] for digest in decided.blobs))
-    for build_id in decided.configurations:
-        forget(found.disk, build_id)
-    stays = len(found.actions) - len(decided.actions) + len(found.blobs) - len(decided.blobs) + len(found.foreign)
-    if not stays:
-        remove_disk(found.disk)
+    _remove_entries(listed.disk, (listed.actions[key] for key in plan.actions))
+    _remove_entries(listed.disk, (listed.blobs[digest] for digest in plan.blobs))
+    for build_id in plan.configurations:
+        forget(listed.disk, build_id)
+    remaining = len(listed.actions) - len(plan.actions) + len(listed.blobs) - len(plan.blobs) + len(listed.foreign)
+    if not remaining:
+        remove_disk(listed.disk)
 
 
 def remove_disk(disk: DiskCache) -> None:
-    """Remove a disk cache with all that is known of it; the caller holds its lock alone."""
+    """Remove a disk cache and all notes about it; the caller holds its lock alone."""
     remove_folder(disk.folder)
     clear_work(disk)
     remove_folder(disk.about)
 
 
 def clean(cache: CacheFolder) -> None:
-    """Remove everything that a cache holds; the tag and the locks stay. Under `alone`."""
+    """Remove everything that a cache holds; the tag and the locks stay. The caller holds `alone`."""
     for disk in cache.disks():
         remove_disk(disk)
     for name in cache.parts():

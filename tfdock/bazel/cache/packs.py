@@ -1,8 +1,8 @@
-"""Packs of cache entries, as layers of an image: how they are written, and how a stranger's are read. Pure.
+"""Write and read packs of cache entries, the layers of a cache in a registry. Pure.
 
-A pack is a tar of files named as in Bazel's disk cache, zstd-compressed; its table of contents is a blob of its own,
-so that what a pack holds is known without it. The table fixes every byte of the tar but the files' own. So the reader
-makes the headers itself and compares: a path, a link, another size or order is not recognised, it is different.
+A pack is a tar of files named as in Bazel's disk cache, zstd-compressed. Its table of contents is a blob of its own,
+so that the entries are known without the pack. The table fixes every byte of the tar except the files' own. So the
+reader makes the headers itself and compares: a path, a link, another size or order simply differs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PACK_SIZE = 64 << 20
 PACK_ENTRIES = 50_000
 """Entries in a pack, at most."""
 LARGEST = LARGEST_PLAIN
-"""Bytes of an entry: what a tar's header can say."""
+"""Bytes of an entry: the largest size that a tar's header can hold."""
 MOST_CONTENTS = 4 << 20
-"""Bytes of a table of contents, packed."""
+"""Bytes of a table of contents, compressed."""
 _MOST_UNPACKED = 10 << 20
 _WINDOW = 8 << 20
 """Bytes of memory that unpacking may ask for."""
@@ -51,18 +51,18 @@ class PackEntry:
 
     @property
     def is_action(self) -> bool:
-        """Whether it says what an action left; the others are what was left, named by their sha256."""
+        """Whether it is an action's entry; the others are outputs, named by their sha256."""
         return self.name.startswith("ac")
 
 
 def in_order(entries: Iterable[PackEntry]) -> tuple[PackEntry, ...]:
-    """As they stand in a pack: actions after what they need."""
+    """Return entries in the order of a pack: actions after what they need."""
     return tuple(sorted(entries, key=lambda entry: (entry.is_action, entry.name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackContents:
-    """What a pack holds, in order, and for which toolchain."""
+    """The entries of a pack, in order, and its toolchain."""
 
     toolchain: str
     entries: tuple[PackEntry, ...]
@@ -73,14 +73,14 @@ class PackContents:
         return sum(entry.size for entry in self.entries)
 
     def encoded(self) -> bytes:
-        """Its bytes, the same every time. Of blobs the name says the sha256."""
+        """Return its bytes, the same every time. The sha256 of a blob is in its name."""
         rows = [[entry.name, entry.size, *([entry.sha256] if entry.is_action else [])] for entry in self.entries]
         text = canonical({"schema": CONTENTS_SCHEMA, "toolchain": self.toolchain, "entries": rows})
         return zstandard.ZstdCompressor(level=_CONTENTS_LEVEL).compress(text)
 
     @classmethod
     def read(cls, data: bytes) -> PackContents:
-        """A table of contents from its bytes; raises Malformed."""
+        """Return a table of contents from its bytes; raise MalformedManifest."""
         try:
             unpacker = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(data)
             text = unpacker.read(_MOST_UNPACKED + 1)
@@ -101,7 +101,7 @@ class PackContents:
 
 
 def _entry(row: object) -> PackEntry:
-    """A row of a table of contents; whatever could be a path, or has no sensible size, raises Malformed."""
+    """Return a row of a table of contents. Raise MalformedManifest for other paths and for impossible sizes."""
     name, size, *rest = row if isinstance(row, list) and len(row) in (2, 3) else (None, None)
     match = _NAME.match(name) if isinstance(name, str) else None
     if not match or not isinstance(name, str):
@@ -121,7 +121,7 @@ def _entry(row: object) -> PackEntry:
 
 
 class PackEntryChanged(Exception):
-    """A file that is packed has not the size or sha256 that it should have; `entry` is what it should be."""
+    """A file that is packed does not have the size or sha256 of its `entry`."""
 
     def __init__(self, entry: PackEntry) -> None:
         super().__init__(entry.name)
@@ -129,20 +129,23 @@ class PackEntryChanged(Exception):
 
 
 def packed(entries: Iterable[PackEntry], read: Callable[[PackEntry], Iterable[bytes]]) -> Iterator[bytes]:
-    """The bytes of a pack; `read` gives those of a file. Raises Changed for a file that is not what it should be."""
+    """Yield the bytes of a pack; `read` yields those of a file.
+
+    Raise PackEntryChanged for a file that has changed.
+    """
     entries = tuple(entries)
     size = len(END) + sum(BLOCK + padded_size(entry.size) for entry in entries)
     compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=_THREADS).compressobj(size=size)
     for entry in entries:
         yield compressor.compress(plain_header(entry.name, entry.size))
-        for piece in _checked(entry, read(entry)):
+        for piece in _checked_pieces(entry, read(entry)):
             yield compressor.compress(piece)
         yield compressor.compress(padding(entry.size))
     yield compressor.compress(END)
     yield compressor.flush()
 
 
-def _checked(entry: PackEntry, pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _checked_pieces(entry: PackEntry, pieces: Iterable[bytes]) -> Iterator[bytes]:
     sha256, size = hashlib.sha256(), 0
     for piece in pieces:
         size += len(piece)
@@ -155,7 +158,7 @@ def _checked(entry: PackEntry, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def most_packed(contents: PackContents) -> int:
-    """Bytes that a pack has at most: what does not get smaller gets larger by a little."""
+    """Return the largest possible size of a pack: incompressible data grows a little."""
     return contents.size + (contents.size >> 7) + 2 * BLOCK * len(contents.entries) + (1 << 16)
 
 
@@ -163,11 +166,13 @@ def most_packed(contents: PackContents) -> int:
 
 
 def unpacked(contents: PackContents, read: Callable[[int], bytes]) -> Iterator[tuple[PackEntry, bytes, bool]]:
-    """The entries of a pack as they come: which one, a piece of it, and whether that is its last.
+    """Yield the entries of a pack as they come: the entry, a piece of it, and whether that is its last.
 
-    `read(size)` gives the bytes of the pack, none at its end. Memory is bounded, and so is what is unpacked: by what
-    the table of contents says. Raises Malformed where the pack is another, at the latest after its last entry; an
-    entry that is whole has the sha256 that it should have.
+    `read(size)` returns bytes of the pack, none at its end. Memory is bounded, and the table of contents bounds
+    what is
+    unpacked. Raises MalformedManifest if the pack differs, at the latest after its last entry. A complete entry
+    has the
+    sha256 of the table.
     """
     stream = _Stream(read)
     for entry in contents.entries:
@@ -191,14 +196,14 @@ def unpacked(contents: PackContents, read: Callable[[int], bytes]) -> Iterator[t
 
 
 class _Stream:
-    """What is unpacked, in pieces that are asked for."""
+    """The unpacked bytes, in pieces of the requested sizes."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
         source = cast("IO[bytes]", _Source(read))
         self._reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(source, read_size=_READ)
 
     def some(self, most: int) -> bytes:
-        """At least one byte."""
+        """Return at least one byte."""
         try:
             data = self._reader.read(min(most, _READ))
         except zstandard.ZstdError as error:
@@ -214,7 +219,7 @@ class _Stream:
         return data
 
     def is_at_end(self, read: Callable[[int], bytes]) -> bool:
-        """Whether nothing follows, packed or not."""
+        """Return whether nothing follows, packed or not."""
         try:
             return not self._reader.read(1) and not read(1)
         except zstandard.ZstdError as error:
@@ -222,7 +227,7 @@ class _Stream:
 
 
 class _Source:
-    """What zstandard takes for a file."""
+    """The file object that zstandard reads from."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self.read = read

@@ -1,14 +1,14 @@
-"""What a push sends: which entries, in which packs, and which old packs go. Pure.
+"""Plan a push: which entries to send, in which packs, and which old packs go. Pure.
 
-A push adds what the registry lacks, as new packs; packs that are there stay as they are, so that nothing is sent
-twice. A pack goes, and what is still of use in it is sent anew with the rest, where
+A push adds what the registry lacks, as new packs. Existing packs stay as they are, so that nothing is sent twice. A
+pack goes, and its useful entries are sent again with the rest, if
 
 - for 20 changes of its toolchain nobody who pushed had half of its bytes any more;
 - half of its bytes or more stand in other packs as well;
 - there are more than 32 packs, and it holds less than 16 MiB.
 
-The last two only where the one who pushes has all that would go. A change is a push that has something to send; one
-that has nothing changes nothing. Of a cache of more than 8 toolchains, the one that has not changed for longest goes.
+The last two apply only if the pushing machine has every entry that would go. A change is a push that sends something.
+Of a cache of more than 8 toolchains, the one that has not changed for longest goes.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ class PushedAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What becomes of a shelf: the packs that stay, entries for each new pack, and how many packs went.
+    """The plan for a shelf: the packs that stay, entries for each new pack, and how many packs go.
 
-    `missing` counts the entries that the registry lacked, `there` those that it had; both of those that can be hits.
+    `missing` counts the entries that the registry lacks, `there` those that it has; both count only entries that
+    can be
+    hits.
     """
 
     kept: tuple[Pack, ...]
@@ -56,7 +58,7 @@ class Plan:
 
 
 def complete(actions: Iterable[PushedAction], blobs: Mapping[str, PackEntry]) -> tuple[PushedAction, ...]:
-    """The actions of which everything is there; nobody has anything from the others."""
+    """Return the actions whose blobs are all there; the others are of no use."""
     return tuple(action for action in actions if all(blob in blobs or blob == EMPTY for blob in action.blobs))
 
 
@@ -66,7 +68,7 @@ def plan(
     actions: Iterable[PushedAction],
     blobs: Mapping[str, PackEntry],
 ) -> Plan:
-    """Decide. `contents` has each pack's table of contents by that one's digest, `actions` are complete."""
+    """Plan the push of a shelf. `contents` has each pack's table by the table's digest, `actions` are complete."""
     actions = sorted(actions, key=lambda action: action.entry.name)
     wanted = {action.entry.name: action.entry for action in actions}
     wanted |= {blobs[blob].name: blobs[blob] for action in actions for blob in action.blobs if blob in blobs}
@@ -93,7 +95,7 @@ def plan(
 
 
 def _kept(shelf: Shelf, tables: Mapping[Digest, PackContents], wanted: Mapping[str, PackEntry]) -> tuple[Pack, ...]:
-    """The packs that stay, with `seen` brought up to date."""
+    """Return the packs that stay, with `seen` updated."""
     now = shelf.pushes + 1
     kept = []
     for pack in shelf.packs:
@@ -117,7 +119,7 @@ def _kept(shelf: Shelf, tables: Mapping[Digest, PackContents], wanted: Mapping[s
 def _bundles(
     actions: Iterable[PushedAction], blobs: Mapping[str, PackEntry], lacking: frozenset[PackEntry]
 ) -> Iterable[tuple[PackEntry, ...]]:
-    """The entries that are lacking, in packs: each action with, or after, all that it needs."""
+    """Yield the lacking entries, in packs: each action with, or after, everything that it needs."""
     placed: set[PackEntry] = set()
     bundle: list[PackEntry] = []
     size = 0
@@ -139,13 +141,13 @@ def _bundles(
         yield in_order(bundle)
 
 
-def changed(layers: Layers, shelves: Mapping[str, tuple[Pack, ...]]) -> Layers:
-    """The cache with other packs for some toolchains; `seen` of new ones is 0 until now."""
+def with_packs(layers: Layers, shelves: Mapping[str, tuple[Pack, ...]]) -> Layers:
+    """Return the cache with other packs for some toolchains. New packs have `seen` 0 until now."""
     moment = layers.pushes + 1
-    found = dict(layers.shelves)
+    shelves_by_key = dict(layers.shelves)
     for key, packs in shelves.items():
-        pushes = found.get(key, Shelf()).pushes + 1
-        fresh = tuple(pack if pack.seen else replace(pack, seen=pushes) for pack in packs)
-        found[key] = Shelf(packs=fresh, pushes=pushes, moment=moment)
-    youngest = sorted(found, key=lambda key: (-found[key].moment, key))[:MOST_TOOLCHAINS]
-    return Layers(shelves={key: found[key] for key in sorted(youngest)}, pushes=moment)
+        pushes = shelves_by_key.get(key, Shelf()).pushes + 1
+        dated = tuple(pack if pack.seen else replace(pack, seen=pushes) for pack in packs)
+        shelves_by_key[key] = Shelf(packs=dated, pushes=pushes, moment=moment)
+    youngest = sorted(shelves_by_key, key=lambda key: (-shelves_by_key[key].moment, key))[:MOST_TOOLCHAINS]
+    return Layers(shelves={key: shelves_by_key[key] for key in sorted(youngest)}, pushes=moment)

@@ -1,4 +1,4 @@
-"""A Bazel cache in a registry: one manifest whose layers are packs and their tables of contents, by toolchain.
+"""Read and write a Bazel cache in a registry: one manifest whose layers are packs and their tables of contents.
 
 The layers stand in pairs (table, pack), the toolchains in the order of their keys. The configuration says how many
 pairs each toolchain has, and when each pack was last used. Everything that is read is checked before it is used.
@@ -32,7 +32,7 @@ _KEY = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """A pack as the manifest has it; `seen` is the last push of its shelf by somebody who had half of it."""
+    """A pack in the manifest. `seen` is the last push of its shelf by a machine that had half of its bytes."""
 
     contents: Descriptor
     layer: Descriptor
@@ -41,7 +41,7 @@ class Pack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shelf:
-    """The packs of a toolchain, oldest first. `pushes` counts its changes, `moment` is when it last had one."""
+    """The packs of a toolchain, oldest first. `pushes` counts its changes, `moment` is the time of the last one."""
 
     packs: tuple[Pack, ...] = ()
     pushes: int = 0
@@ -50,13 +50,16 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """A cache in a registry: toolchain key -> its shelf. `pushes` counts the changes of all, and is their clock."""
+    """A cache in a registry: toolchain key -> its shelf.
+
+    `pushes` counts all changes, and is the clock of `moment`.
+    """
 
     shelves: Mapping[str, Shelf] = field(default_factory=dict)
     pushes: int = 0
 
     def encoded(self) -> tuple[bytes, bytes]:
-        """Its configuration and its manifest."""
+        """Return its configuration and its manifest."""
         rows = {
             key: {"pushes": shelf.pushes, "moment": shelf.moment, "seen": [pack.seen for pack in shelf.packs]}
             for key, shelf in self.shelves.items()
@@ -75,7 +78,7 @@ class Layers:
 
     @classmethod
     def read(cls, manifest: Manifest, config: bytes) -> Layers:
-        """A cache from its manifest and configuration; raises Malformed."""
+        """Return a cache from its manifest and configuration; raise MalformedManifest."""
         node = parsed(config)
         rows = node.get("toolchains") if isinstance(node, dict) and node.get("schema") == SCHEMA else None
         if not isinstance(rows, dict):
@@ -88,12 +91,12 @@ class Layers:
 
 
 def is_cache(manifest: Manifest) -> bool:
-    """Whether a manifest says that it is a cache, and not an image."""
+    """Return whether a manifest says that it is a cache, and not an image."""
     return manifest.config.media_type == CONFIG_TYPE
 
 
 def _shelf(key: str, row: object, layers: list[Descriptor]) -> Shelf:
-    """The shelf of a toolchain, whose layers are taken off the list; its key names a folder, and is nothing else."""
+    """Return the shelf of a toolchain, and remove its layers from the list. Its key must be safe as a folder name."""
     if not _KEY.match(key):
         raise MalformedManifest("a toolchain has no key")
     seen = row.get("seen") if isinstance(row, dict) else None
@@ -101,23 +104,23 @@ def _shelf(key: str, row: object, layers: list[Descriptor]) -> Shelf:
         raise MalformedManifest(f"its configuration does not describe the toolchain {key}")
     if len(layers) < 2 * len(seen):
         raise MalformedManifest("it has fewer layers than its configuration speaks of")
-    mine = layers[: 2 * len(seen)]
+    own = layers[: 2 * len(seen)]
     del layers[: 2 * len(seen)]
-    found = tuple(
-        Pack(contents=contents, layer=layer, seen=one)
-        for contents, layer, one in zip(mine[::2], mine[1::2], seen, strict=True)
+    packs_found = tuple(
+        Pack(contents=contents, layer=layer, seen=push)
+        for contents, layer, push in zip(own[::2], own[1::2], seen, strict=True)
     )
-    for pack in found:
+    for pack in packs_found:
         if (pack.contents.media_type, pack.layer.media_type) != (packs.CONTENTS_TYPE, packs.PACK_TYPE):
             raise MalformedManifest("its layers are no packs with their tables of contents")
-    return Shelf(packs=found, pushes=_count(row, "pushes"), moment=_count(row, "moment"))
+    return Shelf(packs=packs_found, pushes=_count(row, "pushes"), moment=_count(row, "moment"))
 
 
 def _count(node: Mapping[str, object], name: str) -> int:
-    found = node.get(name)
-    if type(found) is not int or found < 0:
+    count = node.get(name)
+    if type(count) is not int or count < 0:
         raise MalformedManifest(f"its configuration has no `{name}`")
-    return found
+    return count
 
 
 CACHES = ArtifactKind(
@@ -131,12 +134,12 @@ CACHES = ArtifactKind(
     other_fix="give the cache a name of its own, such as `ghcr.io/me/project/cache:main`",
 )
 _MOST_ENTRIES = 2_000_000
-"""In all tables together; a build of TensorFlow leaves some hundred thousand."""
+"""Entries in all tables together; a build of TensorFlow leaves some hundred thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingPack:
-    """A pack that is to be sent: what it holds, its descriptor, its bytes."""
+    """A pack to send: its contents, its descriptor, its bytes."""
 
     contents: PackContents
     layer: Descriptor
@@ -145,25 +148,25 @@ class OutgoingPack:
 
 @dataclass
 class StoredCache(NamedArtifact):
-    """A cache under a name in a registry. Every method raises what `Repository` does, and VerificationFailed."""
+    """A cache under a name in a registry. Every method raises what `Repository` raises, and VerificationFailed."""
 
     kind: ArtifactKind = CACHES
     _tables: dict[Digest, PackContents] = field(default_factory=dict)
 
     def read(self) -> tuple[Layers, Digest] | None:
-        """What the registry has under the name now, and the digest of its manifest; None where it has nothing."""
-        found = self.manifest()
-        if found is None:
+        """Return the cache that the name stands for now, and the digest of its manifest; None if there is nothing."""
+        stored = self.manifest()
+        if stored is None:
             return None
-        with self.well_formed(found.digest):
-            manifest = Manifest.read(found.data)
+        with self.well_formed(stored.digest):
+            manifest = Manifest.read(stored.data)
             if not is_cache(manifest):
-                raise self.other_kind(found.digest)
+                raise self.other_kind(stored.digest)
             config = self.repository.small_blob(manifest.config, MOST_CONFIG)
-            return Layers.read(manifest, config), found.digest
+            return Layers.read(manifest, config), stored.digest
 
     def contents(self, pack: Pack) -> PackContents:
-        """What a pack holds."""
+        """Return the table of contents of a pack."""
         digest = pack.contents.digest
         if digest not in self._tables:
             with self.well_formed(digest):
@@ -174,9 +177,9 @@ class StoredCache(NamedArtifact):
         return self._tables[digest]
 
     def entries(self, pack: Pack, toolchain: str) -> Iterator[tuple[PackEntry, bytes, bool]]:
-        """What is in a pack, as it comes: entry, a piece of it, whether it is the last one of it.
+        """Yield the entries of a pack as they come: the entry, a piece of it, and whether that is its last.
 
-        That the pack is the right one is known only when all has been taken.
+        The pack is verified only when all of it has been read.
         """
         contents = self.contents(pack)
         pieces = self.repository.blob(pack.layer)
@@ -190,7 +193,7 @@ class StoredCache(NamedArtifact):
     def packed(
         self, toolchain: str, entries: tuple[PackEntry, ...], read: Callable[[PackEntry], Iterable[bytes]], near: Path
     ) -> OutgoingPack:
-        """Pack entries into a file in the folder `near`; raises `packs.Changed`."""
+        """Pack entries into a file in the folder `near`; raise `PackEntryChanged`."""
         sha256, size = hashlib.sha256(), 0
         file = cast("BinaryIO", tempfile.TemporaryFile(dir=near))  # noqa: SIM115  # closed when it was sent
         try:
@@ -204,14 +207,14 @@ class StoredCache(NamedArtifact):
         layer = Descriptor(media_type=PACK_TYPE, digest=Digest(f"sha256:{sha256.hexdigest()}"), size=size)
         return OutgoingPack(contents=PackContents(toolchain=toolchain, entries=entries), layer=layer, file=file)
 
-    def send(self, parcel: OutgoingPack) -> tuple[Pack, int]:
-        """Send a pack with its table of contents; how it stands in a manifest, and the bytes that were sent."""
-        table = parcel.contents.encoded()
-        pack = Pack(contents=Descriptor.of(CONTENTS_TYPE, table), layer=parcel.layer, seen=0)
-        with parcel.file as file:
+    def send(self, outgoing: OutgoingPack) -> tuple[Pack, int]:
+        """Send a pack with its table of contents. Return its place in a manifest, and the bytes that were sent."""
+        table = outgoing.contents.encoded()
+        pack = Pack(contents=Descriptor.of(CONTENTS_TYPE, table), layer=outgoing.layer, seen=0)
+        with outgoing.file as file:
             sent = self._upload(pack.layer, file)
         sent += self._upload(pack.contents, table)
-        self._tables[pack.contents.digest] = parcel.contents
+        self._tables[pack.contents.digest] = outgoing.contents
         return pack, sent
 
     def _upload(self, blob: Descriptor, data: BinaryIO | bytes) -> int:
@@ -219,9 +222,10 @@ class StoredCache(NamedArtifact):
         return blob.size if self.repository.upload(blob, data) else 0
 
     def publish(self, layers: Layers, before: Digest | None) -> Digest | None:
-        """Let the name stand for the cache, whose packs are there; the manifest's digest.
+        """Make the name stand for the cache, whose packs are there. Return the manifest's digest.
 
-        None where somebody else was quicker: the name no longer stands for `before`, or, a moment later, for ours.
+        Returns None if another push was quicker: the name no longer stands for `before`, or, a moment later,
+        for ours.
         """
         config, manifest = layers.encoded()
         self._upload(Descriptor.of(CONFIG_TYPE, config), config)
@@ -234,13 +238,13 @@ class StoredCache(NamedArtifact):
 
 
 class _Pieces:
-    """Bytes that come as they like, read as one asks for them."""
+    """A reader of bytes that come in pieces of any size."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._rest = pieces, b""
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes; none at the end."""
+        """Return at most so many bytes; none at the end."""
         if not self._rest:
             self._rest = next(self._pieces, b"")
         data, self._rest = self._rest[:size], self._rest[size:]

@@ -1,8 +1,8 @@
-"""The relay: the only way out of a compile container, from a Unix socket to one endpoint.
+"""Relay a Unix socket to one endpoint: the only way out of a compile container.
 
-It runs in this process, so that what it adds never enters the container: TLS with this machine's certificates, and
-credentials. When the endpoint is gone it answers every question with "not cached", so that Bazel goes on at once with
-what it has, whichever version it is, instead of asking again 25,000 times.
+The relay runs in this process, so that TLS with this machine's certificates, and credentials, never enter the
+container. When the endpoint is gone it answers every question with "not cached". Then Bazel of any version goes on at
+once with what it has, instead of asking again 25,000 times.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tfdock.bazel.remote import relay_grpc, relay_http
-from tfdock.bazel.remote.relay_line import BUFFER, TROUBLE, Reader, RelayLine, Writer, closed
+from tfdock.bazel.remote.relay_line import BUFFER, CONNECTION_ERRORS, Reader, RelayLine, Writer, close_writer
 
 CONNECTIONS = 128
-"""At once for each endpoint; Bazel makes 100. More would take this process's open files."""
+"""Connections at once for each endpoint; Bazel makes 100. More would take this process's open files."""
 
 Serve = Callable[[RelayLine, Reader, Writer], Awaitable[None]]
 
@@ -37,7 +37,7 @@ def running(lines: dict[str, RelayLine], folder: Path) -> Iterator[None]:
             servers.append(asyncio.run_coroutine_threadsafe(_listen(line, serve, folder, name), loop).result())
         yield
     finally:
-        asyncio.run_coroutine_threadsafe(_end(servers), loop).result()
+        asyncio.run_coroutine_threadsafe(_stop(servers), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -54,13 +54,13 @@ async def _listen(line: RelayLine, serve: Serve, folder: Path, name: str) -> asy
         try:
             if free >= 0:
                 await serve(line, reader, writer)
-        except (*TROUBLE, asyncio.CancelledError):
+        except (*CONNECTION_ERRORS, asyncio.CancelledError):
             # The client sees its connection end, and asks again or does without. Of a task that was cancelled
             # asyncio before 3.12 prints a traceback.
             pass
         finally:
             free += 1
-            await closed(writer)
+            await close_writer(writer)
 
     listener = socket.socket(socket.AF_UNIX)
     # A socket's path ends at 107 characters, and a cache folder may lie deeper: by way of its folder it does not.
@@ -74,19 +74,19 @@ async def _listen(line: RelayLine, serve: Serve, folder: Path, name: str) -> asy
     return await asyncio.start_unix_server(connected, sock=listener, limit=BUFFER)
 
 
-async def _end(servers: list[asyncio.Server]) -> None:
+async def _stop(servers: list[asyncio.Server]) -> None:
     """Stop listening, and cancel every connection of the loop."""
     for server in servers:
         server.close()
-    await _turns()  # a task that is cancelled before it begins closes nothing
+    await _run_pending()  # a task that is cancelled before it begins closes nothing
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await _turns()
+    await _run_pending()
 
 
-async def _turns() -> None:
-    """Let the loop do what is due: what was accepted gets its task, and what is being closed closes its socket."""
+async def _run_pending() -> None:
+    """Let the loop run what is due: accepted connections get their task, and closing ones close their socket."""
     for _ in range(5):
         await asyncio.sleep(0)

@@ -1,7 +1,8 @@
 """Relay gRPC: HTTP/2 frames pass unchanged; requests get the endpoint's name and credentials.
 
-Only header blocks are opened; data passes by, and so do the two sides' settings and windows, which stay theirs. What
-is sent to the endpoint is encoded without a table of headers, so that no agreement about its size is needed.
+Only header blocks are opened. Data, settings and windows pass unchanged between the two sides. Headers to the
+endpoint
+are encoded without a table, so that no agreement about the table's size is needed.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ import h2.exceptions
 import hpack
 
 from tfdock.bazel.remote import relay_line
-from tfdock.bazel.remote.relay_line import Reader, RelayLine, Writer, closed
+from tfdock.bazel.remote.relay_line import Reader, RelayLine, Writer, close_writer
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _PING, _WINDOW, _CONTINUATION = 0, 1, 6, 8, 9
 _END_STREAM, _END_HEADERS, _PADDED, _PRIORITY = 1, 4, 8, 32
 _ACK = 1
 _ARE_YOU_THERE = b"tfdock ?"
-"""What the relay's own pings carry."""
+"""Content of the relay's own pings."""
 _LARGEST = 1 << 14
-"""Bytes of a frame that everybody takes."""
+"""Bytes of a frame that every peer accepts."""
 _PATIENCE = 30.0
-"""Seconds in which a frame has to come that has begun."""
+"""Seconds within which a frame that has begun must arrive."""
 _TABLE = 1 << 20
-"""More bytes than any of the two sides wants for its table of headers."""
+"""More bytes than either side wants for its table of headers."""
 
 _LONGEST = 1 << 18
 """Bytes of a header block, in however many frames."""
@@ -48,7 +49,7 @@ _READING = {
     _API + b"ContentAddressableStorage/GetTree",
     _STREAM + b"Read",
 }
-"""What may be called where nothing may be uploaded: nobody can say of a call that is not known that it only reads."""
+"""Calls that are allowed without uploads. Of an unknown call nobody can say that it only reads."""
 _EXECUTING = _READING | {
     _API + b"ContentAddressableStorage/BatchUpdateBlobs",
     _API + b"Execution/Execute",
@@ -56,7 +57,7 @@ _EXECUTING = _READING | {
     _STREAM + b"Write",
     _STREAM + b"QueryWriteStatus",
 }
-"""The same for an executor: it gets what its actions read, and says itself what comes out of them."""
+"""Calls that are allowed to an executor: it gets the inputs of its actions, and writes their results itself."""
 _NOT_FOUND = "5"
 _PERMISSION_DENIED = b"7"
 _DENIED = (b"7", b"16")
@@ -70,8 +71,10 @@ _WITHOUT = {
     _API + b"ContentAddressableStorage/BatchUpdateBlobs": b"",
     _API + b"ActionCache/UpdateActionResult": b"",
 }
-"""What is answered in place of an endpoint that is gone; to all else: NOT_FOUND. No blob is missing, so that none is
-sent; Bazel 0.26.1 crashes where that question fails."""
+"""Answers in place of an endpoint that is gone; every other call gets NOT_FOUND.
+
+No blob is missing, so that none is sent. Bazel 0.26.1 crashes if that question fails.
+"""
 
 
 _Pair = tuple[bytes, bytes]
@@ -79,7 +82,7 @@ _Pair = tuple[bytes, bytes]
 
 @dataclass(slots=True)
 class Frame:
-    """One frame of HTTP/2, whole."""
+    """One complete frame of HTTP/2."""
 
     head: bytes
     body: bytes
@@ -91,12 +94,12 @@ class Frame:
 
     @property
     def flags(self) -> int:
-        """What they mean depends on the type."""
+        """The flags; their meaning depends on the type."""
         return self.head[4]
 
     @property
     def stream(self) -> int:
-        """Which stream it belongs to."""
+        """The number of its stream."""
         return int.from_bytes(self.head[5:], "big") & 0x7FFFFFFF
 
     @property
@@ -110,9 +113,9 @@ class Frame:
 
     @classmethod
     async def read(cls, reader: Reader, large: asyncio.Semaphore | None = None) -> Frame:
-        """Return the next one; raises EOFError at the end.
+        """Return the next frame; raise EOFError at the end.
 
-        With `large` few frames over 16 KiB are read at a time; raises TimeoutError for one that does not come.
+        With `large`, few frames over 16 KiB are read at a time. Raises TimeoutError for a frame that does not arrive.
         """
         head = await reader.readexactly(9)
         size = int.from_bytes(head[:3], "big")
@@ -129,39 +132,42 @@ async def serve(line: RelayLine, reader: Reader, writer: Writer) -> None:
     except OSError:
         server = None
     if server is None:
-        await _without(reader, writer)
+        await _serve_offline(reader, writer)
         return
-    both = _Both(line, writer)
-    ways = [
-        asyncio.ensure_future(both.requests(reader, server[1])),
-        asyncio.ensure_future(both.answers(server[0])),
-        asyncio.ensure_future(both.alive(server[1])),
+    relayed = _Connection(line, writer)
+    tasks = [
+        asyncio.ensure_future(relayed.forward_requests(reader, server[1])),
+        asyncio.ensure_future(relayed.forward_answers(server[0])),
+        asyncio.ensure_future(relayed.watch_silence(server[1])),
     ]
     try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for way in ways:
-            way.cancel()
+        for task in tasks:
+            task.cancel()
         try:
-            await asyncio.gather(*ways, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         finally:
-            await closed(server[1])
+            await close_writer(server[1])
 
 
 @dataclass
-class _Both:
-    """Both ways of one connection. Whole frames are written at once, so that each way may add some of its own."""
+class _Connection:
+    """Both directions of one connection.
+
+    Frames are written whole, so that each direction may add frames of its own.
+    """
 
     line: RelayLine
     client: Writer
     lookups: set[int] = field(default_factory=set)
     """Streams that ask whether an action is cached."""
     refused: set[int] = field(default_factory=set)
-    """Streams that the endpoint does not hear of."""
+    """Streams that are not forwarded to the endpoint."""
     heard: float = field(default_factory=monotonic)
-    """When the endpoint last said something."""
+    """The last time that the endpoint sent something."""
 
-    async def requests(self, client: Reader, server: Writer) -> None:
+    async def forward_requests(self, client: Reader, server: Writer) -> None:
         decoder, encoder = hpack.Decoder(), hpack.Encoder()
         decoder.max_allowed_table_size = _TABLE
         encoder.header_table_size = 0
@@ -179,17 +185,17 @@ class _Both:
                 self.line.sent += len(frame.body)
             else:
                 first, block = (frame, b"") if frame.kind == _HEADERS else (first, block)
-                block = _longer(block, frame)
+                block = _extend_block(block, frame)
                 if frame.flags & _END_HEADERS and first:
-                    headers = _decoded(decoder, block)
-                    if not self._allowed(headers):
+                    headers = _decode(decoder, block)
+                    if not self._is_allowed(headers):
                         self._refuse(first.stream)
                     else:
-                        encoded = encoder.encode(self._asked(first.stream, headers), huffman=False)
+                        encoded = encoder.encode(self._forwarded_headers(first.stream, headers), huffman=False)
                         server.write(_frames(first.stream, first.flags & _END_STREAM, encoded))
             await server.drain()
 
-    def _allowed(self, headers: list[_Pair]) -> bool:
+    def _is_allowed(self, headers: list[_Pair]) -> bool:
         """Return whether a call may be made. It names its path once; no gRPC client sends trailers."""
         if self.line.upload:
             return True
@@ -197,8 +203,8 @@ class _Both:
         paths = [(name, value) for name, value in headers if name.lower() == b":path"]
         return len(paths) == 1 and paths[0][0] == b":path" and paths[0][1] in known
 
-    def _asked(self, stream: int, headers: list[_Pair]) -> list[_Pair]:
-        """The headers of a request as the endpoint gets them."""
+    def _forwarded_headers(self, stream: int, headers: list[_Pair]) -> list[_Pair]:
+        """Return the headers of a request for the endpoint."""
         authority = self.line.endpoint.authority.encode()
         own = {
             b":authority": authority,
@@ -208,8 +214,8 @@ class _Both:
         if any(name == b":path" and value == _LOOKUP for name, value in headers):
             self.lookups.add(stream)
         ours = [(name.lower().encode(), value.encode("latin-1")) for name, value in self.line.headers]
-        named = {name for name, _ in ours} | {b"authorization"}
-        kept = [(name, own.get(name, value)) for name, value in headers if name.lower() not in named]
+        replaced = {name for name, _ in ours} | {b"authorization"}
+        kept = [(name, own.get(name, value)) for name, value in headers if name.lower() not in replaced]
         return [*kept, *(hpack.NeverIndexedHeaderTuple(*pair) for pair in ours)]
 
     def _refuse(self, stream: int) -> None:
@@ -222,22 +228,22 @@ class _Both:
         self.client.write(_frames(stream, _END_STREAM, block))
 
     def _forget(self, frame: Frame) -> None:
-        """What belongs to a refused call goes nowhere; what it took of the connection's window is given back."""
+        """Drop a frame of a refused call, and give back its share of the connection's window."""
         if frame.kind == _DATA and frame.body:
             self.client.write(_frame(_WINDOW, 0, 0, len(frame.body).to_bytes(4, "big")))
 
-    async def alive(self, server: Writer) -> None:
-        """Ask an endpoint that is silent whether it is there: an action may take long, a ping does not."""
+    async def watch_silence(self, server: Writer) -> None:
+        """Ping an endpoint that is silent: an action may take long, a ping does not."""
         while True:
             await asyncio.sleep(relay_line.SILENCE / 3)
             silent = monotonic() - self.heard
             if silent > relay_line.SILENCE:
-                self.line.lost = relay_line.reason(TimeoutError())
+                self.line.lost = relay_line.failure_reason(TimeoutError())
                 return
             if silent > relay_line.SILENCE / 3:
                 server.write(_frame(_PING, 0, 0, _ARE_YOU_THERE))
 
-    async def answers(self, server: Reader) -> None:
+    async def forward_answers(self, server: Reader) -> None:
         decoder = hpack.Decoder()
         decoder.max_allowed_table_size = _TABLE
         block, ends = b"", False
@@ -251,14 +257,14 @@ class _Both:
             if frame.kind in (_HEADERS, _CONTINUATION):
                 if frame.kind == _HEADERS:
                     block, ends = b"", bool(frame.flags & _END_STREAM)
-                block = _longer(block, frame)
+                block = _extend_block(block, frame)
                 if frame.flags & _END_HEADERS:
-                    self._answered(frame.stream, _decoded(decoder, block), ends=ends)
+                    self._note_answer(frame.stream, _decode(decoder, block), ends=ends)
             await self.client.drain()
             if self.line.lost:
                 return
 
-    def _answered(self, stream: int, headers: list[_Pair], *, ends: bool) -> None:
+    def _note_answer(self, stream: int, headers: list[_Pair], *, ends: bool) -> None:
         if not ends or stream not in self.lookups:
             return
         self.lookups.discard(stream)
@@ -268,26 +274,26 @@ class _Both:
             self.line.lost = "it no longer takes the credentials"
 
 
-def _longer(block: bytes, frame: Frame) -> bytes:
-    """A header block with its next part; raises ValueError where it does not end."""
+def _extend_block(block: bytes, frame: Frame) -> bytes:
+    """Return a header block with its next part; raise ValueError if it grows too long."""
     if len(block) + len(frame.body) > _LONGEST:
         raise ValueError("a header block without an end")
     return block + frame.block
 
 
-def _decoded(decoder: hpack.Decoder, block: bytes) -> list[_Pair]:
+def _decode(decoder: hpack.Decoder, block: bytes) -> list[_Pair]:
     return [(bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True)]
 
 
 def _frames(stream: int, end: int, block: bytes) -> bytes:
-    """A header block in as many frames as it needs."""
-    parts = [block[at : at + _LARGEST] for at in range(0, len(block), _LARGEST)]
-    made = b""
+    """Return a header block in as many frames as it needs."""
+    parts = [block[start : start + _LARGEST] for start in range(0, len(block), _LARGEST)]
+    encoded = b""
     for number, part in enumerate(parts):
         kind, flags = (_CONTINUATION, 0) if number else (_HEADERS, end)
         flags |= _END_HEADERS if number == len(parts) - 1 else 0
-        made += _frame(kind, flags, stream, part)
-    return made
+        encoded += _frame(kind, flags, stream, part)
+    return encoded
 
 
 def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
@@ -295,12 +301,12 @@ def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
 
 
 def _literal(name: bytes, value: bytes) -> bytes:
-    """A header in HPACK that stands for itself alone; both parts are shorter than 127 bytes."""
+    """Return a header in HPACK that needs no table; both parts are shorter than 127 bytes."""
     return b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
 
 
-async def _without(reader: Reader, writer: Writer) -> None:
-    """In place of an endpoint that is gone: it can do everything, and has nothing."""
+async def _serve_offline(reader: Reader, writer: Writer) -> None:
+    """Answer in place of an endpoint that is gone: it supports everything, and has nothing cached."""
     connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
     connection.initiate_connection()
     try:
@@ -311,12 +317,12 @@ async def _without(reader: Reader, writer: Writer) -> None:
             if not data:
                 return
             for event in connection.receive_data(data):
-                _answer(connection, event)
+                _answer_offline(connection, event)
     except h2.exceptions.ProtocolError:
         writer.write(connection.data_to_send())
 
 
-def _answer(connection: h2.connection.H2Connection, event: h2.events.Event) -> None:
+def _answer_offline(connection: h2.connection.H2Connection, event: h2.events.Event) -> None:
     if isinstance(event, h2.events.DataReceived):
         connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
     if not isinstance(event, h2.events.RequestReceived):
@@ -332,22 +338,22 @@ def _answer(connection: h2.connection.H2Connection, event: h2.events.Event) -> N
 
 
 def _prefixed(message: bytes) -> bytes:
-    """A message as gRPC sends it: not packed, and its size."""
+    """Return a message in gRPC's framing: not compressed, with its size."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 def capabilities(
     line: RelayLine, instance: str, send: Callable[[bytes], None], receive: Callable[[], bytes]
 ) -> tuple[str, str]:
-    """Ask an endpoint what it can do, over a connection of its own: gRPC's status and message.
+    """Ask an endpoint for its capabilities, over a connection of its own. Return gRPC's status and message.
 
-    Raises OSError where the connection breaks, ValueError where what comes is not HTTP/2.
+    Raises OSError if the connection breaks, ValueError if the answer is not HTTP/2.
     """
     connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
     connection.initiate_connection()
     name = instance.encode()
     message = b"\x0a" + bytes((len(name),)) + name if name else b""
-    head = [
+    request = [
         (":method", "POST"),
         (":scheme", "https" if line.endpoint.tls else "http"),
         (":path", _CAPABILITIES.decode()),
@@ -356,9 +362,9 @@ def capabilities(
         ("content-type", "application/grpc"),
         *((name.lower(), value) for name, value in line.headers),
     ]
-    connection.send_headers(1, head)
+    connection.send_headers(1, request)
     connection.send_data(1, _prefixed(message), end_stream=True)
-    told: dict[str, str] = {}
+    headers: dict[str, str] = {}
     while True:
         send(connection.data_to_send())
         data = receive()
@@ -371,14 +377,14 @@ def capabilities(
                 if isinstance(event, h2.events.DataReceived):
                     connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
                 if isinstance(event, h2.events.ResponseReceived | h2.events.TrailersReceived):
-                    told |= {str(key): str(value) for key, value in event.headers}
+                    headers |= {str(key): str(value) for key, value in event.headers}
                 if isinstance(event, h2.events.StreamEnded | h2.events.StreamReset | h2.events.ConnectionTerminated):
-                    return _status(told), told.get("grpc-message", "")
+                    return _status(headers), headers.get("grpc-message", "")
         except h2.exceptions.ProtocolError:
             raise ValueError("what it speaks is not HTTP/2") from None
 
 
-def _status(told: dict[str, str]) -> str:
-    """gRPC's status; what a proxy before the server refuses with HTTP's, as gRPC maps it."""
+def _status(headers: dict[str, str]) -> str:
+    """Return gRPC's status. The HTTP status of a proxy's refusal is mapped as gRPC maps it."""
     by_http = {"401": "16", "403": "7", "404": "12"}
-    return told.get("grpc-status") or by_http.get(told.get(":status", ""), "2")
+    return headers.get("grpc-status") or by_http.get(headers.get(":status", ""), "2")

@@ -1,7 +1,7 @@
-"""Relay HTTP/1.1: what Bazel asks of a cache, with the endpoint's host, path and credentials.
+"""Relay HTTP/1.1: Bazel's requests to a cache get the endpoint's host, path and credentials.
 
-Whoever is in the container may ask, so nothing of a request is handed on as it came: its head is written anew, of
-what was understood. Bodies are only carried. Bazel puts one request at a time on a connection.
+Any program in the container may ask, so no request is forwarded as it came. Its head is parsed and written anew;
+bodies are only carried. Bazel puts one request at a time on a connection.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from time import monotonic
 
 from tfdock.bazel.remote import relay_line
-from tfdock.bazel.remote.relay_line import TROUBLE, Reader, RelayLine, Writer, closed
+from tfdock.bazel.remote.relay_line import CONNECTION_ERRORS, Reader, RelayLine, Writer, close_writer
 
 _PIECE = 1 << 18
 _IDLE = 4.0
 """Seconds after which a connection is not used again: servers close idle ones, some after five."""
 _TARGET = re.compile(r"/(?:ac|cas)/[0-9a-f]{32,128}")
-"""All that Bazel asks an HTTP cache for."""
+"""All targets that Bazel asks an HTTP cache for."""
 _STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?")
 _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*")
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n")
-_KEPT = {"accept", "accept-encoding", "content-type", "user-agent"}
-"""Headers of a request that are handed on, beside those that say how long its body is."""
+_FORWARDED = {"accept", "accept-encoding", "content-type", "user-agent"}
+"""Request headers that are forwarded, besides those that give the length of the body."""
 _REFUSED = (401, 403, 405)
 _ABSENT = (204, 404)
 _NOTHING = {False: "404 Not Found", True: "200 OK"}
-"""Upload or not -> the answer in place of the endpoint: nothing is there, and what is sent goes nowhere."""
+"""Upload or not -> the answer in place of the endpoint: nothing is cached, and uploads are dropped."""
 
 Give = Callable[[bytes], Awaitable[None]]
 
@@ -42,17 +42,17 @@ class Head:
     headers: tuple[tuple[str, str], ...]
 
     def values(self, name: str) -> set[str]:
-        """What a header says, each time that it stands there, in lower case."""
+        """Return the values of a header, in lower case, each time that it occurs."""
         return {value.lower() for key, value in self.headers if key == name}
 
     @property
     def chunked(self) -> bool:
-        """Whether the body says itself where it ends."""
+        """Whether the body is chunked."""
         return bool(self.values("transfer-encoding"))
 
     @property
     def length(self) -> int | None:
-        """Bytes of the body, where the head says it."""
+        """Bytes of the body, if the head says so."""
         return next(map(int, self.values("content-length")), None)
 
     @property
@@ -65,14 +65,14 @@ class Head:
 
     @property
     def status(self) -> int:
-        """Of an answer; raises ValueError for what is none."""
-        found = _STATUS.fullmatch(self.line)
-        if not found:
+        """The status of an answer; raises ValueError for anything else."""
+        match = _STATUS.fullmatch(self.line)
+        if not match:
             raise ValueError("no answer in HTTP/1")
-        return int(found[1])
+        return int(match[1])
 
     def encoded(self) -> bytes:
-        """As it goes over the wire."""
+        """Return the bytes on the wire."""
         lines = [self.line, *(f"{name}: {value}" for name, value in self.headers), "", ""]
         return "\r\n".join(lines).encode("latin-1")
 
@@ -86,39 +86,39 @@ async def serve(line: RelayLine, reader: Reader, writer: Writer) -> None:
             head = await _head(reader)
             method, target, _ = head.line.split(" ", 2)
             upload = method == "PUT"
-            if not _allowed(line, method, target, head):
-                await _carry(head, reader, _nowhere)  # who still sends sees a broken pipe, and no answer
+            if not _is_allowed(line, method, target, head):
+                await _forward_body(head, reader, _discard)  # who still sends sees a broken pipe, and no answer
                 await _answer(writer, "403 Forbidden")
                 return
             if server and (monotonic() - used > _IDLE or server[0].at_eof()):
-                await closed(server[1])
+                await close_writer(server[1])
                 server = None
-            server = server or await _connected(line, upload=upload)
+            server = server or await _connect(line, upload=upload)
             if server is None:
-                await _carry(head, reader, _nowhere)
+                await _forward_body(head, reader, _discard)
                 await _answer(writer, _NOTHING[upload])
                 continue
             body = _Upload(line, server[1])
-            await body.give(_forwarded(head, method, target, line).encoded())
-            line.sent += await _carry(head, reader, body.give)
-            if not await _answered(line, server, writer, target, upload=upload):
-                await closed(server[1])
+            await body.give(_forwarded_head(head, method, target, line).encoded())
+            line.sent += await _forward_body(head, reader, body.give)
+            if not await _forward_answer(line, server, writer, target, upload=upload):
+                await close_writer(server[1])
                 server = None
             used = monotonic()
     finally:
         if server:
-            await closed(server[1])
+            await close_writer(server[1])
 
 
-def _allowed(line: RelayLine, method: str, target: str, head: Head) -> bool:
-    """Whether that is a question to a cache, or an upload where those may be. Any other is not Bazel's."""
+def _is_allowed(line: RelayLine, method: str, target: str, head: Head) -> bool:
+    """Return whether a request is a question to a cache, or an upload if uploads are on. Bazel makes no others."""
     if not _TARGET.fullmatch(target):
         return False
     return line.upload if method == "PUT" else method == "GET" and not (head.chunked or head.length)
 
 
-async def _connected(line: RelayLine, *, upload: bool) -> tuple[Reader, Writer] | None:
-    """A connection to the endpoint, or None where a request is to be answered without it."""
+async def _connect(line: RelayLine, *, upload: bool) -> tuple[Reader, Writer] | None:
+    """Return a connection to the endpoint, or None if a request is to be answered without it."""
     if line.lost or (upload and line.no_uploads):
         return None
     try:
@@ -127,9 +127,9 @@ async def _connected(line: RelayLine, *, upload: bool) -> tuple[Reader, Writer] 
         return None
 
 
-def _forwarded(head: Head, method: str, target: str, line: RelayLine) -> Head:
+def _forwarded_head(head: Head, method: str, target: str, line: RelayLine) -> Head:
     own = {name.lower() for name, _ in line.headers}
-    kept = tuple((name, value) for name, value in head.headers if name in _KEPT - own)
+    kept = tuple((name, value) for name, value in head.headers if name in _FORWARDED - own)
     body = ("transfer-encoding", "chunked") if head.chunked else ("content-length", str(head.length or 0))
     added = (("host", line.endpoint.authority), ("connection", "keep-alive"), *line.headers)
     return Head(f"{method} {line.endpoint.path}{target} HTTP/1.1", (*added, *kept, *([body] * (method == "PUT"))))
@@ -137,7 +137,7 @@ def _forwarded(head: Head, method: str, target: str, line: RelayLine) -> Head:
 
 @dataclass
 class _Upload:
-    """A request on its way: to the endpoint while it takes it, and nowhere once it does not."""
+    """A request that is being sent. It is dropped once the endpoint no longer takes it."""
 
     line: RelayLine
     writer: Writer
@@ -151,44 +151,44 @@ class _Upload:
             self.writer.write(data)
             async with asyncio.timeout(relay_line.SILENCE):
                 await self.writer.drain()
-        except TROUBLE as error:
+        except CONNECTION_ERRORS as error:
             self.broken = True
             if isinstance(error, TimeoutError):
-                self.line.lost = relay_line.reason(error)
+                self.line.lost = relay_line.failure_reason(error)
 
 
-async def _nowhere(_: bytes) -> None:
-    """Forget some bytes."""
+async def _discard(_: bytes) -> None:
+    """Drop some bytes."""
 
 
-async def _answered(
+async def _forward_answer(
     line: RelayLine, server: tuple[Reader, Writer], writer: Writer, target: str, *, upload: bool
 ) -> bool:
-    """Carry the answer back; whether the connection to the endpoint can be used again.
+    """Carry the answer back. Return whether the connection to the endpoint can be used again.
 
-    What is no answer, or refuses, is not for Bazel: it would warn once for each of thousands of actions.
+    Malformed answers and refusals are not forwarded: Bazel would warn once for each of thousands of actions.
     """
-    head = await _heard(line, server[0])
-    if head is None or not _usable(line, head.status, upload=upload):
+    head = await _read_answer(line, server[0])
+    if head is None or not _is_usable(line, head.status, upload=upload):
         await _answer(writer, _NOTHING[upload])
         return False
     ends = head.status != 204 and not head.chunked and head.length is None
     if head.status in _ABSENT and not upload:
         if not ends:
-            line.received += await _carry(head, server[0], _nowhere)
+            line.received += await _forward_body(head, server[0], _discard)
         await _answer(writer, _NOTHING[upload])
-        return not ends and _kept_open(head)
+        return not ends and _stays_open(head)
     writer.write(head.encoded())
-    line.received += await _carry(head, server[0], _giver(writer), ends=ends)
+    line.received += await _forward_body(head, server[0], _writer_to(writer), ends=ends)
     await writer.drain()
     line.hits += not upload and target.startswith("/ac/")
     if ends:
         raise EOFError("the end of the connection was the end of the answer")
-    return _kept_open(head)
+    return _stays_open(head)
 
 
-async def _heard(line: RelayLine, server: Reader) -> Head | None:
-    """The head of the answer, or None where none comes."""
+async def _read_answer(line: RelayLine, server: Reader) -> Head | None:
+    """Return the head of the answer, or None if none comes."""
     if line.lost:
         return None
     try:
@@ -197,14 +197,14 @@ async def _heard(line: RelayLine, server: Reader) -> Head | None:
             while head.status < 200:
                 head = await _head(server)
             return head
-    except TROUBLE as error:
+    except CONNECTION_ERRORS as error:
         if isinstance(error, TimeoutError):
-            line.lost = relay_line.reason(error)
+            line.lost = relay_line.failure_reason(error)
         return None
 
 
-def _usable(line: RelayLine, status: int, *, upload: bool) -> bool:
-    """Whether that is an answer that Bazel may have; if not, the line knows why."""
+def _is_usable(line: RelayLine, status: int, *, upload: bool) -> bool:
+    """Return whether Bazel may have an answer of this status; if not, note the reason on the line."""
     if status in _REFUSED and upload:
         line.no_uploads = True
     elif status in _REFUSED:
@@ -216,7 +216,7 @@ def _usable(line: RelayLine, status: int, *, upload: bool) -> bool:
     return False
 
 
-def _kept_open(head: Head) -> bool:
+def _stays_open(head: Head) -> bool:
     return head.line.startswith("HTTP/1.1") and "close" not in head.values("connection")
 
 
@@ -226,22 +226,22 @@ async def _answer(writer: Writer, status: str) -> None:
 
 
 async def _head(reader: Reader) -> Head:
-    """The next head; raises EOFError where the other side is done, ValueError for what is not surely one head."""
+    """Return the next head; raise EOFError if the other side is done, ValueError if it is not clearly one head."""
     first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
-    pairs = [_HEADER.fullmatch(one) for one in lines]
+    pairs = [_HEADER.fullmatch(line) for line in lines]
     head = Head(first, tuple((pair[1].lower(), pair[2]) for pair in pairs if pair))
     if not first.isprintable() or not all(pairs) or not head.certain:
         raise ValueError("no head of HTTP/1")
     return head
 
 
-async def _carry(head: Head, reader: Reader, give: Give, *, ends: bool = False) -> int:
-    """Carry the body that follows a head; its size in bytes.
+async def _forward_body(head: Head, reader: Reader, give: Give, *, ends: bool = False) -> int:
+    """Carry the body that follows a head; return its size in bytes.
 
     `ends`: it goes on until the connection is closed.
     """
     if head.chunked:
-        return await _carry_chunks(reader, give)
+        return await _forward_chunks(reader, give)
     total = 0
     async for data in _until_end(reader) if ends else _pieces(reader, head.length or 0):
         total += len(data)
@@ -249,15 +249,15 @@ async def _carry(head: Head, reader: Reader, give: Give, *, ends: bool = False) 
     return total
 
 
-async def _carry_chunks(reader: Reader, give: Give) -> int:
+async def _forward_chunks(reader: Reader, give: Give) -> int:
     """Carry chunks, without what may stand beside them: extensions, and headers after the last."""
     total = 0
     while True:
         async with asyncio.timeout(relay_line.SILENCE):
-            found = _CHUNK.fullmatch(await reader.readuntil(b"\r\n"))
-        if not found:
+            match = _CHUNK.fullmatch(await reader.readuntil(b"\r\n"))
+        if not match:
             raise ValueError("no chunk")
-        left = int(found[1], 16)
+        left = int(match[1], 16)
         if not left:
             break
         total += left
@@ -293,7 +293,7 @@ async def _until_end(reader: Reader) -> AsyncIterator[bytes]:
         yield data
 
 
-def _giver(writer: Writer) -> Give:
+def _writer_to(writer: Writer) -> Give:
     async def give(data: bytes) -> None:
         writer.write(data)
         await writer.drain()

@@ -13,16 +13,16 @@ from tfdock.types import Endpoint
 
 CONNECT_TIMEOUT = 10.0
 SILENCE = 30.0
-"""Seconds without a word from an endpoint that owes one, after which it is taken to be gone. Bazel waits for 60."""
+"""Seconds without an answer after which an endpoint counts as gone. Bazel itself waits for 60."""
 _PAUSES = (0.0, 0.3, 1.0, 2.0)
-"""Seconds before each try to connect; after the last the endpoint is taken to be gone for the rest of the run."""
+"""Seconds before each try to connect. After the last one, the endpoint counts as gone for the rest of the run."""
 
 BUFFER = 1 << 17
-"""Bytes of a head, and half of those that wait to be read."""
+"""Bytes of a head, and half of the bytes that wait to be read."""
 
 Reader = asyncio.StreamReader
 Writer = asyncio.StreamWriter
-TROUBLE = (OSError, EOFError, asyncio.LimitOverrunError, ValueError)
+CONNECTION_ERRORS = (OSError, EOFError, asyncio.LimitOverrunError, ValueError)
 """What a connection raises when it breaks, or when the other side does not keep to the protocol."""
 _MOST_LARGE = 4
 """Large frames that are in memory at a time."""
@@ -39,20 +39,20 @@ class RelayLine:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     upload: bool = True
     executes: bool = False
-    """It is an executor's: that gets what its actions read, even where there are no uploads."""
+    """Whether the endpoint is an executor. It gets the inputs of its actions even if uploads are off."""
     hits: int = 0
     sent: int = 0
     received: int = 0
     lost: str | None = None
     no_uploads: bool = False
-    """The endpoint took a question but no upload."""
+    """Whether the endpoint answered a question but refused an upload."""
     trouble: str | None = None
-    """What it answered that is neither what was asked for nor that it has none."""
+    """An answer that is neither a result nor "not found"."""
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_LARGE), repr=False)
     """Held while a frame of up to 16 MiB is read: a container may open many connections."""
 
     async def connect(self) -> tuple[Reader, Writer]:
-        """A new connection to the endpoint; raises OSError, and then the endpoint is lost."""
+        """Return a new connection to the endpoint; raise OSError, and then the endpoint is lost."""
         error: Exception | None = None
         for pause in _PAUSES:
             await asyncio.sleep(pause)
@@ -65,7 +65,7 @@ class RelayLine:
                 break
             except OSError as cause:
                 error = cause
-        self.lost = self.lost or reason(error)
+        self.lost = self.lost or failure_reason(error)
         raise ConnectionError(self.lost)
 
     async def _open(self) -> tuple[Reader, Writer]:
@@ -80,7 +80,10 @@ class RelayLine:
 
 
 def tls(endpoint: Endpoint) -> ssl.SSLContext | None:
-    """How this machine checks the endpoint's certificate (`SSL_CERT_FILE`, else the system's); None without TLS."""
+    """Return the TLS context for the endpoint, or None without TLS.
+
+    It checks certificates by `SSL_CERT_FILE`, else by the system's.
+    """
     if not endpoint.tls:
         return None
     context = ssl.create_default_context()
@@ -88,8 +91,8 @@ def tls(endpoint: Endpoint) -> ssl.SSLContext | None:
     return context
 
 
-def reason(error: Exception | None) -> str:
-    """Why a connection failed, in words."""
+def failure_reason(error: Exception | None) -> str:
+    """Return why a connection failed, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -102,11 +105,11 @@ def reason(error: Exception | None) -> str:
     return os.strerror(number).lower() if number else "the connection broke"
 
 
-async def closed(writer: Writer) -> None:
-    """Close one side, whatever state it is in."""
+async def close_writer(writer: Writer) -> None:
+    """Close one side of a connection, whatever state it is in."""
     writer.close()
     try:
-        with suppress(*TROUBLE):
+        with suppress(*CONNECTION_ERRORS):
             await asyncio.wait_for(writer.wait_closed(), 1)
     finally:
         writer.transport.abort()

@@ -25,14 +25,14 @@ from tfdock.knowledge import loader
 from tfdock.types import Endpoint, Remote
 
 VARIABLE = "TFDOCK_REMOTE_HEADER"
-"""Credentials: lines `Name: value`, for the endpoints that this machine's settings name and no others."""
+"""Variable with credentials: lines `Name: value`, for the endpoints of this machine's settings and no others."""
 TIMEOUT = 10.0
 _LONGEST = 30.0
-"""Seconds after which a question that is still being answered counts as not answered."""
+"""Seconds after which an answer that is still incomplete counts as no answer."""
 _HELPER_TIMEOUT = 30.0
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 _NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-"""sha256 of no bytes: a name of an action that no cache knows."""
+"""The sha256 of no bytes: the name of an action that no cache knows."""
 _DENIED = (401, 403)
 
 Headers = tuple[tuple[str, str], ...]
@@ -42,7 +42,8 @@ Headers = tuple[tuple[str, str], ...]
 
 
 def lines_for(remote: Remote, settings: Settings) -> dict[str, relay_line.RelayLine]:
-    """Role -> the line to its endpoint, with credentials; raises TfdockError where they cannot be had."""
+    """Return the line to the endpoint of each role, with credentials; raise TfdockError if there are none to be
+    had."""
     return {
         role: relay_line.RelayLine(
             endpoint,
@@ -55,57 +56,64 @@ def lines_for(remote: Remote, settings: Settings) -> dict[str, relay_line.RelayL
 
 
 def _credentials(role: str, endpoint: Endpoint, settings: Settings) -> Headers:
-    """The environment's, but only for an endpoint of this machine's own settings: a profile may be a stranger's, and
-    name a server that collects credentials. A helper program is asked whatever the endpoint: it decides."""
-    found: dict[str, tuple[str, str]] = {}
+    """Return the credentials for an endpoint.
+
+    Those of the environment are only for endpoints of this machine's own settings. A profile may come from a
+    stranger, and
+    name a server that collects credentials. A helper program is asked whatever the endpoint: it decides.
+    """
+    headers: dict[str, tuple[str, str]] = {}
     if endpoint in (settings.remote.cache, settings.remote.executor):
         for line in os.environ.get(VARIABLE, "").splitlines():
             name, colon, value = line.partition(":")
-            _keep(found, name.strip(), value.strip() if colon else "\n", f"the variable {VARIABLE}")
+            _add_header(headers, name.strip(), value.strip() if colon else "\n", f"the variable {VARIABLE}")
     if settings.remote_credential_helper:
-        for name, values in _helped(role, endpoint, settings.remote_credential_helper).items():
+        for name, values in _helper_headers(role, endpoint, settings.remote_credential_helper).items():
             for value in values if isinstance(values, list) else [values]:
-                _keep(found, name, value, settings.remote_credential_helper)
-    return tuple(found.values())
+                _add_header(headers, name, value, settings.remote_credential_helper)
+    return tuple(headers.values())
 
 
-def _keep(found: dict[str, tuple[str, str]], name: object, value: object, where: str) -> None:
-    """Keep a header that can be sent. Neither its name nor its value is told where it cannot: both may be secret."""
-    good = isinstance(name, str) and isinstance(value, str) and _HEADER.fullmatch(name)
-    if not good or not (str(value).isascii() and str(value).isprintable()):
+def _add_header(headers: dict[str, tuple[str, str]], name: object, value: object, where: str) -> None:
+    """Add a header that can be sent. An invalid one is not shown in the error: its name and value may be secret."""
+    is_valid = isinstance(name, str) and isinstance(value, str) and _HEADER.fullmatch(name)
+    if not is_valid or not (str(value).isascii() and str(value).isprintable()):
         raise _problem(
             "remote-credentials",
             f"{where} gives something else than headers",
             f"lines `Name: value` in {VARIABLE}; from a helper, the answer of Bazel's credential helper protocol",
         )
-    found[str(name).lower()] = (str(name), str(value))
+    headers[str(name).lower()] = (str(name), str(value))
 
 
-def _helped(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, Any]:
-    """What a credential helper answers, by Bazel's protocol: `get`, {"uri"} -> {"headers": {name: [value]}}."""
+def _helper_headers(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, Any]:
+    """Return the answer of a credential helper, by Bazel's protocol:
+
+    `get`, {"uri"} -> {"headers": {name: [value]}}.
+    """
     scheme = "https" if endpoint.tls else "http"
     question = json.dumps({"uri": f"{scheme}://{endpoint.authority}{endpoint.path}"})
     program = str(Path(helper).expanduser())
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [program, "get"], input=question.encode(), capture_output=True, timeout=_HELPER_TIMEOUT, check=True
         )
-        headers = json.loads(done.stdout).get("headers", {})
+        headers = json.loads(process.stdout).get("headers", {})
         if isinstance(headers, dict):
             return headers
-        how = "answers something else than the protocol says"
+        failure = "answers something else than the protocol says"
     except subprocess.CalledProcessError as error:
-        how = f"ended with exit status {error.returncode}"
+        failure = f"ended with exit status {error.returncode}"
     except subprocess.TimeoutExpired:
-        how = f"did not end in {_HELPER_TIMEOUT:.0f} s"
+        failure = f"did not end in {_HELPER_TIMEOUT:.0f} s"
     except OSError as error:
-        how = f"cannot be run: {error.strerror}"
+        failure = f"cannot be run: {error.strerror}"
     except (ValueError, AttributeError):
-        how = "answers something else than the protocol says"
+        failure = "answers something else than the protocol says"
     # `from None`: the errors hold what the helper printed, which may be secret.
     raise _problem(
         "remote-credentials",
-        f"the credential helper {helper} for the remote {role} {how}",
+        f"the credential helper {helper} for the remote {role} {failure}",
         f'ask it yourself: `{helper} get`, with {{"uri": …}} on its standard input',
     ) from None
 
@@ -114,7 +122,7 @@ def _helped(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, Any]:
 
 
 def check(remote: Remote, settings: Settings) -> None:
-    """Raise NetworkError where an endpoint cannot be used: before the work, not in the middle of it."""
+    """Raise NetworkError if an endpoint cannot be used: before the work, not in the middle of it."""
     for role, line in lines_for(remote, settings).items():
         try:
             _ask_http(line) if line.endpoint.http else _ask_grpc(line, remote.instance)
@@ -135,31 +143,31 @@ def check(remote: Remote, settings: Settings) -> None:
         except ssl.SSLCertVerificationError as error:
             raise _problem(
                 "remote-untrusted",
-                f"the remote {role} {line.endpoint} cannot be trusted: {relay_line.reason(error)}",
+                f"the remote {role} {line.endpoint} cannot be trusted: {relay_line.failure_reason(error)}",
                 "give its authority's certificates with SSL_CERT_FILE, or add them to this machine's",
             ) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
-            told = _reason(line, error)
+            why = _reason(line, error)
             raise _problem(
                 "remote-unreachable",
-                f"the remote {role} {line.endpoint} cannot be reached: {told}",
+                f"the remote {role} {line.endpoint} cannot be reached: {why}",
                 f"start it, correct the address, or build without it (leave out {_variable(role)}, or `cache:`)",
             ) from None
 
 
-def far(remote: Remote) -> TfdockError:
-    """The error for an engine on another machine: there is no socket between its containers and this process."""
+def engine_far_error(remote: Remote) -> TfdockError:
+    """Return the error for an engine on another machine: no socket connects its containers to this process."""
     return EngineError(
         Problem(
             code="remote-engine-far",
-            message=f"the engine runs on another machine: from there nothing leads to the {_named(remote)}",
+            message=f"the engine runs on another machine: from there nothing leads to the {_describe_roles(remote)}",
             fix="run tfdock on the engine's machine, or build without "
             + " and ".join(_variable(role) for role, _ in remote.endpoints),
         )
     )
 
 
-def _named(remote: Remote) -> str:
+def _describe_roles(remote: Remote) -> str:
     return " and the ".join(f"remote {role}" for role, _ in remote.endpoints)
 
 
@@ -168,24 +176,27 @@ def _variable(role: str) -> str:
 
 
 class _Refused(Exception):
-    """The endpoint wants credentials, or others."""
+    """The endpoint wants credentials, or other ones."""
 
 
 class _Strange(Exception):
-    """The endpoint is not what it should be."""
+    """The endpoint is no such server."""
 
 
 def _reason(line: relay_line.RelayLine, error: Exception) -> str:
     if isinstance(error, UnicodeError):  # of IDNA, from whatever looks the name up
         return "its name cannot be one"
     if isinstance(error, OSError):
-        return relay_line.reason(error)
+        return relay_line.failure_reason(error)
     return f"what it speaks is not HTTP{'' if line.endpoint.http else '/2'}"
 
 
 @contextmanager
 def _connected(endpoint: Endpoint) -> Iterator[socket.socket]:
-    """A connection, which breaks when `_LONGEST` is over: a server may say little, and never be silent."""
+    """Connect to an endpoint.
+
+    The connection breaks after `_LONGEST`: a server may send little and never be silent.
+    """
     with socket.create_connection((endpoint.host.strip("[]"), endpoint.port), TIMEOUT) as plain:
         same = plain.dup()  # wrapping takes the other one away
         timer = threading.Timer(_LONGEST, _break, (same,))
@@ -220,7 +231,7 @@ def _ask_http(line: relay_line.RelayLine) -> None:
 
 
 def _ask_grpc(line: relay_line.RelayLine, instance: str) -> None:
-    """Ask an endpoint that speaks gRPC what it can do."""
+    """Ask a gRPC endpoint for its capabilities."""
     with _connected(line.endpoint) as connection:
         if isinstance(connection, ssl.SSLSocket) and connection.selected_alpn_protocol() != "h2":
             raise _Strange("it does not offer HTTP/2")
@@ -245,29 +256,29 @@ def _problem(code: str, message: str, fix: str) -> TfdockError:
 
 @dataclass
 class EndpointWatch:
-    """What the compile phase has of its endpoints. As the tap of a step it tells, once, when one is lost."""
+    """The endpoints of the compile phase. As the tap of a phase, it reports once when one is lost."""
 
     lines: dict[str, relay_line.RelayLine]
     listen: events.Listener
-    _told: frozenset[str] = frozenset()
+    _announced: frozenset[str] = frozenset()
 
     def feed(self, data: bytes) -> None:  # noqa: ARG002 - only that it comes counts
-        """Take some output, as it comes."""
+        """Report lost endpoints whenever some output comes."""
         self.tell()
 
     def told(self, line: str) -> str:
-        """What is shown of a line: all of it."""
+        """Return the part of a line that is shown: all of it."""
         return line
 
     def tell(self) -> None:
-        """Say what has become of the endpoints, once each."""
+        """Report what became of the endpoints, once each."""
         for role, line in self.lines.items():
-            text = self._lost(role, line)
-            if text and role not in self._told:
-                self._told |= {role}
+            text = self._warning(role, line)
+            if text and role not in self._announced:
+                self._announced |= {role}
                 self.listen(events.Notice(text=text))
 
-    def _lost(self, role: str, line: relay_line.RelayLine) -> str:
+    def _warning(self, role: str, line: relay_line.RelayLine) -> str:
         if line.lost:
             return f"warning: the remote {role} {line.endpoint} is gone ({line.lost}); the build goes on without it"
         if line.no_uploads:
@@ -278,7 +289,7 @@ class EndpointWatch:
 
     @property
     def facts(self) -> dict[str, object]:
-        """For the record: what went over each line; no credentials, no path, no name but the host's."""
+        """The traffic of each line, for the record: no credentials, no path, no name but the host's."""
         return {
             role: {
                 "endpoint": str(line.endpoint),
@@ -292,7 +303,7 @@ class EndpointWatch:
 
 
 @contextmanager
-def linked(remote: Remote, settings: Settings, folder: Path, listen: events.Listener) -> Iterator[EndpointWatch]:
+def open_relay(remote: Remote, settings: Settings, folder: Path, listen: events.Listener) -> Iterator[EndpointWatch]:
     """Relay to the endpoints while the context lasts, from sockets in a folder that the container only reads."""
     link = EndpointWatch(lines_for(remote, settings), listen)
     if not link.lines:

@@ -16,7 +16,7 @@ from tfdock.bazel.cache import maintenance as cache_care
 from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
 from tfdock.bazel.cache.cache_pruning import read_age, read_size
 from tfdock.bazel.cache.cache_usage import uses
-from tfdock.bazel.cache.maintenance import Listing, Output, PrunedCache, VerifiedCache, verified
+from tfdock.bazel.cache.maintenance import Listing, Output, PrunedCache, VerifiedCache, verify_cache
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, CacheDir, command, local_engine, print_json, settings_for, stoppable
 from tfdock.cli.lazy_commands import cache_group
@@ -189,7 +189,7 @@ def verify(
         for disk in _chosen(cache, toolchain):
             with disk.held(alone=repair):
                 console.say(f"hashing {console.size(folder_size(disk.folder))} of {disk.key}")
-                results.append(verified(disk, repair=repair, check=stop.check))
+                results.append(verify_cache(disk, repair=repair, check=stop.check))
     findings = [finding for one in results for finding in one.findings]
     ok = repair or not any(finding.harms for finding in findings)
     if as_json:

@@ -21,14 +21,13 @@ from fake_engine import FakeEngine
 from typer.testing import CliRunner
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.bazel.cache import cache_usage as cache_use
-from tfdock.bazel.cache import maintenance as cache_care
+from tfdock.bazel.cache import cache_usage, maintenance
 from tfdock.bazel.cache.action_cache import EMPTY, Digest, MalformedEntry, action_result, command_of, tree_files
 from tfdock.bazel.cache.cache_folder import TAG, CacheEntry, CacheFolder, DiskCache
 from tfdock.bazel.cache.cache_pull import CachePull
 from tfdock.bazel.cache.cache_push import inventory
-from tfdock.bazel.cache.downloads import removed_downloads
-from tfdock.bazel.cache.maintenance import alone, listing, verified
+from tfdock.bazel.cache.downloads import remove_changed_downloads
+from tfdock.bazel.cache.maintenance import alone, listing, verify_cache
 from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.cli.app import app
 from tfdock.cli.commands import cache as command
@@ -116,7 +115,7 @@ class Disk:
 
     def note(self, build_id: str, actions: Iterable[str], when: float) -> None:
         """As if a build had ended then that used these actions."""
-        with cache_use.watched(self.disk, build_id, "run") as watch:
+        with cache_usage.watch_usage(self.disk, build_id, "run") as watch:
             watch.ok = True
         keys = b"".join(bytes.fromhex(key) for key in sorted(actions))
         head = {"build_id": build_id, "run": "run", "when": when, "seen": True}
@@ -226,7 +225,7 @@ def test_a_file_is_no_cache_folder_and_no_empty_one_either(tmp_path: Path) -> No
 def test_a_file_system_of_its_own_may_be_a_cache_folder(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     cache = CacheFolder.opened(tmp_path)
-    cache_care.clean(cache)
+    maintenance.clean(cache)
     assert sorted(path.name for path in tmp_path.iterdir()) == [TAG, "lost+found"]
 
 
@@ -448,12 +447,12 @@ def test_no_link_that_a_container_left_leads_the_host_out_of_the_cache(disk: Dis
     link = disk.cache.root / name
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(outside)
-    with cache_use.watched(disk.disk, "tf", "run"):
+    with cache_usage.watch_usage(disk.disk, "tf", "run"):
         pass
-    verified(disk.disk, repair=True)
-    cache_care.prune(disk.cache, max_size=0, before=time.time() + DAY)
-    assert removed_downloads(disk.cache.repository, 0) in ([], [name.removeprefix("repository/")])
-    cache_care.clean(disk.cache)
+    verify_cache(disk.disk, repair=True)
+    maintenance.prune(disk.cache, max_size=0, before=time.time() + DAY)
+    assert remove_changed_downloads(disk.cache.repository, 0) in ([], [name.removeprefix("repository/")])
+    maintenance.clean(disk.cache)
     assert {path: (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns) for path in outside.rglob("*")} == before
     assert not os.path.lexists(link)
 
@@ -508,9 +507,9 @@ def test_what_is_nothing_of_bazels_is_foreign_and_no_link_is_followed(disk: Disk
     assert disk.paths(*found.half) == set(half)
     sound = disk.paths(*found.blobs.values(), *found.actions.values())
     assert sound == disk.files - {*strange, *half}
-    result = verified(disk.disk, repair=True)
+    result = verify_cache(disk.disk, repair=True)
     assert {finding.kind for finding in result.findings} == {"foreign"}
-    cache_care.prune(disk.cache, max_size=0)
+    maintenance.prune(disk.cache, max_size=0)
     assert all(os.path.lexists(path) for path in strange), "what is not Bazel's is not ours to remove"
     assert secret.read_bytes() == b"secret"
     assert not any(path.exists() for path in half)
@@ -524,10 +523,10 @@ def test_a_link_in_place_of_a_part_is_not_followed(tmp_path: Path) -> None:
     (cache.root / "output").symlink_to(tmp_path)
     assert cache.disks() == []
     assert cache.parts() == {}
-    assert cache_care.outputs(cache) == []
-    cache_care.prune(cache, max_size=0, before=time.time() + DAY)
-    cache_care.clean(cache)
-    assert verified(elsewhere.disk).actions == 1
+    assert maintenance.outputs(cache) == []
+    maintenance.prune(cache, max_size=0, before=time.time() + DAY)
+    maintenance.clean(cache)
+    assert verify_cache(elsewhere.disk).actions == 1
 
 
 def test_files_that_disappear_meanwhile_are_no_error(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -542,9 +541,9 @@ def test_files_that_disappear_meanwhile_are_no_error(disk: Disk, monkeypatch: py
         return entries
 
     monkeypatch.setattr(DiskCache, "entries", racing)
-    assert not verified(disk.disk).findings
-    cache_care.prune(disk.cache, max_size=0)
-    assert cache_use.fold(disk.disk) == frozenset()
+    assert not verify_cache(disk.disk).findings
+    maintenance.prune(disk.cache, max_size=0)
+    assert cache_usage.save_read_times(disk.disk) == frozenset()
 
 
 def test_what_cannot_be_read_is_not_said_to_be_sound_or_unused(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -559,11 +558,11 @@ def test_what_cannot_be_read_is_not_said_to_be_sound_or_unused(disk: Disk, monke
 
     before = disk.files
     monkeypatch.setattr(os, "scandir", denied)
-    for look in (lambda: verified(disk.disk, repair=True), lambda: cache_care.prune(disk.cache, max_size=0)):
+    for look in (lambda: verify_cache(disk.disk, repair=True), lambda: maintenance.prune(disk.cache, max_size=0)):
         with pytest.raises(PermissionError):
             look()
     assert folder_size(disk.disk.folder) > 0, "a size is of what can be seen"
-    with cache_use.watched(disk.disk, "tf", "run"):
+    with cache_usage.watch_usage(disk.disk, "tf", "run"):
         pass
     monkeypatch.undo()
     assert disk.files == before
@@ -600,18 +599,18 @@ def read(path: Path) -> None:
 
 
 def test_a_build_is_known_by_what_it_read_and_wrote_however_often_it_was_read_before(disk: Disk) -> None:
-    if not cache_use.reads_are_seen(disk.cache.root):
+    if not cache_usage.reads_are_seen(disk.cache.root):
         pytest.skip("this file system tells of no reads")
     before, hit, idle = disk.action(b"before"), disk.action(b"hit"), disk.action(b"idle")
     for round_ in range(3):  # of many reads, `relatime` shows the first
         for key in (before, hit, idle):
             read(disk.path("ac", key))
         time.sleep(0.02)
-        with cache_use.watched(disk.disk, "tf", f"run {round_}") as watch:
+        with cache_usage.watch_usage(disk.disk, "tf", f"run {round_}") as watch:
             read(disk.path("ac", hit))
             new = disk.action(b"new %d" % round_)
             watch.ok = True
-        (use,) = cache_use.uses(disk.disk)
+        (use,) = cache_usage.uses(disk.disk)
         assert use.actions == frozenset({hit, new})
         assert use.run == f"run {round_}"
 
@@ -619,19 +618,19 @@ def test_a_build_is_known_by_what_it_read_and_wrote_however_often_it_was_read_be
 def test_the_time_of_the_last_read_is_kept_when_another_build_begins(disk: Disk) -> None:
     key = disk.action(b"x", used=time.time() - 9 * DAY)
     os.utime(disk.path("ac", key), (time.time() - 3 * DAY, time.time() - 9 * DAY))
-    cache_use.fold(disk.disk)
+    cache_usage.save_read_times(disk.disk)
     assert time.time() - disk.path("ac", key).stat().st_mtime == pytest.approx(3 * DAY, abs=60)
 
 
 def test_a_build_that_failed_adds_to_what_is_known_and_takes_nothing_away(disk: Disk) -> None:
-    with cache_use.watched(disk.disk, "tf", "1") as watch:
+    with cache_usage.watch_usage(disk.disk, "tf", "1") as watch:
         first = disk.action(b"1")
         watch.ok = True
     time.sleep(0.02)
-    with contextlib.suppress(RuntimeError), cache_use.watched(disk.disk, "tf", "2"):
+    with contextlib.suppress(RuntimeError), cache_usage.watch_usage(disk.disk, "tf", "2"):
         second = disk.action(b"2")
         raise RuntimeError
-    (use,) = cache_use.uses(disk.disk)
+    (use,) = cache_usage.uses(disk.disk)
     assert use.actions == frozenset({first, second})
 
 
@@ -643,21 +642,21 @@ def test_whether_reads_are_seen_is_found_out_by_trying(tmp_path: Path, option: s
     if mounted.returncode:
         pytest.skip(f"mounting a file system needs root: {mounted.stderr.decode().strip()}")
     try:
-        assert cache_use.reads_are_seen(tmp_path) is seen
+        assert cache_usage.reads_are_seen(tmp_path) is seen
         assert not list(tmp_path.iterdir())
     finally:
         subprocess.run(["umount", tmp_path], check=True)
 
 
 def test_where_reads_leave_no_trace_nothing_is_said_to_be_unused(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_use, "reads_are_seen", lambda _: False)
+    monkeypatch.setattr(cache_usage, "reads_are_seen", lambda _: False)
     keys = {disk.action(b"1", used=1), disk.action(b"2", used=2)}
-    with cache_use.watched(disk.disk, "tf", "run") as watch:
+    with cache_usage.watch_usage(disk.disk, "tf", "run") as watch:
         watch.ok = True
-    assert [use.actions for use in cache_use.uses(disk.disk)] == [None]
-    assert cache_care.prune(disk.cache, max_size=0).reached is False
+    assert [use.actions for use in cache_usage.uses(disk.disk)] == [None]
+    assert maintenance.prune(disk.cache, max_size=0).reached is False
     assert keys <= set(listing(disk.disk).actions)
-    cache_care.prune(disk.cache, before=time.time() + 1)
+    maintenance.prune(disk.cache, before=time.time() + 1)
     assert not disk.disk.folder.exists()
 
 
@@ -669,7 +668,7 @@ NEVER = b'{"build_id": "tf", "run": "", "when": NaN, "seen": true}\n'
 def test_a_note_that_is_not_whole_counts_for_nothing(disk: Disk, content: bytes) -> None:
     disk.note("tf", [], 1)
     (disk.disk.about / "builds/tf").write_bytes(content)
-    assert cache_use.uses(disk.disk) == []
+    assert cache_usage.uses(disk.disk) == []
 
 
 # --- is it sound? ---------------------------------------------------------------------------------------------------
@@ -678,7 +677,7 @@ def test_a_note_that_is_not_whole_counts_for_nothing(disk: Disk, content: bytes)
 def test_a_sound_cache_has_nothing_amiss(disk: Disk) -> None:
     disk.action(b"x", b"y")
     disk.blob(b"nobody's")
-    result = verified(disk.disk)
+    result = verify_cache(disk.disk)
     assert (result.actions, result.blobs, result.findings) == (1, 5, ())
 
 
@@ -720,14 +719,14 @@ def test_what_is_wrong_is_named_and_repaired_with_what_needs_it(
     key, _ = disk.action(b"object"), disk.action(b"sound")
     before = disk.files
     doomed = spoil(name, disk, key)
-    result = verified(disk.disk)
+    result = verify_cache(disk.disk)
     assert [finding.kind for finding in result.findings] == kinds
     assert result.findings[0].harms is (name != "missing")
     assert disk.files >= before - doomed, "looking changes nothing"
-    repaired = verified(disk.disk, repair=True)
+    repaired = verify_cache(disk.disk, repair=True)
     assert repaired.findings == result.findings
     assert disk.files == before - doomed
-    assert not verified(disk.disk).findings
+    assert not verify_cache(disk.disk).findings
 
 
 def hollow(path: Path, size: int = 8 << 40) -> Path:
@@ -743,14 +742,14 @@ def test_a_blob_of_holes_is_damaged_and_is_not_read(disk: Disk) -> None:
     """To hash eight tebibytes of nothing takes hours."""
     key = disk.action(b"object")
     path = hollow(disk.path("cas", sha256(b"object")))
-    found = verified(disk.disk, repair=True).findings
+    found = verify_cache(disk.disk, repair=True).findings
     assert [(one.kind, one.path) for one in found] == [("damaged", path), ("incomplete", disk.path("ac", key))]
     assert not path.exists()
 
 
 def test_an_action_of_holes_cannot_be_read(disk: Disk) -> None:
     path = hollow(disk.path("ac", "ab" * 32), 60 << 20)
-    (finding,) = verified(disk.disk).findings
+    (finding,) = verify_cache(disk.disk).findings
     assert (finding.kind, finding.path) == ("unreadable", path)
 
 
@@ -763,7 +762,7 @@ def test_a_stop_is_heard_while_a_large_blob_is_hashed(disk: Disk) -> None:
         nonlocal asked
         asked += 1
 
-    assert not verified(disk.disk, check=check).findings
+    assert not verify_cache(disk.disk, check=check).findings
     assert asked > 16
 
 
@@ -775,7 +774,7 @@ def test_a_file_with_some_holes_is_what_its_bytes_are(disk: Disk) -> None:
         file.write(data[: 1 << 20])
         file.seek(5 << 20)
         file.write(data[5 << 20 :])
-    assert not verified(disk.disk).findings
+    assert not verify_cache(disk.disk).findings
     assert len(inventory(disk.disk).actions) == 1
 
 
@@ -784,10 +783,10 @@ def test_a_folder_among_the_outputs_needs_its_files_too(disk: Disk) -> None:
     key = disk.action(b"x", more=part(3, part(1, b"folder") + part(3, digest(tree))))
     disk.blob(tree)
     disk.blob(b"leaf")
-    assert not verified(disk.disk).findings
-    assert cache_care.prune(disk.cache).size == 0
+    assert not verify_cache(disk.disk).findings
+    assert maintenance.prune(disk.cache).size == 0
     disk.path("cas", sha256(b"leaf")).unlink()
-    (finding,) = verified(disk.disk).findings
+    (finding,) = verify_cache(disk.disk).findings
     assert (finding.kind, finding.path) == ("incomplete", disk.path("ac", key))
 
 
@@ -799,7 +798,7 @@ def test_what_no_action_needs_goes_and_the_rest_stays(disk: Disk) -> None:
     disk.write("ac", "cd" * 32, file(b"x"))
     before = disk.files
     disk.blob(b"left by a build that was killed")
-    found = cache_care.prune(disk.cache)
+    found = maintenance.prune(disk.cache)
     assert found.size == len(b"left by a build that was killed")
     assert disk.files == before
 
@@ -809,26 +808,26 @@ def test_the_least_recently_used_go_first_and_what_they_share_with_others_stays(
     keys = [disk.action(b"shared", b"%d" % number * 5000, used=now - number * DAY) for number in (1, 2, 3)]
     size = listing(disk.disk).size
     others = folder_size(disk.cache.root) - size
-    verified(disk.disk)  # looking is no use
-    dry = cache_care.prune(disk.cache, max_size=others + size - 6000, dry_run=True)
+    verify_cache(disk.disk)  # looking is no use
+    dry = maintenance.prune(disk.cache, max_size=others + size - 6000, dry_run=True)
     assert len(listing(disk.disk).actions) == 3
-    found = cache_care.prune(disk.cache, max_size=others + size - 6000)
+    found = maintenance.prune(disk.cache, max_size=others + size - 6000)
     assert (dry.size, dry.left) == (found.size, found.left)
     assert set(listing(disk.disk).actions) == {keys[0]}
     assert found.reached
     assert found.left == folder_size(disk.cache.root) <= others + size - 6000
     assert disk.path("cas", sha256(b"shared")) in disk.files
-    assert not verified(disk.disk).findings
+    assert not verify_cache(disk.disk).findings
 
 
 def test_a_size_takes_nothing_that_the_last_build_of_a_configuration_used(disk: Disk) -> None:
     now = time.time()
     needed, _ = disk.action(b"n" * 5000, used=now - 90 * DAY), disk.action(b"o" * 5000, used=now)
     disk.note("tf", [needed], now - 80 * DAY)
-    found = cache_care.prune(disk.cache, max_size=1000)
+    found = maintenance.prune(disk.cache, max_size=1000)
     assert not found.reached
     assert set(listing(disk.disk).actions) == {needed}
-    assert not verified(disk.disk).findings
+    assert not verify_cache(disk.disk).findings
 
 
 def test_configurations_that_were_not_built_for_long_go_as_a_whole(disk: Disk) -> None:
@@ -837,16 +836,16 @@ def test_configurations_that_were_not_built_for_long_go_as_a_whole(disk: Disk) -
     new = disk.action(b"new", used=now)
     disk.note("tf-old", [both, old], now - 9 * DAY)
     disk.note("tf-new", [both, new], now - 1 * DAY)
-    found = cache_care.prune(disk.cache, before=now - 5 * DAY)
+    found = maintenance.prune(disk.cache, before=now - 5 * DAY)
     assert found.disks[0].configurations == ("tf-old",)
     assert set(listing(disk.disk).actions) == {both, new}
-    assert [use.build_id for use in cache_use.uses(disk.disk)] == ["tf-new"]
+    assert [use.build_id for use in cache_usage.uses(disk.disk)] == ["tf-new"]
 
 
 def test_a_disk_cache_of_which_nothing_stays_goes_with_what_is_known_of_it(disk: Disk) -> None:
     disk.action(b"x", used=1)
     disk.disk.describe({"bazel": "1"})
-    cache_care.prune(disk.cache, before=time.time())
+    maintenance.prune(disk.cache, before=time.time())
     assert sorted(path.name for path in disk.cache.root.rglob("*") if path.is_file()) == [TAG]
 
 
@@ -864,7 +863,7 @@ def test_output_bases_of_runs_that_are_over_and_old_downloads_go(disk: Disk) -> 
             (path / "file").write_bytes(b"w" * 1000)
             os.utime(path / "file", (now - read * DAY, now - fetched * DAY))
             os.utime(path, (now, now - fetched * DAY))
-    found = cache_care.prune(disk.cache, before=now - 5 * DAY)
+    found = maintenance.prune(disk.cache, before=now - 5 * DAY)
     assert (found.size, found.downloads) == (6096, 2000)
     assert [output.run for output in found.outputs] == ["20261121-104600-3fa9c1"]
     assert not base.exists()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tfdock.bazel.cache import downloads
-from tfdock.bazel.cache.cache_usage import now
-from tfdock.bazel.cache.downloads import removed_downloads
+from tfdock.bazel.cache.cache_usage import filesystem_now
+from tfdock.bazel.cache.downloads import remove_changed_downloads
 
 GOOD = b"an archive"
 NAME = hashlib.sha256(GOOD).hexdigest()
@@ -27,34 +27,34 @@ def entry(folder: Path, name: str = NAME, data: bytes = GOOD, algorithm: str = "
 
 
 def test_downloads_that_are_what_their_names_say_stay(tmp_path: Path) -> None:
-    began = now(tmp_path)
+    began = filesystem_now(tmp_path)
     folder = tmp_path / "repository"
     entry(folder).with_name("id-" + "0" * 64).touch()
     entry(folder, hashlib.sha512(GOOD).hexdigest(), algorithm="sha512")
     before = sorted(folder.rglob("*"))
-    assert removed_downloads(folder, began) == []
+    assert remove_changed_downloads(folder, began) == []
     assert sorted(folder.rglob("*")) == before
 
 
 def test_a_fetch_that_made_no_repository_cache_leaves_nothing_to_check(tmp_path: Path) -> None:
-    assert removed_downloads(tmp_path / "nowhere", 0) == []
+    assert remove_changed_downloads(tmp_path / "nowhere", 0) == []
 
 
 def test_a_download_with_holes_is_removed_unread(tmp_path: Path) -> None:
-    began = now(tmp_path)
+    began = filesystem_now(tmp_path)
     huge = entry(tmp_path / "repository", OTHER)
     os.truncate(huge, 1 << 42)
-    assert removed_downloads(tmp_path / "repository", began) == [f"{SHA}/{OTHER}/file"]
+    assert remove_changed_downloads(tmp_path / "repository", began) == [f"{SHA}/{OTHER}/file"]
     assert not huge.exists()
 
 
 def test_folders_that_a_fetch_closed_are_opened_again_and_checked(tmp_path: Path) -> None:
     folder = tmp_path / "repository"
-    began = now(tmp_path)
+    began = filesystem_now(tmp_path)
     bad = entry(folder, OTHER)
     for closed in (bad.parent, bad.parents[1], folder):
         closed.chmod(0)
-    assert removed_downloads(folder, began) == [f"{SHA}/{OTHER}/file"]
+    assert remove_changed_downloads(folder, began) == [f"{SHA}/{OTHER}/file"]
     assert all(one.stat().st_mode & 0o700 == 0o700 for one in (folder, *folder.rglob("*/")))
 
 
@@ -75,10 +75,10 @@ STRANGE: dict[str, Callable[[Path], object]] = {
 def test_what_is_not_what_its_name_says_is_removed_and_told(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "repository"
     good = entry(folder)
-    began = now(tmp_path)
+    began = filesystem_now(tmp_path)
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     STRANGE[name](folder / name)
-    assert removed_downloads(folder, began) == [name]
+    assert remove_changed_downloads(folder, began) == [name]
     assert not os.path.lexists(folder / name)
     assert good.read_bytes() == GOOD
 
@@ -87,7 +87,7 @@ def test_what_is_not_what_its_name_says_is_removed_and_told(tmp_path: Path, name
 def test_a_download_is_a_plain_file(tmp_path: Path, kind: str) -> None:
     folder, secret = tmp_path / "repository", tmp_path / "secret"
     secret.write_bytes(GOOD)
-    began = now(tmp_path)
+    began = filesystem_now(tmp_path)
     path = folder / SHA / NAME / "file"
     path.parent.mkdir(parents=True)
     make: dict[str, Callable[[], object]] = {
@@ -96,7 +96,7 @@ def test_a_download_is_a_plain_file(tmp_path: Path, kind: str) -> None:
         "folder": path.mkdir,
     }
     make[kind]()
-    assert removed_downloads(folder, began) == [f"{SHA}/{NAME}/file"]
+    assert remove_changed_downloads(folder, began) == [f"{SHA}/{NAME}/file"]
     assert secret.read_bytes() == GOOD
 
 
@@ -105,10 +105,10 @@ def test_an_entry_that_only_got_another_name_is_found_and_a_forged_time_of_chang
 ) -> None:
     folder = tmp_path / "repository"
     path = entry(folder)
-    began = now(tmp_path)
+    began = filesystem_now(tmp_path)
     path.parent.rename(folder / SHA / OTHER)
     os.utime(folder / SHA / OTHER, (1, 1))
-    assert removed_downloads(folder, began) == [f"{SHA}/{OTHER}/file"]
+    assert remove_changed_downloads(folder, began) == [f"{SHA}/{OTHER}/file"]
 
 
 def test_a_cache_with_more_names_than_fetches_leave_is_emptied(
@@ -116,24 +116,24 @@ def test_a_cache_with_more_names_than_fetches_leave_is_emptied(
 ) -> None:
     monkeypatch.setattr(downloads, "_MOST", 100)
     folder = tmp_path / "repository"
-    began = now(tmp_path)
+    began = filesystem_now(tmp_path)
     path = entry(folder)
     for number in range(100):
         path.with_name(f"id-{number:0>64}").touch()
-    assert removed_downloads(folder, began) == [downloads.EVERYTHING]
+    assert remove_changed_downloads(folder, began) == [downloads.EVERYTHING]
     assert list(folder.iterdir()) == []
 
 
 def test_what_did_not_change_is_not_read_again(tmp_path: Path) -> None:
     folder = tmp_path / "repository"
     entry(folder, OTHER, b"an older fault")
-    assert removed_downloads(folder, now(tmp_path) + 1) == []
+    assert remove_changed_downloads(folder, filesystem_now(tmp_path) + 1) == []
 
 
 def test_what_a_killed_bazel_left_half_written_goes_without_a_word(tmp_path: Path) -> None:
     folder = tmp_path / "repository"
-    began = now(tmp_path)
+    began = filesystem_now(tmp_path)
     half = entry(folder).with_name("tmp-0f8fad5b-d9cb-469f-a165-70867728950e")
     half.write_bytes(b"half")
-    assert removed_downloads(folder, began) == []
+    assert remove_changed_downloads(folder, began) == []
     assert not half.exists()

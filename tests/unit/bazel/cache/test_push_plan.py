@@ -26,9 +26,9 @@ from tfdock.bazel.cache.push_plan import (
     STALE,
     Plan,
     PushedAction,
-    changed,
     complete,
     plan,
+    with_packs,
 )
 from tfdock.bazel.cache.registry_cache import Layers, Pack, Shelf
 from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
@@ -76,7 +76,7 @@ class Desk:
         found = self.plan(actions)
         if found.sends:
             packs = (*found.kept, *map(self._pack, found.bundles))
-            self.layers = changed(self.layers, {KEY: packs})
+            self.layers = with_packs(self.layers, {KEY: packs})
         return found
 
     def _pack(self, bundle: tuple[PackEntry, ...]) -> Pack:
@@ -182,7 +182,7 @@ def test_small_packs_of_which_something_is_not_here_are_not_rewritten() -> None:
     desk = Desk()
     theirs = [desk.action(f"theirs {number}", KIB) for number in range(MOST_PACKS + 1)]
     packs = [desk._pack(in_order([one.entry, desk.blobs[one.blobs[0]]])) for one in theirs]
-    desk.layers = changed(desk.layers, {KEY: tuple(packs)})
+    desk.layers = with_packs(desk.layers, {KEY: tuple(packs)})
     ours = desk.action("ours", KIB)
     assert desk.push([ours, *theirs[:3]]).gone == 3
     assert desk.names == names_of(desk, [ours, *theirs])
@@ -234,7 +234,7 @@ def test_what_two_have_pushed_at_once_is_kept_once() -> None:
     actions = [desk.action("one", 5 * KIB), desk.action("two", KIB)]
     desk.push(actions)
     twice = (*desk.shelf.packs, desk._pack(in_order([actions[0].entry, desk.blobs[actions[0].blobs[0]]])))
-    desk.layers = changed(desk.layers, {KEY: twice})
+    desk.layers = with_packs(desk.layers, {KEY: twice})
     assert len(desk.shelf.packs) == 2
     found = desk.push([*actions, desk.action("three", KIB)])
     assert found.gone == 1
@@ -247,9 +247,9 @@ def test_of_too_many_toolchains_the_one_that_has_not_changed_for_longest_goes() 
     layers = Layers()
     keys = [f"{number:016x}" for number in range(MOST_TOOLCHAINS + 1)]
     for key in (*keys[:MOST_TOOLCHAINS], keys[0]):
-        layers = changed(layers, {key: (desk._pack(bundle),)})
+        layers = with_packs(layers, {key: (desk._pack(bundle),)})
     assert len(layers.shelves) == MOST_TOOLCHAINS
-    layers = changed(layers, {keys[-1]: (desk._pack(bundle),)})
+    layers = with_packs(layers, {keys[-1]: (desk._pack(bundle),)})
     assert set(layers.shelves) == {*keys} - {keys[1]}
 
 
@@ -259,7 +259,7 @@ def test_of_too_many_toolchains_the_one_that_has_not_changed_for_longest_goes() 
 def written() -> tuple[Layers, bytes, bytes]:
     desk = Desk()
     bundle = desk.push([desk.action("one", KIB)]).bundles[0]
-    layers = changed(desk.layers, {"f" * 16: (desk._pack(bundle), desk._pack(bundle))})
+    layers = with_packs(desk.layers, {"f" * 16: (desk._pack(bundle), desk._pack(bundle))})
     return layers, *layers.encoded()
 
 

@@ -607,13 +607,13 @@ def test_a_server_that_speaks_grpc_is_asked_before_the_build() -> None:
 def test_why_a_connection_failed_is_told_in_words() -> None:
     untrusted = ssl.SSLCertVerificationError(1, "x")
     untrusted.verify_message = "self-signed certificate"
-    assert relay_line.reason(untrusted) == "its certificate is not trusted: self-signed certificate"
-    assert relay_line.reason(TimeoutError()) == "it does not answer"
-    assert relay_line.reason(ConnectionRefusedError(111, "('10.0.0.1', 1)")) == "connection refused"
+    assert relay_line.failure_reason(untrusted) == "its certificate is not trusted: self-signed certificate"
+    assert relay_line.failure_reason(TimeoutError()) == "it does not answer"
+    assert relay_line.failure_reason(ConnectionRefusedError(111, "('10.0.0.1', 1)")) == "connection refused"
 
 
 def test_an_engine_on_another_machine_is_refused() -> None:
-    (problem,) = remote_session.far(Remote(cache=parse("http://cache.example"))).problems
+    (problem,) = remote_session.engine_far_error(Remote(cache=parse("http://cache.example"))).problems
     assert problem.code == "remote-engine-far"
     assert "TFDOCK_REMOTE_CACHE" in problem.fix
 
