@@ -24,7 +24,7 @@ from build.test_orchestration import SOURCE, Desk, leaving, wheel
 from tfdock.errors import Locked
 from tfdock.host.settings import Settings
 from tfdock.images.image_pull import ImagePull
-from tfdock.images.lookup import stored
+from tfdock.images.lookup import find_image
 from tfdock.types import ImageRef
 from tfdock.wheelhouse import wheelhouse_pruning
 from tfdock.wheelhouse.index import WheelIndex
@@ -118,10 +118,10 @@ def build(place: Place, chance: random.Random) -> bool:
 def pull(place: Place, chance: random.Random) -> bool:
     """As `tfdock pull` does, from where an earlier one broke off."""
     reference = f"{place.repository}/{chance.choice(BRANCHES)}:{chance.choice(TAGS)}"
-    image = stored(ImageRef.parse(reference), "linux/amd64", lambda: None)
+    image = find_image(ImageRef.parse(reference), "linux/amd64", lambda: None)
     assert image
     try:
-        (found,) = ImagePull(place.house, check=lambda: None).all_of(image)
+        (found,) = ImagePull(place.house, check=lambda: None).pull_all(image)
     except Locked:
         return False
     return found.status == "pulled"

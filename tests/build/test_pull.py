@@ -23,7 +23,7 @@ from wheelhouses import Made, made
 from tfdock.errors import NetworkError, Problem, TfdockError
 from tfdock.images import image_pull
 from tfdock.images.image_pull import ImagePull, PulledImage, Read
-from tfdock.images.lookup import ImageLookup, here, stored
+from tfdock.images.lookup import ImageLookup, find_image, local_platform
 from tfdock.images.wheel_image import SUMS
 from tfdock.images.wheel_layer import LAYER_TYPE, frame
 from tfdock.images.wheel_tags import fingerprint_tag
@@ -78,10 +78,10 @@ class Here:
 
     def pull(self, tag: str, platform: str = "linux/amd64", read: Read | None = None) -> list[PulledImage]:
         """Pull in this process."""
-        image = stored(ImageRef.parse(self.reference(tag)), platform, lambda: None)
+        image = find_image(ImageRef.parse(self.reference(tag)), platform, lambda: None)
         if image is None:
             raise NetworkError(Problem(code="image-not-found", message=tag))
-        return ImagePull(self.house, lambda: None, self.said.append, read=read).all_of(image)
+        return ImagePull(self.house, lambda: None, self.said.append, read=read).pull_all(image)
 
     def told(self, tag: str, read: Read | None = None) -> tuple[int, Problem]:
         """What somebody is told whose pull fails: exit status and problem. Nothing of it is to be seen."""
@@ -166,7 +166,7 @@ def test_the_command_prints_the_wheel_and_pip_installs_what_was_pulled(site: Her
     (found,) = again.document["pulls"]
     assert (again.code, again.document["schema"], again.document["ok"]) == (0, "tfdock.pull/1", True)
     (one,) = found["builds"]
-    assert (one["status"], one["build_id"], one["platform"]) == ("up-to-date", build.build_id, here())
+    assert (one["status"], one["build_id"], one["platform"]) == ("up-to-date", build.build_id, local_platform())
     assert one["wheels"] == [{"path": str(wheel), "sha256": build.sha256, "size": wheel.stat().st_size}]
     assert site.tfdock.run("wheelhouse", "index").code == 0
     assert build.wheel.name.startswith(installed(site, "--index-url", f"{site.house.root.as_uri()}/simple/"))

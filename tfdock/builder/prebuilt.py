@@ -23,7 +23,7 @@ def pulled(session: BuildSession, plan: BuildPlan, lock: LockFile | None) -> Pul
     Raises VerificationFailed for an image that is damaged or not what it says: whoever put it there wants it to be
     taken for this build, and hours of compiling would hide that.
     """
-    refused = lookup.refusal(plan)
+    refused = lookup.native_refusal(plan)
     if refused:
         problem = refused.problems[0]
         session.tell(f"no registry is asked: {problem.message}")
@@ -63,7 +63,7 @@ class _Asking:
         started, ok = session.clock(), False
         try:
             taking = ImagePull(session.wheelhouse, self._check, self._say)
-            found = taking.taken(image, image.builds[0])
+            found = taking.pull_build(image, image.builds[0])
             ok = True
         finally:
             seconds = round(session.clock() - started, 3)

@@ -1,4 +1,4 @@
-"""`image pack`: wheel images into a file, streamed, and visible when it is whole."""
+"""Write wheel images into a file (`image pack`). The file is streamed, and visible when it is complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PIECE = 1 << 20
 
 
 def check_pack_target(target: Path) -> None:
-    """Refuse early what could not be written, or would replace what is no file of images (`image-file-taken`)."""
+    """Raise ProfileError early if the target cannot be written or is no file of images (`image-file-taken`)."""
     if target.name in ("", "-"):
         why = "it is no name of a file, and standard output is for the digests"
         message = f"{target} cannot be written: {why}"
@@ -31,7 +31,10 @@ def check_pack_target(target: Path) -> None:
 def pack(
     shipment: Shipment, stream: Callable[[Descriptor], BinaryIO], target: Path, check: Callable[[], None]
 ) -> int:
-    """Write a file of images; its bytes. `stream` opens a wheel's layer. Raises OSError, and what `check` raises."""
+    """Write a file of images; return its size in bytes. `stream` opens a wheel's layer.
+
+    Raises OSError, and what `check` raises.
+    """
 
     def pieces() -> Iterator[bytes]:
         for piece in _pieces(shipment, stream):
@@ -64,8 +67,8 @@ def _pieces(shipment: Shipment, stream: Callable[[Descriptor], BinaryIO]) -> Ite
 
 
 def _small_blobs(shipment: Shipment) -> dict[str, tuple[Descriptor, bytes]]:
-    """All blobs but the wheels' layers, by digest: papers, configurations, manifests, indexes."""
-    found = [pair for image in shipment.images for pair in image.small_blobs]
+    """Return all blobs except the wheels' layers, by digest: records, configurations, manifests, indexes."""
+    blobs = [pair for image in shipment.images for pair in image.small_blobs]
     contents = (*shipment.images, *shipment.tags.values())
-    found += [(Descriptor.of(content.media_type, content.manifest), content.manifest) for content in contents]
-    return {blob.digest: (blob, data) for blob, data in found}
+    blobs += [(Descriptor.of(content.media_type, content.manifest), content.manifest) for content in contents]
+    return {blob.digest: (blob, data) for blob, data in blobs}

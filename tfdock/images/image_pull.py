@@ -1,8 +1,9 @@
-"""`pull`: wheels out of a registry into the wheelhouse. What arrives is kept, and used when all of it is known.
+"""Pull wheels from a registry into the wheelhouse (`pull`). Arriving bytes are kept, and used when they are verified.
 
-A wheel is written beside its record, where no installer looks, while the digest of its layer is taken and its members
-are read ahead; then it is held against its RECORD as any wheel is, and moved into the wheelhouse as a build would. A
-pull that breaks off or is killed leaves what arrived, and the next one goes on behind it.
+A wheel is written beside its record, where no installer looks. Meanwhile the digest of its layer is computed, and its
+members are read ahead. Then the wheel is checked against its RECORD like any other, and moved into the wheelhouse as
+a
+build would do it. A pull that breaks off or is killed leaves what arrived, and the next one continues behind it.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ _ROOM = 64 << 20
 """Bytes that are left free on the wheelhouse's disk."""
 
 Read = Callable[[BinaryIO, str], WheelFacts]
-"""Reads a whole wheel of that name, every member of it, and holds it against its RECORD; raises WheelError."""
+"""Reads every member of a wheel of that name, and checks it against its RECORD; raises WheelError."""
 
 
-def _nothing(_: object) -> None:
-    """Nobody listens."""
+def _ignore(_: object) -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledImage:
-    """A build that is in the wheelhouse, and how it came there. `status` is `pulled` or `up-to-date`.
+    """A build in the wheelhouse, and how it came there. `status` is `pulled` or `up-to-date`.
 
-    `received` bytes of wheels came from the registry now, `kept` ones were here from a pull that broke off.
+    `received` bytes of wheels came from the registry now. `kept` bytes were here from a pull that broke off.
     """
 
     status: str
@@ -63,32 +64,34 @@ class PulledImage:
 
 @dataclass
 class ImagePull:
-    """Takes builds out of images into a wheelhouse.
+    """Pulls builds from images into a wheelhouse.
 
-    `check` is called now and then and raises to stop; `say` hears what is going on, and `progress` of so many bytes
-    more. `read` is for who looks at what is in wheels; without, they are read while they arrive. Every method raises
-    what `Repository` does, and WheelRefused, DiskFull and what is wrong with files.
+    `check` is called now and then and raises to stop. `say` is called with messages, `progress` with the number
+    of new
+    bytes. `read` is for a caller that looks at the members of wheels. Without it, they are read while they
+    arrive. Every
+    method raises what `Repository` raises, and WheelRefused, DiskFull and errors of files.
     """
 
     wheelhouse: Wheelhouse
     check: Callable[[], None]
-    say: Callable[[str], object] = _nothing
-    progress: Callable[[int], object] = _nothing
+    say: Callable[[str], object] = _ignore
+    progress: Callable[[int], object] = _ignore
     read: Read | None = None
     received: int = field(default=0, init=False)
     kept: int = field(default=0, init=False)
 
-    def all_of(self, image: StoredImage) -> list[PulledImage]:
-        """Take every build of an image; raises Locked where another run has the build."""
+    def pull_all(self, image: StoredImage) -> list[PulledImage]:
+        """Pull every build of an image; raise Locked if another run has the build."""
         make_folder(self.wheelhouse.root)
-        found = []
+        pulled = []
         for build in image.builds:
-            with self._own_files(), self.wheelhouse.locked(BuildId(build.build_id)):
-                found.append(self.taken(image, build))
-        return found
+            with self._wheelhouse_errors(), self.wheelhouse.locked(BuildId(build.build_id)):
+                pulled.append(self.pull_build(image, build))
+        return pulled
 
-    def taken(self, image: StoredImage, build: FoundBuild) -> PulledImage:
-        """Take one build of an image, whose build id is held."""
+    def pull_build(self, image: StoredImage, build: FoundBuild) -> PulledImage:
+        """Pull one build of an image. The caller holds its build id."""
         build_id = BuildId(build.build_id)
         folder = self.wheelhouse.record_folder(build_id, build.fingerprint)
         result = PulledImage(
@@ -98,13 +101,13 @@ class ImagePull:
             record_path=folder / "record.json",
             wheels=tuple(self.wheelhouse.root / wheel.file for wheel in build.wheels),
         )
-        with self._own_files():
-            here = self.wheelhouse.complete_record(build_id, build.fingerprint)
-            if here and here["wheels"] == build.record["wheels"]:
+        with self._wheelhouse_errors():
+            record = self.wheelhouse.complete_record(build_id, build.fingerprint)
+            if record and record["wheels"] == build.record["wheels"]:
                 return result
             make_folder(folder)
             self.received = self.kept = 0
-            arrived = self._arrived(image, build, folder)
+            arrived = self._fetch_wheels(image, build, folder)
             self.check()
             origin = {"reference": str(image.image), "digest": image.digest}
             beside = {PULLED: json.dumps(origin, indent=1, sort_keys=True).encode() + b"\n"}
@@ -112,33 +115,33 @@ class ImagePull:
         return replace(result, status="pulled", received=self.received, kept=self.kept)
 
     @contextmanager
-    def _own_files(self) -> Iterator[None]:
+    def _wheelhouse_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise file_error(error, {"the wheelhouse": self.wheelhouse.root}) from error
 
-    def _arrived(self, image: StoredImage, build: FoundBuild, folder: Path) -> dict[Path, WheelFile]:
-        """All wheels of a build, on the wheelhouse's disk and known to be what they should be."""
+    def _fetch_wheels(self, image: StoredImage, build: FoundBuild, folder: Path) -> dict[Path, WheelFile]:
+        """Return all wheels of a build, on the wheelhouse's disk and verified."""
         parts = [folder / f"pull-{wheel.layer.digest[7:23]}.part" for wheel in build.wheels]
-        for left in set(folder.glob("pull-*.part")) - set(parts):
-            left.unlink(missing_ok=True)
-        found: dict[Path, WheelFile] = {}
+        for stale in set(folder.glob("pull-*.part")) - set(parts):
+            stale.unlink(missing_ok=True)
+        wheels: dict[Path, WheelFile] = {}
         for wheel, part in zip(build.wheels, parts, strict=True):
             file = WheelFile(file=wheel.file, sha256=wheel.sha256, size=wheel.size)
             target = self.wheelhouse.root / wheel.file
             if target.is_file() and target.stat().st_size == wheel.size and file_sha256(target) == wheel.sha256:
-                found[target] = file
+                wheels[target] = file
                 continue
             self.wheelhouse.check_replaceable(BuildId(build.build_id), file, recorded(build.record))
             self._fetch(image, wheel, part)
-            found[part] = file
-        return found
+            wheels[part] = file
+        return wheels
 
     # --- one wheel ----------------------------------------------------------------------------------------------
 
     def _fetch(self, image: StoredImage, wheel: FoundWheel, part: Path) -> None:
-        """Have a wheel whole in a file of its own; one that turns out to be another is removed."""
+        """Fetch a wheel into a file of its own. A file that turns out to be different is removed."""
         begun = min(part.stat().st_size, wheel.size) if part.is_file() else 0
         self._check_room(wheel.size - begun)
         try:
@@ -158,7 +161,7 @@ class ImagePull:
             self.received += wheel.size - begun
 
     def _take(self, image: StoredImage, wheel: FoundWheel, file: FileIO, begun: int) -> None:
-        """Bring a file that has `begun` bytes to the whole wheel, and hold it against image and RECORD."""
+        """Complete a file that has `begun` bytes of the wheel, and check it against image and RECORD."""
         # Who looks at what is in a wheel reads all of it when it is there: nobody needs to before.
         with Prefetch(file, wheel.size, threads=0 if self.read else 2) as ahead:
             ahead.arrived(begun)
@@ -178,8 +181,8 @@ class ImagePull:
     def _download(
         self, image: StoredImage, wheel: FoundWheel, file: FileIO, begun: int, arrived: Callable[[int], object]
     ) -> None:
-        """Write what is missing; `arrived` hears how much of the wheel is there."""
-        before = chain([frame(wheel.file, wheel.size)[0]], _blocks(file, begun)) if begun else ()
+        """Write the missing bytes; `arrived` is called with the size that is there."""
+        before = chain([frame(wheel.file, wheel.size)[0]], _read_blocks(file, begun)) if begun else ()
         pieces = image.named.repository.blob(wheel.layer, before)
         self.progress(begun)
         try:
@@ -195,33 +198,33 @@ class ImagePull:
             raise
 
     def _verify(self, image: StoredImage, wheel: FoundWheel, file: FileIO, read: Read) -> None:
-        """Hold what lies on the disk against the image, and against its own RECORD."""
+        """Check the file on the disk against the image, and against its own RECORD."""
         try:
             facts = read(file, wheel.file)
         except WheelError as error:
-            raise self._refused(image, wheel, error.code, error.message) from error
+            raise self._refusal(image, wheel, error.code, error.message) from error
         if facts.sha256 != wheel.sha256:
-            what = f"{wheel.file} has the sha256 {facts.sha256}, but its labels, SHA256SUMS and record {wheel.sha256}"
-            raise image.named.malformed(image.digest, what)
+            text = f"{wheel.file} has the sha256 {facts.sha256}, but its labels, SHA256SUMS and record {wheel.sha256}"
+            raise image.named.malformed(image.digest, text)
         if facts.tag_problem:  # who looks at members takes renamed wheels as well
-            raise self._refused(image, wheel, "wheel-tag-mismatch", facts.tag_problem)
+            raise self._refusal(image, wheel, "wheel-tag-mismatch", facts.tag_problem)
         if not facts.record_ok:
             first = facts.record_problems[0]
-            raise self._refused(image, wheel, first.code, f"{first.path}: {first.message}")
+            raise self._refusal(image, wheel, first.code, f"{first.path}: {first.message}")
 
-    def _refused(self, image: StoredImage, wheel: FoundWheel, code: str, what: str) -> VerificationFailed:
+    def _refusal(self, image: StoredImage, wheel: FoundWheel, code: str, reason: str) -> VerificationFailed:
         return VerificationFailed(
             Problem(
                 code=code,
-                message=f"{wheel.file} of the image `{image.image}` is refused: {what}",
+                message=f"{wheel.file} of the image `{image.image}` is refused: {reason}",
                 why=f"{image.digest} has the bytes that it should have: so it was pushed",
                 fix="who can push there? Take another image",
             )
         )
 
 
-def _blocks(file: FileIO, size: int) -> Iterator[bytes]:
-    """The first so many bytes of a file, which is left behind them."""
+def _read_blocks(file: FileIO, size: int) -> Iterator[bytes]:
+    """Yield the first `size` bytes of a file, and leave its position behind them."""
     file.seek(0)
     while size and (block := file.read(min(size, _BLOCK))):
         size -= len(block)
@@ -229,10 +232,10 @@ def _blocks(file: FileIO, size: int) -> Iterator[bytes]:
 
 
 def _write(file: FileIO, data: bytes) -> None:
-    """All of it: on a disk that is nearly full, less may be written without an error."""
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
+    """Write all bytes. On a disk that is nearly full, one write may write less without an error."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -1,4 +1,7 @@
-"""`image push`: wheel images into a repository of a registry: what is there is not sent again, and tags come last."""
+"""Push wheel images into a repository of a registry (`image push`). Blobs that are there are not sent again.
+
+Tags come last.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from tfdock.oci.manifest import Descriptor
 from tfdock.oci.repository import FoundManifest, Repository
 from tfdock.types import Digest
 
-_SAID = 10.0
-"""Seconds between two words about one wheel."""
+_PROGRESS_SECONDS = 10.0
+"""Seconds between two messages about one wheel."""
 
 Stream = Callable[[Descriptor], BinaryIO]
 """Opens the layer of a wheel."""
@@ -26,7 +29,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedImages:
-    """What became of a push: the digest that each tag stands for, bytes that were sent, and bytes that were there."""
+    """The result of a push: the digest of each tag, bytes that were sent, and bytes that were there."""
 
     tags: dict[str, Digest]
     sent: int
@@ -34,7 +37,7 @@ class PushedImages:
 
 
 class Push:
-    """Sends images to a repository. `say` hears what is going on; `check` raises to stop; `clock` is in seconds."""
+    """Sends images to a repository. `say` is called with messages; `check` raises to stop; `clock` is in seconds."""
 
     def __init__(
         self,
@@ -46,19 +49,20 @@ class Push:
     ) -> None:
         self._repository = replace(repository, check=self._tick)
         self._stream, self._say, self._check, self._clock = stream, say, check, clock
-        self._sending: _Sending | None = None
+        self._sending: _Transfer | None = None
         self._sent = self._there = 0
 
     def push(self, shipment: Shipment) -> PushedImages:
-        """Send what is not there. One that is stopped has given no tag that stands for half an image.
+        """Send what is missing. A push that is stopped has given no tag to an incomplete image.
 
-        Raises what `Repository` does, and ProfileError (`image-tag-taken`) where a tag stands for something else than
-        wheels: before anything is sent.
+        Raises what `Repository` raises, and ProfileError (`image-tag-taken`) if a tag stands for something
+        else than wheels.
+        That is checked before anything is sent.
         """
-        before = {tag: self._found(tag) for tag in shipment.tags}
-        for wheel in _once((wheel.layer, wheel) for image in shipment.images for wheel in image.wheels):
+        before = {tag: self._current_manifest(tag) for tag in shipment.tags}
+        for wheel in _unique((wheel.layer, wheel) for image in shipment.images for wheel in image.wheels):
             self._send_wheel(wheel)
-        for blob, data in _once((small[0], small) for image in shipment.images for small in image.small_blobs):
+        for blob, data in _unique((pair[0], pair) for image in shipment.images for pair in image.small_blobs):
             self._count(blob.size, sent=self._repository.upload(blob, data))
         tagged = {content.digest for content in shipment.tags.values()}
         for image in shipment.images:
@@ -69,23 +73,23 @@ class Push:
         tags = {tag: content.digest for tag, content in shipment.tags.items()}
         return PushedImages(tags=tags, sent=self._sent, there=self._there)
 
-    def _found(self, tag: str) -> FoundManifest | None:
-        """What a tag stands for now."""
-        found = self._repository.manifest(tag)
-        if found is None or says_wheels(found.data):
-            return found
+    def _current_manifest(self, tag: str) -> FoundManifest | None:
+        """Return the manifest that a tag stands for now."""
+        manifest = self._repository.manifest(tag)
+        if manifest is None or says_wheels(manifest.data):
+            return manifest
         name = f"{self._repository.registry}/{self._repository.name}:{tag}"
         raise ProfileError(
             Problem(
                 code="image-tag-taken",
-                message=f"`{name}` stands for something else than wheels, and is not replaced: {found.digest}",
+                message=f"`{name}` stands for something else than wheels, and is not replaced: {manifest.digest}",
                 fix="give wheels a repository of their own, or another tag: `--as TAG`, `--no-moving-tags`",
             )
         )
 
     def _send_wheel(self, wheel: ImageWheel) -> None:
         with self._stream(wheel.layer) as layer:
-            self._sending = _Sending(wheel, layer, self._clock())
+            self._sending = _Transfer(wheel, layer, self._clock())
             try:
                 sent = self._repository.upload(wheel.layer, layer)
             finally:
@@ -94,7 +98,7 @@ class Push:
         self._say(f"{wheel.file}: {'sent' if sent else 'is there'}")
 
     def _put(self, reference: str, content: Content, before: FoundManifest | None) -> None:
-        """Make a tag, or a digest, stand for what is there."""
+        """Make a tag, or a digest, stand for a manifest whose blobs are there."""
         new = before is None or before.digest != content.digest
         if new:
             self._repository.put_manifest(reference, content.media_type, content.manifest)
@@ -105,24 +109,24 @@ class Push:
         self._there += 0 if sent else size
 
     def _tick(self) -> None:
-        """Stop if that is asked for; else, now and then, a sign of life."""
+        """Stop if asked to; else report progress now and then."""
         self._check()
-        sending, now = self._sending, self._clock()
-        if sending and now - sending.said >= _SAID:
-            sending.said = now
-            done, size = sending.layer.tell() / 1e6, sending.wheel.size / 1e6
-            self._say(f"{sending.wheel.file}: {done:.0f} of {size:.0f} MB")
+        transfer, now = self._sending, self._clock()
+        if transfer and now - transfer.reported >= _PROGRESS_SECONDS:
+            transfer.reported = now
+            done, size = transfer.layer.tell() / 1e6, transfer.wheel.size / 1e6
+            self._say(f"{transfer.wheel.file}: {done:.0f} of {size:.0f} MB")
 
 
 @dataclass
-class _Sending:
-    """A wheel on its way; `said` is when somebody was told last."""
+class _Transfer:
+    """A wheel that is being sent; `reported` is the time of the last message."""
 
     wheel: ImageWheel
     layer: BinaryIO
-    said: float
+    reported: float
 
 
-def _once(blobs: Iterable[tuple[Descriptor, _T]]) -> tuple[_T, ...]:
-    """What belongs to each of these blobs, one time where a blob comes twice."""
-    return tuple({blob.digest: one for blob, one in blobs}.values())
+def _unique(blobs: Iterable[tuple[Descriptor, _T]]) -> tuple[_T, ...]:
+    """Return the value of each blob, once if a blob comes twice."""
+    return tuple({blob.digest: value for blob, value in blobs}.values())

@@ -1,4 +1,4 @@
-"""What is pushed, or packed, of some builds: which images there are, and what each tag stands for. Pure."""
+"""Choose the images to push or pack for some builds, and what each tag stands for. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _K = TypeVar("_K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
-    """`images` are all that there are, each once, those of indexes among them; `tags` what each tag stands for.
+    """The images to send. `images` holds each image once, also those of indexes. `tags` maps each tag to its content.
 
     `unmoved` are the build ids that get no moving tag because they are not in the trust domain `release`.
     """
@@ -36,19 +36,21 @@ class Shipment:
 
     @property
     def named(self) -> tuple[tuple[Content, tuple[str, ...]], ...]:
-        """What has tags, with its tags, in their order."""
-        found: dict[str, tuple[Content, list[str]]] = {}
+        """The tagged contents with their tags, in their order."""
+        contents: dict[str, tuple[Content, list[str]]] = {}
         for tag, content in self.tags.items():
-            found.setdefault(content.digest, (content, []))[1].append(tag)
-        return tuple((content, tuple(tags)) for content, tags in found.values())
+            contents.setdefault(content.digest, (content, []))[1].append(tag)
+        return tuple((content, tuple(tags)) for content, tags in contents.values())
 
 
 def shipment(builds: Sequence[WheelBuild], *, together: str | None = None, moving: bool = True) -> Shipment:
-    """An image for each build, and one of all of them, `together` under that tag; of several platforms an index.
+    """Return an image for each build, and with `together` one image of all of them under that tag.
 
-    `moving`: tags without the last numbers are given as well, to the newest of these builds. Only builds in the trust
-    domain `release` get them: others have the same build ids. Raises WheelRefused (`image-platform-unknown`) and
-    ProfileError (`image-builds-collide`, `image-too-large`).
+    Builds for several platforms give an index. `moving`: tags without the last numbers are given as well, to the
+    newest of
+    these builds. Only builds in the trust domain `release` get them: others have the same build ids. Raises
+    WheelRefused
+    (`image-platform-unknown`) and ProfileError (`image-builds-collide`, `image-too-large`).
     """
     alone = [_image([build]) for build in builds]
     tags: dict[str, Content] = {}
@@ -56,50 +58,55 @@ def shipment(builds: Sequence[WheelBuild], *, together: str | None = None, movin
         (build,) = image.builds
         tags |= {str(build.build_id): image, fingerprint_tag(build.fingerprint): image}
     released = [image for image in alone if recorded(image.builds[0].record) == RELEASE]
-    tags |= _moving(released) if moving else {}
+    tags |= _moving_tags(released) if moving else {}
     if together is not None:
-        platforms = _grouped(alone, lambda image: image.platform)
-        tags[together] = _content([_image([image.builds[0] for image in some]) for some in platforms.values()])
+        platforms = _group_by(alone, lambda image: image.platform)
+        tags[together] = _content([_image([image.builds[0] for image in group]) for group in platforms.values()])
     images = {image.digest: image for content in tags.values() for image in members(content)}
     unmoved = tuple(image.builds[0].build_id for image in alone if moving and image not in released)
     return Shipment(images=tuple(images.values()), tags=tags, unmoved=unmoved)
 
 
-def _moving(images: Iterable[WheelImage]) -> dict[str, Content]:
-    """The tags that move, and what they stand for then: of each platform the newest release, built last."""
-    tagged = _grouped(images, lambda image: moving_tag(image.builds[0].build_id))
+def _moving_tags(images: Iterable[WheelImage]) -> dict[str, Content]:
+    """Return the moving tags and their contents: for each platform the newest release, built last."""
+    tagged = _group_by(images, lambda image: moving_tag(image.builds[0].build_id))
     return {
-        tag: _content([max(some, key=_age) for some in _grouped(found, lambda image: image.platform).values()])
-        for tag, found in tagged.items()
+        tag: _content(
+            [
+                max(group, key=_release_and_time)
+                for group in _group_by(candidates, lambda image: image.platform).values()
+            ]
+        )
+        for tag, candidates in tagged.items()
         if tag is not None
     }
 
 
-def _age(image: WheelImage) -> tuple[Version, str]:
+def _release_and_time(image: WheelImage) -> tuple[Version, str]:
     (build,) = image.builds
     return release_of(build.build_id), str(build.record.get("finished"))
 
 
-def _grouped(images: Iterable[WheelImage], key: Callable[[WheelImage], _K]) -> dict[_K, list[WheelImage]]:
-    found: dict[_K, list[WheelImage]] = {}
+def _group_by(images: Iterable[WheelImage], key: Callable[[WheelImage], _K]) -> dict[_K, list[WheelImage]]:
+    groups: dict[_K, list[WheelImage]] = {}
     for image in images:
-        found.setdefault(key(image), []).append(image)
-    return found
+        groups.setdefault(key(image), []).append(image)
+    return groups
 
 
 def _content(images: Iterable[WheelImage]) -> Content:
-    """An image, or the index of several, which are for different platforms."""
+    """Return an image, or the index of several images for different platforms."""
     ordered = tuple(sorted(images, key=lambda image: image.platform))
     return ordered[0] if len(ordered) == 1 else ImageIndex(images=ordered)
 
 
 def members(content: Content) -> tuple[WheelImage, ...]:
-    """The image itself, or the images of an index."""
+    """Return the image itself, or the images of an index."""
     return content.images if isinstance(content, ImageIndex) else (content,)
 
 
 def _image(builds: Sequence[WheelBuild]) -> WheelImage:
-    _check_room(builds)
+    _check_names(builds)
     try:
         image = WheelImage.of(builds)
     except ValueError as error:
@@ -123,19 +130,19 @@ def _image(builds: Sequence[WheelBuild]) -> WheelImage:
     return image
 
 
-def _check_room(builds: Sequence[WheelBuild]) -> None:
-    """One image has one place for the record of a build id, and one for a wheel's name."""
-    taken: dict[str, str] = {}
+def _check_names(builds: Sequence[WheelBuild]) -> None:
+    """Raise ProfileError for a collision: an image has one place for each build id and each wheel name."""
+    owners: dict[str, str] = {}
     for build in builds:
-        for place, who in (
+        for name, owner in (
             (build.build_id, build.fingerprint),
             *((wheel.file, wheel.sha256) for wheel in build.wheels),
         ):
-            if taken.setdefault(place, who) != who:
+            if owners.setdefault(name, owner) != owner:
                 raise ProfileError(
                     Problem(
                         code="image-builds-collide",
-                        message=f"one image cannot hold two builds with other bytes under the name `{place}`",
+                        message=f"one image cannot hold two builds with other bytes under the name `{name}`",
                         fix=(
                             "push them one by one, without `--as`",
                             "let the names of the wheels differ: `wheel: {local_version: …}`",

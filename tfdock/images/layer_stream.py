@@ -1,4 +1,4 @@
-"""The layer of a wheel as a stream: the wheel's file between the bytes that stand before and behind it."""
+"""Stream the layer of a wheel: the wheel's file between the bytes before and behind it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _BLOCK = 1 << 20
 
 
 class WheelLayer:
-    """A wheel that is held open, so that its bytes stay what they are when its name is given to another one.
+    """A wheel that is held open, so that its bytes stay the same when its name is given to another file.
 
-    Read once to be hashed, and streamed after that. Raises OSError.
+    It is read once for the hash, and streamed after that. Raises OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,16 +35,16 @@ class WheelLayer:
         self._file.close()
 
     def hashed(self, check: Callable[[], None]) -> ImageWheel:
-        """What an image has of the wheel; raises `WheelError` where it is none. `check` raises to stop."""
+        """Return the wheel as an image has it; raise `WheelError` if it is no wheel. `check` raises to stop."""
         wheel, layer = hashlib.sha256(), hashlib.sha256(self._head)
         self._file.seek(0)
         # Both at once: hashing gives up Python's lock.
-        with ThreadPoolExecutor(1, "tfdock-layer") as other:
+        with ThreadPoolExecutor(1, "tfdock-layer") as executor:
             while block := self._file.read(_BLOCK):
                 check()
-                beside = other.submit(layer.update, block)
+                layer_job = executor.submit(layer.update, block)
                 wheel.update(block)
-                beside.result()
+                layer_job.result()
         layer.update(self._tail)
         listed, metadata = simple_index.listed(self._file, self.path.name, wheel.hexdigest())
         descriptor = Descriptor(
@@ -55,12 +55,12 @@ class WheelLayer:
         return ImageWheel(listed=listed, metadata=metadata, size=self.size, layer=descriptor)
 
     def stream(self) -> BinaryIO:
-        """The bytes of the layer, from the beginning, seekable; only one such stream may be read at a time."""
+        """Return the bytes of the layer, seekable. Only one such stream may be read at a time."""
         return io.BufferedReader(_Joined(self._head, self._file, self.size, self._tail), _BLOCK)
 
 
 class _Joined(io.RawIOBase):
-    """Bytes, a file of so many bytes, and bytes, as one file."""
+    """Bytes, a file of a known size, and bytes, as one file."""
 
     def __init__(self, head: bytes, file: BinaryIO, size: int, tail: bytes) -> None:
         self._head, self._file, self._tail = head, file, tail

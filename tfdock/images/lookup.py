@@ -1,6 +1,6 @@
-"""Look a build up: ask the repositories of the settings for the fingerprint of a plan.
+"""Look up a build: ask the repositories of the settings for the fingerprint of a plan.
 
-A stored image is found by tag or digest, for one platform, and judged before it is used.
+A stored image is found by tag or digest, for one platform, and checked before it is used.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ WHEEL_IMAGES = ArtifactKind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredImage:
-    """An image of wheels that is what it says, as far as that is known without its wheels.
+    """An image of wheels that is well formed, as far as that is known without its wheels.
 
-    `named` is what was asked for, `digest` that of the manifest for its platform.
+    `named` is the name that was asked for. `digest` is that of the manifest for its platform.
     """
 
     named: NamedArtifact
@@ -56,54 +56,54 @@ class StoredImage:
 
     @property
     def origin(self) -> str:
-        """`ghcr.io/me/wheels:tag@sha256:…`: what it was asked for as, and who it is."""
+        """The name with the digest: `ghcr.io/me/wheels:tag@sha256:…`."""
         return str(ImageRef(self.image.repository, self.image.registry, self.image.tag, self.digest))
 
 
-def stored(image: ImageRef, platform: str, check: Callable[[], None]) -> StoredImage | None:
-    """What a registry has under a name for a platform (`linux/amd64`); None where it has nothing of that name.
+def find_image(image: ImageRef, platform: str, check: Callable[[], None]) -> StoredImage | None:
+    """Return the image that a registry has under a name for a platform (`linux/amd64`); None if the name is unknown.
 
-    Raises what `Repository` does, ProfileError (`reference-no-wheels`), Incompatible (`wheel-image-platform`), and
+    Raises what `Repository` raises, ProfileError (`reference-no-wheels`), Incompatible (`wheel-image-platform`), and
     VerificationFailed (`wheel-image-malformed`, `wheel-image-moved`).
     """
     named = NamedArtifact(image, check, WHEEL_IMAGES)
-    found = named.manifest()
-    if found is None:
+    stored = named.manifest()
+    if stored is None:
         return None
-    with named.well_formed(found.digest):
-        if found.media_type in _INDEXES:
-            found = _of_platform(named, found, platform)
-        manifest = Manifest.read(found.data)
+    with named.well_formed(stored.digest):
+        if stored.media_type in _INDEXES:
+            stored = _platform_manifest(named, stored, platform)
+        manifest = Manifest.read(stored.data)
         if not wheel_image_read.is_wheel_image(manifest):
-            raise _no_wheels(named, found.digest)
-        config = _small(named.repository, manifest.config, wheel_image_read.MOST_CONFIG)
-        about = wheel_image_read.labelled(manifest, config)
-        if about.platform != platform:
-            raise _other_platform(image, platform, [about.platform])
-        builds = wheel_image_read.builds(about, _small(named.repository, about.papers, MOST_PAPERS))
-    _check_promise(image, found.digest, builds)
-    return StoredImage(named=named, digest=found.digest, platform=platform, builds=builds)
+            raise _no_wheels_error(named, stored.digest)
+        config = _small_blob(named.repository, manifest.config, wheel_image_read.MOST_CONFIG)
+        labelled = wheel_image_read.labelled(manifest, config)
+        if labelled.platform != platform:
+            raise _platform_error(image, platform, [labelled.platform])
+        builds = wheel_image_read.builds(labelled, _small_blob(named.repository, labelled.papers, MOST_PAPERS))
+    _check_permanent_tag(image, stored.digest, builds)
+    return StoredImage(named=named, digest=stored.digest, platform=platform, builds=builds)
 
 
-def _of_platform(named: NamedArtifact, index: FoundManifest, platform: str) -> FoundManifest:
+def _platform_manifest(named: NamedArtifact, index: FoundManifest, platform: str) -> FoundManifest:
     """Return the manifest that an index has for a platform."""
     image = named.image
     if not wheel_image_read.says_wheels(index.data):
-        raise _no_wheels(named, index.digest)
+        raise _no_wheels_error(named, index.digest)
     known = wheel_image_read.platforms(index.data)
     if platform not in known:
-        raise _other_platform(image, platform, known)
-    found = named.repository.manifest(known[platform].digest)
-    if found is None:
+        raise _platform_error(image, platform, known)
+    manifest = named.repository.manifest(known[platform].digest)
+    if manifest is None:
         message = (
             f"the registry {image.registry} has no {known[platform].digest}, which `{image}` names for {platform}"
         )
         fix = "push the image anew, or tell who runs the registry"
         raise NetworkError(Problem(code="image-not-found", message=message, fix=fix))
-    return found
+    return manifest
 
 
-def _small(repository: Repository, blob: Descriptor, most: int) -> bytes:
+def _small_blob(repository: Repository, blob: Descriptor, most: int) -> bytes:
     if blob.size > most:
         raise MalformedManifest(f"{blob.digest} has {blob.size} bytes, where tfdock writes {most} at most")
     return repository.small_blob(blob, most)
@@ -112,13 +112,13 @@ def _small(repository: Repository, blob: Descriptor, most: int) -> bytes:
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
-def _no_wheels(named: NamedArtifact, digest: Digest) -> TfdockError:
+def _no_wheels_error(named: NamedArtifact, digest: Digest) -> TfdockError:
     if is_promise(named.image.tag or ""):
-        return _moved(named.image, digest, "it is something else than wheels")
+        return _moved_tag_error(named.image, digest, "it is something else than wheels")
     return named.other_kind(digest)
 
 
-def _other_platform(image: ImageRef, platform: str, known: Collection[str]) -> Incompatible:
+def _platform_error(image: ImageRef, platform: str, known: Collection[str]) -> Incompatible:
     return Incompatible(
         Problem(
             code="wheel-image-platform",
@@ -128,18 +128,18 @@ def _other_platform(image: ImageRef, platform: str, known: Collection[str]) -> I
     )
 
 
-def _check_promise(image: ImageRef, digest: Digest, builds: tuple[FoundBuild, ...]) -> None:
-    """A tag that is a build id or a fingerprint stands for that build, and may not be moved to another."""
-    broken = broken_promise(image.tag or "", builds)
-    if broken:
-        raise _moved(image, digest, broken)
+def _check_permanent_tag(image: ImageRef, digest: Digest, builds: tuple[FoundBuild, ...]) -> None:
+    """Raise VerificationFailed if a tag that is a build id or a fingerprint stands for another build."""
+    reason = broken_promise(image.tag or "", builds)
+    if reason:
+        raise _moved_tag_error(image, digest, reason)
 
 
-def _moved(image: ImageRef, digest: Digest, what: str) -> VerificationFailed:
+def _moved_tag_error(image: ImageRef, digest: Digest, reason: str) -> VerificationFailed:
     return VerificationFailed(
         Problem(
             code="wheel-image-moved",
-            message=f"the tag of `{image}` was moved to another image, {digest}: {what}",
+            message=f"the tag of `{image}` was moved to another image, {digest}: {reason}",
             why="a tag that is a build id or a fingerprint stands for that build and no other",
             fix="who can push there? If it is that image you want, name it by its digest: "
             f"`{ImageRef(image.repository, image.registry, None, digest)}`",
@@ -147,14 +147,14 @@ def _moved(image: ImageRef, digest: Digest, what: str) -> VerificationFailed:
     )
 
 
-def here() -> str:
-    """The platform of this machine, as images name it."""
+def local_platform() -> str:
+    """Return the platform of this machine, as images name it."""
     return machine_platform(platform.machine())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLookup:
-    """Looks for the very build of a plan, in one repository after another.
+    """Looks for the exact build of a plan, in one repository after another.
 
     `check` is called now and then and raises to stop.
     """
@@ -162,34 +162,34 @@ class ImageLookup:
     repositories: tuple[ImageRef, ...]
     check: Callable[[], None]
     others: list[ImageRef] = field(default_factory=list)
-    """Images of other builds of the same build id, as they are met."""
+    """Images of other builds of the same build id that were met."""
 
     def images(
         self, plan: BuildPlan, lock: LockFile | None, failed: Callable[[NetworkError], object]
     ) -> Iterator[StoredImage]:
-        """The images that hold it, as they are found; what could not be asked is told to `failed`.
+        """Yield the images that hold the build, as they are found. A registry that cannot be asked goes to `failed`.
 
-        Raises VerificationFailed for an image that is not what it says.
+        Raises VerificationFailed for a malformed image.
         """
         for repository in self.repositories:
             try:
-                found = self._in(repository, plan)
+                image = self._find_in(repository, plan)
             except NetworkError as error:
                 failed(error)
                 continue
-            if found and (lock is None or found.builds[0].record.get("lock") == lock.sha256):
-                yield found
+            if image and (lock is None or image.builds[0].record.get("lock") == lock.sha256):
+                yield image
 
-    def _in(self, repository: ImageRef, plan: BuildPlan) -> StoredImage | None:
+    def _find_in(self, repository: ImageRef, plan: BuildPlan) -> StoredImage | None:
         tags = (fingerprint_tag(plan.fingerprint), plan.build_id)
         # That of the wheel, not of this machine: the engine may be another one.
-        where = machine_platform(plan.build_id.rpartition("-")[2])
+        platform = machine_platform(plan.build_id.rpartition("-")[2])
         for tag in tags:
-            found = stored(repository.tagged(tag), where, self.check)
-            if found and len(found.builds) == 1 and _is_of(plan, found.builds[0]):
-                return found
-            if found:  # by another base or other flags, or of a trust domain that may not stand for the plan's
-                self.others.append(found.image)
+            image = find_image(repository.tagged(tag), platform, self.check)
+            if image and len(image.builds) == 1 and _is_of(plan, image.builds[0]):
+                return image
+            if image:  # by another base or other flags, or of a trust domain that may not stand for the plan's
+                self.others.append(image.image)
         return None
 
 
@@ -197,8 +197,8 @@ def _is_of(plan: BuildPlan, build: FoundBuild) -> bool:
     return build.fingerprint == plan.fingerprint and stands_for(build.record, plan.trust.name, pulled=True)
 
 
-def refusal(plan: BuildPlan) -> Incompatible | None:
-    """Why no registry is asked for a plan; None where it may be."""
+def native_refusal(plan: BuildPlan) -> Incompatible | None:
+    """Return why no registry is asked for a plan; None if it may be asked."""
     resolution = plan.resolution
     if not any(NATIVE.search(option) for option in (*resolution.flags, *resolution.optimize)):
         return None

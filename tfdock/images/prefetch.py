@@ -1,8 +1,8 @@
-"""A wheel's members unpacked and hashed while the wheel arrives, so that little is left to do when it is here.
+"""Unpack and hash a wheel's members while the wheel arrives, so that little is left to do at its end.
 
-Before the archive's directory has come, local headers lead from member to member. Nothing that is found that way is
-believed: who reads the whole wheel, as strictly as any, asks for the sha256 of a member, and is told it if the very
-bytes that the directory gives to that member were read, by the method, size and CRC that it gives.
+Before the archive's directory has come, local headers lead from member to member. These results are not trusted by
+themselves. The strict reader of the whole wheel asks for the sha256 of a member. It gets the hash only if the bytes,
+method, size and CRC are those that the directory gives for that member.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ _Place = tuple[int, int, int, int, int]
 
 
 class Prefetch:
-    """Reads a wheel of `size` bytes behind whoever writes `file`, until it is left as a context manager.
+    """Reads a wheel of `size` bytes behind the writer of `file`, until the context ends.
 
-    The file is open for reading too, and what has arrived of it is never changed. Held in memory are a block for each
-    thread, and some 100 bytes for each member.
+    The file is open for reading too, and bytes that have arrived never change. Memory holds a block for each
+    thread, and
+    some 100 bytes for each member.
     """
 
     def __init__(self, file: FileIO, size: int, threads: int = 2) -> None:
-        self._source = _Arriving(file, size)
+        self._source = _ArrivingFile(file, size)
         self._changed = self._source.changed
         self._members: Iterator[Member] = members_ahead(self._source)
         self._next = Lock()
-        self._found: dict[_Place, bytes] = {}
+        self._digests: dict[_Place, bytes] = {}
         self._asked = set[_Place]()
         self._threads = [Thread(target=self._work, name=f"ahead-{number}", daemon=True) for number in range(threads)]
         self._working = len(self._threads)
@@ -50,29 +51,29 @@ class Prefetch:
             thread.join()
 
     def arrived(self, count: int) -> None:
-        """So many bytes of the file are there, from its first one on."""
+        """Note that the first `count` bytes of the file are there."""
         self._source.arrived(count)
 
     def sha256(self, member: Member) -> bytes | None:
-        """The digest of a member's contents; None where nobody has read them. The whole wheel has arrived.
+        """Return the digest of a member's contents; None if no thread has read them. The whole wheel has arrived.
 
-        Waits for those that are being read.
+        Waits for members that are being read.
         """
         place = _place(member)
         with self._changed:
             self._asked.add(place)
-            self._changed.wait_for(lambda: place in self._found or not self._working)
-            return self._found.get(place)
+            self._changed.wait_for(lambda: place in self._digests or not self._working)
+            return self._digests.get(place)
 
     def _work(self) -> None:
         try:
-            while (member := self._taken()) is not None:
+            while (member := self._next_member()) is not None:
                 digest = hashlib.sha256()
                 for piece in pieces(self._source, member):
                     digest.update(piece)
                 place = _place(member)
                 with self._changed:
-                    self._found[place] = digest.digest()
+                    self._digests[place] = digest.digest()
                     if place in self._asked:  # there are thousands: nobody is woken for nothing
                         self._changed.notify_all()
         except (WheelError, OSError):
@@ -82,18 +83,18 @@ class Prefetch:
                 self._working -= 1
                 self._changed.notify_all()
 
-    def _taken(self) -> Member | None:
+    def _next_member(self) -> Member | None:
         with self._next:
             return next(self._members, None)
 
 
 def _place(member: Member) -> _Place:
-    """All that what `pieces` yields depends on, besides the file's bytes."""
+    """Return everything that the output of `pieces` depends on, besides the file's bytes."""
     return member.data, member.packed, member.method, member.size, member.crc
 
 
-class _Arriving(ByteSource):
-    """A file that is being written, and will have `size` bytes: reading waits for what has not arrived."""
+class _ArrivingFile(ByteSource):
+    """A file of `size` bytes that is being written: reading waits for bytes that have not arrived."""
 
     def __init__(self, file: FileIO, size: int) -> None:
         self._descriptor, self.size = file.fileno(), size
@@ -102,7 +103,7 @@ class _Arriving(ByteSource):
         self.changed = Condition()
 
     def arrived(self, count: int) -> None:
-        """So many bytes are there."""
+        """Note that so many bytes are there."""
         with self.changed:
             self._count = count
             if count >= self._wanted:
@@ -110,13 +111,13 @@ class _Arriving(ByteSource):
                 self.changed.notify_all()
 
     def stop(self) -> None:
-        """Let nobody read any more."""
+        """End all reads."""
         with self.changed:
             self._stopped = True
             self.changed.notify_all()
 
     def read(self, start: int, length: int) -> bytes:
-        """The bytes there. Raises `WheelError` where none will be, and where nobody is to read any more."""
+        """Return bytes of the file. Raise `WheelError` if they will not arrive, or after `stop`."""
         end = start + length
         with self.changed:
             while self._count < end <= self.size and not self._stopped:

@@ -1,7 +1,7 @@
-"""Finished builds to make images of: named by profile, by wheel or by build id, and held while they are read.
+"""Select finished builds for images: by profile, by wheel or by build id. Their wheels are held open meanwhile.
 
-Only what has a record is taken: that is built here, or pulled, and verified. Whether the wheels are still what the
-record says is seen while they are hashed for the image, once each.
+Only builds with a record are taken: they were built here, or pulled, and verified. Each wheel is hashed once for the
+image, which shows whether it still matches its record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tfdock.wheelhouse.store import Wheelhouse, changed_wheel_error
 
 @dataclass
 class WheelSelection:
-    """Finds builds in a wheelhouse. Left as a context manager, it lets go of their wheels.
+    """Selects builds in a wheelhouse. At the end of the context it closes their wheels.
 
     `plan` plans a profile; `check` is called now and then and raises to stop.
     """
@@ -40,7 +40,7 @@ class WheelSelection:
     _layers: dict[Path, WheelLayer] = field(default_factory=dict)
     _wheels: dict[Path, ImageWheel] = field(default_factory=dict)
     _unreadable: str = ""
-    """What is wrong with a record that was met."""
+    """The problem with a record that was met."""
 
     def __enter__(self) -> WheelSelection:
         return self
@@ -52,30 +52,31 @@ class WheelSelection:
             layer.close()
 
     def stream(self, layer: Descriptor) -> BinaryIO:
-        """The bytes of a wheel's layer, seekable; of each wheel one stream at a time."""
+        """Return the bytes of a wheel's layer, seekable; of each wheel one stream at a time."""
         path = next(path for path, wheel in self._wheels.items() if wheel.layer.digest == layer.digest)
         return self._layers[path].stream()
 
     def path(self, wheel: ImageWheel) -> Path:
-        """Where a wheel that was found lies."""
-        return next(path for path, found in self._wheels.items() if found.sha256 == wheel.sha256)
+        """Return the path of a selected wheel."""
+        return next(path for path, image_wheel in self._wheels.items() if image_wheel.sha256 == wheel.sha256)
 
     def builds(self, names: Iterable[str]) -> tuple[WheelBuild, ...]:
-        """The builds of these names, each once.
+        """Return the builds of these names, each once.
 
         Raises ProfileError (`build-not-here`, `wheel-not-found`), WheelRefused (`wheel-without-record`,
-        `wheel-changed`, and what is wrong with a wheel), OSError, and what planning a profile raises.
+        `wheel-changed`, and
+        problems of a wheel), OSError, and what planning a profile raises.
         """
-        found = [self._build(name) for name in names]
-        return tuple({(build.build_id, build.fingerprint): build for build in found}.values())
+        builds = [self._build(name) for name in names]
+        return tuple({(build.build_id, build.fingerprint): build for build in builds}.values())
 
     def _build(self, name: str) -> WheelBuild:
         if name.endswith(".whl"):
-            return self._of_wheel(Path(name))
+            return self._build_of_wheel(Path(name))
         if BUILD_ID.fullmatch(name) and (records := self._records(self.wheelhouse, BuildId(name))):
-            return self._whole(self.wheelhouse, records) or self._gone(records)
+            return self._complete_build(self.wheelhouse, records) or self._raise_gone(records)
         if moving_tag(name) and not Path(name).exists():
-            raise self._not_built("PROFILE", BuildId(name), others=False)
+            raise self._not_built_error("PROFILE", BuildId(name), others=False)
         plan = self.plan(name)
         records = self._records(self.wheelhouse, plan.build_id)
         same = [entry for entry in records if entry.record["fingerprint"] == plan.fingerprint]
@@ -85,19 +86,19 @@ class WheelSelection:
                 f"it is of the trust domain {recorded(same[0].record)}, the profile of {plan.trust.name}"
             )
         if not trusted:
-            raise self._not_built(name, plan.build_id, others=bool(records))
-        return self._whole(self.wheelhouse, trusted) or self._gone(trusted)
+            raise self._not_built_error(name, plan.build_id, others=bool(records))
+        return self._complete_build(self.wheelhouse, trusted) or self._raise_gone(trusted)
 
-    def _of_wheel(self, path: Path) -> WheelBuild:
-        """The build of a wheel: in the wheelhouse where it lies, or the one whose wheel it is a copy of."""
+    def _build_of_wheel(self, path: Path) -> WheelBuild:
+        """Return the build of a wheel: in the wheelhouse where it lies, or the build whose wheel it is a copy of."""
         if not path.is_file():
             fix = "check the path; `tfdock build` prints that of each wheel it made"
             raise ProfileError(Problem(code="wheel-not-found", message=f"there is no wheel {path}", fix=fix))
         wheel = self._wheel(path)
         for house in (Wheelhouse(path.parent.absolute()), self.wheelhouse):
             records = [entry for entry in self._records(house, naming=wheel.sha256) if wheel.file in entry.wheels]
-            if found := self._whole(house, records):
-                return found
+            if build := self._complete_build(house, records):
+                return build
         raise WheelRefused(
             Problem(
                 code="wheel-without-record",
@@ -109,9 +110,11 @@ class WheelSelection:
 
     # --- what is there ------------------------------------------------------------------------------------------
 
-    def _records(self, house: Wheelhouse, build_id: BuildId | None = None, *, naming: str = "") -> list[_Recorded]:
-        """Records of verified builds, of one build id or with that word: of `release` first, and the newest first."""
-        found = []
+    def _records(
+        self, house: Wheelhouse, build_id: BuildId | None = None, *, naming: str = ""
+    ) -> list[_StoredDocument]:
+        """Return records of verified builds, of one build id or with that word: `release` first, then the newest."""
+        documents = []
         for file in house.record_files(build_id):
             try:
                 data = file.read_bytes()
@@ -126,11 +129,11 @@ class WheelSelection:
             if verified(record) in ("no", "failed"):
                 self._unreadable = f"{file} does not say that its checks have passed"
             else:
-                found.append(_Recorded(record=record, document=data))
-        return sorted(found, key=_preference, reverse=True)
+                documents.append(_StoredDocument(record=record, document=data))
+        return sorted(documents, key=_preference, reverse=True)
 
-    def _whole(self, house: Wheelhouse, records: Sequence[_Recorded]) -> WheelBuild | None:
-        """The newest of these builds whose wheels are all in the wheelhouse, byte for byte."""
+    def _complete_build(self, house: Wheelhouse, records: Sequence[_StoredDocument]) -> WheelBuild | None:
+        """Return the newest of these builds whose wheels are all in the wheelhouse, byte for byte."""
         for entry in records:
             paths = {house.root / file: size for file, (_, size) in entry.wheels.items()}
             if not all(path.is_file() and path.stat().st_size == size for path, size in paths.items()):
@@ -141,7 +144,7 @@ class WheelSelection:
         return None
 
     def _wheel(self, path: Path) -> ImageWheel:
-        """A wheel, which is opened and hashed the first time that it is asked for."""
+        """Return a wheel. It is opened and hashed at the first call."""
         path = path.absolute()
         if path not in self._wheels:
             self._layers[path] = WheelLayer(path)
@@ -153,8 +156,8 @@ class WheelSelection:
 
     # --- what is not --------------------------------------------------------------------------------------------
 
-    def _gone(self, records: Sequence[_Recorded]) -> NoReturn:
-        """There are records, and no wheels that are what they say."""
+    def _raise_gone(self, records: Sequence[_StoredDocument]) -> NoReturn:
+        """Raise the error for records without matching wheels."""
         newest = records[0]
         paths = [self.wheelhouse.root / file for file in newest.wheels]
         changed = next((path for path in paths if path.is_file()), None)
@@ -168,7 +171,7 @@ class WheelSelection:
             )
         )
 
-    def _not_built(self, name: str, build_id: BuildId, *, others: bool) -> ProfileError:
+    def _not_built_error(self, name: str, build_id: BuildId, *, others: bool) -> ProfileError:
         here = f"a build of {build_id} that the profile does not plan" if others else f"no build of {build_id}"
         fix = f"build it first: `tfdock build {name}`"
         return ProfileError(
@@ -181,12 +184,12 @@ class WheelSelection:
         )
 
 
-def _preference(entry: _Recorded) -> tuple[bool, str, str]:
+def _preference(entry: _StoredDocument) -> tuple[bool, str, str]:
     return recorded(entry.record) == RELEASE, entry.record["finished"], entry.record["fingerprint"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Recorded:
+class _StoredDocument:
     """A record and the bytes of its file."""
 
     record: dict[str, Any]
@@ -194,5 +197,5 @@ class _Recorded:
 
     @property
     def wheels(self) -> dict[str, tuple[str, int]]:
-        """The wheels that it names: file -> sha256 and size."""
+        """The wheels in the record: file -> sha256 and size."""
         return {wheel["file"]: (wheel["sha256"], wheel["size"]) for wheel in self.record["wheels"]}

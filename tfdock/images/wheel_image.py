@@ -1,7 +1,7 @@
-"""Wheel images: finished wheels as an ordinary OCI image, the same bytes for the same wheels and records. Pure.
+"""Make wheel images: finished wheels as an ordinary OCI image. The same wheels and records give the same bytes. Pure.
 
-Each wheel is a layer of its own, an uncompressed tar: its header and its end follow from the wheel's name and size
-(`frame`), and all else in it are the wheel's own bytes. The last layer has the papers:
+Each wheel is a layer of its own, an uncompressed tar. Its header and its end follow from the wheel's name and size
+(`frame`); the rest are the wheel's own bytes. The last layer has the papers:
 
     meta/<build id>/record.json                          the record of the build, byte for byte
     simple/index.html, simple/<project>/index.html       an index for pip; its links lead to `../../wheels/`
@@ -10,7 +10,7 @@ Each wheel is a layer of its own, an uncompressed tar: its header and its end fo
     wheels/SHA256SUMS                                    of the wheels, as `sha256sum --check` reads it
 
 Any engine pulls it, and there is no program in it: `Cmd` is there because `docker create` asks for one. The digest of
-its manifest says which image it is.
+its manifest identifies the image.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tfdock.wheelhouse.simple_index import METADATA_SUFFIX
 ARTIFACT_TYPE = "application/vnd.tfdock.wheels.v1"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 META, SIMPLE = "meta", "simple"
-"""The folders of an image, beside that of the wheels."""
+"""Folders of an image, beside that of the wheels."""
 SUMS = f"{WHEELS}/SHA256SUMS"
 
 MOST_WHEELS = 200
 MOST_PAPERS = 16 << 20
-"""Bytes of the layer with all that is no wheel."""
+"""Bytes of the layer with everything except the wheels."""
 _PLATFORM = re.compile(r"(?:(?:many|musl)?linux(?:\d+|_\d+_\d+)?)_([a-z0-9_]+)")
 _ARCHITECTURES = {
     "x86_64": ("amd64", ""),
@@ -52,7 +52,7 @@ _ARCHITECTURES = {
     "riscv64": ("riscv64", ""),
     "s390x": ("s390x", ""),
 }
-"""What images call an architecture, and its variant, by what platform tags call it."""
+"""Architecture and variant in images, by the architecture in platform tags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class WheelBuild:
 
     @property
     def build_id(self) -> str:
-        """Its build id."""
+        """The build id."""
         return str(self.record["build_id"])
 
     @property
@@ -82,7 +82,7 @@ class Platform:
     variant: str = ""
 
     def document(self) -> dict[str, str]:
-        """As it stands in configurations and indexes."""
+        """Return the platform in the form of configurations and indexes."""
         return {
             "architecture": self.architecture,
             "os": "linux",
@@ -94,9 +94,9 @@ class Platform:
 
 
 def common_platform(files: Iterable[str]) -> Platform:
-    """The one platform that wheels of these names are for; raises ValueError, in words for people."""
+    """Return the one platform of wheels with these names; raise ValueError, in words for people."""
     tags = {tag.platform for file in files for tag in parse_wheel_filename(file)[3]}
-    machines = {found[1] if (found := _PLATFORM.fullmatch(tag)) else "" for tag in tags}
+    machines = {match[1] if (match := _PLATFORM.fullmatch(tag)) else "" for tag in tags}
     known = {_ARCHITECTURES[machine] for machine in machines if machine in _ARCHITECTURES}
     if len(known) != 1 or not machines <= set(_ARCHITECTURES):
         raise ValueError(f"the platform tags {', '.join(sorted(tags))} name no one architecture of Linux")
@@ -108,7 +108,7 @@ def common_platform(files: Iterable[str]) -> Platform:
 
 
 def papers(builds: Sequence[WheelBuild]) -> bytes:
-    """The last layer of an image of these builds."""
+    """Return the last layer of an image of these builds."""
     wheels = sorted_wheels(builds)
     pages = simple_index.pages((wheel.listed for wheel in wheels), wheels=f"../../{WHEELS}/")
     files = {f"{SIMPLE}/{path}": data for path, data in pages.items()}
@@ -123,9 +123,9 @@ def papers(builds: Sequence[WheelBuild]) -> bytes:
 
 
 def sorted_wheels(builds: Iterable[WheelBuild]) -> list[ImageWheel]:
-    """The wheels of these builds by name, each once. Two of one name and other bytes cannot be in one image."""
-    found = {wheel.file: wheel for build in builds for wheel in build.wheels}
-    return [found[file] for file in sorted(found)]
+    """Return the wheels of these builds by name, each once. An image has only one wheel of each name."""
+    wheels = {wheel.file: wheel for build in builds for wheel in build.wheels}
+    return [wheels[file] for file in sorted(wheels)]
 
 
 # --- images ---------------------------------------------------------------------------------------------------------
@@ -141,7 +141,8 @@ class WheelImage:
 
     @classmethod
     def of(cls, builds: Iterable[WheelBuild]) -> WheelImage:
-        """The image of these builds; raises ValueError where they are not for one platform, in words for people."""
+        """Return the image of these builds; raise ValueError if they are for several platforms, in words for
+        people."""
         ordered = tuple(sorted(builds, key=lambda build: build.build_id))
         files = (wheel.file for build in ordered for wheel in build.wheels)
         return cls(builds=ordered, platform=common_platform(files))
@@ -158,7 +159,7 @@ class WheelImage:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """What it says of itself."""
+        """The labels of the image."""
         return labels([build.record for build in self.builds], self.wheels)
 
     @cached_property
@@ -189,25 +190,25 @@ class WheelImage:
 
     @property
     def digest(self) -> Digest:
-        """The manifest's digest: who the image is."""
+        """The manifest's digest, which identifies the image."""
         return digest(self.manifest)
 
     @property
     def small_blobs(self) -> tuple[tuple[Descriptor, bytes], ...]:
-        """What it needs besides its wheels' layers: the papers and the configuration."""
+        """The blobs besides the wheels' layers: the papers and the configuration."""
         return (self.layers[-1], self.papers), (Descriptor.of(CONFIG_TYPE, self.config), self.config)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageIndex:
-    """Images of one name for different platforms, in the order of these."""
+    """Images of one name for different platforms, sorted by platform."""
 
     images: tuple[WheelImage, ...]
     media_type: ClassVar = INDEX
 
     @cached_property
     def manifest(self) -> bytes:
-        """The index itself, which has the annotations of an image of all these builds."""
+        """The index itself, with the annotations of an image of all these builds."""
         manifests = [
             Descriptor.of(MANIFEST, image.manifest).document()
             | {"platform": image.platform.document(), "artifactType": ARTIFACT_TYPE}
@@ -220,5 +221,5 @@ class ImageIndex:
 
     @property
     def digest(self) -> Digest:
-        """Who it is."""
+        """The digest, which identifies the index."""
         return digest(self.manifest)

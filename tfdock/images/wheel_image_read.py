@@ -1,9 +1,10 @@
-"""A wheel image as a stranger hands it over, judged before a byte of it is used. Pure.
+"""Check a wheel image that comes from elsewhere, before a byte of it is used. Pure.
 
-Nothing is extracted. What stands around a wheel in its layer follows from its name and size, so it is compared, not
-interpreted. Of the papers every member is looked at by name and kind, in memory; they must be put together, byte for
-byte, as tfdock would have done it. Manifest, labels, SHA256SUMS and records must say the same of every wheel; whether
-its bytes do, who keeps them finds out. The image's own index and constraints are not used, and not judged.
+Nothing is extracted. The bytes around a wheel in its layer follow from its name and size, so they are compared, not
+interpreted. The papers are read in memory: every member is checked by name and kind, and together they must have the
+bytes that tfdock would write. Manifest, labels, SHA256SUMS and records must agree on every wheel. Whether the wheel's
+bytes agree is checked by the code that stores them. The image's own index and constraints are not used, and not
+checked.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SUM_LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundBuild:
-    """A build of an image: who it is, its record, and its wheels."""
+    """A build in an image: its id and fingerprint, its record, and its wheels."""
 
     build_id: str
     fingerprint: str
@@ -46,22 +47,22 @@ class FoundBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """What manifest and configuration say of an image, in agreement. `platform` is `linux/amd64`."""
+    """What manifest and configuration say of an image. They agree. `platform` is `linux/amd64`."""
 
     platform: str
     labels: Mapping[str, str]
     wheels: tuple[FoundWheel, ...]
     papers: Descriptor
-    """The layer with all that is no wheel."""
+    """The layer with everything except the wheels."""
 
 
 def is_wheel_image(manifest: Manifest) -> bool:
-    """Whether a manifest says that it is an image of wheels, and nothing else."""
+    """Return whether a manifest says that it is an image of wheels, and nothing else."""
     return manifest.artifact_type == ARTIFACT_TYPE
 
 
 def says_wheels(data: bytes) -> bool:
-    """The same of the bytes of a manifest, or of an index; whatever else it is, it is not that."""
+    """Return whether the bytes of a manifest, or of an index, say that it is one of wheels."""
     try:
         node = parsed(data)
     except MalformedManifest:
@@ -73,33 +74,33 @@ def says_wheels(data: bytes) -> bool:
 
 
 def platforms(data: bytes) -> dict[str, Descriptor]:
-    """What an index has: `linux/amd64` -> the manifest of that platform; raises Malformed."""
+    """Return the manifest of each platform in an index (`linux/amd64`); raise MalformedManifest."""
     node = parsed(data)
     rows = node.get("manifests") if isinstance(node, dict) else None
     if not isinstance(rows, list) or node.get("schemaVersion") != 2 or node.get("mediaType", INDEX) != INDEX:
         raise MalformedManifest("it is no index of images")
-    found: dict[str, Descriptor] = {}
+    manifests: dict[str, Descriptor] = {}
     for row in rows:
         descriptor = Descriptor.read(row)
-        said = row.get("platform")
-        platform = _platform(said) if isinstance(said, dict) else ""
+        row_platform = row.get("platform")
+        platform = _platform(row_platform) if isinstance(row_platform, dict) else ""
         if descriptor.media_type != MANIFEST or not platform:
             raise MalformedManifest("it lists something else than images of platforms")
-        if platform in found:
+        if platform in manifests:
             raise MalformedManifest(f"it has two images for {platform}")
-        found[platform] = descriptor
-    return found
+        manifests[platform] = descriptor
+    return manifests
 
 
 def _platform(node: Mapping[str, Any]) -> str:
-    """`linux/arm/v7`; empty where it does not say."""
-    words = [node.get("os"), node.get("architecture"), *([node["variant"]] if "variant" in node else [])]
-    told = all(isinstance(word, str) and re.fullmatch(r"[a-z0-9_]{1,32}", word) for word in words)
-    return "/".join(words) if told else ""
+    """Return a platform, such as `linux/arm/v7`; empty if the document does not name one."""
+    parts = [node.get("os"), node.get("architecture"), *([node["variant"]] if "variant" in node else [])]
+    is_valid = all(isinstance(word, str) and re.fullmatch(r"[a-z0-9_]{1,32}", word) for word in parts)
+    return "/".join(parts) if is_valid else ""
 
 
 def machine_platform(machine: str) -> str:
-    """The platform of a machine, by its kernel's word: `x86_64` is `linux/amd64`; empty where none is known."""
+    """Return the platform of a machine by its kernel's name: `x86_64` is `linux/amd64`; empty if unknown."""
     try:
         return str(common_platform([f"x-0-py3-none-linux_{machine}.whl"]))  # as wheels' names say it
     except ValueError:
@@ -110,7 +111,10 @@ def machine_platform(machine: str) -> str:
 
 
 def labelled(manifest: Manifest, config: bytes) -> Labelled:
-    """What an image says of itself; raises Malformed where its parts disagree, or it is not as tfdock writes one."""
+    """Return what an image says of itself.
+
+    Raises MalformedManifest if its parts disagree, or if tfdock would not write it so.
+    """
     node = parsed(config)
     if not isinstance(node, dict) or manifest.config.media_type != CONFIG_TYPE:
         raise MalformedManifest("its configuration is not that of an image")
@@ -124,7 +128,7 @@ def labelled(manifest: Manifest, config: bytes) -> Labelled:
             f"it names {len(rows)} wheels, and has {len(manifest.layers)} layers for them and the papers"
         )
     _check_layers(node, manifest)
-    wheels = tuple(_found_wheel(row, layer) for row, layer in zip(rows, manifest.layers, strict=False))
+    wheels = tuple(_wheel_of(row, layer) for row, layer in zip(rows, manifest.layers, strict=False))
     platform = _platform(node)
     if platform != _platform_of(wheels):
         raise MalformedManifest(f"it says that it is for `{platform}`, but its wheels are not")
@@ -139,14 +143,14 @@ def _platform_of(wheels: Iterable[FoundWheel]) -> str:
 
 
 def _labels(node: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
-    """The labels of ours, which stand in the configuration and, the same, in the manifest."""
-    inner = node.get("config")
-    found = inner.get("Labels") if isinstance(inner, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    """Return our labels. They stand in the configuration and, the same, in the manifest."""
+    config = node.get("config")
+    config_labels = config.get("Labels") if isinstance(config, dict) else None
+    if not isinstance(config_labels, dict) or not all(isinstance(value, str) for value in config_labels.values()):
         raise MalformedManifest("its configuration has no labels")
     ours, theirs = (
         {name: value for name, value in each.items() if name.startswith(f"{OWN}.")}
-        for each in (found, manifest.annotations)
+        for each in (config_labels, manifest.annotations)
     )
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
@@ -184,7 +188,7 @@ def _check_layers(node: Mapping[str, Any], manifest: Manifest) -> None:
         raise MalformedManifest("a layer stands in it twice")
 
 
-def _found_wheel(row: Mapping[str, Any], layer: Descriptor) -> FoundWheel:
+def _wheel_of(row: Mapping[str, Any], layer: Descriptor) -> FoundWheel:
     wheel = FoundWheel(file=row["file"], sha256=row["sha256"], size=row["size"], layer=layer)
     size = wheel.size + sum(map(len, frame(wheel.file, wheel.size)))
     if layer.size != size:
@@ -198,7 +202,7 @@ def _found_wheel(row: Mapping[str, Any], layer: Descriptor) -> FoundWheel:
 
 
 def builds(image: Labelled, layer: bytes) -> tuple[FoundBuild, ...]:
-    """The builds of an image, by its papers; raises Malformed where anything disagrees."""
+    """Return the builds of an image, by its papers; raise MalformedManifest if anything disagrees."""
     files = dict(members(layer, lambda path: _FOLDER.fullmatch(path) is not None))
     wheels = {wheel.file: wheel for wheel in image.wheels}
     _check_names(files, wheels)
@@ -207,11 +211,11 @@ def builds(image: Labelled, layer: bytes) -> tuple[FoundBuild, ...]:
     if _sums(files.get(SUMS)) != {wheel.file: wheel.sha256 for wheel in image.wheels}:
         raise MalformedManifest("SHA256SUMS and the labels do not name the same wheels with the same sums")
     records = {path.split("/")[1]: data for path, data in files.items() if path.endswith("/record.json")}
-    found = tuple(_build(build_id, read_record(data), wheels) for build_id, data in sorted(records.items()))
-    if {wheel.file for build in found for wheel in build.wheels} != set(wheels):
+    builds_read = tuple(_build(build_id, read_record(data), wheels) for build_id, data in sorted(records.items()))
+    if {wheel.file for build in builds_read for wheel in build.wheels} != set(wheels):
         raise MalformedManifest("its records do not name all of its wheels")
-    _check_labels(image.labels, found)
-    return found
+    _check_labels(image.labels, builds_read)
+    return builds_read
 
 
 def _build(build_id: str, record: Mapping[str, Any], wheels: Mapping[str, FoundWheel]) -> FoundBuild:
@@ -225,23 +229,23 @@ def _build(build_id: str, record: Mapping[str, Any], wheels: Mapping[str, FoundW
     return FoundBuild(build_id=build_id, fingerprint=record["fingerprint"], record=record, wheels=own)
 
 
-def _check_labels(labels: Mapping[str, str], found: Iterable[FoundBuild]) -> None:
-    """Build ids and fingerprints, which stand in labels one after another with spaces between them."""
-    pairs = [(build.build_id, build.fingerprint) for build in found]
-    said = [labels.get(f"{OWN}.{name}", "").split() for name in ("build-id", "fingerprint")]
-    if not pairs or len(said[0]) != len(said[1]) or sorted(zip(*said, strict=True)) != sorted(pairs):
+def _check_labels(labels: Mapping[str, str], builds: Iterable[FoundBuild]) -> None:
+    """Compare build ids and fingerprints; labels hold them one after another with spaces between them."""
+    pairs = [(build.build_id, build.fingerprint) for build in builds]
+    listed = [labels.get(f"{OWN}.{name}", "").split() for name in ("build-id", "fingerprint")]
+    if not pairs or len(listed[0]) != len(listed[1]) or sorted(zip(*listed, strict=True)) != sorted(pairs):
         raise MalformedManifest("its labels name other builds than its records")
 
 
 def _sums(data: bytes | None) -> dict[str, str]:
-    """File -> sha256, by the lines of SHA256SUMS."""
+    """Return file -> sha256, by the lines of SHA256SUMS."""
     if data is None:
         raise MalformedManifest(f"it has no {SUMS}")
     lines = [_SUM_LINE.fullmatch(line) for line in data.decode("utf-8", "replace").splitlines()]
-    found = {match[2]: match[1] for match in lines if match}
-    if len(found) < len(lines):
+    sums = {match[2]: match[1] for match in lines if match}
+    if len(sums) < len(lines):
         raise MalformedManifest("SHA256SUMS has lines that are no sums, or a name twice")
-    return found
+    return sums
 
 
 def _check_names(files: Mapping[str, bytes], wheels: Iterable[str]) -> None:
@@ -256,5 +260,5 @@ _DOCUMENTS = (
     re.compile(rf"wheels/{BUILD_ID.pattern}\.constraints\.txt"),
     re.compile(r"simple/[a-z0-9][a-z0-9-]{0,100}/index\.html"),
 )
-"""What may stand among the papers besides the sums, the index and the wheels' metadata."""
+"""Names that may stand among the papers besides the sums, the index and the wheels' metadata."""
 _FOLDER = re.compile(rf"wheels|simple(?:/[a-z0-9][a-z0-9-]{{0,100}})?|meta(?:/{BUILD_ID.pattern})?")

@@ -1,7 +1,7 @@
-"""What a wheel image says of itself: labels in its configuration, and the same as annotations on its manifest. Pure.
+"""Make the labels of a wheel image, and the same annotations of its manifest. Pure.
 
-Standard ones (`org.opencontainers.image.title`) where they are known, and tfdock's own (`io.tfdock.build-id`). What
-differs among several builds is listed, with spaces between.
+There are standard ones (`org.opencontainers.image.title`) if they are known, and tfdock's own (`io.tfdock.build-id`).
+Values that differ among several builds are listed, with spaces between.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from tfdock.wheelhouse.build_record import verified
 STANDARD, OWN = "org.opencontainers.image", "io.tfdock"
 """Prefixes of labels."""
 CREATED = datetime.fromtimestamp(EARLIEST_EPOCH, UTC).isoformat().replace("+00:00", "Z")
-"""When an image says that it was made: always then, so that it is the same image whenever it is made."""
+"""The creation time in every image, so that the image is the same whenever it is made."""
 
 
 def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -> dict[str, str]:
-    """The labels of an image of these builds, given by their records, and of all their wheels by name."""
+    """Return the labels of an image of these builds, given by their records, and of all their wheels by name."""
     names = [parse_wheel_filename(wheel.file) for wheel in wheels]
     standard = {
         "title": ", ".join(f"{name} {version}" for name, version, *_ in names),
         "description": _description(records),
-        "version": _listed(str(version) for _, version, *_ in names),
+        "version": _join_unique(str(version) for _, version, *_ in names),
         "created": CREATED,
-        "source": _only(_source(record)["location"] for record in records),
-        "revision": _only(_source(record)["revision"] for record in records),
-        "licenses": _only(_license(wheel.metadata) for wheel in wheels),
+        "source": _common_value(_source(record)["location"] for record in records),
+        "revision": _common_value(_source(record)["revision"] for record in records),
+        "licenses": _common_value(_license(wheel.metadata) for wheel in wheels),
     }
     own = {
-        "build-id": _listed(str(record["build_id"]) for record in records),
-        "fingerprint": _listed(str(record["fingerprint"]) for record in records),
+        "build-id": _join_unique(str(record["build_id"]) for record in records),
+        "fingerprint": _join_unique(str(record["fingerprint"]) for record in records),
         "wheels": canonical(
             [{"file": wheel.file, "sha256": wheel.sha256, "size": wheel.size} for wheel in wheels]
         ).decode(),
-        "python": _listed(chosen(record, "python") for record in records),
-        "platform": _listed(wheel.file.removesuffix(".whl").rpartition("-")[2] for wheel in wheels),
+        "python": _join_unique(chosen(record, "python") for record in records),
+        "platform": _join_unique(wheel.file.removesuffix(".whl").rpartition("-")[2] for wheel in wheels),
         "gpu-code": canonical(_gpu_code(records)).decode(),
-        "verified": _listed(verified(record) for record in records),
+        "verified": _join_unique(verified(record) for record in records),
     }
-    found = {f"{STANDARD}.{name}": value for name, value in standard.items()}
-    found |= {f"{OWN}.{name}": value for name, value in own.items()}
-    return {name: value for name, value in found.items() if value}
+    prefixed = {f"{STANDARD}.{name}": value for name, value in standard.items()}
+    prefixed |= {f"{OWN}.{name}": value for name, value in own.items()}
+    return {name: value for name, value in prefixed.items() if value}
 
 
 def _description(records: Sequence[Mapping[str, Any]]) -> str:
@@ -65,25 +65,25 @@ def _description(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _gpu_code(records: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The GPU code of all of them by kind, as records have it, each target once."""
-    found = [_map(_map(record.get("verification")).get("gpu_code")) for record in records]
+    """Return the GPU code of all records by kind, as records have it, each target once."""
+    codes = [_map(_map(record.get("verification")).get("gpu_code")) for record in records]
     return {
-        kind: list(dict.fromkeys(str(target) for code in found for target in code.get(kind) or ()))
+        kind: list(dict.fromkeys(str(target) for code in codes for target in code.get(kind) or ()))
         for kind in ("sass", "ptx", "amdgpu")
     }
 
 
 def _source(record: Mapping[str, Any]) -> dict[str, str]:
-    """Where the source was taken from, and at which commit; a checkout of this machine is nowhere for others."""
-    asked = _map(_map(_map(record.get("plan")).get("image")).get("source"))
-    if asked.get("kind") not in ("git", "archive"):
+    """Return address and commit of the source; empty for a checkout of this machine, which others do not have."""
+    planned = _map(_map(_map(record.get("plan")).get("image")).get("source"))
+    if planned.get("kind") not in ("git", "archive"):
         return {"location": "", "revision": ""}
-    found = _map(record.get("source")).get("found") if asked["kind"] == "git" else None
-    return {"location": str(asked.get("location") or ""), "revision": str(found or asked.get("commit") or "")}
+    commit = _map(record.get("source")).get("found") if planned["kind"] == "git" else None
+    return {"location": str(planned.get("location") or ""), "revision": str(commit or planned.get("commit") or "")}
 
 
 def _license(metadata: bytes) -> str:
-    """The SPDX expression of a wheel's license, where METADATA has one; `Apache 2.0` is read as the one it means."""
+    """Return the SPDX expression of a wheel's license, if METADATA has one. `Apache 2.0` is read as `Apache-2.0`."""
     raw = parse_email(metadata)[0]
     text = raw.get("license_expression") or raw.get("license", "").strip().replace(" ", "-")
     try:
@@ -108,11 +108,11 @@ def _map(node: object) -> Mapping[str, Any]:
     return node if isinstance(node, Mapping) else {}
 
 
-def _listed(values: Iterable[str]) -> str:
+def _join_unique(values: Iterable[str]) -> str:
     return " ".join(dict.fromkeys(filter(None, values)))
 
 
-def _only(values: Iterable[str]) -> str:
-    """What all of them have in common, or nothing."""
-    found = set(values)
-    return found.pop() if len(found) == 1 else ""
+def _common_value(values: Iterable[str]) -> str:
+    """Return the value that all have in common; empty if they differ."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else ""

@@ -1,6 +1,6 @@
-"""The layer of a wheel: an uncompressed tar with the folder `wheels/` and the wheel, and nothing else. Pure.
+"""Read and write the layer of a wheel: an uncompressed tar with the folder `wheels/` and the wheel. Pure.
 
-What stands around the wheel's own bytes follows from its name and size, so it is compared when read, not interpreted.
+The bytes around the wheel's own follow from its name and size, so they are compared when read, not interpreted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WHEELS = "wheels"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageWheel:
-    """A wheel in an image: `listed` is what an index says of it, `metadata` its METADATA, `size` its bytes.
+    """A wheel in an image: `listed` is its row in an index, `metadata` its METADATA, `size` its bytes.
 
     `layer` is the layer that holds it.
     """
@@ -36,7 +36,7 @@ class ImageWheel:
 
     @property
     def sha256(self) -> str:
-        """Of its bytes: 64 hexadecimal digits."""
+        """The sha256 of its bytes: 64 hexadecimal digits."""
         return self.listed.sha256
 
 
@@ -51,41 +51,45 @@ class FoundWheel:
 
 
 def frame(file: str, size: int) -> tuple[bytes, bytes]:
-    """Return what stands before and behind a wheel's bytes in its layer."""
+    """Return the bytes before and behind a wheel in its layer."""
     head = member_header(f"{WHEELS}/", None) + member_header(f"{WHEELS}/{file}", size)
     return head, padding(size) + END
 
 
-def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], taken: int = 0) -> Iterator[bytes]:
-    """The bytes of a wheel among those of its layer as they come; raises Malformed where the layer is another.
+def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], start: int = 0) -> Iterator[bytes]:
+    """Yield the bytes of a wheel from the bytes of its layer as they come; raise MalformedManifest if the layer
+    differs.
 
-    With `taken` bytes of the wheel the pieces begin behind those; what stands before the wheel is not seen again.
+    With `start`, the pieces begin behind that many bytes of the wheel; the bytes before the wheel are not checked
+    again.
     """
     head, tail = frame(wheel.file, wheel.size)
-    before, left, behind = b"" if taken else head, wheel.size - taken, b""
+    expected, missing, trailing = b"" if start else head, wheel.size - start, b""
     for piece in pieces:
-        rest, seen = piece[len(before) :], piece[: len(before)]
-        if seen != before[: len(seen)]:
-            raise MalformedManifest(_instead(head, head[: len(head) - len(before)] + seen, wheel.file))
-        before = before[len(seen) :]
-        if rest and left:
-            part = rest[:left]
-            left -= len(part)
+        rest, begin = piece[len(expected) :], piece[: len(expected)]
+        if begin != expected[: len(begin)]:
+            raise MalformedManifest(_describe_intruder(head, head[: len(head) - len(expected)] + begin, wheel.file))
+        expected = expected[len(begin) :]
+        if rest and missing:
+            part = rest[:missing]
+            missing -= len(part)
             rest = rest[len(part) :]
             yield part
-        behind += rest
-        if behind != tail[: len(behind)]:
+        trailing += rest
+        if trailing != tail[: len(trailing)]:
             raise MalformedManifest(f"there is something behind {wheel.file}")
-    if before or left or behind != tail:
+    if expected or missing or trailing != tail:
         raise MalformedManifest(f"the layer of {wheel.file} ends too early")
 
 
-def _instead(head: bytes, found: bytes, file: str) -> str:
-    """What stands before a wheel that should not, in words."""
-    at = next(
-        place for place in range(0, len(head), BLOCK) if found[place : place + BLOCK] != head[place : place + BLOCK]
+def _describe_intruder(head: bytes, actual: bytes, file: str) -> str:
+    """Return what stands in place of a wheel, in words."""
+    start = next(
+        position
+        for position in range(0, len(head), BLOCK)
+        if actual[position : position + BLOCK] != head[position : position + BLOCK]
     )
-    block = found[at : at + BLOCK]
+    block = actual[start : start + BLOCK]
     if len(block) < BLOCK:
         return f"something else stands before {file}"
     other = read_header(block)

@@ -1,11 +1,11 @@
-"""A file of wheel images: an OCI image layout in a tar, which `docker load` takes as well. Pure.
+"""Lay out a file of wheel images: an OCI image layout in a tar, which `docker load` reads as well. Pure.
 
     blobs/sha256/<digest> …    by name: layers, configurations, manifests, indexes
     index.json                 the layout's index: what each tag stands for
     manifest.json              the same as Docker's older engines read it
-    oci-layout                 that it is one
+    oci-layout                 marks the layout
 
-Its bytes follow from the images alone. What is in it stands in the order of its names, and nothing stands twice.
+Its bytes follow from the images alone. Its members are sorted by name, and none occurs twice.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from tfdock.oci.plain_tar import member_header
 
 FOLDER = "blobs/sha256"
 REPOSITORY = "tfdock/wheels"
-"""What engines call images that they load from a file, before the colon."""
+"""Name, before the colon, that engines give to images that they load from a file."""
 _NAME = "org.opencontainers.image.ref.name"
 
 
 def beginning() -> bytes:
-    """What every such file begins with."""
+    """Return the bytes that every such file begins with."""
     return b"".join(member_header(f"{folder}/", None) for folder in ("blobs", FOLDER))
 
 
 def blob_path(blob: Descriptor) -> str:
-    """Where a blob lies."""
+    """Return the path of a blob."""
     return f"{FOLDER}/{blob.digest.removeprefix('sha256:')}"
 
 
 def documents(
     images: Iterable[WheelImage], tags: Mapping[str, WheelImage | ImageIndex]
 ) -> Iterator[tuple[str, bytes]]:
-    """The files behind the blobs, in their order."""
+    """Yield the files behind the blobs, in their order."""
     manifests = [_entry(tag, content) for tag, content in sorted(tags.items())]
     yield "index.json", canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
     names: dict[str, list[str]] = {image.digest: [] for image in images}
@@ -50,12 +50,12 @@ def documents(
 
 
 def _entry(tag: str, content: WheelImage | ImageIndex) -> dict[str, Any]:
-    found = Descriptor.of(content.media_type, content.manifest, {_NAME: tag}).document()
-    return found | ({"platform": content.platform.document()} if isinstance(content, WheelImage) else {})
+    document = Descriptor.of(content.media_type, content.manifest, {_NAME: tag}).document()
+    return document | ({"platform": content.platform.document()} if isinstance(content, WheelImage) else {})
 
 
 def _loaded(image: WheelImage, names: list[str]) -> dict[str, Any]:
-    """An image in the form of `docker save`."""
+    """Return an image in the form of `docker save`."""
     _, (config, _) = image.small_blobs
     layers = [blob_path(layer) for layer in image.layers]
     return {"Config": blob_path(config), "RepoTags": names or None, "Layers": layers}

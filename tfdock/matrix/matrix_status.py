@@ -61,7 +61,7 @@ def _ask(
 ) -> Cell:
     """Return the cell with what registries have for it; a repository that cannot be asked is added to `down`."""
     plan = cells.prepared(cell).plan
-    if lookup.refusal(plan):
+    if lookup.native_refusal(plan):
         return cell  # for one machine's CPU alone: nobody else's wheel will do
     for repository in repositories:
         if repository in down:

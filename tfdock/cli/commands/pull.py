@@ -44,7 +44,7 @@ from tfdock.errors import NetworkError, Problem, ProfileError, TfdockError, comb
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop, until_stopped
 from tfdock.images.image_pull import ImagePull, PulledImage
-from tfdock.images.lookup import ImageLookup, StoredImage, here, refusal, stored
+from tfdock.images.lookup import ImageLookup, StoredImage, find_image, local_platform, native_refusal
 from tfdock.images.wheel_tags import is_promise
 from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.plan.build_plan import BuildPlan
@@ -186,7 +186,7 @@ class _Looking:
         down: list[NetworkError] = []
         for image in images:
             try:
-                found = stored(image, self.platform or here(), check)
+                found = find_image(image, self.platform or local_platform(), check)
             except NetworkError as error:
                 down.append(error)
                 continue
@@ -202,7 +202,7 @@ class _Looking:
 
     def _profile(self, name: str) -> _Wanted:
         plan = preparer_for(self.settings, allow_untested=self.allow_untested).prepare(name).plan
-        refused = refusal(plan)
+        refused = native_refusal(plan)
         if refused:
             raise refused
         repositories = self._repositories(name)
@@ -214,7 +214,7 @@ class _Looking:
 
         def find(check: Callable[[], None]) -> StoredImage:
             plan = cells.prepared(cell).plan
-            refused = refusal(plan)
+            refused = native_refusal(plan)
             if refused:
                 raise _Lacking(*refused.problems)
             return self._found(cell.name, plan, repositories, check)
@@ -340,7 +340,7 @@ def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, A
         def taken() -> tuple[StoredImage, list[PulledImage]]:
             image = wanted.find(stop.check)
             reading.total = sum(wheel.size for build in image.builds for wheel in build.wheels)
-            return image, pulling.all_of(image)
+            return image, pulling.pull_all(image)
 
         image, found = until_stopped(taken, stop, _Waiting(wanted.name, reading))
     return [tell_pulled(image, one, gpus) for one in found]

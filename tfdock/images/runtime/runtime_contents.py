@@ -1,4 +1,4 @@
-"""What a runtime image gets beside the wheel: packages, variables, its Dockerfile; and what it will not have."""
+"""Choose the contents of a runtime image: packages, variables, its Dockerfile; and what it will lack. Pure."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import wanted
 
 FOLDER = "/opt/tensorflow"
-"""Where everything is installed."""
+"""Folder of everything that is installed."""
 USER = 10001
-"""Whom the image runs as: nobody's number elsewhere."""
+"""User id in the image: a number that belongs to nobody elsewhere."""
 STAGES = ("required", "accelerator", "wheel")
-"""Folders of wheels in the context, each a layer of the image: what changes least comes first."""
+"""Folders of wheels in the context, each a layer of the image: the least changing comes first."""
 STAGE_LABEL = "io.tfdock.stage"
-"""Label of what the engine keeps of a stage; its value is the run that made it."""
+"""Label of the image that the engine keeps of a stage; its value is the run that made it."""
 CONTENTS_LABEL = "io.tfdock.contents"
-"""Label of a runtime image: a hash of everything that it is made of."""
+"""Label of a runtime image: a hash of everything in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Libraries:
-    """What the wheel uses of its accelerator. `lines` are for pip; `lacking` says what the image will not have."""
+    """The accelerator's libraries for a wheel. `lines` are for pip; `lacking` says what the image will lack."""
 
     lines: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Libraries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSettings:
-    """Variables of the image, and folders for the loader, where the wheel does not look for libraries itself."""
+    """Variables of the image, and folders for the loader if the wheel itself does not look there for libraries."""
 
     variables: Mapping[str, str]
     library_path: tuple[str, ...] = ()
@@ -62,22 +62,23 @@ class RuntimeImage:
 
 
 def libraries(knowledge: KnowledgeBase, inspection: Inspection, offered: Sequence[str], python: str) -> Libraries:
-    """The accelerator's libraries for a wheel, which `python` (`3.11`) shall run.
+    """Return the accelerator's libraries for a wheel that `python` (`3.11`) shall run.
 
-    `offered` are the lines of the wheel's own extra. They are taken where they bring what the wheel opens: one that
-    was built with another version of the toolkit than the official wheel still names the official one's.
+    `offered` are the lines of the wheel's own extra. They are taken if they bring the libraries that the wheel
+    opens. A
+    wheel that was built with another version of the toolkit than the official wheel still names the official version.
     """
     rows = opened_libraries(knowledge, inspection, with_driver=False)
     toolkit = _toolkit(knowledge, inspection)
     needed = {_package(knowledge, inspection, row) for row in rows if row.use is None}
     if needed <= {requirement.package for requirement in wanted(offered)}:
-        barred = _barred(knowledge, inspection, python)
+        barred = _incompatible_packages(knowledge, inspection, python)
         lines = tuple(
             line for line in offered if not barred & {requirement.package for requirement in wanted([line])}
         )
-        left = [line for line in offered if line not in lines]
+        skipped = [line for line in offered if line not in lines]
         return Libraries(
-            lines=lines, lacking=tuple(f"{line}, which has no files for Python {python}" for line in left)
+            lines=lines, lacking=tuple(f"{line}, which has no files for Python {python}" for line in skipped)
         )
     lines = tuple(_line(package, row) for row in rows if (package := _package(knowledge, inspection, row)))
     compiling = toolkit.packages.get(_major(knowledge, inspection), ()) if toolkit else ()
@@ -87,12 +88,12 @@ def libraries(knowledge: KnowledgeBase, inspection: Inspection, offered: Sequenc
 
 
 def _package(knowledge: KnowledgeBase, inspection: Inspection, row: RuntimeLibrary) -> str:
-    """Who has that library; empty where nobody is known to."""
+    """Return the package that has a library; empty if none is known."""
     return row.package.format_map({"major": _major(knowledge, inspection)}) if row.package else ""
 
 
 def _major(knowledge: KnowledgeBase, inspection: Inspection) -> str:
-    """Of the toolkit that the wheel was built with."""
+    """Return the major version of the toolkit that the wheel was built with."""
     accelerator = accelerator_of(knowledge, inspection)
     return built_with(inspection, accelerator.toolkit or "").partition(".")[0] if accelerator else ""
 
@@ -103,8 +104,8 @@ def _toolkit(knowledge: KnowledgeBase, inspection: Inspection) -> RuntimeToolkit
     return next((row for row in rows if in_range(release, row.releases)), None)
 
 
-def _barred(knowledge: KnowledgeBase, inspection: Inspection, python: str) -> set[str]:
-    """Packages that an extra names, and that cannot be installed with that Python."""
+def _incompatible_packages(knowledge: KnowledgeBase, inspection: Inspection, python: str) -> set[str]:
+    """Return packages that an extra names, and that cannot be installed with that Python."""
     accelerator, release = accelerator_of(knowledge, inspection), release_of(inspection)
     name = accelerator.accelerator if accelerator else ""
     return {
@@ -116,7 +117,10 @@ def _barred(knowledge: KnowledgeBase, inspection: Inspection, python: str) -> se
 
 
 def _line(package: str, row: RuntimeLibrary) -> str:
-    """For pip. Such a package has the major version of its library: `libcufft.so.11` is in nvidia-cufft-cu12 11.2."""
+    """Return a line for pip.
+
+    Such a package has the major version of its library: `libcufft.so.11` is in nvidia-cufft-cu12 11.2.
+    """
     major = row.library.partition(".so.")[2].partition(".")[0]
     return f"{package}=={major}.*" if major else package
 
@@ -136,7 +140,7 @@ def _lacking(knowledge: KnowledgeBase, inspection: Inspection, rows: Sequence[Ru
 
 
 def settings(knowledge: KnowledgeBase, inspection: Inspection, site: str, members: Iterable[str]) -> RuntimeSettings:
-    """What the image says to the wheel and to the engine.
+    """Return the variables and loader folders of the image.
 
     `site` is the folder of packages in the image, `members` are the files that the accelerator's packages put there.
     """
@@ -149,17 +153,19 @@ def settings(knowledge: KnowledgeBase, inspection: Inspection, site: str, member
         if folders and folders[0] not in toolkit.searched:
             folder = f"{site}/{folders[0]}"
             variables |= {name: value.format_map({"folder": folder}) for name, value in toolkit.setting.items()}
-    homes = {posixpath.basename(member): posixpath.dirname(member) for member in members if ".so" in member}
-    opened = {row.library for row in opened_libraries(knowledge, inspection, with_driver=False)}
+    folders_of = {posixpath.basename(member): posixpath.dirname(member) for member in members if ".so" in member}
+    opened_names = {row.library for row in opened_libraries(knowledge, inspection, with_driver=False)}
     path: tuple[str, ...] = ()
-    if not {homes[name] for name in opened if name in homes} <= _looked_into(inspection):
-        tops = {homes[name].partition("/")[0] for name in opened if name in homes}
-        path = tuple(f"{site}/{home}" for home in sorted(set(homes.values())) if home.partition("/")[0] in tops)
+    if not {folders_of[name] for name in opened_names if name in folders_of} <= _search_folders(inspection):
+        top_folders = {folders_of[name].partition("/")[0] for name in opened_names if name in folders_of}
+        path = tuple(
+            f"{site}/{home}" for home in sorted(set(folders_of.values())) if home.partition("/")[0] in top_folders
+        )
     return RuntimeSettings(variables=dict(sorted(variables.items())), library_path=path)
 
 
-def _looked_into(inspection: Inspection) -> set[str]:
-    """The folders, relative to that of packages, in which the wheel's libraries look for others by themselves."""
+def _search_folders(inspection: Inspection) -> set[str]:
+    """Return the folders in which the wheel's libraries look for others, relative to the folder of packages."""
     return {
         posixpath.normpath(entry.replace("$ORIGIN", posixpath.dirname(library.path)))
         for library in inspection.libraries
@@ -171,7 +177,7 @@ def _looked_into(inspection: Inspection) -> set[str]:
 
 
 def render_runtime(image: RuntimeImage, templates: Mapping[str, str]) -> BuildContext:
-    """The context, but for the wheels, which belong into the folders of its stages."""
+    """Return the context without the wheels, which belong into the folders of its stages."""
     values = {
         "build_id": image.build_id,
         "base": image.base,
@@ -199,5 +205,5 @@ def _lines(words: Iterable[str]) -> bytes:
 
 
 def site_packages(python: str) -> str:
-    """Where packages for a Python (`3.11`) lie in the image."""
+    """Return the folder of packages for a Python (`3.11`) in the image."""
     return f"{FOLDER}/lib/python{python}/site-packages"

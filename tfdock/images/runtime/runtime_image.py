@@ -1,4 +1,5 @@
-"""`image runtime`: an image with Python, a finished wheel and what that requires; tried before it gets its name."""
+"""Make an image with Python, a finished wheel and its requirements (`image runtime`); test it before it gets its
+name."""
 
 from __future__ import annotations
 
@@ -48,13 +49,13 @@ from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.build_record import WHEEL
 
 _PYTHON = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}")
-"""What may be called so in a script and in a path, whoever wrote the record."""
+"""Versions that are safe in a script and in a path, whoever wrote the record."""
 _CREATED = f"{STANDARD}.created"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeImageRequest:
-    """What is asked for. `name` is the image's, `push` a second one to be sent to its registry.
+    """The request for an image. `name` is the image's, `push` a second name that is pushed to its registry.
 
     Without `gpu` the libraries of the wheel's accelerator are left out.
     """
@@ -68,7 +69,7 @@ class RuntimeImageRequest:
 class BuiltRuntimeImage:
     """An image that the engine has. Sizes in bytes; `lacking` says in sentences what a user may miss in it.
 
-    `status` is `built`, or `up-to-date` where there was such an image of that name.
+    `status` is `built`, or `up-to-date` if there was such an image of that name.
     """
 
     status: str
@@ -86,15 +87,15 @@ class BuiltRuntimeImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Contents:
-    """The wheels of the image by stage, and what there is to say of them."""
+    """The wheels of the image by stage, and what the image lacks."""
 
     files: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What the engine is given: a context with files `beside` it; `key` is a hash of all of it and the base."""
+class _BuildInput:
+    """The input of the engine: a context with files `beside` it; `key` is a hash of all of it and the base."""
 
     context: BuildContext
     beside: Mapping[str, Path]
@@ -103,18 +104,18 @@ class _Work:
 
 
 def default_name(build_id: str) -> str:
-    """What the image of a build is called on the engine."""
+    """Return the default name of a build's image on the engine."""
     return f"tfdock/runtime:{build_id}"
 
 
 def make(
-    bench: TrialEnvironment,
+    environment: TrialEnvironment,
     knowledge: KnowledgeBase,
     build: wheel_image.WheelBuild,
     wheels: Sequence[Path],
-    wish: RuntimeImageRequest,
+    request: RuntimeImageRequest,
 ) -> BuiltRuntimeImage:
-    """Make the runtime image of a finished build, whose wheels lie there.
+    """Make the runtime image of a finished build with these wheels.
 
     Raises ProfileError (`image-tag-taken`, `runtime-unknown`, `runtime-lacks-libraries`, `runtime-unfit`),
     NetworkError (`dependencies-unavailable`, and what a push raises), BuildFailed, VerificationFailed
@@ -122,67 +123,69 @@ def make(
     """
     inspection = inspected(wheels[0])
     try:
-        return _Making(bench, knowledge, build, inspection, tuple(wheels), wish).made()
+        return _RuntimeBuild(environment, knowledge, build, inspection, tuple(wheels), request).run()
     except Impossible as reason:
         raise reason.error from reason
     except Interrupted:  # the engine's own, which does not know whether it was SIGINT or SIGTERM
-        bench.steps.stop.check()
+        environment.steps.stop.check()
         raise
 
 
-class _Making(TrialContainers):
-    """One image on its way."""
+class _RuntimeBuild(TrialContainers):
+    """The build of one image."""
 
     def __init__(
         self,
-        bench: TrialEnvironment,
+        environment: TrialEnvironment,
         knowledge: KnowledgeBase,
         build: wheel_image.WheelBuild,
         inspection: Inspection,
         wheels: tuple[Path, ...],
-        wish: RuntimeImageRequest,
+        request: RuntimeImageRequest,
     ) -> None:
-        super().__init__(bench, inspection.wheel.python_tag, inspection.wheel.abi_tag)
+        super().__init__(environment, inspection.wheel.python_tag, inspection.wheel.abi_tag)
         self._knowledge, self._build, self._inspection = knowledge, build, inspection
-        self._wheels, self._wish = wheels, wish
+        self._wheels, self._request = wheels, request
         self._plan: Mapping[str, Any] = build.record["plan"]
 
-    def made(self) -> BuiltRuntimeImage:
-        self._check_place()
+    def run(self) -> BuiltRuntimeImage:
+        self._check_push_target()
         steps = self._bench.steps
         reference, python = self._base()
         base = steps.image(str(self._bench.settings.mirrored(reference)), "image", f"runtime image {reference}")
         contents = self._contents(base, python, known=is_known_runtime(self._knowledge, reference))
         image = self._image(reference, base, python, contents)
-        work = _work(image, base, contents)
-        found = steps.engine.image(self._wish.name)
-        status = "up-to-date" if found and found.labels.get(CONTENTS_LABEL) == work.key else "built"
-        if found is None or status == "built":
-            found = self._made(image, work, base)
+        build_input = _build_input(image, base, contents)
+        image_found = steps.engine.image(self._request.name)
+        status = (
+            "up-to-date" if image_found and image_found.labels.get(CONTENTS_LABEL) == build_input.key else "built"
+        )
+        if image_found is None or status == "built":
+            image_found = self._make(image, build_input, base)
         return BuiltRuntimeImage(
             status=status,
-            name=self._wish.name,
-            id=found.id,
-            size=found.size,
+            name=self._request.name,
+            id=image_found.id,
+            size=image_found.size,
             base=str(reference),
             base_size=base.size,
-            labels=work.labels,
+            labels=build_input.labels,
             variables=image.settings.variables,
             distributions=tuple(_distribution(path) for stage in STAGES for path in contents.files.get(stage, ())),
             lacking=contents.lacking,
-            pushed=self._pushed(found),
+            pushed=self._push(image_found),
         )
 
     # --- the base -----------------------------------------------------------------------------------------------
 
     def _base(self) -> tuple[ImageRef, str]:
-        """The base, and the Python in it: the profile's `runtime`, else the known one."""
+        """Return the base, and the Python in it: the profile's `runtime`, else the known one."""
         tags = self._inspection.wheel.python_tag, self._inspection.wheel.abi_tag
         python = chosen(self._build.record, "python")
-        asked = self._plan.get("runtime") if self._asked("runtime") else None
+        asked = self._plan.get("runtime") if self._is_asked_for("runtime") else None
         known = self._knowledge.runtimes.get(python)
         reference = asked or (known.image if known and runs_on_python(*tags, python) else None)
-        image = _image_called(reference)
+        image = _parse_image(reference)
         if image is None or not _PYTHON.fullmatch(python):
             raise impossible(
                 "runtime-unknown",
@@ -198,30 +201,30 @@ class _Making(TrialContainers):
             )
         return image, python
 
-    def _asked(self, name: str) -> bool:
+    def _is_asked_for(self, name: str) -> bool:
         choices = plan_choices(self._build.record)
         return any(choice.get("field") == name and choice.get("source") == "profile" for choice in choices)
 
     # --- packages -----------------------------------------------------------------------------------------------
 
     def _contents(self, base: ImageInfo, python: str, *, known: bool) -> _Contents:
-        """Fetch what the wheel requires, as when it was tried, and then what it uses of its accelerator."""
-        wanted = self._requirements()
-        chosen = self._libraries(python)
+        """Fetch the wheel's requirements, as when it was tried, and then the libraries of its accelerator."""
+        required_lines = self._requirements()
+        accelerator = self._libraries(python)
         limits = limits_of(self._knowledge, self._inspection)
-        required = self._wheels_for(base, wanted, limits, known=known)
-        held_to = (*limits, *(_pin(path) for path in required))
-        there = {path.name for path in required}
-        beside = self._wheels_for(base, chosen.lines, held_to, known=known)
-        brought = [path for path in beside if path.name not in there]
-        files = {"required": required, "accelerator": tuple(brought), "wheel": self._wheels}
-        return _Contents(files={stage: files[stage] for stage in STAGES if files[stage]}, lacking=chosen.lacking)
+        required = self._wheels_for(base, required_lines, limits, known=known)
+        pins = (*limits, *(_pin(path) for path in required))
+        names = {path.name for path in required}
+        fetched = self._wheels_for(base, accelerator.lines, pins, known=known)
+        added = [path for path in fetched if path.name not in names]
+        files = {"required": required, "accelerator": tuple(added), "wheel": self._wheels}
+        return _Contents(files={stage: files[stage] for stage in STAGES if files[stage]}, lacking=accelerator.lacking)
 
     def _libraries(self, python: str) -> Libraries:
         accelerator = accelerator_of(self._knowledge, self._inspection)
         if accelerator is None:
             return Libraries()
-        if not self._wish.gpu:
+        if not self._request.gpu:
             return Libraries(lacking=("the libraries for GPUs, which were not wanted (`--no-gpu-libraries`)",))
         extras = {
             row.extra
@@ -233,7 +236,7 @@ class _Making(TrialContainers):
         return libraries(self._knowledge, self._inspection, offered, python)
 
     def _requirements(self, extras: Sequence[str] = ()) -> list[str]:
-        """What the wheel's METADATA requires, as lines for pip."""
+        """Return the requirements in the wheel's METADATA, as lines for pip."""
         try:
             return requirements(self._inspection.metadata.requires_dist, extras)
         except InvalidRequirement as error:
@@ -241,34 +244,37 @@ class _Making(TrialContainers):
             raise impossible("dependencies-unavailable", f"the wheel requires {error}", fix) from error
 
     def _wheels_for(
-        self, base: ImageInfo, wanted: Sequence[str], limits: Sequence[str], *, known: bool
+        self, base: ImageInfo, lines: Sequence[str], limits: Sequence[str], *, known: bool
     ) -> tuple[Path, ...]:
-        """The wheels that these lines mean, by name."""
-        if not wanted:
+        """Return the wheels that pip chooses for these lines, by name."""
+        if not lines:
             return ()
-        folder = self.fetched(base, wanted, limits, known=known)
-        found = sorted(folder.glob("*.whl"))
+        folder = self.fetched(base, lines, limits, known=known)
+        wheels = sorted(folder.glob("*.whl"))
         # A package that has only a source archive ran code of its own in the container where these were made.
-        for path in found:
+        for path in wheels:
             if not _is_wheel(path):
                 raise impossible(
                     "dependencies-unavailable",
                     f"{path.name!a} came with what the wheel requires, and is no wheel",
                     f"find out which package brings it; then remove {folder}",
                 )
-        return tuple(found)
+        return tuple(wheels)
 
     # --- the image ----------------------------------------------------------------------------------------------
 
     def _image(self, reference: ImageRef, base: ImageInfo, python: str, contents: _Contents) -> RuntimeImage:
         members = [name for path in contents.files.get("accelerator", ()) for name in _members(path)]
         digest = next((name.rpartition("@")[2] for name in base.digests), reference.digest)
-        own = labels([self._build.record], self._build.wheels)
-        own |= {f"{STANDARD}.base.name": str(reference)} | ({f"{STANDARD}.base.digest": digest} if digest else {})
-        own.pop(_CREATED)  # when that was, the engine says
+        all_labels = labels([self._build.record], self._build.wheels)
+        all_labels |= {f"{STANDARD}.base.name": str(reference)} | (
+            {f"{STANDARD}.base.digest": digest} if digest else {}
+        )
+        all_labels.pop(_CREATED)  # when that was, the engine says
         # Some of it comes from a record, which may be anybody's; a label is a line.
-        own = {
-            name: "".join(letter if letter.isprintable() else " " for letter in text) for name, text in own.items()
+        all_labels = {
+            name: "".join(letter if letter.isprintable() else " " for letter in text)
+            for name, text in all_labels.items()
         }
         return RuntimeImage(
             build_id=self._build.build_id,
@@ -276,29 +282,29 @@ class _Making(TrialContainers):
             python=python,
             stages={stage: tuple(map(_pin, paths)) for stage, paths in contents.files.items()},
             settings=settings(self._knowledge, self._inspection, site_packages(python), members),
-            labels=dict(sorted(own.items())),
+            labels=dict(sorted(all_labels.items())),
             constraints=constraints(self._build.build_id, [path.name for path in self._wheels]),
         )
 
-    def _made(self, image: RuntimeImage, work: _Work, base: ImageInfo) -> ImageInfo:
-        """Build it, try it, and give it its name."""
+    def _make(self, image: RuntimeImage, build_input: _BuildInput, base: ImageInfo) -> ImageInfo:
+        """Build the image, test it, and give it its name."""
         steps = self._bench.steps
-        found = self._built(image, work, base)
-        RuntimeTrial(self._bench, self._knowledge, self._inspection).check(found, self._wish.name)
+        built = self._build_image(image, build_input, base)
+        RuntimeTrial(self._bench, self._knowledge, self._inspection).check(built, self._request.name)
         for path, wheel in zip(self._wheels, self._build.wheels, strict=True):
             _check_same(path, wheel.sha256)
-        steps.engine.tag(found.id, self._wish.name)
+        steps.engine.tag(built.id, self._request.name)
         # They hold everything a second time; of an image that did not come to its end, `cache prune` removes them.
         for stage in steps.engine.dangling(STAGE_LABEL):
             if stage.labels[STAGE_LABEL] == steps.run:
                 steps.engine.remove_image(stage.id)
-        return found
+        return built
 
-    def _built(self, image: RuntimeImage, work: _Work, base: ImageInfo) -> ImageInfo:
-        """Build it. Who builds on the same base waits: layers that both need are made once."""
+    def _build_image(self, image: RuntimeImage, build_input: _BuildInput, base: ImageInfo) -> ImageInfo:
+        """Build the image. Builds on the same base wait for each other: layers that both need are made once."""
         steps, machine = self._bench.steps, self._bench.settings
         request = ImageBuild(
-            context=lambda: context_archive(work.context, None, work.beside),
+            context=lambda: context_archive(build_input.context, None, build_input.beside),
             build_args={"BASE_IMAGE": base.id, "STAGE_OF": steps.run},
             # Everything is in the context.
             network="none",
@@ -310,53 +316,53 @@ class _Making(TrialContainers):
         steps.output.clear()
         with held(machine.state_dir.absolute() / "locks" / f"image-{key}", "the image", alone=True, waiting=waiting):
             try:
-                made = steps.watch(
-                    self._wish.name, lambda output: steps.engine.build(request, output, cancel), stopper
+                image_id = steps.watch(
+                    self._request.name, lambda output: steps.engine.build(request, output, cancel), stopper
                 )
             except BuildFailed as error:
-                raise self._completed(error) from error
-        found = steps.engine.image(made)
-        assert found is not None
-        return found
+                raise self._with_log(error) from error
+        built = steps.engine.image(image_id)
+        assert built is not None
+        return built
 
-    def _completed(self, error: BuildFailed) -> BuildFailed:
-        """The error with what the step said last, and where all of it stands."""
-        own = [line for line in self._bench.steps.output.tail if line.startswith(("tfdock: ", "ERROR: "))]
+    def _with_log(self, error: BuildFailed) -> BuildFailed:
+        """Return the error with the last lines of the step, and the path of the log."""
+        lines = [line for line in self._bench.steps.output.tail if line.startswith(("tfdock: ", "ERROR: "))]
         (problem, *_), log = error.problems, self._bench.steps.log.name
-        said = "".join(f"\n  {line[:300]}" for line in own[-3:])
-        return BuildFailed(replace(problem, message=f"{problem.message}{said}\n  log: {log}"))
+        last_lines = "".join(f"\n  {line[:300]}" for line in lines[-3:])
+        return BuildFailed(replace(problem, message=f"{problem.message}{last_lines}\n  log: {log}"))
 
     # --- a registry ---------------------------------------------------------------------------------------------
 
-    def _check_place(self) -> None:
+    def _check_push_target(self) -> None:
         """Refuse to replace an image of wheels, before anything is made."""
-        if self._wish.push is None:
+        if self._request.push is None:
             return
-        image = ImageRef.parse(self._wish.push)
+        image = ImageRef.parse(self._request.push)
         repository = Repository(image.registry, image.repository, check=self._bench.steps.stop.check)
         with suppress(NetworkError):  # it is the engine that pushes, and it may see what we do not
-            found = repository.manifest(image.tag or "latest")
-            if found and says_wheels(found.data):
+            manifest = repository.manifest(image.tag or "latest")
+            if manifest and says_wheels(manifest.data):
                 raise ProfileError(
                     Problem(
                         code="image-tag-taken",
-                        message=f"`{image}` stands for wheels, and is not replaced: {found.digest}",
+                        message=f"`{image}` stands for wheels, and is not replaced: {manifest.digest}",
                         fix="give images to run a repository of their own, or another tag",
                     )
                 )
 
-    def _pushed(self, image: ImageInfo) -> Mapping[str, str] | None:
-        if self._wish.push is None:
+    def _push(self, image: ImageInfo) -> Mapping[str, str] | None:
+        if self._request.push is None:
             return None
-        steps, name = self._bench.steps, self._wish.push
+        steps, name = self._bench.steps, self._request.push
         steps.engine.tag(image.id, name)
         stopper = steps.stopper(gently=lambda: steps.give_up("image"))
         digest: Digest = steps.watch(f"push {name}", lambda output: steps.engine.push(name, output), stopper)
         return {"reference": name, "digest": digest}
 
 
-def _work(image: RuntimeImage, base: ImageInfo, contents: _Contents) -> _Work:
-    """The context, with a label of what all of it comes to."""
+def _build_input(image: RuntimeImage, base: ImageInfo, contents: _Contents) -> _BuildInput:
+    """Return the context, with a label that is a hash of everything in it."""
     beside = {f"{stage}/{path.name}": path for stage, paths in contents.files.items() for path in paths}
     plain = render_runtime(image, loader.templates())
     total = hashlib.sha256(base.id.encode())
@@ -366,19 +372,19 @@ def _work(image: RuntimeImage, base: ImageInfo, contents: _Contents) -> _Work:
         total.update(f"\n{name} {file.stat().st_size}".encode())
     labels = {**image.labels, CONTENTS_LABEL: total.hexdigest()}
     context = render_runtime(replace(image, labels=labels), loader.templates())
-    return _Work(context=context, beside=beside, labels=labels, key=total.hexdigest())
+    return _BuildInput(context=context, beside=beside, labels=labels, key=total.hexdigest())
 
 
 def _check_same(path: Path, sha256: str) -> None:
-    """The wheelhouse may have got another wheel of that name while this one was installed."""
+    """Raise WheelRefused if the wheelhouse got another wheel of that name while this one was installed."""
     if file_sha256(path) != sha256:
         raise WheelRefused(
             Problem(code="wheel-changed", message=f"{path} was replaced meanwhile", fix="run the same command again")
         )
 
 
-def _image_called(reference: object) -> ImageRef | None:
-    """The image of that name; None for what is no name."""
+def _parse_image(reference: object) -> ImageRef | None:
+    """Return the image of a name; None if it is malformed."""
     with suppress(ValueError):
         return ImageRef.parse(reference) if isinstance(reference, str) else None
     return None
@@ -393,7 +399,7 @@ def _is_wheel(path: Path) -> bool:
 
 
 def _members(wheel: Path) -> list[str]:
-    """The files that a wheel puts among packages."""
+    """Return the files that a wheel puts among packages."""
     try:
         with wheel.open("rb") as file:
             return [member.name for member in open_archive(file).members if ".data/" not in member.name]
@@ -407,6 +413,6 @@ def _pin(wheel: Path) -> str:
 
 
 def _distribution(wheel: Path) -> str:
-    """`numpy 2.0.2`."""
+    """Return name and version of a wheel: `numpy 2.0.2`."""
     name, version, *_ = parse_wheel_filename(wheel.name)
     return f"{name} {version}"

@@ -1,4 +1,4 @@
-"""A runtime image, used as its users will: not as root, with nothing to write to but /tmp, without a network."""
+"""Test a runtime image as its users run it: not as root, only /tmp writable, without a network."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tfdock.verify.trial_plan import trial
 from tfdock.wheel.inspection import Inspection
 
 _TRIED = ("import", "op")
-"""Checks of a wheel that are made in its image too."""
+"""Checks of a wheel that are repeated in its image."""
 _TMP = {"/tmp": "rw,exec,mode=1777,size=512m"}
 
 
 class RuntimeTrial(TrialContainers):
-    """An image of an inspected wheel, on a bench."""
+    """The test of an image with an inspected wheel."""
 
-    def __init__(self, bench: TrialEnvironment, knowledge: KnowledgeBase, inspection: Inspection) -> None:
-        super().__init__(bench, inspection.wheel.python_tag, inspection.wheel.abi_tag)
+    def __init__(self, environment: TrialEnvironment, knowledge: KnowledgeBase, inspection: Inspection) -> None:
+        super().__init__(environment, inspection.wheel.python_tag, inspection.wheel.abi_tag)
         self._knowledge, self._inspection = knowledge, inspection
 
     def check(self, image: ImageInfo, name: str) -> None:
-        """Raise VerificationFailed (`runtime-image-broken`) where it does not work; `name` is what it gets."""
-        tried = trial(self._knowledge, self._inspection, xla=None, without_gpu="the image is tried without one")
+        """Raise VerificationFailed (`runtime-image-broken`) if the image does not work; `name` is its future name."""
+        plan = trial(self._knowledge, self._inspection, xla=None, without_gpu="the image is tried without one")
         checks = [{"check": own, "script": None} for own in ("user", "dependencies")]
-        checks += [{"check": task.check, "script": task.script} for task in tried.tasks if task.check in _TRIED]
+        checks += [{"check": task.check, "script": task.script} for task in plan.tasks if task.check in _TRIED]
         mark = f"tfdock-{secrets.token_hex(8)}"
-        folder = self._scripts({"mark": mark, "facts": dict(tried.facts), "checks": checks})
+        folder = self._scripts({"mark": mark, "facts": dict(plan.facts), "checks": checks})
         spec = ContainerSpec(
             name=f"tfdock-{self._bench.steps.run}-try",
             image=image.id,
@@ -56,15 +56,15 @@ class RuntimeTrial(TrialContainers):
         documents = {
             str(document.get("check")): document for document in marked.documents if isinstance(document, dict)
         }
-        found = [_describe_failure(str(check["check"]), documents.get(str(check["check"]))) for check in checks]
-        failed = [line for line in found if line]
+        failures = [_describe_failure(str(check["check"]), documents.get(str(check["check"]))) for check in checks]
+        failed = [line for line in failures if line]
         if failed:
             if not documents:
                 failed = [ended(state, self._bench.steps.output.tail)]
             raise _broken(failed, self._bench.steps.log.name)
 
     def _scripts(self, request: Mapping[str, object]) -> Path:
-        """The folder with the scripts and what they are told, for any user to read."""
+        """Return the folder with the scripts and their request, for any user to read."""
         folder = self._folder("try")
         texts = {name: text for name, text in loader.templates().items() if name.startswith("verify/")}
         texts |= {"try.py": loader.templates()["runtime/try.py"], "request.json": json.dumps(request)}
@@ -79,7 +79,7 @@ class RuntimeTrial(TrialContainers):
 
 
 def _describe_failure(name: str, document: Mapping[str, Any] | None) -> str:
-    """A check that has not passed, in one line."""
+    """Return a check that has not passed, in one line; empty if it passed."""
     if document is None:
         return f"`{name}`: no result"
     if document.get("outcome") == "passed":
