@@ -24,7 +24,7 @@ from tfdock.offline.bundle_writer import WrittenBundle
 from tfdock.offline.bundled_inputs import prepare
 from tfdock.offline.fetch import Bundler, warm
 from tfdock.plan.prepare import Preparer
-from tfdock.run.phases import Steps
+from tfdock.run.phases import PhaseRunner
 from tfdock.types import Machine
 
 from .conftest import Workshop
@@ -302,8 +302,8 @@ def test_a_name_that_another_bundle_takes_meanwhile_does_not_change_the_image_th
     (made,) = opened(bundle).index.builds
     provide = inputs.supply.provide
 
-    def provided(steps: Steps, settings: Settings) -> None:
-        provide(steps, settings)
+    def provided(runner: PhaseRunner, settings: Settings) -> None:
+        provide(runner, settings)
         there.engine.images[made.image.id] = there.engine.images[made.image.name]
         there.engine.images[made.image.name] = ImageInfo(id=f"sha256:{'e' * 64}", tags=(made.image.name,))
 

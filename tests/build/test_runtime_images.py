@@ -29,7 +29,7 @@ from tfdock.oci.manifest import Descriptor
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext, from_template
 from tfdock.types import ImageRef
-from tfdock.verify.trial_container import bench_for
+from tfdock.verify.trial_container import trial_environment
 from tfdock.wheelhouse import simple_index
 
 from .conftest import Finished, Workshop
@@ -259,14 +259,14 @@ def made(
         knowledge.runtime_libraries = tuple(filter(libraries, knowledge.runtime_libraries))
         knowledge.runtime_toolkits = ()
     engine, log = DockerEngine(finished.tfdock.engine), folder / "log"
-    with bench_for(engine, machine, lambda _: None, Stop(), log, build.build_id, "image") as bench:
+    with trial_environment(engine, machine, lambda _: None, Stop(), log, build.build_id, "image") as bench:
         try:
             found = make(bench, knowledge, build, [wheel], RuntimeImageRequest(name=name, gpu=libraries is not None))
         except NetworkError as error:
             skip_without_pypi(problem.code for problem in error.problems)
             raise
         stages = [one.labels["io.tfdock.stage"] for one in engine.dangling("io.tfdock.stage")]
-        assert bench.steps.run not in stages, "what an image was made in goes when it is there"
+        assert bench.runner.run not in stages, "what an image was made in goes when it is there"
         return found
 
 

@@ -399,7 +399,7 @@ def test_the_scan_finds_who_takes_a_second_way() -> None:
         "Mount(source=made.mount_source, target='/x')",
         "places = {'{output}': folders.output.make().mount_source}",
         "from tfdock.host.untrusted_folders import remove_folder",
-        "run.steps.carrier.create(spec)",
+        "run.runner.carrier.create(spec)",
         "read_local(profile.source, folder)",
     ):
         assert not list(second_ways("builder/seal_phase.py", ast.parse(line))), line

@@ -21,7 +21,7 @@ from tfdock.plan.lock_file import Pin
 from tfdock.run import journal
 from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
-from tfdock.run.phases import Steps, ready
+from tfdock.run.phases import PhaseRunner, ready
 from tfdock.run.results import RunFolders
 
 _T = TypeVar("_T")
@@ -81,10 +81,10 @@ def shell(session: BuildSession, request: BuildRequest, command: tuple[str, ...]
         spec = replace(spec, command=command, network=session.settings.network, terminal=True)
         ready()
         try:
-            return session.engine.attach(run.steps.carrier.create(spec))
+            return session.engine.attach(run.runner.carrier.create(spec))
         except EngineError as error:
             spec = containers.without_overlay(spec, error)
-            return session.engine.attach(run.steps.carrier.create(spec))
+            return session.engine.attach(run.runner.carrier.create(spec))
 
 
 def pins(session: BuildSession, request: BuildRequest) -> tuple[Pin, ...]:
@@ -150,14 +150,14 @@ def _run(
     with ExitStack() as locks, journal.running(settings.state_dir, entry), log_path.open("wb", buffering=0) as log:
         papers, folders = _papers(session, request, plan), RunFolders.made(own, staged)
         try:
-            steps, started = _steps(session, plan, name, log), time.time()
+            runner, started = _runner(session, plan, name, log), time.time()
             _tell_shared(session, plan)
-            locks.enter_context(session.cache.in_use(waiting=steps.waiting("image", "has the cache for itself")))
+            locks.enter_context(session.cache.in_use(waiting=runner.waiting("image", "has the cache for itself")))
             yield BuildRun(
                 session=session,
                 request=request,
                 plan=plan,
-                steps=steps,
+                runner=runner,
                 folders=folders,
                 log=log_path,
                 locks=locks,
@@ -208,9 +208,9 @@ def _keeps(session: BuildSession, error: BaseException, folders: RunFolders) -> 
     return session.settings.keep_output == "failed" and failed and folders.output.has_folder("base")
 
 
-def _steps(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO) -> Steps:
+def _runner(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO) -> PhaseRunner:
     limit = session.limit_from_now(plan)
-    return Steps(
+    return PhaseRunner(
         carrier=Carrier(session.engine, name, session.engine_info.local),
         log=log,
         listen=session.listen,

@@ -21,7 +21,7 @@ from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACH
 from tfdock.plan.estimate import PhaseEstimate
 from tfdock.plan.lock_file import Pin
 from tfdock.run.phase_errors import Failures
-from tfdock.run.phases import Steps
+from tfdock.run.phases import PhaseRunner
 from tfdock.run.results import RunFolders, make_sources
 from tfdock.types import ExpectedFiles, Mount
 
@@ -39,7 +39,7 @@ class BuildRun:
     session: BuildSession
     request: BuildRequest
     plan: BuildPlan
-    steps: Steps
+    runner: PhaseRunner
     folders: RunFolders
     log: Path
     locks: ExitStack
@@ -51,7 +51,7 @@ class BuildRun:
     @property
     def name(self) -> str:
         """The run's id."""
-        return self.steps.run
+        return self.runner.run
 
     @property
     def engine(self) -> Engine:
@@ -84,21 +84,21 @@ class BuildRun:
         """
         session, build_id = self.session, self.plan.build_id
         session.stop.check()
-        self.steps.output.clear()
+        self.runner.output.clear()
         known = self.expected.seconds.get(phase) if self.expected else None
         after = self.expected.after(phase) if self.expected else 0.0
         session.listen(events.PhaseStarted(build_id=build_id, phase=phase, expected=known, after=after))
         started = session.clock()
         ok = False
         try:
-            self.steps.check(phase)
+            self.runner.check(phase)
             result = work()
             ok = True
         except (TfdockError, OSError) as error:
             # The engine's own Interrupted does not know whether it was SIGINT or SIGTERM.
             cause = session.stop.interruption if isinstance(error, Interrupted) else None
             if isinstance(error, EngineError | NetworkError | OSError):
-                self.steps.note(error)
+                self.runner.note(error)
             raise self.failures(phase).completed(cause or error) from None
         finally:
             seconds = round(session.clock() - started, 3)
@@ -112,8 +112,8 @@ class BuildRun:
             resources=(plan or self.plan).resources,
             cost=self.plan.resolution.release.cost,
             log=self.log,
-            tail=self.steps.output.tail,
-            errors=self.steps.output.errors,
+            tail=self.runner.output.tail,
+            errors=self.runner.output.errors,
             folders=self.session.folders,
         )
 
@@ -241,10 +241,10 @@ class BuildContainers:
         """Run a container to its end, and remove it if it ended well."""
         image = self.image
         try:
-            state, memory = self.run.steps.container(spec, phase, title, tap=tap)
+            state, memory = self.run.runner.container(spec, phase, title, tap=tap)
         except EngineError as error:
             spec, image = self.without_overlay(spec, error), replace(image, overlay="")
-            state, memory = self.run.steps.container(spec, phase, title, tap=tap)
+            state, memory = self.run.runner.container(spec, phase, title, tap=tap)
         if state.exit_code != 0 or memory:
             failure = self.run.failures(phase, plan).of_container(state.exit_code, memory=memory)
             return ContainerResult(image=image, failure=failure)

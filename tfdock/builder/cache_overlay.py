@@ -43,7 +43,7 @@ def over_release(run: BuildRun, disk: DiskCache, release: DiskCache) -> Iterator
     name, began = "", 0
     try:
         with ExitStack() as locks:
-            waiting = run.steps.waiting("image", f"has the disk cache {disk.key} for itself")
+            waiting = run.runner.waiting("image", f"has the disk cache {disk.key} for itself")
             locks.enter_context(disk.held(alone=False, waiting=waiting))
             if why := _obstacle(run, disk):
                 run.tell_cache_alone(disk, why)
@@ -80,7 +80,7 @@ def _on_one_engine(run: BuildRun, disk: DiskCache) -> Iterator[None]:
     """Hold the overlay with the runs on this engine; wait for runs on another engine, which would mount it again."""
     locks = disk.cache / "locks"
     own = hashlib.sha256(run.session.engine_info.id.encode()).hexdigest()[:16]
-    waiting = run.steps.waiting("image", f"uses the disk cache {disk.key} on another engine")
+    waiting = run.runner.waiting("image", f"uses the disk cache {disk.key} on another engine")
     with ExitStack() as stack:
         with held(locks / f"overlay-{disk.key}", f"the disk cache {disk.key}", alone=True, waiting=waiting):
             for path in sorted(locks.glob(f"overlay-{disk.key}.*")):

@@ -65,7 +65,7 @@ def prepare_source(run: BuildRun) -> FetchResult:
 
 def _fetch(run: BuildRun, image: ImageResult) -> None:
     """Fetch, one build after the other: Bazels that fill one repository cache get in each other's way."""
-    waiting = run.steps.waiting("fetch", "fetches into the same cache")
+    waiting = run.runner.waiting("fetch", "fetches into the same cache")
     lock = run.session.cache.root / "locks" / "repository"
     own, repository = run.request.repository is not None, run.request.repository or run.session.cache.repository
     containers = BuildContainers(run, image)
@@ -144,7 +144,7 @@ def _compile(run: BuildRun, fetched: FetchResult) -> CompileResult:
             raise error
         run.tell(f"{error.problems[0].message}; compiling again with {less.jobs}, from the cache")
         run.folders.staging.remove()
-        run.steps.output.clear()
+        run.runner.output.clear()
         plan = with_resources(plan, less, session.knowledge)
         last = BuildContainers(run, last.image).run_phase(plan.phases[1], plan)
         attempts.append(_attempt(plan, last))

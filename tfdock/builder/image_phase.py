@@ -59,7 +59,7 @@ def _locked_image(run: BuildRun, source_ref: str | None, number: int) -> ImageRe
     base = run.plan.resolution.base
     key = hashlib.sha256(str(base).encode()).hexdigest()[:16]
     lock = run.session.settings.state_dir.absolute() / "locks" / f"image-{key}"
-    waiting = run.steps.waiting("image", f"builds an image on {base} too")
+    waiting = run.runner.waiting("image", f"builds an image on {base} too")
     with held(lock, "the image", alone=True, waiting=waiting):
         inputs, lock_file = run.request.inputs, run.request.prepared.lock
         image = _bundled_image(run, inputs) if inputs else _built_image(run, source_ref, number)
@@ -77,7 +77,7 @@ def _bundled_image(run: BuildRun, inputs: BundledInputs) -> _Image:
 
     Its toolchain is the word of whoever made the bundle: there is no toolchain stage to ask.
     """
-    inputs.provide(run.steps, run.session.settings)
+    inputs.provide(run.runner, run.session.settings)
     info = run.engine.image(inputs.image)
     return _Image(
         id=inputs.image,
@@ -127,16 +127,16 @@ def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
 def _pull_base(run: BuildRun) -> tuple[ImageInfo, str | None]:
     """Return the base image, pulled if it is not here, and its digest."""
     base = run.session.settings.mirrored(run.plan.resolution.base)
-    info = run.steps.image(str(base), "image", run.title("image"))
+    info = run.runner.image(str(base), "image", run.title("image"))
     return info, base.digest or next((digest.rpartition("@")[2] for digest in info.digests), None)
 
 
 def _build_stage(run: BuildRun, request: ImageBuild) -> str:
     """Build an image; return its id."""
     cancel = Cancel()
-    stopper = run.steps.stopper(gently=cancel.set, by_force=lambda: run.steps.give_up("image"))
+    stopper = run.runner.stopper(gently=cancel.set, by_force=lambda: run.runner.give_up("image"))
     try:
-        return run.steps.watch(
+        return run.runner.watch(
             run.title("image"),
             lambda output: run.engine.build(request, output, cancel),
             stopper,
@@ -144,7 +144,7 @@ def _build_stage(run: BuildRun, request: ImageBuild) -> str:
         )
     except Interrupted:  # the engine's own, which knows only that it was told to stop
         if stopper.late:
-            run.steps.give_up("image")
+            run.runner.give_up("image")
         raise
 
 
@@ -162,7 +162,7 @@ class _StepJournal:
         with suppress(OSError):  # a note that cannot be taken is no reason to end a build
             journal.stepped(self.run.session.settings.state_dir, self.run.name, step[1].decode())
 
-    def told(self, line: str) -> str:
+    def shown_line(self, line: str) -> str:
         """Return the whole line: all of it is shown."""
         return line
 
@@ -242,7 +242,7 @@ def _hold_disk_cache(run: BuildRun, key: str, toolchain: bytes) -> str:
     """
     trust = run.plan.trust
     disk, release = run.disk_cache(key), run.session.cache.disk(key)
-    waiting = run.steps.waiting("image", f"has the disk cache {release.key} for itself")
+    waiting = run.runner.waiting("image", f"has the disk cache {release.key} for itself")
     run.locks.enter_context(release.held(alone=False, waiting=waiting))
     overlay = ""
     if not trust.is_release:

@@ -49,8 +49,8 @@ def seal_wheels(run: BuildRun, compiled: CompileResult) -> SealResult:
 
 
 def _seal(run: BuildRun) -> dict[Path, WheelFile]:
-    stopper = run.steps.stopper(gently=lambda: run.steps.give_up("seal"))
-    wheels = run.steps.watch(
+    stopper = run.runner.stopper(gently=lambda: run.runner.give_up("seal"))
+    wheels = run.runner.watch(
         run.title("seal"),
         lambda _: sealed_wheels(run.plan, run.folders, run.name),
         stopper,
@@ -167,8 +167,8 @@ def _publish(run: BuildRun, sealed: SealResult) -> dict[str, Any]:
 
 def _verify(run: BuildRun, wheels: Mapping[Path, WheelFile]) -> list[verify.Verification]:
     session, inputs = run.session, run.request.inputs
-    bench = TrialEnvironment(
-        steps=run.steps,
+    environment = TrialEnvironment(
+        runner=run.runner,
         info=session.engine_info,
         settings=session.settings,
         folder=run.folders.own / "verify",
@@ -176,7 +176,7 @@ def _verify(run: BuildRun, wheels: Mapping[Path, WheelFile]) -> list[verify.Veri
         given=inputs.images if inputs else None,
         bundle=inputs.identity if inputs else "",
     )
-    return [verify.verified_build(bench, session.knowledge, run.plan, path) for path in wheels]
+    return [verify.verified_build(environment, session.knowledge, run.plan, path) for path in wheels]
 
 
 def _refuse_failed(
@@ -216,8 +216,8 @@ def _account(run: BuildRun, compiled: CompileResult, record: Mapping[str, Any]) 
         files=_listing(run),
         cache_was_empty=compiled.cache_was_empty,
     )
-    stopper = run.steps.stopper(gently=lambda: run.steps.give_up("verify"))
-    return run.steps.watch(
+    stopper = run.runner.stopper(gently=lambda: run.runner.give_up("verify"))
+    return run.runner.watch(
         run.title("account"),
         lambda _: build_summary.account(record, traces, run.session.wheelhouse),
         stopper,

@@ -25,7 +25,7 @@ from tfdock.types import Machine
 from tfdock.wheelhouse.store import Wheelhouse
 
 if TYPE_CHECKING:
-    from tfdock.run.phases import Steps
+    from tfdock.run.phases import PhaseRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class BuildResult:
 class BundledInputs(Protocol):
     """What an offline bundle has for one build. Images can be asked for once they were provided."""
 
-    def provide(self, steps: Steps, settings: Settings) -> None:
+    def provide(self, runner: PhaseRunner, settings: Settings) -> None:
         """Load the images, and put downloads and wheels where a build looks for them."""
 
     @property

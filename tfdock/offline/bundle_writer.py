@@ -21,7 +21,7 @@ from tfdock.offline.bundle_file import BundleWriter, file_chunks
 from tfdock.offline.bundle_format import BundledBuild, BundledImage, BundledRuntime, Index, ProfileTexts, Wheels
 from tfdock.plan.build_plan import DOWNLOADS
 from tfdock.plan.prepare import PreparedBuild
-from tfdock.run.phases import Steps
+from tfdock.run.phases import PhaseRunner
 from tfdock.run.results import from_folder
 from tfdock.types import BuildId
 
@@ -65,7 +65,7 @@ class PackedInputs:
 class BundleWorkFolder:
     """Where a bundle is made: a folder in the cache, and the file that becomes the bundle."""
 
-    steps: Steps
+    runner: PhaseRunner
     folder: Path
     file: Path
 
@@ -85,21 +85,21 @@ class BundlePacker:
         images = _images(self.packed)
         cached = _cached(_downloaded(work.folder))
         self._check_room(images, cached)
-        self.work.steps.listen(events.PhaseStarted(build_id=NAME, phase="bundle"))
-        began, ok = work.steps.clock(), False
+        self.work.runner.listen(events.PhaseStarted(build_id=NAME, phase="bundle"))
+        began, ok = work.runner.clock(), False
         try:
             with self._named(images), work.file.open("w+b") as file:
                 index = self._fill(file, images, cached)
             made = WrittenBundle(
                 path=self.target, size=work.file.stat().st_size, sha256=file_sha256(work.file), index=index
             )
-            work.steps.check("bundle")
+            work.runner.check("bundle")
             work.file.replace(self.target)
             ok = True
             return made
         finally:
-            seconds = work.steps.clock() - began
-            self.work.steps.listen(events.PhaseEnded(build_id=NAME, phase="bundle", seconds=seconds, ok=ok))
+            seconds = work.runner.clock() - began
+            self.work.runner.listen(events.PhaseEnded(build_id=NAME, phase="bundle", seconds=seconds, ok=ok))
 
     def _fill(self, file: BinaryIO, images: Mapping[str, ImageInfo], cached: Mapping[str, Path]) -> Index:
         """Write all contents, the small ones first, then the index over the room that its draft took."""
@@ -111,16 +111,16 @@ class BundlePacker:
         return writer.finish(self._index(names, cached))
 
     def _saved(self, writer: BundleWriter, names: Sequence[str]) -> str:
-        cancel, steps = Cancel(), self.work.steps
-        stopper = steps.stopper(gently=cancel.set, by_force=lambda: steps.give_up("bundle"))
+        cancel, runner = Cancel(), self.work.runner
+        stopper = runner.stopper(gently=cancel.set, by_force=lambda: runner.give_up("bundle"))
         try:
-            return steps.watch(
+            return runner.watch(
                 f"saving {len(names)} images",
-                lambda output: writer.add(_whole(_with_progress(steps.engine.save(names, cancel), output))),
+                lambda output: writer.add(_whole(_with_progress(runner.engine.save(names, cancel), output))),
                 stopper,
             )
         except Interrupted:  # the engine's own, which knows only that it was told to stop
-            steps.give_up("bundle")
+            runner.give_up("bundle")
             raise
 
     def _contents(self, cached: Mapping[str, Path]) -> Mapping[str, Callable[[], Iterable[bytes]]]:
@@ -136,7 +136,7 @@ class BundlePacker:
             files |= {f"{number}/wheels/{path.name}": path for path in _wheels(build)}
             files |= {f"{number}/external": build.external} if build.external else {}
         files |= {f"repository/{name}": path for name, path in cached.items()}
-        check = partial(self.work.steps.check, "bundle")
+        check = partial(self.work.runner.check, "bundle")
         return {key: partial(iter, [text]) for key, text in texts.items()} | {
             key: partial(file_chunks, path, check) for key, path in files.items()
         }
@@ -153,7 +153,7 @@ class BundlePacker:
     @contextmanager
     def _named(self, images: Mapping[str, ImageInfo]) -> Iterator[None]:
         """Give images the names that the bundle has for them, as long as it is written."""
-        engine = self.work.steps.engine
+        engine = self.work.runner.engine
         # A bundle that was built from here may have taken a name for an image of its own.
         new = [name for name in images if (found := engine.image(name)) is None or found.id != images[name].id]
         try:

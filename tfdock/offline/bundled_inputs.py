@@ -27,7 +27,7 @@ from tfdock.plan.prepare import PreparedBuild, Preparer, WrittenProfile
 from tfdock.plan.trust_domain import of_bundle
 from tfdock.profile import profile as profiles
 from tfdock.resolve.question import LocalSource
-from tfdock.run.phases import Steps
+from tfdock.run.phases import PhaseRunner
 from tfdock.verify.trial_container import dependencies
 
 
@@ -42,17 +42,17 @@ class SharedInputs:
     ids: Mapping[str, str] = field(default_factory=dict)
     """The images' ids on the engine, by the bundle's names for them: another bundle may take a name later."""
 
-    def provide(self, steps: Steps, settings: Settings) -> None:
+    def provide(self, runner: PhaseRunner, settings: Settings) -> None:
         """Load the images, and fill the repository cache and the wheels' folders. What is there already stays.
 
         Raises VerificationFailed (`bundle-damaged`), DiskFull, and the engine's errors.
         """
         with self._lock:
             if not self._done:
-                self._load(steps)
-                self.ids = {image.name: _id_of(steps.engine, image.name) for image in self._images}
-                self._fill(settings, steps)
-                self._unpack_wheels(settings, steps)
+                self._load(runner)
+                self.ids = {image.name: _id_of(runner.engine, image.name) for image in self._images}
+                self._fill(settings, runner)
+                self._unpack_wheels(settings, runner)
                 self._done = True
 
     # --- images ---
@@ -62,23 +62,23 @@ class SharedInputs:
         """Those that are needed."""
         return tuple({image.name: image for build in self.builds for image in build.images}.values())
 
-    def _load(self, steps: Steps) -> None:
-        missing = [image for image in self._images if not self._is_there(steps.engine, image)]
+    def _load(self, runner: PhaseRunner) -> None:
+        missing = [image for image in self._images if not self._is_there(runner.engine, image)]
         if not missing:
             return
-        self._check_room(steps, sum(image.size for image in missing))
-        steps.check("image")
+        self._check_room(runner, sum(image.size for image in missing))
+        runner.check("image")
         self._check_names()
         cancel = Cancel()
-        stopper = steps.stopper(gently=cancel.set, by_force=lambda: steps.give_up("image"))
+        stopper = runner.stopper(gently=cancel.set, by_force=lambda: runner.give_up("image"))
         size = self.bundle.index.blob(self.bundle.index.images).size
-        steps.watch(
+        runner.watch(
             f"images of {self.bundle.path.name}, {size:,} bytes",
-            lambda _: steps.engine.load(self.bundle.chunks(self.bundle.index.images), cancel),
+            lambda _: runner.engine.load(self.bundle.chunks(self.bundle.index.images), cancel),
             stopper,
         )
         for image in missing:
-            if steps.engine.image(image.name) is None:
+            if runner.engine.image(image.name) is None:
                 raise EngineError(
                     Problem(
                         code="image-archive-refused",
@@ -109,9 +109,9 @@ class SharedInputs:
                 )
             )
 
-    def _check_room(self, steps: Steps, size: int) -> None:
+    def _check_room(self, runner: PhaseRunner, size: int) -> None:
         """Images are unpacked twice: as the archive's files, and as layers."""
-        root = engine_data(steps.engine.info())
+        root = engine_data(runner.engine.info())
         if root:
             check_space(
                 root,
@@ -125,7 +125,7 @@ class SharedInputs:
 
     # --- files ---
 
-    def _fill(self, settings: Settings, steps: Steps) -> None:
+    def _fill(self, settings: Settings, runner: PhaseRunner) -> None:
         """Put downloads into Bazel's repository cache. Raises NotPlain for a link that a container left there."""
         path = settings.cache_dir.absolute() / "repository"
         make_folder(path)
@@ -134,13 +134,13 @@ class SharedInputs:
                 try:
                     folder.status(name)
                 except FileNotFoundError:
-                    steps.check("image")
+                    runner.check("image")
                     folder.write(name, self.bundle.chunks(blob))
 
-    def _unpack_wheels(self, settings: Settings, steps: Steps) -> None:
+    def _unpack_wheels(self, settings: Settings, runner: PhaseRunner) -> None:
         """What finished wheels require, for the image that they are tried in."""
         for build in self.builds:
-            image = steps.engine.image(self.ids[build.runtime.image.name]) if build.runtime else None
+            image = runner.engine.image(self.ids[build.runtime.image.name]) if build.runtime else None
             if image is None or build.wheels is None or not build.wheels.requirements:
                 continue
             wanted = build.wheels
@@ -149,11 +149,11 @@ class SharedInputs:
             )
             if folder.is_dir():
                 continue
-            part = folder.with_name(f"{folder.name}.{steps.run}")
+            part = folder.with_name(f"{folder.name}.{runner.run}")
             make_folder(part)
             try:
                 for name, blob in build.wheels.files.items():
-                    steps.check("image")
+                    runner.check("image")
                     self._write(blob, part / name)
                 part.rename(folder)
             finally:
@@ -187,9 +187,9 @@ class BuildInputs:
         runtime = self.build.runtime
         return {runtime.reference: self.supply.ids[runtime.image.name]} if runtime else {}
 
-    def provide(self, steps: Steps, settings: Settings) -> None:
+    def provide(self, runner: PhaseRunner, settings: Settings) -> None:
         """Put what the bundle has where builds look for it, once for all of its builds."""
-        self.supply.provide(steps, settings)
+        self.supply.provide(runner, settings)
 
     @property
     def image_name(self) -> str:

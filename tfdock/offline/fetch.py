@@ -34,7 +34,7 @@ from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.run import journal
 from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
-from tfdock.run.phases import Steps
+from tfdock.run.phases import PhaseRunner
 from tfdock.run.results import RunFolders
 from tfdock.types import ExpectedFiles
 from tfdock.verify.trial_container import TrialEnvironment, fetched_dependencies, requirements
@@ -92,14 +92,14 @@ class Bundler:
                 folders = RunFolders.made(folder, beside)
                 folders.another(REPOSITORY).make()
                 with (folders.own / "log").open("wb", buffering=0) as log:
-                    steps = Steps(
+                    runner = PhaseRunner(
                         carrier=Carrier(self.session.engine, run, self.session.engine_info.local),
                         log=log,
                         listen=self.session.listen,
                         stop=self.session.stop,
                         room=DiskSpace(places={"the bundle": target.parent}),
                     )
-                    yield BundleWorkFolder(steps, folders.own, folders.staged / target.name)
+                    yield BundleWorkFolder(runner, folders.own, folders.staged / target.name)
             finally:
                 # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
                 with suppress(TfdockError, OSError):
@@ -163,7 +163,7 @@ class Bundler:
         runtime = None
         if wanted:
             mirrored = str(self.session.settings.mirrored(wanted))
-            runtime = run.steps.image(mirrored, "pack", f"runtime image {wanted}")
+            runtime = run.runner.image(mirrored, "pack", f"runtime image {wanted}")
         found = PackedInputs(
             prepared=prepared,
             lock=lock,
@@ -194,7 +194,7 @@ class Bundler:
             and self._runs(run, _elsewhere(run, fetch, "again"), "fetch without a network, from what rules fetched")
         ):
             said = next(
-                (line for line in reversed(run.steps.output.errors or run.steps.output.tail) if line.strip()), ""
+                (line for line in reversed(run.runner.output.errors or run.runner.output.tail) if line.strip()), ""
             )
             raise BuildFailed(
                 Problem(
@@ -211,7 +211,7 @@ class Bundler:
 
     def _runs(self, run: BuildRun, spec: ContainerSpec, title: str) -> bool:
         """Whether a container without network ends well."""
-        state, memory = run.steps.container(replace(spec, network="none"), "pack", title)
+        state, memory = run.runner.container(replace(spec, network="none"), "pack", title)
         run.engine.remove(state.id)
         return state.exit_code == 0 and not memory
 
@@ -230,8 +230,8 @@ class Bundler:
         assert found.runtime is not None
         folder = None
         if wanted:
-            bench = TrialEnvironment(
-                steps=run.steps,
+            environment = TrialEnvironment(
+                runner=run.runner,
                 info=self.session.engine_info,
                 settings=self.session.settings,
                 folder=run.folders.own / "verify",
@@ -239,7 +239,7 @@ class Bundler:
             tag = f"cp{plan.resolution.python.replace('.', '')}"
             runtime = plan.resolution.runtime
             named = runtime is not None and is_known_runtime(self.preparer.knowledge, runtime)
-            folder = fetched_dependencies(bench, tag, found.runtime, wanted, limits, known=named)
+            folder = fetched_dependencies(environment, tag, found.runtime, wanted, limits, known=named)
         return replace(found, requirements=wanted, limits=limits, wheels=folder)
 
     def _requirements(self, containers: BuildContainers) -> tuple[list[str], tuple[str, ...]] | None:

@@ -1,4 +1,4 @@
-"""The steps of one run on an engine: each watched to its end, logged, and stopped when that is asked for."""
+"""Run the work of phases on an engine: watch it to its end, log it, and stop it when that is asked for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OutputTap(Protocol):
     def feed(self, data: bytes) -> None:
         """Take some bytes, as they come."""
 
-    def told(self, line: str) -> str:
+    def shown_line(self, line: str) -> str:
         """What is shown of a line."""
 
 
@@ -81,8 +81,8 @@ class PhaseOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """Runs the steps of one run: containers, image builds, pulls. `output` is what the current phase prints.
+class PhaseRunner:
+    """Runs the containers, image builds and pulls of one run. `output` is what the current phase prints.
 
     `deadline` is a time of `clock`, `limit` the seconds that it came from; `room` watches the disks.
     """
@@ -186,7 +186,7 @@ class Steps:
         `on_engine`: it is the engine that does it, which is asked whether it is still there when nothing is heard.
         """
         self.log.write(f"{announced(title)}\n".encode())
-        lines, text = Lines(lambda text: self._line(tap.told(text) if tap else text)), LogText()
+        lines, text = Lines(lambda text: self._line(tap.shown_line(text) if tap else text)), LogText()
 
         def output(data: bytes) -> None:
             self.log.write(text.feed(data))

@@ -64,7 +64,7 @@ _MOST = 1000
 
 
 class WheelTrial(TrialContainers):
-    """One wheel's trial on a bench.
+    """One wheel's trial in an environment.
 
     The results are the wheel's own word: they come out of a container in which its code ran. A wheel that lies can
     pass them all. It can change no other check: these come from the bytes of the file, read on this side.
@@ -74,13 +74,13 @@ class WheelTrial(TrialContainers):
 
     def __init__(
         self,
-        bench: TrialEnvironment,
+        environment: TrialEnvironment,
         knowledge: KnowledgeBase,
         wheel: Path,
         inspection: Inspection,
         wanted: TrialRequest,
     ) -> None:
-        super().__init__(bench, inspection.wheel.python_tag, inspection.wheel.abi_tag)
+        super().__init__(environment, inspection.wheel.python_tag, inspection.wheel.abi_tag)
         self._knowledge, self._wanted = knowledge, wanted
         self._wheel, self._inspection = wheel.resolve(), inspection
         self._accelerator = accelerator_of(knowledge, inspection)
@@ -89,11 +89,11 @@ class WheelTrial(TrialContainers):
         """Try it in that image; raises Impossible where it does not come to that."""
         runtime = self._image(image)
         known = image is not None and is_known_runtime(self._knowledge, image)
-        access = access_to(self._accelerator, self._bench.info)
+        access = access_to(self._accelerator, self._environment.info)
         try:
             dependencies = self._dependencies(runtime, known=known, with_gpu=not access.missing)
         except Impossible:
-            if access.missing or self._bench.given is None:
+            if access.missing or self._environment.given is None:
                 raise
             access = GpuAccess(missing="the bundle has no libraries for GPUs")
             dependencies = self._dependencies(runtime, known=known, with_gpu=False)
@@ -121,18 +121,18 @@ class WheelTrial(TrialContainers):
                 f"the wheel links {', '.join(linked)}, which {image} does not have",
                 "name an image that has them and the wheel's Python: `runtime: …` in the profile",
             )
-        reference = str(self._bench.settings.mirrored(image))
-        if self._bench.given is not None:
+        reference = str(self._environment.settings.mirrored(image))
+        if self._environment.given is not None:
             return self._given(str(image))
         try:
-            return self._bench.steps.image(reference, "verify", f"runtime image {image}")
+            return self._environment.runner.image(reference, "verify", f"runtime image {image}")
         except NetworkError as error:
             raise Impossible(error) from error
 
     def _given(self, reference: str) -> ImageInfo:
         """The image that the bundle has."""
-        name = (self._bench.given or {}).get(reference)
-        found = self._bench.engine.image(name) if name else None
+        name = (self._environment.given or {}).get(reference)
+        found = self._environment.engine.image(name) if name else None
         if found is None:
             raise impossible(
                 "runtime-unknown",
@@ -156,7 +156,7 @@ class WheelTrial(TrialContainers):
             return self._folder("nothing")
         limits = limits_of(self._knowledge, self._inspection)
         folder = self._kept(image, wanted, limits)
-        if self._bench.given is not None and not folder.is_dir():
+        if self._environment.given is not None and not folder.is_dir():
             raise impossible(
                 "dependencies-unavailable",
                 f"the bundle does not have what the wheel requires: {', '.join(wanted)[:300]}",
@@ -201,7 +201,7 @@ class WheelTrial(TrialContainers):
         if len(results) < len(tried.tasks):
             check_not_stopped(state, "in which the wheel was tried")
         if not results:
-            raise unfit(ended(state, self._bench.steps.output.tail))
+            raise unfit(ended(state, self._environment.runner.output.tail))
         if "install" in results and results["install"].outcome == "skipped":
             raise unfit(results["install"].reason)
         return judged(self._knowledge, self._inspection, tried, results, ended(state))
@@ -226,7 +226,7 @@ class WheelTrial(TrialContainers):
         return folder
 
     def _progress(self, done: int, total: int) -> None:
-        self._bench.steps.listen(events.Progress(done=min(done, total), total=total))
+        self._environment.runner.listen(events.Progress(done=min(done, total), total=total))
 
 
 def access_to(accelerator: Accelerator | None, info: EngineInfo) -> GpuAccess:
@@ -276,7 +276,7 @@ class MarkedLines:
                 self.documents.append(json.loads(line.removeprefix(start)))
                 self.heard(len(self.documents))
 
-    def told(self, line: str) -> str:
+    def shown_line(self, line: str) -> str:
         """Return a result in short, and another line as it is. Nothing else of a result reaches the terminal."""
         if not line.startswith(f"{self.mark} "):
             return line

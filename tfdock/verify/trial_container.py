@@ -36,7 +36,7 @@ from tfdock.resolve.resolution import Resolution
 from tfdock.run import journal
 from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
-from tfdock.run.phases import OutputTap, Steps, ready
+from tfdock.run.phases import OutputTap, PhaseRunner, ready
 from tfdock.run.results import ContainerFolder, RunFolders
 from tfdock.types import BuildId, ExpectedFiles, Mount
 
@@ -62,9 +62,9 @@ class TrialRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnvironment:
-    """Where a run takes its steps: `folder` is its own, removed when it ends. `memory` in bytes."""
+    """Where a trial runs: `folder` is its own, removed when it ends. `memory` in bytes."""
 
-    steps: Steps
+    runner: PhaseRunner
     info: EngineInfo
     settings: Settings
     folder: Path
@@ -77,7 +77,7 @@ class TrialEnvironment:
     @property
     def engine(self) -> Engine:
         """The engine."""
-        return self.steps.engine
+        return self.runner.engine
 
 
 class Impossible(Exception):
@@ -101,7 +101,7 @@ def unfit(reason: str) -> Impossible:
 
 
 @contextmanager
-def bench_for(
+def trial_environment(
     engine: Engine,
     settings: Settings,
     listen: events.Listener,
@@ -110,7 +110,7 @@ def bench_for(
     wheel: str,
     phase: str = "verify",
 ) -> Iterator[TrialEnvironment]:
-    """A bench for a wheel that no build has just made: known to the journal while it lives, cleaned up at its end.
+    """Give an environment for a wheel that no build has just made. The journal knows it until it is cleaned up.
 
     `phase` is what watchers are told.
     """
@@ -128,16 +128,16 @@ def bench_for(
         disks = {"the cache": settings.cache_dir.absolute(), "the engine's data": engine_data(info)}
         room = DiskSpace(places={what: path for what, path in disks.items() if path})
         carrier = Carrier(engine, name, info.local)
-        steps = Steps(carrier=carrier, log=file, listen=listen, stop=stop, room=room)
-        began, ok = steps.clock(), False
+        runner = PhaseRunner(carrier=carrier, log=file, listen=listen, stop=stop, room=room)
+        began, ok = runner.clock(), False
         listen(events.PhaseStarted(build_id=BuildId(wheel), phase=phase))
         try:
-            yield TrialEnvironment(steps=steps, info=info, settings=settings, folder=folders.own)
+            yield TrialEnvironment(runner=runner, info=info, settings=settings, folder=folders.own)
             ok = True
         except OSError as error:
             raise file_error(error, {"the cache": settings.cache_dir.absolute()}) from error
         finally:
-            seconds = steps.clock() - began
+            seconds = runner.clock() - began
             listen(events.PhaseEnded(build_id=BuildId(wheel), phase=phase, seconds=seconds, ok=ok))
             # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
             with suppress(TfdockError, OSError):
@@ -178,13 +178,13 @@ class GpuAccess:
 
 
 class TrialContainers:
-    """Containers on a bench, for wheels with those tags of Python and ABI (`cp311`, `cp311`)."""
+    """The containers of a trial, for wheels with those tags of Python and ABI (`cp311`, `cp311`)."""
 
     _instead: tuple[str, ...] = ()
     """What somebody can do who cannot fetch anything."""
 
-    def __init__(self, bench: TrialEnvironment, python_tag: str, abi_tag: str) -> None:
-        self._bench, self._tags = bench, (python_tag, abi_tag)
+    def __init__(self, environment: TrialEnvironment, python_tag: str, abi_tag: str) -> None:
+        self._environment, self._tags = environment, (python_tag, abi_tag)
 
     def fetched(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], *, known: bool) -> Path:
         """The folder with the wheels that these lines mean; raises Impossible where they cannot be had.
@@ -204,15 +204,15 @@ class TrialContainers:
 
     def _kept(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> Path:
         """Return the folder of the wheels for these requirements. A bundle's wheels serve its own trials only."""
-        bench = self._bench
-        return dependencies(bench.settings, image, self._tags[0], wanted, limits, of=bench.bundle)
+        environment = self._environment
+        return dependencies(environment.settings, image, self._tags[0], wanted, limits, of=environment.bundle)
 
     def _fetch(
         self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], folder: Path, hidden: Sequence[str]
     ) -> None:
         """Fetch into a folder of the run's own, and move it when it is whole; say nothing `hidden`."""
         given, made = self._folder("requirements"), self._for_container("fetched")
-        kept = self._bench.folder / "fetched-wheels"
+        kept = self._environment.folder / "fetched-wheels"
         for name, lines in (("requirements.txt", wanted), ("constraints.txt", limits)):
             (given / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
         mounts = [
@@ -236,13 +236,13 @@ class TrialContainers:
             own_python(self._tags, *words),
             mounts,
             {**_PIP_MANNERS, "HOME": f"{HERE}/made", "TMPDIR": f"{HERE}/made", **environment},
-            network=self._bench.settings.network,
+            network=self._environment.settings.network,
         )
         state = self._ran(spec, "what the wheel requires", hidden=hidden)
         if state.exit_code:
             self._check_room()
             check_not_stopped(state, "that fetches what the wheel requires")
-            said = [line for line in self._bench.steps.output.tail if line.strip()]
+            said = [line for line in self._environment.runner.output.tail if line.strip()]
             if state.exit_code == NO_PROGRAM or "No module named pip" in " ".join(said[-1:]):
                 raise unfit(ended(state, said))
             errors = [line for line in said if line.startswith("ERROR")] or said
@@ -280,16 +280,16 @@ class TrialContainers:
     ) -> ContainerSpec:
         access = access or GpuAccess()
         return ContainerSpec(
-            name=f"tfdock-{self._bench.steps.run}-{name}",
+            name=f"tfdock-{self._environment.runner.run}-{name}",
             image=image.id,
             command=command,
             environment={"LC_ALL": "C.UTF-8", "TINI_KILL_PROCESS_GROUP": "1", **environment},
             mounts=tuple(mounts),
-            labels={RUN_LABEL: self._bench.steps.run},
+            labels={RUN_LABEL: self._environment.runner.run},
             user=f"{os.getuid()}:{os.getgid()}",
             workdir="/",
             network=network,
-            memory=min(self._bench.memory, self._bench.info.memory),
+            memory=min(self._environment.memory, self._environment.info.memory),
             pids=_PIDS,
             tmpfs={"/tmp": "rw,exec,mode=1777,size=512m"},
             read_only=True,
@@ -302,9 +302,9 @@ class TrialContainers:
         self, spec: ContainerSpec, title: str, marked: OutputTap | None = None, hidden: Sequence[str] = ()
     ) -> ContainerState:
         """Run a container to its end, and remove it."""
-        steps = self._bench.steps
-        steps.output.clear()
-        state, memory = steps.container(spec, "verify", title, marked, hidden)
+        runner = self._environment.runner
+        runner.output.clear()
+        state, memory = runner.container(spec, "verify", title, marked, hidden)
         if memory:
             raise OutOfMemory(
                 Problem(
@@ -315,37 +315,37 @@ class TrialContainers:
                     "leaves the trial out",
                 )
             )
-        self._bench.engine.remove(state.id)
+        self._environment.engine.remove(state.id)
         return state
 
     def _check_room(self) -> None:
         """Raise where it was not the wheel that failed, but the disk."""
-        free = free_disk(self._bench.folder)
-        if output.speaks_of_full_disk(self._bench.steps.output.tail) or (free is not None and free < _FULL):
+        free = free_disk(self._environment.folder)
+        if output.speaks_of_full_disk(self._environment.runner.output.tail) or (free is not None and free < _FULL):
             raise DiskFull(
                 Problem(
                     code="disk-full",
-                    message=f"a disk ran full while the wheel was tried; the cache ({self._bench.folder}) has "
+                    message=f"a disk ran full while the wheel was tried; the cache ({self._environment.folder}) has "
                     f"{(free or 0) / GIB:.1f} GiB left",
                     fix="make room there: a wheel takes about four times its size when it is tried",
                 )
             )
 
     def _folder(self, name: str) -> Path:
-        folder = self._bench.folder / name
+        folder = self._environment.folder / name
         make_folder(folder)
         return folder
 
     def _for_container(self, name: str) -> ContainerFolder:
         """Return an empty folder that a container can write to."""
-        make_folder(self._bench.folder)
-        folder = ContainerFolder(self._bench.folder / name)
+        make_folder(self._environment.folder)
+        folder = ContainerFolder(self._environment.folder / name)
         folder.remove()
         return folder.make()
 
 
 def fetched_dependencies(
-    bench: TrialEnvironment,
+    environment: TrialEnvironment,
     python_tag: str,
     image: ImageInfo,
     wanted: Sequence[str],
@@ -358,7 +358,7 @@ def fetched_dependencies(
     Raises NetworkError or ProfileError (`dependencies-unavailable`) if they cannot be had.
     """
     try:
-        return TrialContainers(bench, python_tag, python_tag).fetched(image, wanted, limits, known=known)
+        return TrialContainers(environment, python_tag, python_tag).fetched(image, wanted, limits, known=known)
     except Impossible as reason:
         raise reason.error from reason
 

@@ -67,7 +67,9 @@ class Verification:
         }
 
 
-def verified_build(bench: TrialEnvironment, knowledge: KnowledgeBase, plan: BuildPlan, wheel: Path) -> Verification:
+def verified_build(
+    environment: TrialEnvironment, knowledge: KnowledgeBase, plan: BuildPlan, wheel: Path
+) -> Verification:
     """Check a wheel that a plan's build has made, by the plan's own profile."""
     resolution = plan.resolution
     wanted = TrialRequest(
@@ -80,17 +82,17 @@ def verified_build(bench: TrialEnvironment, knowledge: KnowledgeBase, plan: Buil
         inspection = inspected(wheel, traces=statics.build_traces())
     except WheelRefused as error:
         return unsound(knowledge, error)
-    return verified(bench, knowledge, wheel, inspection, wanted)
+    return verified(environment, knowledge, wheel, inspection, wanted)
 
 
 def verified(
-    bench: TrialEnvironment | None,
+    environment: TrialEnvironment | None,
     knowledge: KnowledgeBase,
     wheel: Path,
     inspection: Inspection,
     wanted: TrialRequest,
 ) -> Verification:
-    """Check a wheel that was inspected for `build_traces`. Without a bench nothing is run, for `wanted.run`.
+    """Check a wheel that was inspected for `build_traces`. Without an environment nothing is run, for `wanted.run`.
 
     Raises the engine's errors when it is lost on the way, Interrupted, TimeLimit, and what runs out: OutOfMemory,
     DiskFull. What keeps a run from beginning is in the result instead.
@@ -100,12 +102,12 @@ def verified(
         checks=(*static, *none_of_it(wanted.run)),
         gpu_code=merged(library.loadable for library in own_libraries(knowledge, inspection.libraries)),
     )
-    if wanted.run or bench is None:
+    if wanted.run or environment is None:
         return found
     image = _runtime(knowledge, inspection, wanted.resolution)
     found = replace(found, runtime=str(image) if image else None)
     try:
-        tried = WheelTrial(bench, knowledge, wheel, inspection, wanted).checks(image)
+        tried = WheelTrial(environment, knowledge, wheel, inspection, wanted).checks(image)
     except Impossible as reason:
         tried = none_of_it(reason.error.problems[0].message)
         found = replace(found, impossible=reason.error)

@@ -36,7 +36,7 @@ from tfdock.knowledge import loader
 from tfdock.profile.profile import read as read_profile
 from tfdock.resolve.profile_changes import describe_change
 from tfdock.run.carrier import Carrier
-from tfdock.run.phases import Steps
+from tfdock.run.phases import PhaseRunner
 
 KNOWLEDGE = loader.knowledge()
 ROWS = list(KNOWLEDGE.failures.values())
@@ -614,10 +614,10 @@ def test_what_the_log_of_a_run_says_of_steps_that_are_over_is_not_the_cause(tmp_
 def test_what_no_program_said_is_written_down_by_the_run(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     with log.open("wb") as file:
-        steps = Steps(carrier=Carrier(FakeEngine(), "r", True), log=file, listen=lambda _: None, stop=Stop())
+        runner = PhaseRunner(carrier=Carrier(FakeEngine(), "r", True), log=file, listen=lambda _: None, stop=Stop())
         message = "127.0.0.1:5551 has no image tensorflow/build:9, or does not show it to you"
-        steps.note(NetworkError(Problem(code="image-not-found", message=message)))
-        steps.note(OSError(28, "No space left on device"))
+        runner.note(NetworkError(Problem(code="image-not-found", message=message)))
+        runner.note(OSError(28, "No space left on device"))
     assert log.read_text() == f"tfdock: {message}\ntfdock: [Errno 28] No space left on device\n"
     found = diagnose_run_log(log, KNOWLEDGE)
     assert found is not None

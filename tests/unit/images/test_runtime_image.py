@@ -49,7 +49,7 @@ from tfdock.images.wheel_layer import ImageWheel
 from tfdock.knowledge import loader
 from tfdock.oci.manifest import Descriptor
 from tfdock.types import ImageRef
-from tfdock.verify.trial_container import TrialEnvironment, bench_for
+from tfdock.verify.trial_container import TrialEnvironment, trial_environment
 from tfdock.wheel import zip_archive
 from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection
@@ -269,7 +269,7 @@ def engine() -> FakeEngine:
 def bench(engine: FakeEngine, tmp_path: Path) -> Iterator[TrialEnvironment]:
     machine = Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
     log = tmp_path / "cache/images/log"
-    with bench_for(engine, machine, lambda _: None, Stop(), log, BUILD_ID, "image") as bench:
+    with trial_environment(engine, machine, lambda _: None, Stop(), log, BUILD_ID, "image") as bench:
         yield bench
     assert engine.containers("io.tfdock.run") == []
     assert [*tmp_path.glob("cache/output/*"), *tmp_path.glob("state/runs/*")] == []
@@ -370,7 +370,7 @@ def labelled(request: ImageBuild) -> FakeBuild:
 def test_stages_that_have_served_are_removed_and_those_of_others_stay(
     bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    for name, run in (("ours", bench.steps.run), ("theirs", "20261122-000000-aaaaaa")):
+    for name, run in (("ours", bench.runner.run), ("theirs", "20261122-000000-aaaaaa")):
         engine.images[name] = ImageInfo(id=f"sha256:{name}", labels={"io.tfdock.stage": run})
     made(bench, tmp_path)
     assert [one for (one,) in engine.called("remove_image")] == ["sha256:ours"]

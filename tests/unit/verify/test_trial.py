@@ -415,10 +415,10 @@ def test_a_result_of_a_check_that_nobody_asked_for_is_left_out() -> None:
 def test_nothing_of_a_forged_result_reaches_the_terminal() -> None:
     lines = MarkedLines("mark")
     for check in ("op\n::error::x", "\x1b]0;x\x07", "\u202eop", "gpu-code", ["op"], {"op": 1}, 10**4000, None):
-        told = lines.told(f"mark {json.dumps({'check': check, 'outcome': 'passed'})}")
+        told = lines.shown_line(f"mark {json.dumps({'check': check, 'outcome': 'passed'})}")
         assert told == ""
-        assert lines.told(f"mark {json.dumps({'check': 'op', 'outcome': check})}") == ""
-    assert lines.told('mark {"check": "op", "outcome": "passed", "found": "\\u001b"}') == "op: passed"
+        assert lines.shown_line(f"mark {json.dumps({'check': 'op', 'outcome': check})}") == ""
+    assert lines.shown_line('mark {"check": "op", "outcome": "passed", "found": "\\u001b"}') == "op: passed"
 
 
 def test_no_more_than_a_thousand_results_are_kept() -> None:

@@ -22,7 +22,7 @@ from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.verify.trial import MarkedLines, access_to
-from tfdock.verify.trial_container import TrialEnvironment, TrialRequest, bench_for, own_python, requirements
+from tfdock.verify.trial_container import TrialEnvironment, TrialRequest, own_python, requirements, trial_environment
 from tfdock.verify.trial_plan import GPU, RUN
 from tfdock.verify.verification import Verification, verified
 from tfdock.wheel.facts import Library
@@ -51,7 +51,7 @@ def heard() -> list[events.Event]:
 def bench(engine: FakeEngine, heard: list[events.Event], tmp_path: Path) -> Iterator[TrialEnvironment]:
     settings = Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
     log = tmp_path / "cache/verify/log"
-    with bench_for(engine, settings, lambda event: heard.append(event), Stop(), log, NAME) as bench:
+    with trial_environment(engine, settings, lambda event: heard.append(event), Stop(), log, NAME) as bench:
         yield bench
     assert engine.containers("io.tfdock.run") == []
     assert [*tmp_path.glob("cache/output/*"), *tmp_path.glob("state/runs/*")] == []
@@ -261,7 +261,7 @@ def test_a_folder_of_wheels_is_used_as_it_is(
 
 def test_a_disk_that_is_full_under_our_own_files_is_told_like_any_other(engine: FakeEngine, tmp_path: Path) -> None:
     settings = Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
-    with pytest.raises(DiskFull), bench_for(engine, settings, lambda _: None, Stop(), tmp_path / "log", NAME):
+    with pytest.raises(DiskFull), trial_environment(engine, settings, lambda _: None, Stop(), tmp_path / "log", NAME):
         raise OSError(errno.ENOSPC, "no room")
 
 
@@ -348,7 +348,7 @@ def test_a_wheel_is_tried_with_its_own_python_and_no_other(
     ],
 )
 def test_a_result_is_shown_in_short(line: str, shown: str) -> None:
-    assert MarkedLines("M").told(line) == shown
+    assert MarkedLines("M").shown_line(line) == shown
 
 
 def test_a_line_without_end_is_not_collected_for_ever() -> None:

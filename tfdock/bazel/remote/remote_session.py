@@ -266,7 +266,7 @@ class EndpointWatch:
         """Report lost endpoints whenever some output comes."""
         self.tell()
 
-    def told(self, line: str) -> str:
+    def shown_line(self, line: str) -> str:
         """Return the part of a line that is shown: all of it."""
         return line
 

@@ -36,7 +36,7 @@ from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, RuntimeImageR
 from tfdock.images.selection import WheelSelection
 from tfdock.images.wheel_image import WheelBuild
 from tfdock.types import ImageRef
-from tfdock.verify.trial_container import bench_for
+from tfdock.verify.trial_container import trial_environment
 from tfdock.wheelhouse.store import Wheelhouse as House
 
 
@@ -119,9 +119,9 @@ def _made(
             engine = local_engine()
             with (
                 shown_progress() as listen,
-                bench_for(engine, settings, listen, stop, log, build.build_id, "image") as bench,
+                trial_environment(engine, settings, listen, stop, log, build.build_id, "image") as environment,
             ):
-                return images.make(bench, knowledge_for(settings), build, wheels, wish(build))
+                return images.make(environment, knowledge_for(settings), build, wheels, wish(build))
     except OSError as error:
         raise file_error(error, {"the wheelhouse": house.root}) from error
 

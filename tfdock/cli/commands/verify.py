@@ -41,7 +41,7 @@ from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import ResolvedProfile
 from tfdock.verify.checks import Check, build_traces, compiler_options
-from tfdock.verify.trial_container import TrialRequest, bench_for
+from tfdock.verify.trial_container import TrialRequest, trial_environment
 from tfdock.verify.trial_plan import told_by_wheel
 from tfdock.verify.verification import Verification, unsound, verified
 from tfdock.wheel.inspection import Inspection
@@ -179,8 +179,8 @@ def _verified(
     try:
         with stoppable(kept="the wheel is as it was") as stop, shown_progress() as listen:
             engine = local_engine()
-            with bench_for(engine, settings, listen, stop, log, wheel.name) as bench:
-                return verified(bench, base, wheel, inspection, wanted)
+            with trial_environment(engine, settings, listen, stop, log, wheel.name) as environment:
+                return verified(environment, base, wheel, inspection, wanted)
     except EngineError as error:
         found = verified(None, base, wheel, inspection, replace(wanted, run=error.problems[0].message))
         return replace(found, impossible=error)

@@ -127,7 +127,7 @@ def make(
     except Impossible as reason:
         raise reason.error from reason
     except Interrupted:  # the engine's own, which does not know whether it was SIGINT or SIGTERM
-        environment.steps.stop.check()
+        environment.runner.stop.check()
         raise
 
 
@@ -150,13 +150,15 @@ class _RuntimeBuild(TrialContainers):
 
     def run(self) -> BuiltRuntimeImage:
         self._check_push_target()
-        steps = self._bench.steps
+        runner = self._environment.runner
         reference, python = self._base()
-        base = steps.image(str(self._bench.settings.mirrored(reference)), "image", f"runtime image {reference}")
+        base = runner.image(
+            str(self._environment.settings.mirrored(reference)), "image", f"runtime image {reference}"
+        )
         contents = self._contents(base, python, known=is_known_runtime(self._knowledge, reference))
         image = self._image(reference, base, python, contents)
         build_input = _build_input(image, base, contents)
-        image_found = steps.engine.image(self._request.name)
+        image_found = runner.engine.image(self._request.name)
         status = (
             "up-to-date" if image_found and image_found.labels.get(CONTENTS_LABEL) == build_input.key else "built"
         )
@@ -288,47 +290,47 @@ class _RuntimeBuild(TrialContainers):
 
     def _make(self, image: RuntimeImage, build_input: _BuildInput, base: ImageInfo) -> ImageInfo:
         """Build the image, test it, and give it its name."""
-        steps = self._bench.steps
+        runner = self._environment.runner
         built = self._build_image(image, build_input, base)
-        RuntimeTrial(self._bench, self._knowledge, self._inspection).check(built, self._request.name)
+        RuntimeTrial(self._environment, self._knowledge, self._inspection).check(built, self._request.name)
         for path, wheel in zip(self._wheels, self._build.wheels, strict=True):
             _check_same(path, wheel.sha256)
-        steps.engine.tag(built.id, self._request.name)
+        runner.engine.tag(built.id, self._request.name)
         # They hold everything a second time; of an image that did not come to its end, `cache prune` removes them.
-        for stage in steps.engine.dangling(STAGE_LABEL):
-            if stage.labels[STAGE_LABEL] == steps.run:
-                steps.engine.remove_image(stage.id)
+        for stage in runner.engine.dangling(STAGE_LABEL):
+            if stage.labels[STAGE_LABEL] == runner.run:
+                runner.engine.remove_image(stage.id)
         return built
 
     def _build_image(self, image: RuntimeImage, build_input: _BuildInput, base: ImageInfo) -> ImageInfo:
         """Build the image. Builds on the same base wait for each other: layers that both need are made once."""
-        steps, machine = self._bench.steps, self._bench.settings
+        runner, machine = self._environment.runner, self._environment.settings
         request = ImageBuild(
             context=lambda: context_archive(build_input.context, None, build_input.beside),
-            build_args={"BASE_IMAGE": base.id, "STAGE_OF": steps.run},
+            build_args={"BASE_IMAGE": base.id, "STAGE_OF": runner.run},
             # Everything is in the context.
             network="none",
         )
         cancel = Cancel()
-        stopper = steps.stopper(gently=cancel.set, by_force=lambda: steps.give_up("image"))
+        stopper = runner.stopper(gently=cancel.set, by_force=lambda: runner.give_up("image"))
         key = hashlib.sha256(f"runtime {image.base}".encode()).hexdigest()[:16]
-        waiting = steps.waiting("image", f"builds an image on {image.base} too")
-        steps.output.clear()
+        waiting = runner.waiting("image", f"builds an image on {image.base} too")
+        runner.output.clear()
         with held(machine.state_dir.absolute() / "locks" / f"image-{key}", "the image", alone=True, waiting=waiting):
             try:
-                image_id = steps.watch(
-                    self._request.name, lambda output: steps.engine.build(request, output, cancel), stopper
+                image_id = runner.watch(
+                    self._request.name, lambda output: runner.engine.build(request, output, cancel), stopper
                 )
             except BuildFailed as error:
                 raise self._with_log(error) from error
-        built = steps.engine.image(image_id)
+        built = runner.engine.image(image_id)
         assert built is not None
         return built
 
     def _with_log(self, error: BuildFailed) -> BuildFailed:
         """Return the error with the last lines of the step, and the path of the log."""
-        lines = [line for line in self._bench.steps.output.tail if line.startswith(("tfdock: ", "ERROR: "))]
-        (problem, *_), log = error.problems, self._bench.steps.log.name
+        lines = [line for line in self._environment.runner.output.tail if line.startswith(("tfdock: ", "ERROR: "))]
+        (problem, *_), log = error.problems, self._environment.runner.log.name
         last_lines = "".join(f"\n  {line[:300]}" for line in lines[-3:])
         return BuildFailed(replace(problem, message=f"{problem.message}{last_lines}\n  log: {log}"))
 
@@ -339,7 +341,7 @@ class _RuntimeBuild(TrialContainers):
         if self._request.push is None:
             return
         image = ImageRef.parse(self._request.push)
-        repository = Repository(image.registry, image.repository, check=self._bench.steps.stop.check)
+        repository = Repository(image.registry, image.repository, check=self._environment.runner.stop.check)
         with suppress(NetworkError):  # it is the engine that pushes, and it may see what we do not
             manifest = repository.manifest(image.tag or "latest")
             if manifest and says_wheels(manifest.data):
@@ -354,10 +356,10 @@ class _RuntimeBuild(TrialContainers):
     def _push(self, image: ImageInfo) -> Mapping[str, str] | None:
         if self._request.push is None:
             return None
-        steps, name = self._bench.steps, self._request.push
-        steps.engine.tag(image.id, name)
-        stopper = steps.stopper(gently=lambda: steps.give_up("image"))
-        digest: Digest = steps.watch(f"push {name}", lambda output: steps.engine.push(name, output), stopper)
+        runner, name = self._environment.runner, self._request.push
+        runner.engine.tag(image.id, name)
+        stopper = runner.stopper(gently=lambda: runner.give_up("image"))
+        digest: Digest = runner.watch(f"push {name}", lambda output: runner.engine.push(name, output), stopper)
         return {"reference": name, "digest": digest}
 
 

@@ -38,19 +38,19 @@ class RuntimeTrial(TrialContainers):
         mark = f"tfdock-{secrets.token_hex(8)}"
         folder = self._scripts({"mark": mark, "facts": dict(plan.facts), "checks": checks})
         spec = ContainerSpec(
-            name=f"tfdock-{self._bench.steps.run}-try",
+            name=f"tfdock-{self._environment.runner.run}-try",
             image=image.id,
             command=("python", f"{HERE}/try/try.py", f"{HERE}/try/request.json"),
             mounts=(handed(folder, "try"),),
-            labels={RUN_LABEL: self._bench.steps.run},
+            labels={RUN_LABEL: self._environment.runner.run},
             network="none",
-            memory=min(self._bench.memory, self._bench.info.memory),
+            memory=min(self._environment.memory, self._environment.info.memory),
             pids=16384,
             tmpfs=_TMP,
             read_only=True,
         )
         marked = MarkedLines(
-            mark, lambda count: self._bench.steps.listen(events.Progress(done=count, total=len(checks)))
+            mark, lambda count: self._environment.runner.listen(events.Progress(done=count, total=len(checks)))
         )
         state = self._ran(spec, f"trial of {name}", marked)
         documents = {
@@ -60,8 +60,8 @@ class RuntimeTrial(TrialContainers):
         failed = [line for line in failures if line]
         if failed:
             if not documents:
-                failed = [ended(state, self._bench.steps.output.tail)]
-            raise _broken(failed, self._bench.steps.log.name)
+                failed = [ended(state, self._environment.runner.output.tail)]
+            raise _broken(failed, self._environment.runner.log.name)
 
     def _scripts(self, request: Mapping[str, object]) -> Path:
         """Return the folder with the scripts and their request, for any user to read."""
