@@ -43,6 +43,13 @@ def combined_exit_code(codes: Iterable[int]) -> int:
     return next((code for code in _PRECEDENCE if code in seen), 0)
 
 
+def clean(text: str) -> str:
+    """Return text from elsewhere (profiles, logs, engines) without what could steer a terminal; keep line breaks."""
+    if text.isprintable():  # as nearly every line of a log is
+        return text
+    return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text)
+
+
 Fix = str | Sequence[str]
 """What to do about a problem: one text, or several, any of which is enough."""
 

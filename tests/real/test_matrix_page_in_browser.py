@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tfdock.cli.pages.matrix_page import OUTCOMES, document, page
+from tfdock.cli.pages.matrix_page import MARKS, page
 from tfdock.errors import Problem
+from tfdock.matrix.matrix_report import OUTCOMES, report_document
 
 from .browser import HOSTILE, Browser, contrast
 
@@ -56,7 +57,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
     for name, rows in told.items():
         file = hostile if name == "hostile" else "profiles/matrix.yaml"
-        found = document(
+        found = report_document(
             file,
             rows,
             exit_code=int(name != "empty"),
@@ -76,7 +77,7 @@ def test_each_cell_is_shown_with_its_outcome_and_failures_come_first(
     assert [one["status"] for one in cells][:2] == ["failed", "failed"]
     assert {one["status"] for one in cells} == set(OUTCOMES)
     for one in cells:
-        assert one["word"] == f"{OUTCOMES[one['status']].mark} {OUTCOMES[one['status']].word}"
+        assert one["word"] == f"{MARKS[OUTCOMES[one['status']].kind]} {OUTCOMES[one['status']].word}"
         assert one["name"].startswith("tf2.18.0-py3.")
         assert one["what"]
 

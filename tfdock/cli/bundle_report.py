@@ -9,7 +9,6 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import preparer_for, print_json
-from tfdock.cli.diagnosis_text import findings_json
 from tfdock.diagnose.report_bundle import ReportBundle, bundle
 from tfdock.diagnose.reported_run import subject_of
 from tfdock.host.files import write_bytes
@@ -26,7 +25,7 @@ def write_bundle(
     subject = subject_of(name, profile, house, settings.state_dir, preparer)
     if output and any(_is_same(output, Path(file)) for file in (subject.log, subject.file, name, profile) if file):
         raise typer.BadParameter(f"`{console.clean(str(output))}` is what it reports: name another file with `-o`")
-    packed = bundle(subject, settings, preparer, findings_json)
+    packed = bundle(subject, settings, preparer)
     path = output or Path(packed.name)
     write_bytes(path, packed.data, private=True, follow=output is not None)
     if as_json:

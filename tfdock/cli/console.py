@@ -12,6 +12,7 @@ from typing import TextIO
 
 from tfdock.cli import ci_log
 from tfdock.errors import Problem
+from tfdock.errors import clean as clean
 
 _PLAIN_WIDTH = 80
 """Columns of a terminal that does not say how many it has."""
@@ -62,13 +63,6 @@ class Style:
     def faint(self, text: str) -> str:
         """What one may skip."""
         return self._wrapped("2", text)
-
-
-def clean(text: str) -> str:
-    """Text from elsewhere (profiles, logs, engines) without what could steer a terminal; line breaks stay."""
-    if text.isprintable():  # as nearly every line of a log is
-        return text
-    return "".join(one if one.isprintable() or one == "\n" else "�" for one in text)
 
 
 def say(text: str = "", *, stream: TextIO | None = None) -> None:

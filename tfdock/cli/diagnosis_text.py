@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,20 +15,6 @@ if TYPE_CHECKING:
 _SURE = {"high": "sure", "medium": "probably", "low": "perhaps"}
 _WIDEST = 300
 """Characters of a line of a log that are shown."""
-
-
-def as_json(finding: Finding) -> dict[str, Any]:
-    """A finding for programs; control characters of the log are not in it."""
-    document = asdict(finding)
-    document["excerpt"] = console.clean(finding.excerpt)
-    document["cause"], document["fix"] = console.clean(finding.cause), console.clean(finding.fix)
-    document["values"] = {name: console.clean(text) for name, text in finding.values.items()}
-    return document
-
-
-def findings_json(found: Diagnosis | None) -> list[dict[str, Any]]:
-    """What a log showed, for programs: empty where nothing failed, or nothing is known."""
-    return [] if found is None else [as_json(one) for one in found.findings]
 
 
 def is_told(found: Diagnosis | None) -> bool:

@@ -15,10 +15,10 @@ from tfdock.ci.pipeline import gitlab_jobs
 from tfdock.cli import ci_log, console
 from tfdock.cli.app import command, limit_from_now, print_json, stoppable
 from tfdock.cli.build_progress import session_for, shown_progress
-from tfdock.cli.pages.matrix_page import fields_text
-from tfdock.errors import as_document, combined_exit_code
+from tfdock.errors import combined_exit_code
 from tfdock.host.settings import Settings
-from tfdock.matrix.analysis import Analysis, analysed
+from tfdock.matrix.analysis import Analysis, analysed, analysis_row
+from tfdock.matrix.matrix_report import excluded_rows, fields_text
 from tfdock.matrix.planned_matrix import Cell, Cells, Status
 from tfdock.matrix.shards import GITHUB_JOBS, CellLoad, Job, jobs, split
 
@@ -29,52 +29,6 @@ def jobs_of(cells: Cells, count: int | None) -> tuple[Job, ...]:
         CellLoad(name=cell.name, seconds=cell.seconds, group=cell.group, runner=cell.runner) for cell in cells.wanted
     )
     return jobs(tuple(loads), count)
-
-
-# --- for programs ---------------------------------------------------------------------------------------------------
-
-
-def document(cells: Cells, jobs: Sequence[Job]) -> dict[str, Any]:
-    """Return what `tfdock.matrix/1` has beside its schema: cells in the order in which they are best built."""
-    by_name = {str(cell.name): cell for cell in cells.wanted}
-    numbered = ((number, load.name) for number, job in enumerate(jobs, start=1) for load in job.loads)
-    return {
-        "matrix": cells.file,
-        "include": [_included(by_name[name], number) for number, name in numbered],
-        "excluded": excluded(cells),
-    }
-
-
-def _included(cell: Cell, shard: int) -> dict[str, Any]:
-    return {
-        "build_id": cell.build_id,
-        "profile": cell.profile,
-        "fields": cell.fields,
-        "runner": list(cell.runner),
-        "status": cell.status,
-        "fingerprint": cell.fingerprint,
-        "seconds": cell.seconds,
-        "group": cell.group,
-        "shard": shard,
-        "warnings": [problem.message for problem in cell.warnings],
-    }
-
-
-def excluded(cells: Cells) -> list[dict[str, Any]]:
-    """Return the cells that cannot be built or are not wanted, each with its reason and its place."""
-    return [
-        {
-            "build_id": None,
-            "status": cell.status,
-            "fields": cell.fields,
-            "code": cell.code,
-            "reason": cell.reason,
-            **dict(zip(("file", "line", "column"), cell.place, strict=True)),
-            "problems": [as_document(problem) for problem in cell.problems],
-        }
-        for cell in cells.cells
-        if not cell.wanted
-    ]
 
 
 # --- for CI services ------------------------------------------------------------------------------------------------
@@ -168,8 +122,8 @@ def analyse(
         analyses = analysed(cells, session, _tell) if cells.wanted else ()
     if as_json:
         ok = all(analysis.outcome == "ok" for analysis in analyses)
-        rows = [_json(analysis) for analysis in analyses]
-        document = {"matrix": cells.file, "cells": rows, "excluded": excluded(cells)}
+        rows = [analysis_row(analysis) for analysis in analyses]
+        document = {"matrix": cells.file, "cells": rows, "excluded": excluded_rows(cells)}
         print_json("tfdock.matrix-analysis/1", ok, document)
     else:
         _show(cells, analyses)
@@ -217,21 +171,3 @@ def _counts(cells: Cells, analyses: Sequence[Analysis]) -> str:
 
 def _count_words(words: Iterator[str]) -> str:
     return ", ".join(f"{count} {word}" for word, count in Counter(words).items())
-
-
-# --- for programs ---------------------------------------------------------------------------------------------------
-
-
-def _json(analysis: Analysis) -> dict[str, Any]:
-    return {
-        "build_id": analysis.cell.name,
-        "fields": analysis.cell.fields,
-        "runner": list(analysis.cell.runner),
-        "status": analysis.outcome,
-        "problems": [as_document(problem) for problem in analysis.problems],
-        "error": analysis.error or None,
-        "notes": list(analysis.notes),
-        "source": dict(analysis.source) or None,
-        "seconds": dict(analysis.seconds),
-        "log": str(analysis.log) if analysis.log else None,
-    }

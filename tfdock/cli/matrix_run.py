@@ -16,7 +16,7 @@ from tfdock.cli.pages import matrix_page
 from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
 from tfdock.host.files import make_folder, write_text
 from tfdock.host.settings import Settings
-from tfdock.matrix import planned_matrix
+from tfdock.matrix import matrix_report, planned_matrix
 from tfdock.matrix.matrix_file import problem_at
 from tfdock.matrix.matrix_status import locate_wheels
 from tfdock.matrix.planned_matrix import Cell, Cells
@@ -24,7 +24,7 @@ from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.profile.yaml_nodes import shown
 from tfdock.wheelhouse.store import Wheelhouse
 
-FILES = {"report.json": matrix_page.as_json, "report.html": matrix_page.page, "junit.xml": matrix_page.junit}
+FILES = {"report.json": matrix_report.as_json, "report.html": matrix_page.page, "junit.xml": matrix_page.junit}
 """The files of a report, and what writes each."""
 
 _COLUMNS = ("Outcome", "Wheel", "What")
@@ -120,11 +120,11 @@ class FinishedMatrix:
     seconds: float
     by: str = "tfdock build"
 
-    def document(self) -> matrix_page.Document:
+    def document(self) -> matrix_report.Document:
         """Return the document of the report: what became of each cell."""
         results = {result["build_id"]: result for result in self.results}
         rows = [self._row(cell, results.get(cell.build_id or "")) for cell in self.cells.cells]
-        return matrix_page.document(
+        return matrix_report.report_document(
             self.cells.file,
             rows,
             exit_code=combined_exit_code(result["exit_code"] for result in self.results),
@@ -134,7 +134,7 @@ class FinishedMatrix:
         )
 
     def _row(self, cell: Cell, result: Result | None) -> dict[str, Any]:
-        return matrix_page.row(cell, result, self.wheelhouse, ":".join(map(str, cell.place)))
+        return matrix_report.report_row(cell, result, self.wheelhouse, ":".join(map(str, cell.place)))
 
 
 def build_matrix(
@@ -199,7 +199,7 @@ def told_with_matrix(
     return tell({"matrix": {name: value for name, value in report.items() if name not in ("schema", "ok")}})
 
 
-def _tell(report: matrix_page.Document) -> None:
+def _tell(report: matrix_report.Document) -> None:
     """Print what became of a matrix: a table on standard error, and what a CI service takes."""
     rows = list(matrix_page.table(report))
     style = console.Style(sys.stderr)
@@ -215,7 +215,7 @@ def _tell(report: matrix_page.Document) -> None:
     service.outputs({"ok": str(report["ok"]).lower(), "exit-code": str(report["exit_code"])})
 
 
-def _write(report: matrix_page.Document, folder: Path) -> int:
+def _write(report: matrix_report.Document, folder: Path) -> int:
     """Write the report's files, each whole or not at all; return an exit code, 0 if all were written."""
     code = 0
     for name, text in FILES.items():

@@ -8,10 +8,11 @@ Where log and profile disagree, the finding says so and offers no change.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from tfdock.diagnose.log_search import LogSightings, Sighting, SuspectLine
-from tfdock.errors import Suggestion
+from tfdock.errors import Suggestion, clean
 from tfdock.knowledge.failure_rows import Failure, Relation
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import Toolkit
@@ -61,6 +62,11 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     warnings: tuple[Finding, ...] = ()
     suspects: tuple[SuspectLine, ...] = ()
+
+    @property
+    def findings_json(self) -> list[dict[str, Any]]:
+        """The findings for a JSON document."""
+        return [finding_json(finding) for finding in self.findings]
 
 
 def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
@@ -204,3 +210,39 @@ def _other_limit(name: str, text: str, subject: str, context: Context) -> str:
 
 def _toolkit(name: str, context: Context) -> Toolkit | None:
     return context.knowledge.toolkits.get((name, str(Version(profile_fixes.version(name, context)).minor)))
+
+
+# --- documents ------------------------------------------------------------------------------------------------------
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Return a finding for a JSON document, without the control characters of the log."""
+    return asdict(finding) | {
+        "excerpt": clean(finding.excerpt),
+        "cause": clean(finding.cause),
+        "fix": clean(finding.fix),
+        "values": {name: clean(text) for name, text in finding.values.items()},
+    }
+
+
+def diagnose_document(diagnoses: Mapping[str, Diagnosis], *, with_warnings: bool) -> dict[str, Any]:
+    """Return what `tfdock.diagnose/1` has beside its schema, from name -> diagnosis of each log.
+
+    The first finding of each log comes first, then the second ones.
+    """
+    ranked = [(rank, name, cause) for name, log in diagnoses.items() for rank, cause in enumerate(log.findings)]
+    findings = [finding_json(cause) | {"file": name} for _, name, cause in sorted(ranked, key=lambda item: item[0])]
+    document: dict[str, Any] = {
+        "findings": findings,
+        "logs": [{"file": name, "lines": log.lines} for name, log in diagnoses.items()],
+        "suspects": [
+            {"file": name, "line": suspect.line, "text": clean(suspect.text)}
+            for name, log in diagnoses.items()
+            for suspect in (log.suspects if not log.findings else ())
+        ],
+    }
+    if with_warnings:
+        document["warnings"] = [
+            finding_json(warning) | {"file": name} for name, log in diagnoses.items() for warning in log.warnings
+        ]
+    return document

@@ -13,7 +13,7 @@ import platform
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -53,9 +53,6 @@ _VARIABLES = (
     "SOURCE_DATE_EPOCH",
 )
 
-Findings = Callable[["Diagnosis | None"], object]
-"""Return a diagnosis as a document for programs."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportBundle:
@@ -78,7 +75,7 @@ class _Material:
     notes: Sequence[str]
 
 
-def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer, findings: Findings) -> ReportBundle:
+def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> ReportBundle:
     """Collect what is known of a failure, remove secrets and names, and return the packed report.
 
     Raises ProfileError for a log that is not text and of no run of ours.
@@ -86,7 +83,7 @@ def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer, findi
     notes = list(subject.notes)
     diagnosis, excerpt = _read_log(subject, preparer, notes)
     texts = _texts(subject.profile, notes)
-    documents = _documents(subject, settings, preparer, diagnosis, findings)
+    documents = _documents(subject, settings, preparer, diagnosis)
     redactor = Redactor(local_identity.known(settings, profile=(subject.profile or {}).get("path")))
     local_identity.learn(redactor)
     files = _redacted(_Material(documents=documents, texts=texts, log=excerpt, notes=notes), redactor)
@@ -152,7 +149,7 @@ def _excerpt(log: BinaryIO, diagnosis: Diagnosis | None) -> Excerpt:
 
 
 def _documents(
-    subject: ReportSubject, settings: Settings, preparer: Preparer, diagnosis: Diagnosis | None, findings: Findings
+    subject: ReportSubject, settings: Settings, preparer: Preparer, diagnosis: Diagnosis | None
 ) -> dict[str, object]:
     run_document = subject.run_document or {}
     # The plan and the profile are files of their own.
@@ -163,18 +160,18 @@ def _documents(
         "plan.json": subject.plan,
         "record.json": subject.record,
         "environment.json": _environment(settings, preparer),
-        "diagnosis.json": _diagnosis_document(diagnosis, findings) if diagnosis else None,
+        "diagnosis.json": _diagnosis_document(diagnosis) if diagnosis else None,
     }
     return {name: document for name, document in documents.items() if document}
 
 
-def _diagnosis_document(diagnosis: Diagnosis, findings: Findings) -> dict[str, object]:
+def _diagnosis_document(diagnosis: Diagnosis) -> dict[str, object]:
     suspects = [asdict(suspect) for suspect in diagnosis.suspects]
     return {
         "schema": "tfdock.diagnose/1",
         "ok": True,
         "lines": diagnosis.lines,
-        "findings": findings(diagnosis),
+        "findings": diagnosis.findings_json,
         "suspects": [] if diagnosis.findings else suspects,
     }
 

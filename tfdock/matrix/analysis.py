@@ -20,7 +20,7 @@ from tfdock.builder import build
 from tfdock.builder.build_run import BuildRun, ImageResult
 from tfdock.builder.compile_phase import FetchResult
 from tfdock.builder.session import BuildRequest, BuildSession
-from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit
+from tfdock.errors import Interrupted, Problem, TfdockError, TimeLimit, as_document
 from tfdock.host.files import make_folder
 from tfdock.host.untrusted_folders import remove_folder
 from tfdock.matrix.planned_matrix import Cell, Cells
@@ -198,6 +198,22 @@ def _keep_one_log(log: Path) -> None:
     for path in log.parent.parent.glob("*/*.log"):
         if path != log:
             path.unlink(missing_ok=True)
+
+
+def analysis_row(analysis: Analysis) -> dict[str, Any]:
+    """Return the row of a cell in `tfdock.matrix-analysis/1`."""
+    return {
+        "build_id": analysis.cell.name,
+        "fields": analysis.cell.fields,
+        "runner": list(analysis.cell.runner),
+        "status": analysis.outcome,
+        "problems": [as_document(problem) for problem in analysis.problems],
+        "error": analysis.error or None,
+        "notes": list(analysis.notes),
+        "source": dict(analysis.source) or None,
+        "seconds": dict(analysis.seconds),
+        "log": str(analysis.log) if analysis.log else None,
+    }
 
 
 def _failed(cell: Cell, error: TfdockError, line: str, log: Path | None) -> Analysis:

@@ -26,6 +26,7 @@ from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host import hardware
 from tfdock.host.settings import load
 from tfdock.knowledge import loader
+from tfdock.matrix.matrix_report import matrix_document
 from tfdock.matrix.planned_matrix import Cells, cells
 from tfdock.plan.prepare import Preparer
 from tfdock.profile.profile import Profile
@@ -650,7 +651,7 @@ def test_the_shipped_matrix_is_told_in_every_format_as_it_was_read_last(refresh_
     here = f"{loader.profiles()}/"
     jobs, shards = matrix_formats.jobs_of(found, None), matrix_formats.jobs_of(found, 3)
     files = {
-        "matrix.json": json.dumps(matrix_formats.document(found, jobs), indent=2, ensure_ascii=False) + "\n",
+        "matrix.json": json.dumps(matrix_document(found, jobs), indent=2, ensure_ascii=False) + "\n",
         "github.json": matrix_formats.github(jobs) + "\n",
         "github-3.json": matrix_formats.github(shards) + "\n",
         "gitlab.json": matrix_formats.gitlab(jobs) + "\n",

@@ -14,8 +14,9 @@ import xmlschema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.cli.pages.matrix_page import OUTCOMES, as_json, counts, document, fields_text, junit, page, table
+from tfdock.cli.pages.matrix_page import counts, junit, page, table
 from tfdock.errors import Problem, as_document
+from tfdock.matrix.matrix_report import OUTCOMES, as_json, fields_text, report_document
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).parents[1] / "data/junit.xsd")
 HOSTILE = """]]><script>x=1</script>"'&amp;&\x00\x1b[31m\ud800\ufffe\u202e\r\n\t{{ 1 }}| ::error::"""
@@ -52,7 +53,9 @@ def cell(status: str, number: int = 0, **fields: Any) -> dict[str, Any]:
 def told(*cells: dict[str, Any], file: str = "profiles/matrix.yaml") -> dict[str, Any]:
     code = max((one["exit_code"] for one in cells), default=0)
     return dict(
-        document(file, cells, exit_code=code, seconds=95.1234, finished="2026-01-31T09:30:00", by="tfdock build")
+        report_document(
+            file, cells, exit_code=code, seconds=95.1234, finished="2026-01-31T09:30:00", by="tfdock build"
+        )
     )
 
 

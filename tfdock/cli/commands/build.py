@@ -38,7 +38,6 @@ from tfdock.cli.app import (
     stoppable,
 )
 from tfdock.cli.build_progress import Building, Result, prepare_all, session_for, shown_progress, tell_result
-from tfdock.cli.diagnosis_text import findings_json
 from tfdock.cli.progress import ProgressDisplay
 from tfdock.errors import combined_exit_code
 from tfdock.events import Listener
@@ -179,20 +178,21 @@ def build(
 
 
 def _told(results: list[Result], more: Mapping[str, Any], *, as_json: bool) -> int:
-    """Print the results: the wheels' paths, or the document, with what `more` there is to it; the exit code."""
-    code = combined_exit_code(one["exit_code"] for one in (*results, *more.values()))
+    """Print the wheels' paths, or the document with `more` in it; return the exit code."""
+    code = combined_exit_code(part["exit_code"] for part in (*results, *more.values()))
     if as_json:
-        builds = [
-            {name: value for name, value in one.items() if name != "exit_code"}
-            | {"diagnosis": findings_json(one.get("diagnosis"))}
-            for one in results
-        ]
-        print_json("tfdock.build/1", code == 0, {"builds": builds, **more})
+        print_json("tfdock.build/1", code == 0, {"builds": [_result_json(result) for result in results], **more})
         return code
     for result in results:
         for wheel in result["wheels"]:
             console.say(wheel["path"], stream=sys.stdout)
     return code
+
+
+def _result_json(result: Result) -> dict[str, Any]:
+    diagnosis = result.get("diagnosis")
+    row = {name: value for name, value in result.items() if name != "exit_code"}
+    return row | {"diagnosis": diagnosis.findings_json if diagnosis else []}
 
 
 def _check_source(profiles: list[str] | None, bundle: Path | None, matrix: Path | None, *, locked: bool) -> None:

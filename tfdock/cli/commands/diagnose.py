@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,9 +21,9 @@ from tfdock.cli.app import (
     print_json,
     settings_for,
 )
-from tfdock.cli.diagnosis_text import as_json, lines
+from tfdock.cli.diagnosis_text import lines
 from tfdock.diagnose.diagnose_logs import diagnose_file, diagnose_log
-from tfdock.diagnose.diagnosis import Diagnosis
+from tfdock.diagnose.diagnosis import Diagnosis, diagnose_document
 from tfdock.errors import Problem, TfdockError, combined_exit_code
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.profile_fixes import Context
@@ -73,7 +73,8 @@ def diagnose(
         context = preparer_for(settings).context(profile)
     diagnoses, problems, codes = _read_all(names, base, context)
     if as_json:
-        _print_json(diagnoses, problems, explain_warnings=explain_warnings)
+        document = diagnose_document(diagnoses, with_warnings=explain_warnings)
+        print_json("tfdock.diagnose/1", not problems, document | ({"problems": problems} if problems else {}))
     else:
         _print(diagnoses, explain_warnings=explain_warnings)
     console.show_problems(problems)
@@ -115,25 +116,3 @@ def _print(diagnoses: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
     for index, (name, diagnosis) in enumerate(diagnoses.items()):
         for line in [*([""] if index else []), *lines(diagnosis, name, sys.stdout, warnings=explain_warnings)]:
             console.say(ci_log.here().harmless(line), stream=sys.stdout)  # A log may be a stranger's.
-
-
-def _print_json(diagnoses: dict[str, Diagnosis], problems: list[Problem], *, explain_warnings: bool) -> None:
-    """Print the findings of all logs: the first finding of each log, then the second ones."""
-    ranked = [(rank, name, cause) for name, log in diagnoses.items() for rank, cause in enumerate(log.findings)]
-    findings = [{**as_json(cause), "file": name} for _, name, cause in sorted(ranked, key=lambda item: item[0])]
-    document: dict[str, Any] = {
-        "findings": findings,
-        "logs": [{"file": name, "lines": log.lines} for name, log in diagnoses.items()],
-        "suspects": [
-            {"file": name, "line": suspect.line, "text": console.clean(suspect.text)}
-            for name, log in diagnoses.items()
-            for suspect in (log.suspects if not log.findings else ())
-        ],
-    }
-    if explain_warnings:
-        document["warnings"] = [
-            {**as_json(warning), "file": name} for name, log in diagnoses.items() for warning in log.warnings
-        ]
-    if problems:
-        document["problems"] = problems
-    print_json("tfdock.diagnose/1", not problems, document)

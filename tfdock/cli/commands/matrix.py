@@ -34,6 +34,7 @@ from tfdock.cli.matrix_run import CellSelection, tell_registry
 from tfdock.errors import NetworkError, ProfileError
 from tfdock.host.settings import Settings
 from tfdock.matrix.matrix_history import fingerprints_at
+from tfdock.matrix.matrix_report import matrix_document
 from tfdock.matrix.matrix_status import locate_wheels, unanswered
 from tfdock.matrix.planned_matrix import Cells
 from tfdock.plan.prepare import Preparer
@@ -224,7 +225,7 @@ def _tell(cells: Cells, wanted: Format, shards: int | None) -> None:
     jobs = matrix_formats.jobs_of(cells, shards)
     match wanted:
         case Format.JSON:
-            print_json("tfdock.matrix/1", True, matrix_formats.document(cells, jobs))
+            print_json("tfdock.matrix/1", True, matrix_document(cells, jobs))
         case Format.GITHUB:
             console.say(matrix_formats.github(jobs), stream=sys.stdout)
             ci_log.here().summary(*matrix_formats.summary(cells))

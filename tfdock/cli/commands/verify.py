@@ -30,7 +30,7 @@ from tfdock.cli.app import (
 )
 from tfdock.cli.build_progress import shown_progress
 from tfdock.cli.commands.inspect import Wheel, library_json
-from tfdock.cli.diagnosis_text import findings_json, show
+from tfdock.cli.diagnosis_text import show
 from tfdock.cli.pages.verification_page import GENERATOR, verify_page
 from tfdock.diagnose.diagnose_logs import diagnose_run_log
 from tfdock.errors import EngineError, ExitCode, Problem, ProfileError, WheelRefused, as_document, combined_exit_code
@@ -132,7 +132,7 @@ def verify(
     if found.failed and inspection and not wanted.run:
         context = preparer_for(settings, allow_untested=allow_untested).context(profile) if profile else None
         shown = diagnose_run_log(_log(settings, inspection), base, context)
-    document["diagnosis"] = findings_json(shown)
+    document["diagnosis"] = shown.findings_json if shown else []
     _tell(document, found, as_json=as_json)
     if inspection:
         show(shown, str(_log(settings, inspection)))

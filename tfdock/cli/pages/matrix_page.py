@@ -1,14 +1,12 @@
-"""What became of a matrix, told three times over from one document: as JSON, as JUnit's XML, and as a page.
+"""Show the report of a matrix as a table, as JUnit's XML and as a page.
 
 Names, reasons and messages come out of files that anybody may have written. They reach a page and XML as text only.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,117 +14,10 @@ from xml.etree.ElementTree import Element, SubElement
 
 from tfdock.cli import console
 from tfdock.cli.pages.html_page import render_page
-from tfdock.errors import as_document
-from tfdock.matrix.planned_matrix import Cell
+from tfdock.matrix.matrix_report import OUTCOMES, Document, fields_text
 
-SCHEMA = "tfdock.matrix-report/1"
-
-Document = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class StatusLabel:
-    """What a status is called, and whether it is one of those that `passed`, `failed`, or were `skipped`."""
-
-    word: str
-    kind: str
-
-    @property
-    def mark(self) -> str:
-        """For whoever sees no colours."""
-        return {"passed": "✓", "failed": "✗", "skipped": "–"}[self.kind]
-
-
-OUTCOMES = {
-    "failed": StatusLabel("failed", "failed"),
-    "refused": StatusLabel("refused", "failed"),
-    "interrupted": StatusLabel("interrupted", "failed"),
-    "built": StatusLabel("built", "passed"),
-    "pulled": StatusLabel("pulled", "passed"),
-    "up-to-date": StatusLabel("up to date", "passed"),
-    "missing": StatusLabel("missing", "skipped"),
-    "registry": StatusLabel("in a registry", "skipped"),
-    "impossible": StatusLabel("impossible", "skipped"),
-    "excluded": StatusLabel("excluded", "skipped"),
-}
-"""Every status that a cell can end with, those to be told first at the top."""
-
-
-# --- the document ---------------------------------------------------------------------------------------------------
-
-
-def row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, place: str) -> dict[str, Any]:
-    """Return the row of a cell: from its `result` if it was built or pulled, else as the matrix knows it.
-
-    `place` is the place in the file that keeps the cell from being built.
-    """
-    problems = tuple(result["problems"]) if result else cell.problems
-    status = result["status"] if result else "up-to-date" if cell.status == "here" else cell.status
-    code = next((problem.code for problem in problems), cell.code)
-    reason = next((problem.message for problem in problems), cell.reason)
-    build: Mapping[str, Any] = result or {}
-    return {
-        "build_id": cell.build_id,
-        "name": cell.build_id or fields_text(cell.fields),
-        "fields": cell.fields,
-        "runner": list(cell.runner),
-        "status": status,
-        "code": code,
-        "reason": reason or None,
-        "place": None if cell.wanted else place,
-        "problems": list(problems),
-        "origin": build.get("origin"),
-        "wheels": [{**wheel, "path": Path(wheel["path"]).name} for wheel in build.get("wheels") or ()],
-        "log": _inside(build.get("log"), wheelhouse),
-        "record": _inside(build.get("record"), wheelhouse),
-        "seconds": dict(build.get("seconds") or {}) if status == "built" else {},
-        "cache": build.get("cache") if status == "built" else None,
-        "attempts": build.get("attempts") or 0,
-        "exit_code": build.get("exit_code") or 0,
-    }
-
-
-def document(
-    file: str, rows: Sequence[Mapping[str, Any]], *, exit_code: int, seconds: float, finished: str, by: str
-) -> Document:
-    """Return the document of a matrix.
-
-    `seconds` is how long it took, `finished` when it ended, in UTC (`2026-01-31T09:30:00`), `by` the command.
-    """
-    counted = Counter(str(row["status"]) for row in rows)
-    return {
-        "schema": SCHEMA,
-        "ok": exit_code == 0,
-        "matrix": file,
-        "by": by,
-        "finished": finished,
-        "seconds": round(seconds, 3),
-        "exit_code": exit_code,
-        "counts": {status: counted[status] for status in OUTCOMES if counted[status]},
-        "cells": list(rows),
-    }
-
-
-def fields_text(fields: Mapping[str, Any]) -> str:
-    """Return what a cell sets, in a line: `tensorflow=2.17.0 gpus=rtx5090`."""
-    return " ".join(f"{name}={_value(value)}" for name, value in fields.items()) or "the base"
-
-
-def _value(value: object) -> str:
-    match value:
-        case list():
-            return ",".join(map(_value, value))
-        case str():
-            return value
-        case _:
-            return json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
-def _inside(path: str | None, wheelhouse: Path) -> str | None:
-    """Return a path in the wheelhouse relative to it: the report may be read on another machine."""
-    if path is None:
-        return None
-    return Path(path).relative_to(wheelhouse).as_posix() if Path(path).is_relative_to(wheelhouse) else path
+MARKS = {"passed": "✓", "failed": "✗", "skipped": "–"}
+"""Kind of a status -> its mark, for readers who see no colours."""
 
 
 # --- for people -----------------------------------------------------------------------------------------------------
@@ -164,13 +55,7 @@ def table(report: Document) -> Iterator[tuple[str, str, str]]:
         yield OUTCOMES[cell["status"]].word, str(cell["name"]), what(cell)
 
 
-# --- the three files ------------------------------------------------------------------------------------------------
-
-
-def as_json(report: Document) -> str:
-    """Return the document as the text of a JSON file."""
-    text = json.dumps(report, indent=2, ensure_ascii=False, default=as_document)
-    return text.encode("utf-8", "backslashreplace").decode() + "\n"
+# --- the files ------------------------------------------------------------------------------------------------
 
 
 def junit(report: Document) -> str:
@@ -233,11 +118,11 @@ def page(report: Document) -> str:
 
 
 def _values(report: Document) -> dict[str, object]:
-    status, mark = ("passed", "✓") if report["ok"] else ("failed", "✗")
+    status = "passed" if report["ok"] else "failed"
     rows = [_shown(number, cell) for number, cell in enumerate(in_order(report["cells"]), start=1)]
     return {
         "title": Path(report["matrix"]).name,
-        "verdict": {"status": status, "mark": mark, "word": status},
+        "verdict": {"status": status, "mark": MARKS[status], "word": status},
         "lead": f"{len(rows)} cells: {counts(report)}.",
         "took": console.duration(report["seconds"]),
         "finished": str(report["finished"]).replace("T", " "),
@@ -254,7 +139,7 @@ def _shown(number: int, cell: Mapping[str, Any]) -> dict[str, object]:
         "number": number,
         "status": cell["status"],
         "kind": outcome.kind,
-        "mark": outcome.mark,
+        "mark": MARKS[outcome.kind],
         "word": outcome.word,
         "name": cell["name"],
         "fields": fields_text(cell["fields"]) if cell["build_id"] else "",

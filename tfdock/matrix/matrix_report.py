@@ -1,0 +1,170 @@
+"""The JSON documents of a matrix: the cells that it asks for, and the report of what became of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfdock.errors import as_document
+from tfdock.matrix.planned_matrix import Cell, Cells
+from tfdock.matrix.shards import Job
+
+SCHEMA = "tfdock.matrix-report/1"
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusLabel:
+    """The name of a status for people; its kind is `passed`, `failed` or `skipped`."""
+
+    word: str
+    kind: str
+
+
+OUTCOMES = {
+    "failed": StatusLabel("failed", "failed"),
+    "refused": StatusLabel("refused", "failed"),
+    "interrupted": StatusLabel("interrupted", "failed"),
+    "built": StatusLabel("built", "passed"),
+    "pulled": StatusLabel("pulled", "passed"),
+    "up-to-date": StatusLabel("up to date", "passed"),
+    "missing": StatusLabel("missing", "skipped"),
+    "registry": StatusLabel("in a registry", "skipped"),
+    "impossible": StatusLabel("impossible", "skipped"),
+    "excluded": StatusLabel("excluded", "skipped"),
+}
+"""Every status that a cell can end with. Pages and tables show the first ones first."""
+
+
+# --- what a matrix asks for -----------------------------------------------------------------------------------------
+
+
+def matrix_document(cells: Cells, jobs: Sequence[Job]) -> dict[str, Any]:
+    """Return what `tfdock.matrix/1` has beside its schema: cells in the order in which they are best built."""
+    by_name = {str(cell.name): cell for cell in cells.wanted}
+    numbered = ((number, load.name) for number, job in enumerate(jobs, start=1) for load in job.loads)
+    return {
+        "matrix": cells.file,
+        "include": [_included(by_name[name], number) for number, name in numbered],
+        "excluded": excluded_rows(cells),
+    }
+
+
+def _included(cell: Cell, shard: int) -> dict[str, Any]:
+    return {
+        "build_id": cell.build_id,
+        "profile": cell.profile,
+        "fields": cell.fields,
+        "runner": list(cell.runner),
+        "status": cell.status,
+        "fingerprint": cell.fingerprint,
+        "seconds": cell.seconds,
+        "group": cell.group,
+        "shard": shard,
+        "warnings": [problem.message for problem in cell.warnings],
+    }
+
+
+def excluded_rows(cells: Cells) -> list[dict[str, Any]]:
+    """Return the cells that cannot be built or are not wanted, each with its reason and its place."""
+    return [
+        {
+            "build_id": None,
+            "status": cell.status,
+            "fields": cell.fields,
+            "code": cell.code,
+            "reason": cell.reason,
+            **dict(zip(("file", "line", "column"), cell.place, strict=True)),
+            "problems": [as_document(problem) for problem in cell.problems],
+        }
+        for cell in cells.cells
+        if not cell.wanted
+    ]
+
+
+# --- what became of it ----------------------------------------------------------------------------------------------
+
+
+def report_row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, place: str) -> dict[str, Any]:
+    """Return the row of a cell: from its `result` if it was built or pulled, else as the matrix knows it.
+
+    `place` is the place in the file that keeps the cell from being built.
+    """
+    problems = tuple(result["problems"]) if result else cell.problems
+    status = result["status"] if result else "up-to-date" if cell.status == "here" else cell.status
+    code = next((problem.code for problem in problems), cell.code)
+    reason = next((problem.message for problem in problems), cell.reason)
+    build: Mapping[str, Any] = result or {}
+    return {
+        "build_id": cell.build_id,
+        "name": cell.build_id or fields_text(cell.fields),
+        "fields": cell.fields,
+        "runner": list(cell.runner),
+        "status": status,
+        "code": code,
+        "reason": reason or None,
+        "place": None if cell.wanted else place,
+        "problems": list(problems),
+        "origin": build.get("origin"),
+        "wheels": [{**wheel, "path": Path(wheel["path"]).name} for wheel in build.get("wheels") or ()],
+        "log": _inside(build.get("log"), wheelhouse),
+        "record": _inside(build.get("record"), wheelhouse),
+        "seconds": dict(build.get("seconds") or {}) if status == "built" else {},
+        "cache": build.get("cache") if status == "built" else None,
+        "attempts": build.get("attempts") or 0,
+        "exit_code": build.get("exit_code") or 0,
+    }
+
+
+def report_document(
+    file: str, rows: Sequence[Mapping[str, Any]], *, exit_code: int, seconds: float, finished: str, by: str
+) -> Document:
+    """Return the document of a matrix.
+
+    `seconds` is how long it took, `finished` when it ended, in UTC (`2026-01-31T09:30:00`), `by` the command.
+    """
+    counted = Counter(str(row["status"]) for row in rows)
+    return {
+        "schema": SCHEMA,
+        "ok": exit_code == 0,
+        "matrix": file,
+        "by": by,
+        "finished": finished,
+        "seconds": round(seconds, 3),
+        "exit_code": exit_code,
+        "counts": {status: counted[status] for status in OUTCOMES if counted[status]},
+        "cells": list(rows),
+    }
+
+
+def fields_text(fields: Mapping[str, Any]) -> str:
+    """Return what a cell sets, in a line: `tensorflow=2.17.0 gpus=rtx5090`."""
+    return " ".join(f"{name}={_value(value)}" for name, value in fields.items()) or "the base"
+
+
+def _value(value: object) -> str:
+    match value:
+        case list():
+            return ",".join(map(_value, value))
+        case str():
+            return value
+        case _:
+            return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _inside(path: str | None, wheelhouse: Path) -> str | None:
+    """Return a path in the wheelhouse relative to it: the report may be read on another machine."""
+    if path is None:
+        return None
+    return Path(path).relative_to(wheelhouse).as_posix() if Path(path).is_relative_to(wheelhouse) else path
+
+
+def as_json(report: Document) -> str:
+    """Return the document as the text of a JSON file."""
+    text = json.dumps(report, indent=2, ensure_ascii=False, default=as_document)
+    return text.encode("utf-8", "backslashreplace").decode() + "\n"
