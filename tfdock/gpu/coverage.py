@@ -42,13 +42,17 @@ class Coverage:
 
 def coverage(knowledge: KnowledgeBase, evidence: Evidence) -> tuple[Coverage, ...]:
     """Ask for each target of each accelerator whose GPUs can run the wheel at all; nothing where none can."""
-    every = [_answer(knowledge, evidence, row, target) for row in knowledge.architectures for target in row.targets]
-    served = {one.accelerator for one in every if one.runs != "no"}
-    return tuple(one for one in every if one.accelerator in served)
+    rows = [
+        _coverage_of_target(knowledge, evidence, row, target)
+        for row in knowledge.architectures
+        for target in row.targets
+    ]
+    served = {row_coverage.accelerator for row_coverage in rows if row_coverage.runs != "no"}
+    return tuple(row_coverage for row_coverage in rows if row_coverage.accelerator in served)
 
 
-def _answer(knowledge: KnowledgeBase, evidence: Evidence, row: Architecture, target: str) -> Coverage:
-    known = _known_by(knowledge, row, target)
+def _coverage_of_target(knowledge: KnowledgeBase, evidence: Evidence, row: Architecture, target: str) -> Coverage:
+    known = _example_gpu(knowledge, row, target)
     written = exact_target(knowledge.accelerators[row.accelerator], target)
     # One that nobody sells yet, or that has no row: the question is the same.
     gpu = known or Gpu(gpu=written, accelerator=row.accelerator, target=target, source=())
@@ -65,27 +69,27 @@ def _answer(knowledge: KnowledgeBase, evidence: Evidence, row: Architecture, tar
     )
 
 
-def _known_by(knowledge: KnowledgeBase, row: Architecture, target: str) -> Gpu | None:
-    """The GPU that stands for a target: the row's example, else the first that has it."""
+def _example_gpu(knowledge: KnowledgeBase, row: Architecture, target: str) -> Gpu | None:
+    """Return the GPU that stands for a target: the row's example, else the first with that target."""
     example = knowledge.gpus.get(row.examples.get(target, ""))
     own = (gpu for gpu in knowledge.gpus.values() if (gpu.accelerator, gpu.target) == (row.accelerator, target))
     return example if example and example.target == target else next(own, None)
 
 
-def coverage_rows(found: Sequence[Coverage]) -> list[tuple[str, str, str]]:
-    """A short table: the generation, those of its targets that run it alike, how and with how many limits."""
+def coverage_rows(rows: Sequence[Coverage]) -> list[tuple[str, str, str]]:
+    """Return a short table: the generation, its targets with the same answer, and that answer with its limits."""
     return [
-        (architecture, ", ".join(one.target for one in alike), words)
-        for architecture, members in itertools.groupby(found, key=lambda one: one.architecture)
-        for words, alike in _alike(members)
+        (architecture, ", ".join(row.target for row in alike), words)
+        for architecture, members in itertools.groupby(rows, key=lambda row: row.architecture)
+        for words, alike in _group_by_words(members)
     ]
 
 
-def _alike(members: Iterable[Coverage]) -> Iterator[tuple[str, list[Coverage]]]:
-    """By what is said of them, in the order in which it is first said."""
-    found: dict[str, list[Coverage]] = {}
-    for one in members:
-        count = len(one.limits)
+def _group_by_words(members: Iterable[Coverage]) -> Iterator[tuple[str, list[Coverage]]]:
+    """Group targets by the words for how they run, in the order of the words' first use."""
+    groups: dict[str, list[Coverage]] = {}
+    for row in members:
+        count = len(row.limits)
         limits = f", {count} limit{'s' if count > 1 else ''}" if count else ""
-        found.setdefault(f"{WORDS[one.runs]}{limits}", []).append(one)
-    yield from found.items()
+        groups.setdefault(f"{WORDS[row.runs]}{limits}", []).append(row)
+    yield from groups.items()

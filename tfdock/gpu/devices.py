@@ -16,9 +16,10 @@ from tfdock.types import Capability, LocalGpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMatch:
-    """What a GPU's name means: one row; or rows of several targets that all bear it, one a target; or nothing.
+    """What a GPU's name means: one row, or rows of several targets that share the name, or nothing.
 
-    `near` are short names that look like it, the most alike first, where nothing was found.
+    Of several rows there is one for each target. `near` are similar short names, the most alike first, if nothing
+    matches.
     """
 
     gpu: Gpu | None = None
@@ -28,15 +29,15 @@ class DeviceMatch:
 
 @functools.lru_cache(maxsize=1024)  # the same few names, for every way out that is tried
 def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
-    """What `name` means: a short name (`rtx3080`), a driver's (`NVIDIA GeForce RTX 3080`), or words out of either.
+    """Return what `name` means: a short name (`rtx3080`), a driver's (`NVIDIA GeForce RTX 3080`), or words of either.
 
-    Words left out must not matter: `3080` is found because all that bear it have one target; `RTX 6000` stands for
-    three generations, and those are the candidates.
+    Omitted words must not matter. `3080` matches because all GPUs of that name have one target. `RTX 6000` stands for
+    three generations, which become the candidates.
     """
     # A word such as `rtx` or `super` alone is no name, though many bear it.
     generic = re.fullmatch(r"[^\W\d]*", name.strip())
     # Few write the memory, and drivers rarely do: a size is left out where it says nothing.
-    for text in dict.fromkeys((_squeezed(name), _squeezed(_MEMORY.sub(" ", name)))):
+    for text in dict.fromkeys((_squeeze(name), _squeeze(_MEMORY.sub(" ", name)))):
         for rows in _readings(knowledge, text):
             by_target = {gpu.target: gpu for gpu in reversed(rows)}
             if len(by_target) == 1:
@@ -48,14 +49,14 @@ def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
 
 
 def find_gpu(knowledge: KnowledgeBase, name: str) -> Gpu | None:
-    """The row of a GPU by whatever people or drivers call it; None where that is unknown, or means several."""
+    """Return the row of a GPU by its short name or a driver's name; None if unknown or ambiguous."""
     return knowledge.gpus.get(gpu_key(name)) or matching(knowledge, name).gpu
 
 
 def local_words(knowledge: KnowledgeBase, gpus: Iterable[LocalGpu]) -> tuple[str, ...]:
-    """How to name this machine's GPUs, each once: by our name where the driver's is known, else by their target.
+    """Return names for this machine's GPUs, each once: our name, or the target for a driver's name without a row.
 
-    What the driver says of the target counts: a name may be that of several GPUs, or newer than the rows.
+    The target that the driver reports decides: several GPUs may share a name, or a name may be newer than the rows.
     """
     return tuple(dict.fromkeys(_local_word(knowledge, gpu) for gpu in gpus))
 
@@ -71,9 +72,9 @@ def _local_word(knowledge: KnowledgeBase, gpu: LocalGpu) -> str:
 
 
 def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
-    """What to say of a name that is no GPU's, or that of several with different targets."""
+    """Return the problem for a name that is no GPU's, or that several GPUs with different targets share."""
     match = matching(knowledge, name)
-    names = " or ".join(f"`{one}`" for one in match.near)
+    names = " or ".join(f"`{near_name}`" for near_name in match.near)
     if bare_gpu(knowledge, name):
         message, fix = f"`{name}` is what code is compiled for, and no GPU's name", "`tfdock gpus` lists the names"
     elif is_target(knowledge, name):
@@ -90,35 +91,35 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
 
 
 def gpu_key(name: str) -> str:
-    """How short names are written: `RTX 3080` is `rtx3080`."""
+    """Return a name as short names are written: `RTX 3080` is `rtx3080`."""
     return re.sub(r"[^a-z0-9-]", "", name.lower())
 
 
 _MEMORY = re.compile(r"\b\d+ ?gi?b\b", re.IGNORECASE)
 
 
-def _squeezed(text: str) -> str:
+def _squeeze(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def _readings(knowledge: KnowledgeBase, text: str) -> Iterator[list[Gpu]]:
-    """Rows that `text` may mean, the strictest reading first: our name, a driver's name, words out of them."""
-    vendors = [_squeezed(row.vendor) for row in knowledge.accelerators.values() if row.vendor]
-    yield [gpu for gpu in knowledge.gpus.values() if _squeezed(gpu.gpu) == text]
+    """Yield rows that `text` may mean, the strictest reading first: our name, a driver's name, words of them."""
+    vendors = [_squeeze(row.vendor) for row in knowledge.accelerators.values() if row.vendor]
+    yield [gpu for gpu in knowledge.gpus.values() if _squeeze(gpu.gpu) == text]
     # Drivers of some years put the vendor before the name and others do not.
     spellings = {text, *(f"{vendor}{text}" for vendor in vendors)}
     spellings |= {text.removeprefix(vendor) for vendor in vendors if text.startswith(vendor)}
-    yield [gpu for gpu in knowledge.gpus.values() if any(_squeezed(name) in spellings for name in gpu.names)]
+    yield [gpu for gpu in knowledge.gpus.values() if any(_squeeze(name) in spellings for name in gpu.names)]
     ranked = [
         (left, order, gpu)
         for order, gpu in enumerate(knowledge.gpus.values())
         if (left := _words_left(gpu, text)) is not None
     ]
-    yield [gpu for _, _, gpu in sorted(ranked, key=lambda one: one[:2])]
+    yield [gpu for _, _, gpu in sorted(ranked, key=lambda rank: rank[:2])]
 
 
 def _words_left(gpu: Gpu, text: str) -> int | None:
-    """How many words of the GPU's name are over when `text` is made of some of them, in order; None if it is not."""
+    """Return how many words of the GPU's name remain if `text` is made of its words in order; else None."""
     counts = []
     for name in (gpu.gpu, *gpu.names):
         words = re.findall(r"[a-z0-9]+", name.lower())
@@ -132,43 +133,43 @@ def _words_left(gpu: Gpu, text: str) -> int | None:
 
 
 def named(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
-    """The GPU that words together name in full, or those that each of them names; empty where one names none."""
-    together = _in_full(knowledge, " ".join(words)) if words else None
-    each = [together] if together else [_in_full(knowledge, word) for word in words]
+    """Return the GPU that all words together name in full, or the GPU of each word; empty if a word names none."""
+    together = _find_by_full_name(knowledge, " ".join(words)) if words else None
+    each = [together] if together else [_find_by_full_name(knowledge, word) for word in words]
     return () if None in each else tuple(dict.fromkeys(gpu for gpu in each if gpu))
 
 
-def _in_full(knowledge: KnowledgeBase, name: str) -> Gpu | None:
-    """The GPU of that short name, or that driver's name with or without its vendor; `3080` is but a part of one."""
+def _find_by_full_name(knowledge: KnowledgeBase, name: str) -> Gpu | None:
+    """Return the GPU with that short name or driver's name, vendor optional; `3080` is only a part of one."""
     gpu = find_gpu(knowledge, name)
     if gpu is None:
         return None
     vendor = gpu_key(knowledge.accelerators[gpu.accelerator].vendor)
-    names = {_squeezed(one) for one in (gpu.gpu, *gpu.names)}
-    return gpu if {_squeezed(name), f"{vendor}{_squeezed(name)}"} & names else None
+    names = {_squeeze(known_name) for known_name in (gpu.gpu, *gpu.names)}
+    return gpu if {_squeeze(name), f"{vendor}{_squeeze(name)}"} & names else None
 
 
 def search(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
-    """The GPUs that have every word in their name, else the one that is meant; all of them where there is no word.
+    """Return the GPUs with every word in their name, else the GPU that the words mean; all GPUs without words.
 
-    A target among the words (`8.6`, `sm_86`, `gfx90a`) is not part of a name: the GPU's own must be one of them.
+    A target among the words (`8.6`, `sm_86`, `gfx90a`) is not part of a name: the GPU's target must be one of them.
     """
     rows = knowledge.gpus.values()
     targets = [dotted(word) for word in words if is_target(knowledge, word)]
     names = [gpu_key(word) for word in words if not is_target(knowledge, word)]
     if not all(names):
         return ()  # a word without a letter or digit is part of no name
-    found = tuple(
+    matches = tuple(
         gpu
         for gpu in rows
         if (not targets or gpu.target in targets) and all(name in _searched(gpu) for name in names)
     )
-    meant = None if found or targets else find_gpu(knowledge, " ".join(words))
-    return (meant,) if meant else tuple(sorted(found, key=lambda gpu: _newest_first(knowledge, gpu)))
+    meant = None if matches or targets else find_gpu(knowledge, " ".join(words))
+    return (meant,) if meant else tuple(sorted(matches, key=lambda gpu: _newest_first(knowledge, gpu)))
 
 
 def _newest_first(knowledge: KnowledgeBase, gpu: Gpu) -> tuple[int, bool, tuple[int, ...]]:
-    """Vendor by vendor, within one the newest target first, and what is embedded last."""
+    """Return a sort key: by vendor, then the newest target first, embedded GPUs last."""
     accelerator = knowledge.accelerators[gpu.accelerator]
     embedded = is_embedded(knowledge, gpu.accelerator, gpu.target)
     # `12.0` is major and minor; `gfx90a` is a number with two hexadecimal digits at its end.
@@ -183,11 +184,11 @@ def _of_gfx(target: str) -> tuple[int, ...]:
 
 
 def _searched(gpu: Gpu) -> str:
-    return " ".join((gpu.gpu, _squeezed(gpu.gpu), *map(gpu_key, gpu.names)))
+    return " ".join((gpu.gpu, _squeeze(gpu.gpu), *map(gpu_key, gpu.names)))
 
 
 def title(knowledge: KnowledgeBase, gpu: Gpu) -> str:
-    """The name on the box: `GeForce RTX 5080`, `Tesla K80`; `V100` where the driver's name says more than ours."""
+    """Return the name on the box: `GeForce RTX 5080`; `V100` if the driver's name is longer than ours."""
     vendor = knowledge.accelerators[gpu.accelerator].vendor
     if gpu.names:
         return gpu.names[0].removeprefix(f"{vendor} ")
@@ -208,12 +209,12 @@ def is_target(knowledge: KnowledgeBase, word: str) -> bool:
 
 def _all_targets(knowledge: KnowledgeBase) -> set[str]:
     return {gpu.target for gpu in knowledge.gpus.values()} | {
-        one for row in knowledge.architectures for one in row.targets
+        target for row in knowledge.architectures for target in row.targets
     }
 
 
 def bare_gpu(knowledge: KnowledgeBase, word: str) -> Gpu | None:
-    """A GPU of which only the target is said (`sm_86`, `8.6`, `gfx1100`); None for what no GPU is known to have."""
+    """Return a GPU of which only the target is given (`sm_86`, `8.6`, `gfx1100`); None for a target no GPU has."""
     target = dotted(word)
     if not is_target(knowledge, word) or target not in _all_targets(knowledge):
         return None
@@ -231,30 +232,34 @@ def bare_gpu(knowledge: KnowledgeBase, word: str) -> Gpu | None:
 
 
 def sorted_targets(targets: Iterable[str]) -> tuple[str, ...]:
-    """Without repetition, and in numerical order; `compute_86` makes `sm_86` superfluous."""
+    """Return targets without repetition in numerical order; `compute_86` makes `sm_86` superfluous."""
     unique = set(targets)
     try:
         capabilities = {Capability.parse(target) for target in unique}
     except ValueError:
         return tuple(sorted(unique, key=lambda target: (len(target), target)))
-    with_ptx = {(one.major, one.minor, one.suffix) for one in capabilities if one.ptx}
+    with_ptx = {
+        (capability.major, capability.minor, capability.suffix) for capability in capabilities if capability.ptx
+    }
     return tuple(
-        str(one) for one in sorted(capabilities) if one.ptx or (one.major, one.minor, one.suffix) not in with_ptx
+        str(capability)
+        for capability in sorted(capabilities)
+        if capability.ptx or (capability.major, capability.minor, capability.suffix) not in with_ptx
     )
 
 
 def target_number(target: str) -> str:
-    """`86` of `sm_86` and `compute_86`; a gfx target is its own number."""
+    """Return `86` for `sm_86` and `compute_86`; a gfx target is its own number."""
     return target.partition("_")[2] or target
 
 
 def spelled(word: str) -> str:
-    """`SM86` and `sm-86` are `sm_86`; anything else stays as it is, in small letters."""
+    """Return `sm_86` for `SM86` and `sm-86`; anything else unchanged in lower case."""
     return re.sub(r"^(sm|compute)[ _-]?(?=\d)", r"\1_", word.lower())
 
 
 def dotted(target: str) -> str:
-    """`sm_86`, `compute_86` and `8.6` are the GPU's `8.6`; anything else stays as it is."""
+    """Return `8.6` for `sm_86`, `compute_86` and `8.6`; anything else in lower case."""
     try:
         return Capability.parse(spelled(target)).dotted
     except ValueError:
@@ -262,7 +267,7 @@ def dotted(target: str) -> str:
 
 
 def architecture_of(knowledge: KnowledgeBase, accelerator: str, gpu: str | None) -> Architecture | None:
-    """The generation of an accelerator's GPUs of one target (`8.6`); None where that is not known."""
+    """Return the generation of an accelerator's GPUs with a target (`8.6`); None if unknown."""
     rows = (row for row in knowledge.architectures if row.accelerator == accelerator)
     return next((row for row in rows if gpu in row.targets), None)
 
@@ -274,12 +279,12 @@ def is_embedded(knowledge: KnowledgeBase, accelerator: str, gpu: str | None) -> 
 
 
 def embedded_targets(knowledge: KnowledgeBase, accelerator: str) -> frozenset[str]:
-    """All of an accelerator's targets (`8.7`) for which `is_embedded` holds."""
+    """Return all targets of an accelerator (`8.7`) for which `is_embedded` holds."""
     rows = (row for row in knowledge.architectures if row.accelerator == accelerator)
     return frozenset(target for row in rows for target in row.embedded)
 
 
 def machine_of(knowledge: KnowledgeBase, gpu: Gpu) -> str | None:
-    """The kind of machine that a GPU is sold with; None where it is sold for any."""
+    """Return the kind of machine that a GPU is sold with; None if it is sold for any."""
     row = architecture_of(knowledge, gpu.accelerator, gpu.target)
     return gpu.machine or (row.machine if row and gpu.target in row.embedded else None)

@@ -1,4 +1,4 @@
-"""What is known of a wheel that bears on GPUs: an official one from knowledge rows, any other from its own bytes.
+"""The facts of a wheel that bear on GPUs: of an official wheel from knowledge rows, of any other from its bytes.
 
 Both become the same `Evidence`, so that one judgement holds for both.
 """
@@ -54,14 +54,14 @@ class Evidence:
     measured: bool = False
 
     def version_of(self, component: str) -> str:
-        """The version that is used: what pip brings, at least, else what it was built or tested with; or empty."""
+        """Return the version in use: the oldest that pip installs, else the one built or tested with; else ""."""
         brought = self.brought.get(component)
         return (brought.oldest if brought else "") or self.built.get(component, "")
 
 
 def own_libraries(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> tuple[Library, ...]:
-    """Those that are TensorFlow's own, not carried along."""
-    return tuple(one for one in libraries if is_own(knowledge, one.path))
+    """Return TensorFlow's own libraries, without those that are only carried along."""
+    return tuple(library for library in libraries if is_own(knowledge, library.path))
 
 
 def is_own(knowledge: KnowledgeBase, path: str) -> bool:
@@ -74,45 +74,45 @@ def is_own(knowledge: KnowledgeBase, path: str) -> bool:
 
 
 def evidence_of_release(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Evidence:
-    """What is known of the official wheel of a release."""
+    """Return the facts of the official wheel of a release."""
     rows = tuple(companions(knowledge, release, accelerator))
     targets = release.official_targets.get(accelerator.accelerator, ())
-    brought = [(row.component, _comes(row)) for row in rows if row.version]
+    brought = [(row.component, _required_package(row)) for row in rows if row.version]
     return Evidence(
         accelerator=accelerator if targets else None,
         release=release,
         version=release.release,
         machine=OFFICIAL_MACHINE,
-        own=tuple(_said(knowledge, release, accelerator, targets, rows)),
+        own=tuple(_official_libraries(knowledge, release, accelerator, targets, rows)),
         listed=targets,
         brought=dict(reversed(brought)),
-        built={name: one.tested for name, one in release.components.items() if one.tested},
+        built={name: support.tested for name, support in release.components.items() if support.tested},
         companions=rows,
         runtime_compiler=_runtime_compiler(knowledge, release, accelerator),
     )
 
 
 def companions(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Iterator[Companion]:
-    """What comes with the official wheel of a release."""
+    """Yield the rows of what comes with the official wheel of a release."""
     for row in knowledge.companions:
         if row.accelerator == accelerator.accelerator and applies(release, row.releases) and not row.wheels:
             yield row
 
 
-def _comes(row: Companion) -> RequiredPackage:
+def _required_package(row: Companion) -> RequiredPackage:
     return RequiredPackage(
         package=row.package or "", oldest=row.version or "", before=row.before, exact=row.before is None
     )
 
 
-def _said(
+def _official_libraries(
     knowledge: KnowledgeBase,
     release: Release,
     accelerator: Accelerator,
     targets: tuple[str, ...],
     rows: tuple[Companion, ...],
 ) -> Iterator[Library]:
-    """One library that holds what the rows say of all of the wheel's."""
+    """Yield one library that stands for all libraries of the wheel, from the rows."""
     if not targets:
         return
     if not accelerator.capabilities:
@@ -121,9 +121,9 @@ def _said(
     sass, ptx = code_of(targets)
     kernels = Containers(sass=sass, ptx=ptx)
     linked = [Containers(sass=sass) for row in rows if row.carries == "wheel"]
-    isa = _isa(knowledge, release, accelerator)
+    isa = _official_ptx_isa(knowledge, release, accelerator)
     yield _library(
-        GpuCode(images=_texts(ptx, isa), containers=(kernels, *linked)),
+        GpuCode(images=_ptx_images(ptx, isa), containers=(kernels, *linked)),
         relocatable=GpuCode(containers=tuple(linked)),
         embedded=generated(knowledge, release, accelerator),
     )
@@ -142,25 +142,27 @@ def _library(loadable: GpuCode, *, relocatable: GpuCode | None = None, embedded:
 
 
 def generated(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> GpuCode | None:
-    """The kernels that MLIR generated for the official wheel of a release, as GPU code; None where no row says it."""
+    """Return the kernels that MLIR generated for a release's official wheel, as GPU code; None without a row."""
     row = next((row for row in knowledge.generated_kernels if _is_of(row, release, accelerator)), None)
     if row is None:
         return None
-    sass = tuple(one for one in row.targets if not Capability.parse(one).ptx)
-    ptx = tuple(one for one in row.targets if Capability.parse(one).ptx)
-    return GpuCode(images=_texts(ptx, row.isa or ""), containers=(Containers(sass=sass, ptx=ptx, count=row.count),))
+    sass = tuple(target for target in row.targets if not Capability.parse(target).ptx)
+    ptx = tuple(target for target in row.targets if Capability.parse(target).ptx)
+    return GpuCode(
+        images=_ptx_images(ptx, row.isa or ""), containers=(Containers(sass=sass, ptx=ptx, count=row.count),)
+    )
 
 
 def _is_of(row: GeneratedKernels | RuntimeCompiler, release: Release, accelerator: Accelerator) -> bool:
     return row.accelerator == accelerator.accelerator and applies(release, row.releases)
 
 
-def _texts(ptx: Iterable[str], isa: str) -> tuple[Images, ...]:
-    return tuple(Images(kind="ptx", target=one, count=1, size=0, packing=(), isa=isa) for one in ptx)
+def _ptx_images(ptx: Iterable[str], isa: str) -> tuple[Images, ...]:
+    return tuple(Images(kind="ptx", target=target, count=1, size=0, packing=(), isa=isa) for target in ptx)
 
 
-def _isa(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> str:
-    """The PTX ISA of an official wheel: the toolkit's, or the compiler's own where that is older."""
+def _official_ptx_isa(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> str:
+    """Return the PTX ISA of an official wheel: the toolkit's, or the compiler's own if that is older."""
     name = accelerator.toolkit or ""
     tested = release.components.get(name, Support()).tested or ""
     toolkit = knowledge.toolkits.get((name, str(Version(tested).minor)))
@@ -178,9 +180,9 @@ def _runtime_compiler(knowledge: KnowledgeBase, release: Release, accelerator: A
 
 
 def evidence_of(knowledge: KnowledgeBase, inspection: Inspection) -> Evidence:
-    """What is known of an inspected wheel."""
+    """Return the facts of an inspected wheel."""
     own = own_libraries(knowledge, inspection.libraries)
-    holding = tuple(one for one in own if _has_code(one) or one.problems)
+    holding = tuple(library for library in own if _has_code(library) or library.problems)
     release = _release(knowledge, inspection)
     accelerator = _accelerator(knowledge, inspection, release, own)
     listed = _listed(inspection, accelerator)
@@ -193,7 +195,9 @@ def evidence_of(knowledge: KnowledgeBase, inspection: Inspection) -> Evidence:
         listed=listed,
         brought=_brought(inspection, accelerator),
         built=_built(inspection, accelerator, release),
-        companions=tuple(_about(knowledge, inspection, release, accelerator)) if release and accelerator else (),
+        companions=tuple(_matching_companions(knowledge, inspection, release, accelerator))
+        if release and accelerator
+        else (),
         runtime_compiler=_runtime_compiler(knowledge, release, accelerator) if release and accelerator else None,
         xla=bool(inspection.traces.get(XLA_TRACE, ("not looked for",))),
         measured=True,
@@ -212,7 +216,7 @@ def _is_tensorflow(knowledge: KnowledgeBase, inspection: Inspection) -> bool:
 
 
 def _release(knowledge: KnowledgeBase, inspection: Inspection) -> Release | None:
-    """The release whose rules hold: by the version, where it is a TensorFlow at all."""
+    """Return the release whose rules hold for the wheel's version; None if the wheel is no TensorFlow."""
     if not _is_tensorflow(knowledge, inspection):
         return None
     return knowledge.releases.get(str(Version(inspection.wheel.version).minor))
@@ -221,20 +225,20 @@ def _release(knowledge: KnowledgeBase, inspection: Inspection) -> Release | None
 def _accelerator(
     knowledge: KnowledgeBase, inspection: Inspection, release: Release | None, own: Iterable[Library]
 ) -> Accelerator | None:
-    """Whose code it has: by the code that was found, else by what it says of itself, else by its name."""
+    """Return the accelerator of the wheel's code: by that code, else by `build_info`, else by the wheel's name."""
     rows = knowledge.accelerators.values()
-    targets = {one.target for library in own for one in (*library.loadable.images, *library.relocatable.images)}
+    targets = {image.target for library in own for image in (*library.loadable.images, *library.relocatable.images)}
     by_code = (row for row in rows if any(row.matches(target.partition(":")[0]) for target in targets))
     info = inspection.build_info or {}
     by_word = (row for row in rows if info.get(f"is_{row.accelerator}_build") is True)
     names = release.official_project if release else {}
     by_name = (row for row in rows if names.get(row.accelerator) == inspection.wheel.name)
-    return next((row for found in (by_code, by_word, by_name) for row in found), None)
+    return next((row for candidates in (by_code, by_word, by_name) for row in candidates), None)
 
 
 def _machine(inspection: Inspection, libraries: Iterable[Library]) -> str:
-    """The CPU its libraries are for, else that of its platform tag; empty where it is for any."""
-    machines = sorted({one.machine for one in libraries})
+    """Return the CPU of the libraries, else of the platform tag; empty if the wheel is for any CPU."""
+    machines = sorted({library.machine for library in libraries})
     if machines:
         return machines[0]
     match = re.search(r"(?:^|_)(x86_64|aarch64|armv7l|i686|ppc64le|s390x|riscv64)$", inspection.wheel.platform_tag)
@@ -242,11 +246,11 @@ def _machine(inspection: Inspection, libraries: Iterable[Library]) -> str:
 
 
 def _listed(inspection: Inspection, accelerator: Accelerator | None) -> tuple[str, ...]:
-    """The capabilities it says it was built for (`sm_60`), in the order it says them."""
+    """Return the capabilities that `build_info` lists (`sm_60`), in its order."""
     if accelerator is None or not accelerator.capabilities:
         return ()
-    said = (inspection.build_info or {}).get(f"{accelerator.accelerator}_compute_capabilities")
-    words = [str(word) for word in said] if isinstance(said, list) else []
+    listed = (inspection.build_info or {}).get(f"{accelerator.accelerator}_compute_capabilities")
+    words = [str(word) for word in listed] if isinstance(listed, list) else []
     return tuple(word for word in words if accelerator.lists(word))
 
 
@@ -257,8 +261,11 @@ def _with_generated(
     listed: tuple[str, ...],
     own: tuple[Library, ...],
 ) -> tuple[Library, ...]:
-    """Where nobody looked for generated kernels: those of the official wheel, if this one has its list."""
-    if any(one.embedded is not None for one in own) or not (release and accelerator and own):
+    """Return the libraries, with generated kernels of the official wheel if nobody looked for them.
+
+    They count only if this wheel has the official wheel's list of targets.
+    """
+    if any(library.embedded is not None for library in own) or not (release and accelerator and own):
         return own
     if not listed or listed != release.official_targets.get(accelerator.accelerator):
         return own
@@ -266,42 +273,42 @@ def _with_generated(
 
 
 def _brought(inspection: Inspection, accelerator: Accelerator | None) -> dict[str, RequiredPackage]:
-    """What pip brings of the components, by the wheel's own requirements."""
+    """Return what pip installs of the components, by the wheel's own requirements."""
     if accelerator is None:
         return {}
     match = re.match(r"cp(\d)(\d+)", inspection.wheel.python_tag)
     python = f"{match[1]}.{match[2]}" if match else "3.11"
     metadata = inspection.metadata
-    found: dict[str, RequiredPackage] = {}
+    required: dict[str, RequiredPackage] = {}
     machine = _machine(inspection, ()) or OFFICIAL_MACHINE
-    for one in wanted(metadata.requires_dist, metadata.provides_extra, python=python, machine=machine):
+    for requirement in wanted(metadata.requires_dist, metadata.provides_extra, python=python, machine=machine):
         for component, pattern in accelerator.packages.items():
-            if re.fullmatch(pattern, one.package):
-                found.setdefault(component, one)
-    return found
+            if re.fullmatch(pattern, requirement.package):
+                required.setdefault(component, requirement)
+    return required
 
 
 def built_with(inspection: Inspection, component: str) -> str:
-    """A component's version by `build_info`, as written there; up to 2.2 the entry had another name."""
+    """Return a component's version as `build_info` has it; up to 2.2 the entry had another name."""
     info = inspection.build_info or {}
     return str(info.get(f"{component}_version", info.get(f"{component}_version_number", "")))
 
 
 def _built(inspection: Inspection, accelerator: Accelerator | None, release: Release | None) -> dict[str, str]:
-    """What it says it was built with; where it says nothing, what its release was tested with."""
-    found = {}
+    """Return the versions that `build_info` names, else those that the release was tested with."""
+    versions = {}
     for name in accelerator.components if accelerator else ():
         tested = release.components.get(name, Support()).tested if release else None
         version = built_with(inspection, name) or tested
         if version and re.fullmatch(r"\d+(\.\d+)*", version):
-            found[name] = version
-    return found
+            versions[name] = version
+    return versions
 
 
-def _about(
+def _matching_companions(
     knowledge: KnowledgeBase, inspection: Inspection, release: Release, accelerator: Accelerator
 ) -> Iterator[Companion]:
-    """Rows about wheels like this: of its release, and not of what its own requirements say."""
+    """Yield rows about wheels like this one: of its release, without those that its own requirements replace."""
     name = f"{inspection.wheel.name}=={inspection.wheel.version.partition('+')[0]}"
     for row in knowledge.companions:
         if row.accelerator != accelerator.accelerator or row.package or not in_range(release.release, row.releases):

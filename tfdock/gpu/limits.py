@@ -46,7 +46,7 @@ class Drivers:
         knowledge: KnowledgeBase,
         gpu: Gpu,
         evidence: Evidence,
-        found: Verdict,
+        kernels: Verdict,
         generated: Iterable[Verdict],
         host: Host | None,
     ) -> None:
@@ -55,10 +55,10 @@ class Drivers:
         self._target = gpu.target.partition(":")[0]
         self._family = architecture_of(knowledge, gpu.accelerator, self._target)
         embedded = is_embedded(knowledge, gpu.accelerator, self._target)
-        self._floors = () if embedded else tuple(self._all_floors(found, generated))
+        self._floors = () if embedded else tuple(self._all_floors(kernels, generated))
 
     def against(self) -> str:
-        """Why no driver runs it there, or not the one of this machine; empty if one does."""
+        """Return why no driver runs the wheel there, or not this machine's driver; empty if one does."""
         hard = [floor for floor in self._floors if not floor.soft]
         last = self._family and self._family.driver_max
         for floor in hard:
@@ -73,7 +73,7 @@ class Drivers:
         return f"{mine} is too old: {lacking.why} needs {lacking.version} or newer{unless}"
 
     def limits(self) -> Iterator[str]:
-        """The oldest driver that will do, for everything, and the last that knows the GPU."""
+        """Yield which driver is the oldest that runs everything, and which is the last that knows the GPU."""
         here = self._here()
         if self._host and self._accelerator.accelerator in self._host.troubles:
             yield f"this machine's driver does not answer: {self._host.troubles[self._accelerator.accelerator]}"
@@ -83,31 +83,35 @@ class Drivers:
                 seen = f" with {how}" if how else ""
                 yield f"this machine's driver {here} is too old for {floor.why}: they fail{seen}"
         if any(not floor.soft for floor in self._floors):
-            yield self._told(here)
+            yield self._sentence(here)
 
-    def _told(self, here: Version | None) -> str:
+    def _sentence(self, here: Version | None) -> str:
         least = max((floor for floor in self._floors if not floor.soft), key=_version).version
-        more = {f"; {one.version} or newer for {one.why}": None for one in self._floors if one.version > least}
+        higher = {
+            f"; {floor.version} or newer for {floor.why}": None for floor in self._floors if floor.version > least
+        }
         last = self._family and self._family.driver_max
         end = f", and {last} is the last that knows this GPU" if last else ""
         mine = f"; this machine has {here}" if here else ""
-        return f"driver {least}{self._of_windows()} or newer{end}{''.join(more)}{mine}"
+        return f"driver {least}{self._of_windows()} or newer{end}{''.join(higher)}{mine}"
 
     # --- floors -----------------------------------------------------------------------------------------------------
 
-    def _all_floors(self, found: Verdict, generated: Iterable[Verdict]) -> Iterator[_Floor]:
+    def _all_floors(self, kernels: Verdict, generated: Iterable[Verdict]) -> Iterator[_Floor]:
         own = self._evidence.own
         floors = [self._of_toolkit(), self._of_gpu()]
-        if found.runs == "ptx-jit":
-            floors.append(self._of_ptx(found.by, [one.loadable for one in own], "its kernels"))
-        for one in generated:
-            if one.runs == "ptx-jit":
-                held = [library.embedded for library in own if library.embedded]
-                floors.append(self._of_ptx(one.by, held, "the kernels that MLIR generated", soft=True))
+        if kernels.runs == "ptx-jit":
+            floors.append(
+                self._of_ptx(kernels.by, [generated_verdict.loadable for generated_verdict in own], "its kernels")
+            )
+        for generated_verdict in generated:
+            if generated_verdict.runs == "ptx-jit":
+                codes = [library.embedded for library in own if library.embedded]
+                floors.append(self._of_ptx(generated_verdict.by, codes, "the kernels that MLIR generated", soft=True))
         return (floor for floor in floors if floor)
 
     def _of_toolkit(self) -> _Floor | None:
-        """What the toolkit's own runtime asks for."""
+        """Return the driver that the toolkit's own runtime needs."""
         name = self._accelerator.toolkit or ""
         version = self._evidence.version_of(name)
         floor = toolkit_floor(self._knowledge, name, Version(version), wsl=self._wsl) if version else None
@@ -121,12 +125,12 @@ class Drivers:
         least = self._family and self._family.driver_min
         return _Floor(version=Version(least), why=f"a GPU of {self._target}") if least else None
 
-    def _of_ptx(self, by: str, held: Sequence[GpuCode], whose: str, *, soft: bool = False) -> _Floor | None:
-        """What the driver compiles needs one that knows the PTX: that of the first toolkit which did.
+    def _of_ptx(self, by: str, codes: Sequence[GpuCode], whose: str, *, soft: bool = False) -> _Floor | None:
+        """Return the driver that knows the PTX: that of the first toolkit which did.
 
-        Where the PTX is not known, it is taken for the toolkit's own.
+        PTX of unknown version is taken for the toolkit's own.
         """
-        images = (image for one in held for image in one.images if image.kind == "ptx" and image.target == by)
+        images = (image for code in codes for image in code.images if image.kind == "ptx" and image.target == by)
         isa = max((image.isa for image in images), key=isa_order, default="")
         name = self._accelerator.toolkit or ""
         minor = str(Version(self._evidence.version_of(name)).minor)
@@ -155,7 +159,7 @@ def _version(floor: _Floor) -> Version:
 
 
 def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, held: Containers) -> Verdict | None:
-    """How a GPU (`8.6`, `gfx90a`) runs containers; None where they hold nothing for its family."""
+    """Return how a GPU (`8.6`, `gfx90a`) runs containers; None if they hold nothing for its family."""
     embedded = embedded_targets(knowledge, accelerator.accelerator)
     return verdict.runs_container(gpu, held, capabilities=accelerator.capabilities, embedded=embedded)
 
@@ -168,12 +172,20 @@ class Limits:
         knowledge: KnowledgeBase,
         gpu: Gpu,
         evidence: Evidence,
-        found: CombinedVerdict | None,
+        combined: CombinedVerdict | None,
         host: Host | None = None,
     ) -> None:
-        self._knowledge, self._gpu, self._evidence, self._found, self._host = knowledge, gpu, evidence, found, host
+        self._knowledge, self._gpu, self._evidence, self._combined, self._host = (
+            knowledge,
+            gpu,
+            evidence,
+            combined,
+            host,
+        )
         self._accelerator = knowledge.accelerators[gpu.accelerator]
-        self._generated = tuple(self._judged(merged(one.embedded for one in evidence.own if one.embedded)))
+        self._generated = tuple(
+            self._judged(merged(library.embedded for library in evidence.own if library.embedded))
+        )
         self.pins: list[str] = []
 
     @property
@@ -184,7 +196,7 @@ class Limits:
     # --- why not --------------------------------------------------------------------------------------------------
 
     def machine(self) -> str:
-        """Why the wheel is not for the machine that the GPU is part of; empty if it is."""
+        """Return why the wheel is not for the machine that holds the GPU; empty if it is."""
         wheel, here = self._evidence.machine, self._host.architecture if self._host else ""
         beside = machine_of(self._knowledge, self._gpu)
         if wheel and beside and beside != wheel:
@@ -194,7 +206,7 @@ class Limits:
         return ""
 
     def ignored(self) -> str:
-        """Why TensorFlow does not use such GPUs, whatever code there is; empty where nothing is known."""
+        """Return why TensorFlow does not use such GPUs, whatever code there is; empty if nothing is known."""
         release, target = self._evidence.release, self._target
         row = next((row for row in self._evidence.companions if target in row.ignores), None)
         if row:
@@ -207,27 +219,27 @@ class Limits:
         return ""
 
     def _oldest(self) -> Capability | None:
-        """The lowest capability that the wheel says it was built for."""
+        """Return the lowest capability in the wheel's own list; None without a list."""
         if not self._accelerator.capabilities:
             return None
-        listed = (Capability.parse(one) for one in self._evidence.listed)
-        return min((Capability(one.major, one.minor) for one in listed), default=None)
+        listed = (Capability.parse(target) for target in self._evidence.listed)
+        return min((Capability(target.major, target.minor) for target in listed), default=None)
 
     def driver(self) -> str:
-        """Why no driver runs it, or not the one of this machine; empty if one does."""
+        """Return why no driver runs the wheel, or not this machine's driver; empty if one does."""
         drivers = self._drivers()
         return drivers.against() if drivers else ""
 
     def _drivers(self) -> Drivers | None:
-        if self._found is None:
+        if self._combined is None:
             return None
         generated = [how for _, how in self._generated]
-        return Drivers(self._knowledge, self._gpu, self._evidence, self._found.verdict, generated, self._host)
+        return Drivers(self._knowledge, self._gpu, self._evidence, self._combined.verdict, generated, self._host)
 
     # --- limits ---------------------------------------------------------------------------------------------------
 
     def of(self) -> Iterator[str]:
-        """The limits of a wheel that runs."""
+        """Yield the limits of a wheel that runs, and collect the `pins`."""
         yield from self._unread()
         yield from self._generated_kernels()
         yield from self._floors_of_release()
@@ -236,15 +248,15 @@ class Limits:
             if name != self._accelerator.toolkit:
                 yield from self._library(name)
         yield from self._weaker()
-        yield from self._told()
+        yield from self._of_companions()
 
     def of_driver(self) -> Iterator[str]:
-        """Which drivers run it: every GPU needs one."""
+        """Yield which drivers run the wheel: every GPU needs one."""
         drivers = self._drivers()
         yield from drivers.limits() if drivers else ()
 
     def _unread(self) -> Iterator[str]:
-        """What is not known, though it may matter."""
+        """Yield what is not known and may matter."""
         if self._evidence.release is None and self._evidence.version:
             yield f"which GPUs its TensorFlow ({self._evidence.version}) ignores is not known here"
         if self._in_doubt():
@@ -264,53 +276,61 @@ class Limits:
     # --- kernels ----------------------------------------------------------------------------------------------------
 
     def _judged(self, held: GpuCode) -> Iterator[tuple[Containers, Verdict]]:
-        for one in held.containers:
-            found = judge(self._knowledge, self._accelerator, self._gpu.target, one)
-            if found and not one.stub:
-                yield one, found
+        for container in held.containers:
+            container_verdict = judge(self._knowledge, self._accelerator, self._gpu.target, container)
+            if container_verdict and not container.stub:
+                yield container, container_verdict
 
     def _generated_kernels(self) -> Iterator[str]:
-        """The kernels that MLIR generated have lists of their own, and TensorFlow loads each at its first use."""
-        for held, found in self._generated:
-            what = f"{held.count} kernel{'s' * (held.count > 1)} that MLIR generated (Add, Mul, Cast and their like)"
-            if found.runs == "no":
+        """Yield the limits of kernels that MLIR generated.
+
+        They have lists of their own, and TensorFlow loads each kernel at its first use.
+        """
+        for held, container_verdict in self._generated:
+            kernels = (
+                f"{held.count} kernel{'s' * (held.count > 1)} that MLIR generated (Add, Mul, Cast and their like)"
+            )
+            if container_verdict.runs == "no":
                 # The driver takes PTX for an image that it can use, and finds out by its text.
-                apart = [one for one in map(Capability.parse, held.ptx) if one.suffix]
-                have = "".join(f"{one} is for {_whom(one)} alone, and " for one in apart)
-                how = self._symptom("ptx-not-served" if apart else "kernel-not-served")
-                yield f"{what} fail{how}: {have}none of their machine code runs on {self._gpu.target}"
-            elif found.runs == "ptx-jit" and self._at_once:
-                yield f"{what} have no machine code for it: the driver compiles each at its first use"
+                specific = [capability for capability in map(Capability.parse, held.ptx) if capability.suffix]
+                specific_text = "".join(
+                    f"{capability} is for {_whom(capability)} alone, and " for capability in specific
+                )
+                symptom = self._symptom("ptx-not-served" if specific else "kernel-not-served")
+                yield f"{kernels} fail{symptom}: {specific_text}none of their machine code runs on {self._gpu.target}"
+            elif container_verdict.runs == "ptx-jit" and self._at_once:
+                yield f"{kernels} have no machine code for it: the driver compiles each at its first use"
 
     @property
     def _at_once(self) -> bool:
-        return self._found is not None and self._found.verdict.starts_at_once
+        return self._combined is not None and self._combined.verdict.starts_at_once
 
     def _symptom(self, name: str) -> str:
-        """` with …`: what is seen, as the accelerator's row tells."""
+        """Return ` with …`: the error that a user sees, from the accelerator's row."""
         text = self._accelerator.symptoms.get(name, "")
         return f" with {text}" if text else ""
 
     def _weaker(self) -> Iterator[str]:
-        """Containers that run worse than the whole."""
-        weaker = self._found.weaker if self._found else ()
+        """Yield the containers that run worse than the combined verdict says."""
+        weaker = self._combined.weaker if self._combined else ()
         apart = [part for part in weaker if part.linked]
         if apart:
             yield f"{self._collectives()}{self._where(apart)}"
-        for runs, what in (
+        for runs, consequence in (
             ("no", self._failing()),
             ("ptx-jit", "the driver compiles their kernels at the first start"),
         ):
             parts = [part for part in weaker if part.verdict.runs == runs and not part.linked]
             if parts:
                 have = "nothing that runs" if runs == "no" else "no machine code that runs"
-                yield f"some containers of its kernels have {have} on {self._gpu.target}: {what}{self._where(parts)}"
+                where = self._where(parts)
+                yield f"some containers of its kernels have {have} on {self._gpu.target}: {consequence}{where}"
 
     def _failing(self) -> str:
         return f"those kernels fail{self._symptom('kernel-not-served')}"
 
     def _collectives(self) -> str:
-        """What the device linker makes in TensorFlow is NCCL: one GPU works, several together do not."""
+        """Return the limit of NCCL, which the device linker makes: one GPU works, several together do not."""
         row = next((row for row in self._evidence.companions if row.carries == "wheel" and row.limit), None)
         if row and row.limit:
             return row.limit
@@ -318,18 +338,18 @@ class Limits:
         return f"what the device linker made (NCCL in TensorFlow: several GPUs together) has no PTX, and fails{how}"
 
     def _where(self, parts: Sequence[CodePart]) -> str:
-        """` (1 of 279 containers of tensorflow/libtensorflow_cc.so.2)`, where they were counted."""
-        if not self._evidence.measured or not self._found:
+        """Return ` (1 of 279 containers of tensorflow/libtensorflow_cc.so.2)` if the containers were counted."""
+        if not self._evidence.measured or not self._combined:
             return ""
         paths = dict.fromkeys(part.path for part in parts)
         counts = (
             f"{_sum(part for part in parts if part.path == path)} of "
-            f"{_sum(part for part in self._found.parts if part.path == path)} containers of {path}"
+            f"{_sum(part for part in self._combined.parts if part.path == path)} containers of {path}"
             for path in paths
         )
         return f" ({', '.join(counts)})"
 
-    def _told(self) -> Iterator[str]:
+    def _of_companions(self) -> Iterator[str]:
         for row in self._evidence.companions:
             if row.limit and row.carries is None and not row.ignores and self._serves(row):
                 yield row.limit
@@ -340,7 +360,7 @@ class Limits:
         return self._accelerator.titles.get(component, component)
 
     def _toolkit(self) -> Toolkit | None:
-        """Its row; where pip may take newer ones, that of the newest."""
+        """Return the toolkit's row; if pip may install newer versions, the newest one's."""
         name = self._accelerator.toolkit or ""
         version = self._evidence.version_of(name)
         brought = self._evidence.brought.get(name)
@@ -357,7 +377,7 @@ class Limits:
             yield f"XLA leaves it out: it uses no GPU below {floor}"
 
     def _toolkit_age(self) -> Iterator[str]:
-        """A toolkit that does not compile for the GPU: XLA needs it, and its libraries have no code for it."""
+        """Yield that a toolkit does not compile for the GPU: XLA needs it, and its libraries have no code for it."""
         row = self._toolkit()
         if row is None or not self._accelerator.capabilities:
             return
@@ -367,7 +387,7 @@ class Limits:
         compiler = self._evidence.runtime_compiler if self._evidence.xla else None
         asked = compiler.targets.get(self._target, number) if compiler else number
         if number not in row.targets:
-            newer = all(int(one.rstrip("af")) < int(number) for one in row.targets)
+            newer = all(int(target.rstrip("af")) < int(number) for target in row.targets)
             how = "is older than this GPU" if newer else "does not compile for it"
             then = f"{compiler.compiler} {compiler.failing}; its" if compiler else "its"
             yield f"{name}, which {origin}, {how}: {then} libraries may fail"
@@ -417,9 +437,9 @@ class Limits:
         # TensorFlow takes any newer minor version of the major version it was built with.
         major = Version(version).parts[0]
         newer = [
-            one.since
-            for one in rows
-            if Version(one.since) > Version(version) and Version(one.since).parts[0] == major and self._serves(one)
+            row.since
+            for row in rows
+            if Version(row.since) > Version(version) and Version(row.since).parts[0] == major and self._serves(row)
         ]
         way = f"; {title} {min(newer, key=Version)} or newer has it" if newer else ""
         return f"{title} {version}, which it is used with, has no code for {self._gpu.target}{way}"
@@ -427,7 +447,7 @@ class Limits:
     def _some_of(
         self, held: Sequence[LibraryRow], serving: Sequence[LibraryRow], title: str, version: str
     ) -> Iterator[str]:
-        """The wheel says no more than `9`, pip brings none, and not every 9 will do."""
+        """Yield the limit of a wheel that says no more than `9`, if pip installs none and not every 9 has code."""
         every = sorted({row.since for row in held}, key=Version)
         able = {row.since for row in serving}
         first, last = min(able, key=Version), max(able, key=Version)
@@ -439,7 +459,7 @@ class Limits:
             yield f"the {title} {version} that is installed must be {wanted}, to have code for {self._gpu.target}"
 
     def _newest_of(self, rows: Sequence[LibraryRow], title: str, brought: RequiredPackage) -> Iterator[str]:
-        """pip takes the newest: where that has dropped the GPU, it needs to be held back."""
+        """Yield the limit if pip installs the newest library, which has dropped the GPU, and pin an older one."""
         below = (row for row in rows if not brought.before or Version(row.since) < Version(brought.before))
         order = sorted(below, key=lambda row: Version(row.since))
         if not order or any(self._serves(row) for row in order if row.since == order[-1].since):
@@ -454,7 +474,7 @@ class Limits:
     def _made_for(self, row: LibraryRow) -> bool:
         # Packages are made for a major version, whatever minor version they are supported with.
         major = Version(self._evidence.version_of(self._accelerator.toolkit or "")).parts[:1]
-        return not row.toolkits or any(Version(one).parts[:1] == major for one in row.toolkits)
+        return not row.toolkits or any(Version(toolkit).parts[:1] == major for toolkit in row.toolkits)
 
     def _serves(self, row: LibraryRow | Companion) -> bool:
         return has_code_for(row, self._accelerator, self._target)
@@ -469,5 +489,5 @@ def _sum(parts: Iterable[CodePart]) -> int:
 
 
 def _end(row: LibraryRow) -> Version:
-    """Behind the range: any version of `until: 9.10` is below 9.10.999999."""
+    """Return a version behind the range: any version of `until: 9.10` is below 9.10.999999."""
     return Version(f"{row.until or row.since}.999999")

@@ -3,7 +3,7 @@
 The rules are NVIDIA's (CUDA C++ Programming Guide, binary and PTX compatibility; family-specific code from CUDA 12.9)
 and AMD's (a code object is for one gfx target). Versions are compared as pairs of numbers: 12.0 is above 9.0.
 
-An image runs or it does not; a container of images runs as its best one does; a library as `together` says.
+An image runs or it does not; a container of images runs as its best one does; a library as `combine` says.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Verdict:
 
 
 def code_of(targets: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a list as TensorFlow reads it makes: (SASS, PTX), each in numerical order.
+    """Return the (SASS, PTX) that TensorFlow makes from a list of targets, each in numerical order.
 
     `sm_86` is SASS, `compute_86` is SASS and PTX. Raises ValueError for what is not a capability.
     """
     wanted = sorted({Capability.parse(target) for target in targets})
-    sass = dict.fromkeys(f"sm_{one.number}" for one in wanted)
-    return tuple(sass), tuple(f"compute_{one.number}" for one in wanted if one.ptx)
+    sass = dict.fromkeys(f"sm_{capability.number}" for capability in wanted)
+    return tuple(sass), tuple(f"compute_{capability.number}" for capability in wanted if capability.ptx)
 
 
 def runs(
@@ -75,7 +75,11 @@ def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
     Features that only one side names do not stand in the way: the GPU's own may be switched either way.
     """
     name, features = _gfx(gpu)
-    fitting = [one for one in sorted(code, key=len) if _gfx(one)[0] == name and _agree(_gfx(one)[1], features)]
+    fitting = [
+        target
+        for target in sorted(code, key=len)
+        if _gfx(target)[0] == name and _features_agree(_gfx(target)[1], features)
+    ]
     if fitting:
         named = [feature for feature in sorted(_gfx(fitting[0])[1]) if feature not in features]
         condition = f", where the GPU runs with {', '.join(named)}" if named else ""
@@ -105,28 +109,28 @@ def _can_be_compiled_for(text: Capability, gpu: Capability, embedded: Collection
 
 
 def _why_not(gpu: Capability, images: list[Capability], texts: list[Capability], embedded: Collection[str]) -> str:
-    every = sorted({(one.major, one.minor) for one in (*images, *texts)})
-    if not every:
+    versions = sorted({(image.major, image.minor) for image in (*images, *texts)})
+    if not versions:
         return "it has no GPU code"
-    lowest = "{}.{}".format(*every[0])
-    if (gpu.major, gpu.minor) < every[0]:
+    lowest = "{}.{}".format(*versions[0])
+    if (gpu.major, gpu.minor) < versions[0]:
         return f"its oldest code is for {lowest}, and neither machine code nor PTX runs on an older GPU"
     if gpu.dotted in embedded:
         return f"{gpu.dotted} is an embedded GPU: only code for exactly {gpu.dotted} runs there, and it has none"
-    names = ", ".join(str(one) for one in (*images, *texts))
+    names = ", ".join(str(image) for image in (*images, *texts))
     return f"it has {names}; none of these runs on {gpu.dotted}, and there is no PTX to compile for it"
 
 
 def _gfx(target: str) -> tuple[str, frozenset[str]]:
-    """`gfx90a:sramecc+:xnack-` -> its name and features."""
+    """Return the name and the features of `gfx90a:sramecc+:xnack-`."""
     name, *features = target.split(":")
     return name, frozenset(features)
 
 
-def _agree(one: Collection[str], other: Collection[str]) -> bool:
-    """No feature is on on one side and off on the other."""
-    opposite = {feature[:-1] + ("-" if feature.endswith("+") else "+") for feature in other}
-    return not opposite & set(one)
+def _features_agree(features: Collection[str], others: Collection[str]) -> bool:
+    """Return whether no feature is on in one set and off in the other."""
+    opposite = {feature[:-1] + ("-" if feature.endswith("+") else "+") for feature in others}
+    return not opposite & set(features)
 
 
 # --- containers -----------------------------------------------------------------------------------------------------
@@ -172,39 +176,39 @@ def runs_container(
 
 
 def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) -> Iterator[CodePart]:
-    """The loadable containers of a library, each kind judged; stubs have no kernel and are left out.
+    """Yield the loadable containers of a library, each with its verdict; stubs have no kernel and are left out.
 
-    `judge` says None of containers with nothing for that family of GPUs. What the device linker made is told by this:
-    there is relocatable code, and the container has no PTX while others of the library have.
+    `judge` returns None for containers with nothing for that family of GPUs. Output of the device linker is
+    recognised so: the library has relocatable code, and the container has no PTX while others of the library have.
     """
     real = [held for held in library.loadable.containers if not held.stub]
     relocatable = bool(library.relocatable.containers)
     with_ptx = any(held.ptx for held in real)
     for held in real:
-        found = judge(held)
-        if found is not None:
+        container_verdict = judge(held)
+        if container_verdict is not None:
             linked = relocatable and with_ptx and bool(held.sass) and not held.ptx
-            yield CodePart(path=library.path, held=held, verdict=found, linked=linked)
+            yield CodePart(path=library.path, held=held, verdict=container_verdict, linked=linked)
 
 
-def together(parts: Iterable[CodePart]) -> CombinedVerdict | None:
-    """The verdict on containers as a whole; None where there are none.
+def combine(parts: Iterable[CodePart]) -> CombinedVerdict | None:
+    """Return the verdict on all containers; None without containers.
 
-    The runtime chooses an image container by container: a union of their lists would hide who lacks what. A container
-    holds the kernels of one source file, of which TensorFlow has some 280. Where a tenth of them or more run badly or
-    not at all, so does TensorFlow, and the worse answer holds; fewer are told of as a limit. Containers of the device
-    linker (NCCL in TensorFlow, which one GPU never calls) do not count where there are others.
+    The runtime chooses an image for each container. A union of their lists would hide which container lacks one. A
+    container holds the kernels of one source file; TensorFlow has some 280. If a tenth of them or more run badly or
+    not at all, the worse answer holds for TensorFlow. Fewer become a limit. Containers of the device linker (NCCL in
+    TensorFlow, which one GPU never calls) do not count beside others.
     """
-    every = tuple(parts)
-    counted = [part for part in every if not part.linked] or every
+    all_parts = tuple(parts)
+    counted = [part for part in all_parts if not part.linked] or all_parts
     if not counted:
         return None
     total = sum(part.held.count for part in counted)
     levels = sorted({_level(part) for part in counted}, reverse=True)
     worst = next(level for level in levels if _FEW * _count(counted, level) >= total)
     chosen = max((part for part in counted if _level(part) == worst), key=lambda part: part.held.count)
-    weaker = sorted((part for part in every if _level(part) > worst), key=_level, reverse=True)
-    return CombinedVerdict(verdict=chosen.verdict, weaker=tuple(weaker), parts=every)
+    weaker = sorted((part for part in all_parts if _level(part) > worst), key=_level, reverse=True)
+    return CombinedVerdict(verdict=chosen.verdict, weaker=tuple(weaker), parts=all_parts)
 
 
 def _level(part: CodePart) -> int:
@@ -212,5 +216,5 @@ def _level(part: CodePart) -> int:
 
 
 def _count(parts: Iterable[CodePart], level: int) -> int:
-    """How many run so badly, or worse."""
+    """Return how many containers run at this level or worse."""
     return sum(part.held.count for part in parts if _level(part) >= level)

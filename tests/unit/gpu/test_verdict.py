@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.gpu.verdict import CodePart, Runs, Verdict, code_of, parts_of, runs, runs_container, runs_gfx, together
+from tfdock.gpu.verdict import CodePart, Runs, Verdict, code_of, combine, parts_of, runs, runs_container, runs_gfx
 from tfdock.types import Capability
 from tfdock.wheel.facts import Containers, GpuCode, Library
 
@@ -262,7 +262,7 @@ def as_one(*groups: str, gpu: str = "12.0", relocatable: GpuCode | None = None) 
     library = Library(
         path="a", size=1, machine="x86_64", versions={}, loadable=loadable, relocatable=relocatable or GpuCode()
     )
-    found = together(parts_of(library, lambda held: runs_container(gpu, held, capabilities=True)))
+    found = combine(parts_of(library, lambda held: runs_container(gpu, held, capabilities=True)))
     return found.verdict.runs if found else "nothing"
 
 
@@ -295,7 +295,7 @@ def shared(shares: list[tuple[Runs, int, bool]]) -> list[CodePart]:
 def test_the_verdict_on_all_is_that_of_some_and_fewer_than_a_tenth_are_worse(
     shares: list[tuple[Runs, int, bool]],
 ) -> None:
-    found = together(shared(shares))
+    found = combine(shared(shares))
     assert found
     level = LEVELS.index(found.verdict.runs)
     own = [one for one in shares if not one[2]] or shares
@@ -311,7 +311,7 @@ def test_more_containers_that_run_natively_never_make_it_worse(
     shares: list[tuple[Runs, int, bool]], count: int
 ) -> None:
     own: list[tuple[Runs, int, bool]] = [one for one in shares if not one[2]] or [("no", 1, False)]
-    before, after = together(shared(own)), together(shared([*own, ("native", count, False)]))
+    before, after = combine(shared(own)), combine(shared([*own, ("native", count, False)]))
     assert before
     assert after
     assert LEVELS.index(after.verdict.runs) <= LEVELS.index(before.verdict.runs)
