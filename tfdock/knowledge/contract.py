@@ -29,11 +29,11 @@ class Contract:
     facts: Mapping[str, str]
 
     def environment(self) -> dict[str, str]:
-        """What is exported for ./configure and Bazel."""
+        """Return the variables that are exported for ./configure and Bazel."""
         return self._variables("environment")
 
     def of_repositories(self, bazel: str) -> tuple[str, ...]:
-        """What ./configure gives every action and only repository rules read, as Bazel takes it: `--repo_env=X`."""
+        """Return, as `--repo_env=X`, what ./configure gives every action and only repository rules read."""
         return tuple(
             option
             for row in self.knowledge.variables
@@ -42,8 +42,10 @@ class Contract:
         )
 
     def flags(self, configs: Sequence[str] = ()) -> tuple[str, ...]:
-        """Bazel's flags, configs first, the profile's own among them: what a config sets loses against a later
-        --repo_env of the same name."""
+        """Return Bazel's flags, configs first, the profile's own included.
+
+        A later --repo_env of the same name wins over what a config sets.
+        """
         rows = (row.flag for row in self.knowledge.flags if self._holds(row.releases, row.when))
         flags = [self._filled(flag, f"flags.yaml {flag}") for flag in rows]
         repo_env = [f"--repo_env={name}={value}" for name, value in self._variables("repo_env").items()]
@@ -51,7 +53,7 @@ class Contract:
         return (*dict.fromkeys([*flags, *(f"--config={name}" for name in configs)]), *repo_env)
 
     def package(self) -> tuple[str, ...]:
-        """The words of the script that makes the wheel, for releases that have one."""
+        """Return the words of the script that makes the wheel, for releases that have one."""
         row = f"releases.yaml {self.release.release}"
         return tuple(self._filled(word, row) for word in self.release.wheel.command)
 
@@ -70,7 +72,7 @@ class Contract:
 
 
 def filled(template: str, facts: Mapping[str, str], row: str) -> str:
-    """A row's template with the facts put in; MissingFact where one is not there, with `row` as it was named."""
+    """Return a row's template with the facts put in; raises MissingFact for an absent fact, with the name `row`."""
     try:
         return template.format_map(facts)
     except KeyError as error:
@@ -80,7 +82,7 @@ def filled(template: str, facts: Mapping[str, str], row: str) -> str:
 def bazel_options(
     knowledge: KnowledgeBase, bazel: str, purpose: str, values: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """The options of one purpose that this Bazel knows; none where it cannot do it."""
+    """Return the options of one purpose that this Bazel knows; none if it lacks the feature."""
     version = Version(bazel)
     return tuple(
         row.option.format_map(values)
@@ -92,7 +94,7 @@ def bazel_options(
 
 
 def applies(release: Release, span: str) -> bool:
-    """Whether a row of that range holds for a release.
+    """Return whether a row of that range holds for a release.
 
     One with `like` is in the ranges of that release, and in those that name its own number: of `2.21..` nobody knows
     whether a release 9.9 like 2.18 was meant; of `9.9`, `9.9..` and `9.7..9.9` one does.
@@ -101,7 +103,7 @@ def applies(release: Release, span: str) -> bool:
 
 
 def version_facts(versions: Mapping[str, str]) -> dict[str, str]:
-    """`cuda`, `cuda_minor` and `cuda_major` for each version."""
+    """Return `cuda`, `cuda_minor` and `cuda_major` for each version."""
     facts: dict[str, str] = {}
     for name, text in versions.items():
         version = Version(text)

@@ -64,7 +64,7 @@ class PatternRow(RowPart):
         return text
 
     def match(self, line: str, *, harmless: bool = False) -> Mapping[str, str] | None:
-        """What the line gives, where it is one that this pattern means; `line` is `comparable`."""
+        """Return the groups of a line that this pattern means, else None; `line` is `comparable`."""
         if self.has not in line or _is_repeated(line):
             return None
         if not (self.in_warnings or harmless) and (_is_warning(line) or _TOLD.search(line[: line.index(self.has)])):
@@ -72,7 +72,7 @@ class PatternRow(RowPart):
         return self.found(line)
 
     def found(self, line: str) -> Mapping[str, str] | None:
-        """The named groups of the expression, None where it does not match."""
+        """Return the named groups of the expression, None if it does not match."""
         if self.line is None:
             return {}
         match = compiled(self.line).search(line)
@@ -144,7 +144,12 @@ class Failure(Row):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        groups = {name for one in (*self.patterns, *self.facts) if one.line for name in compiled(one.line).groupindex}
+        groups = {
+            name
+            for pattern in (*self.patterns, *self.facts)
+            if pattern.line
+            for name in compiled(pattern.line).groupindex
+        }
         if unused := (groups | set(self.fits)) - set(self.values):
             raise ValueError(f"group `{min(unused)}` of a pattern is not in `values`")
         texts = [self.cause, self.fix, *_texts_of(self.changes)]
@@ -169,7 +174,7 @@ class Failure(Row):
         return self
 
     def reads(self, place: int, line: str) -> Mapping[str, str] | None:
-        """What a line of a log gives for a pattern, or after those for a fact; None where it does not match."""
+        """Return the groups of a log line for a pattern, or after the patterns for a fact; None without a match."""
         line = comparable(line)
         if place >= len(self.patterns):
             return self.facts[place - len(self.patterns)].found(line)
@@ -187,7 +192,7 @@ def _texts_of(changes: tuple[Mapping[str, Any], ...]) -> Iterator[str]:
 
 @cache
 def compiled(expression: str) -> re.Pattern[str]:
-    """An expression of a row, compiled once."""
+    """Return an expression of a row, compiled once."""
     return re.compile(expression)
 
 
@@ -197,7 +202,7 @@ _of_line = lru_cache(maxsize=16)
 
 @_of_line
 def comparable(line: str) -> str:
-    """A line with every kind of quote as ", broken ones too, and no tabs: what expressions are held against."""
+    """Return a line with every kind of quote as ", broken ones too, and no tabs, for matching."""
     return line.translate(_PLAIN) if line.isascii() else _QUOTES.sub('"', line).replace("\t", " ")
 
 

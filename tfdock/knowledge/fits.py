@@ -23,15 +23,15 @@ from tfdock.types import Capability, Version
 def archives_of(
     knowledge: KnowledgeBase, image: ImageRow, components: Mapping[str, str]
 ) -> tuple[ArchiveRow, ...] | None:
-    """One archive for each of the image's `archives`, in their order; None where one of them has none that fits."""
-    found = []
+    """Return one archive for each of the image's `archives`, in order; None if one of them has none that fits."""
+    archives = []
     for name in image.archives:
         fitting = (row for row in knowledge.archives if row.component == name and _fits(row, components))
         archive = next(fitting, None)
         if archive is None:
             return None
-        found.append(archive)
-    return tuple(found)
+        archives.append(archive)
+    return tuple(archives)
 
 
 def _fits(row: ArchiveRow, components: Mapping[str, str]) -> bool:
@@ -44,22 +44,22 @@ def _fits(row: ArchiveRow, components: Mapping[str, str]) -> bool:
     )
 
 
-def same_minor(one: str, other: str) -> bool:
+def same_minor(version: str, other: str) -> bool:
     """Whether two versions agree as far as both are written, in their first two parts: 4.8 and 4.8.5, 18 and 18.1."""
-    length = min(2, len(Version(one).parts), len(Version(other).parts))
-    return Version(one).parts[:length] == Version(other).parts[:length]
+    length = min(2, len(Version(version).parts), len(Version(other).parts))
+    return Version(version).parts[:length] == Version(other).parts[:length]
 
 
 # --- release x target -----------------------------------------------------------------------------------------------
 
 
 def exact_target(accelerator: Accelerator, gpu: str) -> str:
-    """The target for a GPU alone: `sm_86` for 8.6, a gfx target as it is."""
+    """Return the target for a GPU alone: `sm_86` for 8.6, a gfx target unchanged."""
     return str(Capability.of_gpu(gpu)) if accelerator.capabilities else gpu
 
 
 def own_target(release: Release, accelerator: Accelerator, gpu: str) -> str:
-    """The narrowest target for a GPU that a release can be told: with PTX where it knows nothing else."""
+    """Return the narrowest target for a GPU that a release takes: with PTX if it knows nothing else."""
     target = exact_target(accelerator, gpu)
     return str(replace(Capability.parse(target), ptx=True)) if needs_ptx(release, accelerator, target) else target
 
@@ -69,7 +69,7 @@ def needs_ptx(release: Release, accelerator: Accelerator, target: str) -> bool:
     return accelerator.capabilities and release.capability_format == "dotted" and not Capability.parse(target).ptx
 
 
-def can_be_told(release: Release, accelerator: Accelerator, target: str) -> bool:
+def can_express_target(release: Release, accelerator: Accelerator, target: str) -> bool:
     """Whether the release is known to be able to be told of the target."""
     if not accelerator.capabilities:
         return True
@@ -80,7 +80,7 @@ def can_be_told(release: Release, accelerator: Accelerator, target: str) -> bool
 
 
 def written(release: Release, target: str) -> str:
-    """A capability as the release wants it written."""
+    """Return a capability as the release wants it written."""
     return Capability.parse(target).dotted if release.capability_format == "dotted" else target
 
 
@@ -105,7 +105,7 @@ def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
 
 
 def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[LibraryRow]:
-    """The rows of the ranges that a component's version lies in: one, or more where it is not written in full."""
+    """Return the rows of a component's version: one, or several for an incomplete version."""
 
     def side(bound: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         length = min(len(Version(version).parts), len(Version(bound).parts))
@@ -156,9 +156,9 @@ def serves(
 
 
 def toolkit_floor(knowledge: KnowledgeBase, toolkit: str, version: Version, *, wsl: bool = False) -> Version | None:
-    """The oldest driver that runs what a toolkit compiled to machine code; None where it is not known.
+    """Return the oldest driver that runs a toolkit's machine code; None if it is not known.
 
-    One for all minor versions of a major one where there is a row for that, else the toolkit's own driver.
+    If a row says so, one driver holds for all minor versions of a major one; else it is the toolkit's own driver.
     """
     shared = knowledge.drivers.get((toolkit, str(version.parts[0]) if version.parts else ""))
     if shared is not None:
@@ -169,7 +169,7 @@ def toolkit_floor(knowledge: KnowledgeBase, toolkit: str, version: Version, *, w
 
 
 def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
-    """The driver that came with a toolkit; None where it is not known."""
+    """Return the driver that came with a toolkit; None if it is not known."""
     if wsl and toolkit.driver_windows:
         return Version(toolkit.driver_windows)
     # Where Windows' version is not known: its drivers share the branch, and are numbered above Linux' own.
@@ -178,7 +178,7 @@ def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
 
 
 def toolkit_of_ptx(knowledge: KnowledgeBase, toolkit: str, ptx: Version) -> Toolkit | None:
-    """The oldest toolkit that knows that PTX ISA: its driver is the first that does."""
+    """Return the oldest toolkit that knows that PTX ISA: its driver is the first that does."""
     rows = (row for row in knowledge.toolkits.values() if row.toolkit == toolkit and row.ptx)
     able = (row for row in rows if Version(row.ptx or "") >= ptx)
     return min(able, key=lambda row: Version(row.version).parts, default=None)

@@ -25,8 +25,8 @@ class Architecture(Row):
     driver_min: Branch | None = None
     driver_max: Branch | None = None
 
-    def amiss(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """An accelerator without a row, or targets that no GPU of it has."""
+    def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """Return an accelerator without a row, or targets that no GPU of it has."""
         row = known.accelerators.get(self.accelerator)
         return not_of(row, "targets", self.targets) or not_of(row, "embedded", self.embedded)
 
@@ -46,6 +46,6 @@ class Gpu(Row):
     memory_gib: float | None = None
     machine: str | None = None
 
-    def amiss(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """An accelerator without a row, or a target that no GPU of it has."""
+    def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """Return an accelerator without a row, or a target that no GPU of it has."""
         return not_of(known.accelerators.get(self.accelerator), "target", (self.target,))

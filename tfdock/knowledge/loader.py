@@ -29,37 +29,37 @@ TABLES = (
 
 
 def _shipped(folder: str) -> Path:
-    """Inside the package when installed, beside it in a checkout."""
+    """Return a shipped folder: inside the package when installed, beside it in a checkout."""
     inside = _PACKAGE / folder
     return inside if inside.is_dir() else _PACKAGE.parent / folder
 
 
 def templates() -> dict[str, str]:
-    """Every file below `dockerfiles/`, by its path there, but for what a Python that ran one has left beside it."""
+    """Return every file below `dockerfiles/`, by its path there, without Python's compiled leftovers."""
     root = _shipped("dockerfiles")
     files = (path for path in sorted(root.rglob("*.*")) if path.suffix != ".pyc")
     return {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in files}
 
 
 def pipeline_templates() -> dict[str, str]:
-    """Every file below `ci/templates/`, by its path there."""
+    """Return every file below `ci/templates/`, by its path there."""
     root = _shipped("ci/templates")
     return {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in sorted(root.rglob("*.*"))}
 
 
 def profiles() -> Path:
-    """The folder of the shipped profiles."""
+    """Return the folder of the shipped profiles."""
     return _shipped("profiles")
 
 
 def profile_files() -> list[Path]:
-    """The shipped profiles' files, by name. The matrix beside them, which is made of some, is none."""
-    found = (file for file in profiles().glob("*.yaml") if file.name != MATRIX)
-    return sorted(found, key=lambda file: file.stem)
+    """Return the shipped profiles' files by name, without the matrix beside them, which is made of some."""
+    files = (file for file in profiles().glob("*.yaml") if file.name != MATRIX)
+    return sorted(files, key=lambda file: file.stem)
 
 
 def _files(folder: Path, table: str) -> list[Path]:
-    """A table's one file, or those of a folder of its name."""
+    """Return a table's one file, and those of a folder with its name."""
     return [folder / f"{table}.yaml", *sorted((folder / table).glob("*.yaml"))]
 
 
@@ -116,21 +116,21 @@ def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> 
         usable = folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
         unknown = sorted(file.name for file in folder.glob("*.yaml") if file.stem not in TABLES) if usable else []
         if not usable or unknown:
-            amiss = f"holds {', '.join(unknown)}" if unknown else "is not a folder that can be read"
+            fault = f"holds {', '.join(unknown)}" if unknown else "is not a folder that can be read"
             raise ProfileError(
                 Problem(
                     code="knowledge-folder",
-                    message=f"`{folder}` {amiss}",
+                    message=f"`{folder}` {fault}",
                     fix=f"a knowledge folder holds some of {', '.join(f'{table}.yaml' for table in TABLES)}",
                     file=str(folder),
                 )
             )
         folders.append(folder)
-    return KnowledgeBase(_LazyTables(folders), partial(_remembered, cache / "knowledge") if cache else plain)
+    return KnowledgeBase(_LazyTables(folders), partial(_load_plain, cache / "knowledge") if cache else plain)
 
 
 def knowledge_digest(overlays: Iterable[Path] = ()) -> str:
-    """A hash of all rows that `knowledge` would read: what was judged by others may be judged otherwise."""
+    """Return a hash of all rows that `knowledge` reads: with other rows a judgement may be another."""
     tables = _LazyTables([_PACKAGE / "knowledge", *overlays])
     texts = [text for table in TABLES for _, text in tables[table]]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
@@ -144,11 +144,12 @@ _KEPT = 100
 """Files. Every table has one, and every change of a table leaves one behind."""
 
 
-def _remembered(folder: Path, text: str, file: str) -> object:
-    """A table's plain data, by the hash of its text: reading JSON takes a fiftieth of reading YAML with its places.
+def _load_plain(folder: Path, text: str, file: str) -> object:
+    """Return a table's plain data, by the hash of its text.
 
-    A file is the sha256 of its second line, and in that line the data. One that cannot be read, is not whole or
-    cannot be written is as good as none; so is one that another user could have written.
+    Reading JSON takes a fiftieth of the time of reading YAML with its places. A cache file holds the sha256 of its
+    second line, and the data in that line. A file that cannot be read, is incomplete or cannot be written counts as
+    absent; so does one that another user could have written.
     """
     kept = folder / f"{hashlib.sha256(_FORMAT + text.encode()).hexdigest()}.json"
     with suppress(OSError, ValueError):
@@ -156,22 +157,22 @@ def _remembered(folder: Path, text: str, file: str) -> object:
         digest, _, data = kept.read_bytes().partition(b"\n")
         if digest == hashlib.sha256(data).hexdigest().encode():
             return json.loads(data)
-    found = plain(text, file)
+    values = plain(text, file)
     with suppress(OSError):
-        _keep(kept, json.dumps(found).encode())
-    return found
+        _keep(kept, json.dumps(values).encode())
+    return values
 
 
 def _check_private(folder: Path) -> None:
     """Raise OSError where another user could have put a file there: the tables say which options are harmless."""
-    for one in (folder.parent, folder):
-        if who := other_writers(one):
-            raise PermissionError(errno.EPERM, who, str(one))
+    for path in (folder.parent, folder):
+        if who := other_writers(path):
+            raise PermissionError(errno.EPERM, who, str(path))
 
 
 def _keep(kept: Path, data: bytes) -> None:
     folder = kept.parent
-    if next(one for one in (folder, *folder.parents) if one.exists()).stat().st_uid != os.geteuid():
+    if next(path for path in (folder, *folder.parents) if path.exists()).stat().st_uid != os.geteuid():
         return  # `sudo` with the user's HOME: a folder of root's in there would stop the user's own builds
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # the cache
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -183,6 +184,6 @@ def _keep(kept: Path, data: bytes) -> None:
         part.replace(kept)
     finally:
         part.unlink(missing_ok=True)
-    files = sorted(folder.glob("*.json"), key=lambda one: one.stat().st_mtime_ns)
+    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
     for old in files[:-_KEPT]:
         old.unlink()

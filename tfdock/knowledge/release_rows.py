@@ -35,7 +35,7 @@ class Support(RowPart):
 
     @model_validator(mode="after")
     def _tested_is_accepted(self) -> Self:
-        if self.tested and self.accepted and not any(_holds(one, self.tested) for one in self.accepted):
+        if self.tested and self.accepted and not any(_holds(version, self.tested) for version in self.accepted):
             raise ValueError(f"tested {self.tested} is none of accepted ({', '.join(self.accepted)})")
         return self
 
@@ -125,8 +125,8 @@ class Release(Row):
         """The newest patch release; the minor release itself where none is known."""
         return self.patches[-1] if self.patches else self.release
 
-    def amiss(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Targets that a profile could not name."""
+    def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """Return targets that a profile could not name."""
         for field in ("official_targets", "default_targets", "runtime_targets", "runtime_doubt"):
             for name, targets in getattr(self, field).items():
                 row = known.accelerators.get(name)

@@ -19,7 +19,7 @@ _RANGE = re.compile(r"(?P<first>\d+\.\d+)(?P<open>\.\.(?P<last>\d+\.\d+)?)?\Z")
 
 
 def placeholders(text: str) -> list[str]:
-    """The names in braces. Only plain ones: a row may not reach into objects (`{x.__class__}`)."""
+    """Return the names in braces. Only plain names: a row may not reach into objects (`{x.__class__}`)."""
     names = []
     for _, name, spec, conversion in string.Formatter().parse(text):
         if name is not None and (not re.fullmatch(r"[a-z][a-z0-9_]*", name) or spec or conversion):
@@ -61,12 +61,12 @@ def checked_by(read: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(checked)
 
 
-def text_like(pattern: re.Pattern[str], what: str) -> AfterValidator:
+def text_like(pattern: re.Pattern[str], noun: str) -> AfterValidator:
     """Return a check for text that a pattern matches; `what` names such text in the message."""
 
     def read(text: str) -> None:
         if not pattern.match(text):
-            raise ValueError(f"{text!r} is not a {what}")
+            raise ValueError(f"{text!r} is not a {noun}")
 
     return checked_by(read)
 
@@ -116,8 +116,8 @@ class Row(RowPart):
     note: str | None = None
     unverified: bool | str = False
 
-    def amiss(self, known: AcceleratorTable) -> tuple[str, str] | None:  # noqa: ARG002 - few kinds of rows ask it
-        """What cannot be right beside the accelerators' rows: the field, and what is wrong with it."""
+    def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:  # noqa: ARG002 - few kinds of rows ask it
+        """Return what contradicts the accelerators' rows: the field, and the mistake; None if nothing does."""
         return None
 
 

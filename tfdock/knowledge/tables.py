@@ -63,7 +63,7 @@ _R = TypeVar("_R", bound=Row)
 
 
 def plain(text: str, file: str) -> object:
-    """A table's text as plain data; raises ProfileError with the place of what is no YAML."""
+    """Return a table's text as plain data; raises ProfileError with the place of invalid YAML."""
     return yaml_nodes.parse(text, file).value
 
 
@@ -264,21 +264,21 @@ class KnowledgeBase:
         return total.hexdigest()[:16]
 
     def sources(self, table: str) -> dict[str, str]:
-        """What the short names in the `source` of a table's rows stand for."""
+        """Return what the short names in the `source` of a table's rows stand for."""
         if table not in self._named:
             documents = [self._plain(text, file) for file, text in self._texts.get(table, ())]
             named = [document.get("sources", {}) for document in documents if isinstance(document, dict)]
-            self._named[table] = {name: str(text) for one in named for name, text in one.items()}
+            self._named[table] = {name: str(text) for explained in named for name, text in explained.items()}
         return self._named[table]
 
     def cited(self, table: str, row: Row) -> str:
-        """A row's sources, as its table explains their short names."""
+        """Return a row's sources, as its table explains their short names."""
         named = self.sources(table)
         names = (row.source,) if isinstance(row.source, str) else row.source
         return "; ".join(named.get(name, name) for name in names)
 
     def _keyed(self, table: str, kind: type[_R]) -> dict[Any, _R]:
-        """By `KEY`, a tuple where that is several fields; of two files the later row, in the place of the earlier."""
+        """Return rows by `KEY`, a tuple for several fields; a later file's row replaces the earlier in its place."""
         key = attrgetter(*kind.KEY)
         return {key(row): row for row in self._rows(table, kind)}
 
@@ -291,26 +291,28 @@ class KnowledgeBase:
     def _file_rows(self, file: str, text: str, kind: type[_R]) -> list[_R]:
         table = _Table(file, text, self._plain(text, file))
         sources = table.sources
-        found: list[_R] = []
+        checked_rows: list[_R] = []
         seen: dict[tuple[Any, ...], int] = {}
         for index, values in enumerate(table.rows):
-            row = _row(table, index, values, kind)
+            row = _parse_row(table, index, values, kind)
             cited = (row.source,) if isinstance(row.source, str) else row.source
-            if sources is not None and (unknown := [one for one in cited if one not in sources]):
+            if sources is not None and (unknown := [name for name in cited if name not in sources]):
                 message = f"source `{unknown[0]}` is not explained in `sources:`"
                 raise table.wrong_row((index, "source"), message, f"the table's `sources:` has: {', '.join(sources)}")
-            if amiss := row.amiss(self):
-                raise table.wrong_row((index, amiss[0]), amiss[1], "correct it, or the rows of `accelerators.yaml`")
+            if mistake := row.find_mistake(self):
+                raise table.wrong_row(
+                    (index, mistake[0]), mistake[1], "correct it, or the rows of `accelerators.yaml`"
+                )
             key = tuple(getattr(row, field) for field in kind.KEY)
             if key and seen.setdefault(key, index) != index:
-                message = f"{_words(key)} has a row already, in line {table.place((seen[key],)).line}"
+                message = f"{_key_text(key)} has a row already, in line {table.place((seen[key],)).line}"
                 fix = "one row says all of it; a row of an overlay replaces the shipped one"
                 raise table.wrong_row((index,), message, fix)
-            found.append(row)
-        return found
+            checked_rows.append(row)
+        return checked_rows
 
 
-def _words(key: Iterable[str | tuple[str, ...] | None]) -> str:
+def _key_text(key: Iterable[str | tuple[str, ...] | None]) -> str:
     return " ".join(word if isinstance(word, str) else " ".join(word) for word in key if word)
 
 
@@ -352,7 +354,7 @@ class _Table:
         return sources if isinstance(sources, dict) else {}
 
     def place(self, path: tuple[str | int, ...]) -> yaml_nodes.Node:
-        """Where a value of the rows stands."""
+        """Return the place of a value of the rows."""
         return self._document.at(("rows", *path))
 
     @cached_property
@@ -369,15 +371,15 @@ class _Table:
         )
 
 
-def _checked(table: _Table, values: Mapping[str, Any]) -> str:
-    """The table's day; no day for what is from memory alone, which was compared with nothing."""
+def _checked_on(table: _Table, values: Mapping[str, Any]) -> str:
+    """Return the table's day; empty for a row from memory alone, which was compared with nothing."""
     return "" if values.get("source") in (_MEMORY, [_MEMORY]) else table.checked
 
 
-def _row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
+def _parse_row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
     # Strict lists become tuples here because YAML has no tuples and frozen rows want them.
     try:
-        complete = {"checked": _checked(table, values), **values} if isinstance(values, dict) else values
+        complete = {"checked": _checked_on(table, values), **values} if isinstance(values, dict) else values
         return kind.model_validate(complete, strict=False)
     except ValidationError as error:
         fix = f"a row of this table has: {', '.join(kind.model_fields)}; versions are quoted text"
@@ -387,6 +389,6 @@ def _row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
 
 
 def _complaint(item: ErrorDetails) -> str:
-    """What pydantic says; its word for every ValueError says nothing."""
+    """Return pydantic's message without its prefix for every ValueError, which says nothing."""
     place = ".".join(str(part) for part in item["loc"]) or "row"
     return f"{place}: {item['msg'].removeprefix('Value error, ')}"

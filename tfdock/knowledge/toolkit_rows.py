@@ -27,8 +27,8 @@ class Toolkit(Row):
     driver_linux: str | None = None
     driver_windows: str | None = None
 
-    def amiss(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Targets that are not the number of a capability, where they should be."""
+    def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """Return targets that are not the number of a capability, if they should be."""
         families = [row for row in known.accelerators.values() if row.capabilities and row.toolkit == self.toolkit]
         wrong = [target for target in self.targets if families and not can_read(Capability.parse, f"sm_{target}")]
         return ("targets", f"`{wrong[0]}` is not the number of a compute capability (`86`)") if wrong else None

@@ -52,8 +52,8 @@ class Companion(Row):
     wheels: tuple[Requirement, ...] = ()
     ignores: tuple[str, ...] = ()
 
-    def amiss(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """GPUs that are none of its accelerator, and those that are ignored without a word on why."""
+    def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """Return GPUs of another accelerator, or ignored GPUs without a reason."""
         if not self.ignores:
             return None
         if not self.limit:
@@ -75,8 +75,8 @@ class GeneratedKernels(Row):
     isa: str | None = None
     count: int
 
-    def amiss(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Targets that are none of the accelerator's."""
+    def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """Return targets that are not the accelerator's."""
         row = known.accelerators.get(self.accelerator)
         wrong = [target for target in self.targets if not row or not row.lists(target)]
         return ("targets", f"`{wrong[0]}` is not a target of {self.accelerator}") if wrong else None

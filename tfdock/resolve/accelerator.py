@@ -1,4 +1,4 @@
-"""Which accelerator, which targets, and the toolkit, libraries and compiler that serve them."""
+"""Choose the accelerator, the targets, and the toolkit, libraries and compiler that serve them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ChosenDevices:
 
 
 def accelerator_of(question: Question) -> Accelerator | None:
-    """The accelerator that the profile names or implies; None if that was refused."""
+    """Return the accelerator that the profile names or implies; None if it was refused."""
     profile, known, notes = question.profile, question.knowledge.accelerators, question.notes
     asked, before = profile.accelerator, len(notes.problems)
     if asked is not None and asked not in known:
@@ -58,11 +58,11 @@ def accelerator_of(question: Question) -> Accelerator | None:
         if asked and name != asked:
             notes.refuse("accelerator-conflict", path, f"`{path}` speaks of {name}, but `accelerator:` says {asked}")
     if len(names) > 1:
-        said = ", ".join(f"`{path}` ({name})" for path, name in evidence)
+        listed = ", ".join(f"`{path}` ({name})" for path, name in evidence)
         notes.refuse(
             "accelerator-conflict",
             evidence[0][0],
-            f"the profile mixes accelerators: {said}",
+            f"the profile mixes accelerators: {listed}",
             why="one wheel serves one accelerator: make two profiles",
         )
     if len(notes.problems) > before:
@@ -74,7 +74,7 @@ def accelerator_of(question: Question) -> Accelerator | None:
 
 
 def _devices_are_known(question: Question) -> bool:
-    """What no accelerator is known for must not pass for a build without one."""
+    """Return whether every device has an accelerator: an unknown one must not pass for a build without GPU."""
     notes, before = question.notes, len(question.notes.problems)
     if question.profile.for_this_machine and not question.local_gpus:
         notes.refuse(
@@ -105,7 +105,7 @@ def _devices_are_known(question: Question) -> bool:
 
 
 def _evidence(question: Question) -> Iterable[tuple[str, str]]:
-    """(field, accelerator) for each field of the profile that implies one."""
+    """Yield (field, accelerator) for each field of the profile that implies an accelerator."""
     rows = question.knowledge.accelerators.values()
     fields = component_fields(question)
     for name in asked_components(question):
@@ -123,7 +123,7 @@ def _evidence(question: Question) -> Iterable[tuple[str, str]]:
 
 
 def component_fields(question: Question) -> dict[str, str]:
-    """Every component that the profile names or that an accelerator has -> the field that says its version."""
+    """Return, for each component of the profile or of an accelerator, the field with its version."""
     names = {name for row in question.knowledge.accelerators.values() for name in row.components}
     fields = {
         name: name if hasattr(question.profile, name) else f"components.{name}"
@@ -133,32 +133,32 @@ def component_fields(question: Question) -> dict[str, str]:
 
 
 def asked_components(question: Question) -> dict[str, str]:
-    """Component -> version, as written in the profile."""
+    """Return component -> version, as the profile has it."""
     profile = question.profile
     fields = {name: getattr(profile, name, None) for name in component_fields(question)}
     return {**{name: value for name, value in fields.items() if value}, **profile.components}
 
 
 def _asked_targets(question: Question) -> Iterator[tuple[str, str, str]]:
-    """(field, path, target) of each target that the profile lists."""
+    """Return (field, path, target) of each target that the profile lists."""
     for name in TARGET_FIELDS:
         for index, value in enumerate(getattr(question.profile, name) or ()):
             yield name, f"{name}[{index}]", value
 
 
 def asked_gpus(question: Question) -> list[tuple[str, str, Gpu | None]]:
-    """(path, name, row) of each GPU that the profile names, this machine's among them; no row where it is unknown."""
+    """Return (path, name, row) of each GPU of the profile, this machine's included; no row for an unknown GPU."""
     knowledge, gpus = question.knowledge, question.profile.gpus
     places = [("gpus", gpus)] if gpus == "local" else [(f"gpus[{n}]", name) for n, name in enumerate(gpus or ())]
-    found: list[tuple[str, str, Gpu | None]] = []
+    rows: list[tuple[str, str, Gpu | None]] = []
     for path, name in places:
         if name == "local":
             # Of those whose names are newer than the rows the target is told.
-            local = ((one, find_gpu(knowledge, one) or bare_gpu(knowledge, one)) for one in question.local_gpus)
-            found += [(path, one, row) for one, row in local]
+            local = ((word, find_gpu(knowledge, word) or bare_gpu(knowledge, word)) for word in question.local_gpus)
+            rows += [(path, word, row) for word, row in local]
         else:
-            found.append((path, name, find_gpu(knowledge, name)))
-    return found
+            rows.append((path, name, find_gpu(knowledge, name)))
+    return rows
 
 
 # --- targets, toolkit, compiler, libraries --------------------------------------------------------------------------
@@ -190,14 +190,14 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
     )
     _refuse_other_machines(question, gpus, listed)
     if accelerator.target_pattern and not combination.targets:
-        combination = replace(combination, targets=_official(question, combination))
+        combination = replace(combination, targets=_official_targets(question, combination))
     combination = _with_toolkit(question, combination)
-    combination = _as_far_as_it_goes(question, combination)
+    combination = _supported_official_targets(question, combination)
     combination = _with_libraries(question, combination)
     for rule in RULES:
         for finding in rule(combination):
             notes.find(finding)
-    targets = sorted_targets(one.target for one in combination.targets)
+    targets = sorted_targets(requested.target for requested in combination.targets)
     if targets and not combination.targets[0].official:
         notes.choose("targets", ", ".join(targets), "profile", _target_reason(gpus, listed))
     return ChosenDevices(
@@ -231,17 +231,17 @@ def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[
 def _refuse_other_machines(
     question: Question, gpus: Sequence[tuple[str, Gpu]], listed: Sequence[RequestedBuild]
 ) -> None:
-    """GPUs that are sold with another CPU than the one that is built for; beside others they are but a waste."""
+    """Refuse GPUs that are sold with another CPU than the build's; beside other GPUs they are only a waste."""
     knowledge, here = question.knowledge, question.machine
-    found = [(path, gpu.gpu, gpu, True) for path, gpu in gpus]
-    bare = [(one.path, gpu) for one in listed if (gpu := bare_gpu(knowledge, one.target))]
+    devices = [(path, gpu.gpu, gpu, True) for path, gpu in gpus]
+    bare = [(requested.path, gpu) for requested in listed if (gpu := bare_gpu(knowledge, requested.target))]
     if not gpus and all(machine_of(knowledge, gpu) not in (None, here) for _, gpu in bare):
         # Of those that are not embedded another may come out, for any machine.
-        found += [
+        devices += [
             (path, f"a GPU of {gpu.target}", gpu, is_embedded(knowledge, gpu.accelerator, gpu.target))
             for path, gpu in bare
         ]
-    for path, what, gpu, certain in found:
+    for path, name, gpu, certain in devices:
         machine = machine_of(knowledge, gpu)
         if machine in (None, here):
             continue
@@ -250,7 +250,7 @@ def _refuse_other_machines(
             RuleFinding(
                 code="gpu-other-machine",
                 path=path,
-                message=f"{what} stands beside a CPU of kind {machine}, and this build is for {here}",
+                message=f"{name} stands beside a CPU of kind {machine}, and this build is for {here}",
                 why="wheels are built for the kind of machine that builds them",
                 fix=(f"build it on {machine}{base}", f"name a GPU of {here} machines"),
                 weight="error" if certain else "warning",
@@ -259,47 +259,53 @@ def _refuse_other_machines(
 
 
 def _targets_of(release: Release, accelerator: Accelerator, gpus: Sequence[tuple[str, Gpu]]) -> list[RequestedBuild]:
-    """One exact target for each GPU."""
-    found = []
+    """Return one exact target for each GPU."""
+    builds = []
     for path, gpu in gpus:
         if gpu.accelerator == accelerator.accelerator:  # else it is said as accelerator-conflict
-            found.append(RequestedBuild(target=own_target(release, accelerator, gpu.target), path=path, gpu=gpu))
-    return found
+            builds.append(RequestedBuild(target=own_target(release, accelerator, gpu.target), path=path, gpu=gpu))
+    return builds
 
 
-def _official(question: Question, one: Combination) -> list[RequestedBuild]:
-    """The official wheel's list; nothing was asked."""
-    official = one.release.official_targets.get(one.accelerator.accelerator, ())
+def _official_targets(question: Question, combination: Combination) -> list[RequestedBuild]:
+    """Return the official wheel's list, for a profile that asks for none."""
+    official = combination.release.official_targets.get(combination.accelerator.accelerator, ())
     if not official:
         question.notes.refuse(
             "targets-missing",
             "accelerator",
-            f"it is not known for which GPUs TensorFlow {one.release.release} is officially built",
-            why=f"neither `gpus` nor `{one.accelerator.target_field}` says it either",
+            f"it is not known for which GPUs TensorFlow {combination.release.release} is officially built",
+            why=f"neither `gpus` nor `{combination.accelerator.target_field}` says it either",
         )
-    path = one.place(one.accelerator.toolkit or "") if one.accelerator.toolkit in one.asked else "accelerator"
+    path = (
+        combination.place(combination.accelerator.toolkit or "")
+        if combination.accelerator.toolkit in combination.asked
+        else "accelerator"
+    )
     return [RequestedBuild(target=target, path=path, official=True) for target in official]
 
 
-def _as_far_as_it_goes(question: Question, one: Combination) -> Combination:
-    """The official list without what this build cannot have: nothing was asked, so nothing has to be refused.
+def _supported_official_targets(question: Question, combination: Combination) -> Combination:
+    """Return the official list without targets that this build cannot have: the profile did not ask for them.
 
     With XLA on, which an old official wheel was built without, the oldest GPUs of its list are not used.
     """
-    if not one.targets or not one.targets[0].official:
-        return one
+    if not combination.targets or not combination.targets[0].official:
+        return combination
     rules = (*DEVICE_RULES, release_uses_the_target)
-    able = [wanted for wanted in one.targets if not _found(replace(one, targets=[wanted]), rules)] or one.targets
+    able = [
+        wanted for wanted in combination.targets if not _has_finding(replace(combination, targets=[wanted]), rules)
+    ] or combination.targets
     reason = "the official wheel's list" + (
-        "" if len(able) == len(one.targets) else ", as far as this build can have it"
+        "" if len(able) == len(combination.targets) else ", as far as this build can have it"
     )
-    row = f"releases.yaml {one.release.release}"
+    row = f"releases.yaml {combination.release.release}"
     question.notes.choose("targets", ", ".join(wanted.target for wanted in able), row, reason)
-    return replace(one, targets=able)
+    return replace(combination, targets=able)
 
 
-def _found(one: Combination, rules: Sequence[Rule]) -> bool:
-    return any(True for rule in rules for _ in rule(one))
+def _has_finding(combination: Combination, rules: Sequence[Rule]) -> bool:
+    return any(True for rule in rules for _ in rule(combination))
 
 
 def _target_reason(gpus: Sequence[tuple[str, Gpu]], listed: Sequence[RequestedBuild]) -> str:
@@ -308,120 +314,130 @@ def _target_reason(gpus: Sequence[tuple[str, Gpu]], listed: Sequence[RequestedBu
     return f"what {', '.join(gpu.gpu for _, gpu in gpus)} run{'s' if len(gpus) == 1 else ''} natively"
 
 
-def _with_toolkit(question: Question, one: Combination) -> Combination:
-    """The toolkit and the compiler: those asked, else the first pair that compiles for the targets."""
-    versions = _candidates(one, one.accelerator.toolkit)
-    compilers = _compilers(question, one)
+def _with_toolkit(question: Question, combination: Combination) -> Combination:
+    """Choose toolkit and compiler: those of the profile, else the first pair that compiles for the targets."""
+    versions = _candidates(combination, combination.accelerator.toolkit)
+    compilers = _compilers(question, combination)
     pairs = [
-        _with_compiler(question, replace(one, components={**one.components, **version}), compiler)
+        _with_compiler(question, replace(combination, components={**combination.components, **version}), compiler)
         for compiler in compilers
         for version in versions
     ]
     chosen = _first_without_finding(pairs, DEVICE_RULES)
-    _choose_component(question, chosen, one.accelerator.toolkit)
+    _choose_component(question, chosen, combination.accelerator.toolkit)
     _choose_compiler(question, chosen)
     return chosen
 
 
-def _with_libraries(question: Question, one: Combination) -> Combination:
-    for name in one.accelerator.components:
-        if name != one.accelerator.toolkit:
+def _with_libraries(question: Question, combination: Combination) -> Combination:
+    for name in combination.accelerator.components:
+        if name != combination.accelerator.toolkit:
             candidates = [
-                replace(one, components={**one.components, **version}) for version in _candidates(one, name)
+                replace(combination, components={**combination.components, **version})
+                for version in _candidates(combination, name)
             ]
-            one = _first_without_finding(candidates, LIBRARY_RULES)
-            _choose_component(question, one, name)
-    return one
+            combination = _first_without_finding(candidates, LIBRARY_RULES)
+            _choose_component(question, combination, name)
+    return combination
 
 
 def _first_without_finding(candidates: Sequence[Combination], rules: Sequence[Rule]) -> Combination:
-    """The first candidate that no rule speaks of; else the first, whose findings will be told.
+    """Return the first candidate without a finding; else the first, whose findings will be reported.
 
-    Of an official list it is enough that a part can be had.
+    For an official list it is enough that a part of it works.
     """
-    for one in candidates:
-        if not _found(one, rules):
-            return one
-    for one in candidates:
-        if any(wanted.official and not _found(replace(one, targets=[wanted]), rules) for wanted in one.targets):
-            return one
+    for combination in candidates:
+        if not _has_finding(combination, rules):
+            return combination
+    for combination in candidates:
+        if any(
+            wanted.official and not _has_finding(replace(combination, targets=[wanted]), rules)
+            for wanted in combination.targets
+        ):
+            return combination
     return candidates[0]
 
 
-def _candidates(one: Combination, name: str | None) -> list[dict[str, str]]:
-    """A component's versions in order of preference: the one asked; else the tested one, newer ones, older ones."""
-    if not name or not (name in one.asked or name in one.release.components):
+def _candidates(combination: Combination, name: str | None) -> list[dict[str, str]]:
+    """Return a component's versions in order of preference: the profile's; else tested, newer, older ones."""
+    if not name or not (name in combination.asked or name in combination.release.components):
         return [{}]
-    support = one.release.components.get(name, Support())
-    if name in one.asked:
-        return [{name: full_version(one, name, one.asked[name])}]
+    support = combination.release.components.get(name, Support())
+    if name in combination.asked:
+        return [{name: full_version(combination, name, combination.asked[name])}]
     if support.tested is None:
         return [{}]
     tested = Version(support.tested)
     others = sorted({Version(text) for text in support.accepted} - {tested})
     newer, older = [each for each in others if each > tested], [each for each in others if each < tested]
-    return [{name: full_version(one, name, str(each))} for each in (tested, *newer, *reversed(older))]
+    return [{name: full_version(combination, name, str(each))} for each in (tested, *newer, *reversed(older))]
 
 
-def full_version(one: Combination, name: str, asked: str) -> str:
-    """An exact version for `12.2`: closed lists are exact already, a toolkit's row knows its patch releases."""
-    support = one.release.components.get(name, Support())
-    if support.closed or name != one.accelerator.toolkit or len(Version(asked).parts) > 2:
+def full_version(combination: Combination, name: str, asked: str) -> str:
+    """Return an exact version for `12.2`: the toolkit's row knows its patch releases, closed lists are exact."""
+    support = combination.release.components.get(name, Support())
+    if support.closed or name != combination.accelerator.toolkit or len(Version(asked).parts) > 2:
         return asked
     if len(Version(asked).parts) < 2:
         known = (*support.accepted, support.tested or asked)
         asked = next((text for text in reversed(known) if Version(text).matches(Version(asked))), asked)
-    toolkit = one.knowledge.toolkits.get((name, str(Version(asked).minor)))
+    toolkit = combination.knowledge.toolkits.get((name, str(Version(asked).minor)))
     return toolkit.patches[-1] if toolkit and toolkit.patches else asked
 
 
-def _choose_component(question: Question, one: Combination, name: str | None) -> None:
-    notes, release = question.notes, one.release
-    known = name in one.asked or name in release.components
+def _choose_component(question: Question, combination: Combination, name: str | None) -> None:
+    notes, release = question.notes, combination.release
+    known = name in combination.asked or name in release.components
     # Without its toolkit nothing is known of a build, whatever is allowed.
-    if not name or not (known or name == one.accelerator.toolkit):
+    if not name or not (known or name == combination.accelerator.toolkit):
         return
-    support, value = release.components.get(name, Support()), one.components.get(name, "")
-    if name in one.asked:
-        asked = one.asked[name]
+    support, value = release.components.get(name, Support()), combination.components.get(name, "")
+    if name in combination.asked:
+        asked = combination.asked[name]
         reason = "as asked" if value == asked else f"newest known version of {asked}"
         notes.choose(name, value, "profile", reason)
     elif support.tested is None:
         notes.refuse(
             "component-missing",
-            one.place(name),
-            f"no {one.title(name)} version is known to be tested with TensorFlow {release.release}",
+            combination.place(name),
+            f"no {combination.title(name)} version is known to be tested with TensorFlow {release.release}",
             why=f"known to work: {', '.join(support.accepted)}" if support.accepted else "",
-            fix=f"say which: `{one.place(name)}: …`",
+            fix=f"say which: `{combination.place(name)}: …`",
         )
-    elif value == full_version(one, name, support.tested):
+    elif value == full_version(combination, name, support.tested):
         notes.choose(name, value, f"releases.yaml {release.release}", "the version the release was tested with")
     else:
-        tested = replace(one, components={**one.components, name: full_version(one, name, support.tested)})
+        tested = replace(
+            combination, components={**combination.components, name: full_version(combination, name, support.tested)}
+        )
         why = next((finding.message for rule in (*DEVICE_RULES, *LIBRARY_RULES) for finding in rule(tested)), "")
         reason = f"the nearest to the tested {support.tested}: {why}"
         notes.choose(name, value, f"releases.yaml {release.release}", reason)
 
 
-def _compilers(question: Question, one: Combination) -> list[str]:
-    """Compilers of GPU code in order of preference; one empty name where there is nothing to choose."""
-    default = one.release.gpu_compiler
-    if default is None or not one.accelerator.compilers:
+def _compilers(question: Question, combination: Combination) -> list[str]:
+    """Return compilers of GPU code in order of preference; one empty name if there is no choice."""
+    default = combination.release.gpu_compiler
+    if default is None or not combination.accelerator.compilers:
         return [""]
     if question.profile.compiler:
         return [question.profile.compiler]
-    others = [name for name in one.accelerator.compilers if name != default and _is_there(question, one, name)]
+    others = [
+        name
+        for name in combination.accelerator.compilers
+        if name != default and _is_available(question, combination, name)
+    ]
     return [default, *others]
 
 
-def _is_there(question: Question, one: Combination, compiler: str) -> bool:
+def _is_available(question: Question, combination: Combination, compiler: str) -> bool:
     """Whether the release has a compiler at hand: the toolkit's own always, another one in a known version."""
     own_version = any(name == compiler for name, _ in question.knowledge.compilers)
-    return not own_version or bool(_version_of(question, one.release, compiler))
+    return not own_version or bool(_version_of(question, combination.release, compiler))
 
 
 def _version_of(question: Question, release: Release, compiler: str) -> str:
-    """The version of a compiler that is not the toolkit's: the profile's, else the release's."""
+    """Return the version of a compiler that is not the toolkit's: the profile's, else the release's."""
     host = question.profile.host_compiler
     if isinstance(host, HostCompiler) and host.name == compiler and (host.version or host.path):
         return str(Version(host.version).parts[0]) if host.version else "of unknown version"
@@ -430,36 +446,39 @@ def _version_of(question: Question, release: Release, compiler: str) -> str:
     return ""
 
 
-def _with_compiler(question: Question, one: Combination, compiler: str) -> Combination:
-    version = _version_of(question, one.release, compiler) if compiler else ""
-    return replace(one, compiler=compiler, compiler_version=version)
+def _with_compiler(question: Question, combination: Combination, compiler: str) -> Combination:
+    version = _version_of(question, combination.release, compiler) if compiler else ""
+    return replace(combination, compiler=compiler, compiler_version=version)
 
 
-def _choose_compiler(question: Question, one: Combination) -> None:
-    notes, asked, default = question.notes, question.profile.compiler, one.release.gpu_compiler
-    if not one.compiler:
+def _choose_compiler(question: Question, combination: Combination) -> None:
+    notes, asked, default = question.notes, question.profile.compiler, combination.release.gpu_compiler
+    if not combination.compiler:
         return
-    if asked and asked not in (*one.accelerator.compilers, default):
+    if asked and asked not in (*combination.accelerator.compilers, default):
         notes.refuse(
             "compiler-unknown",
             "compiler",
             f"the GPU compiler `{asked}` is not known",
-            why=f"known for {one.accelerator.accelerator}: {', '.join(one.accelerator.compilers)}",
+            why=f"known for {combination.accelerator.accelerator}: {', '.join(combination.accelerator.compilers)}",
         )
-    elif asked and not _is_there(question, one, asked):
+    elif asked and not _is_available(question, combination, asked):
         notes.doubt(
             "compiler-unavailable",
             "compiler",
-            f"TensorFlow {one.release.release} is not known to have been compiled by {asked}",
+            f"TensorFlow {combination.release.release} is not known to have been compiled by {asked}",
             why=f"its GPU code is compiled by {default}",
         )
     if asked:
         notes.choose("compiler", asked, "profile", "as asked")
-    elif one.compiler == default:
+    elif combination.compiler == default:
         notes.choose(
-            "compiler", one.compiler, f"releases.yaml {one.release.release}", "the release's own GPU compiler"
+            "compiler",
+            combination.compiler,
+            f"releases.yaml {combination.release.release}",
+            "the release's own GPU compiler",
         )
     else:
-        instead = _with_compiler(question, one, default or "")
+        instead = _with_compiler(question, combination, default or "")
         reason = next((finding.message for rule in DEVICE_RULES for finding in rule(instead)), "")
-        notes.choose("compiler", one.compiler, "compilers.yaml", reason)
+        notes.choose("compiler", combination.compiler, "compilers.yaml", reason)

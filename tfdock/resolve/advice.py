@@ -1,7 +1,7 @@
-"""GPUs and a release -> what the official wheel does on them, and the smallest build that would do better.
+"""From GPUs and a release: what the official wheel does on them, and the smallest build that does better.
 
-Everything is computed from knowledge rows. A profile is offered only after it was resolved and accepted, and the
-release it names is the one asked for, or else the nearest that takes it.
+Everything is computed from knowledge rows. A profile is offered only after it was resolved and accepted. It names the
+requested release, or else the nearest release that accepts it.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Advice:
     def needs_no_build(self) -> bool:
         """Whether the official wheel of the release does it for every GPU."""
         fits = self.python is None or self.python in self.wheel.pythons
-        return fits and all(one.starts_at_once for one in self.gpus)
+        return fits and all(gpu.starts_at_once for gpu in self.gpus)
 
 
 # --- the whole ------------------------------------------------------------------------------------------------------
@@ -144,45 +144,48 @@ class Advice:
 def advise(
     knowledge: KnowledgeBase, gpus: Sequence[Gpu], *, tensorflow: str | None = None, python: str | None = None
 ) -> Advice:
-    """Answer for GPUs and a release (`2.19`, `2.19.1`; None is the newest); ProfileError for an unknown one."""
+    """Return advice for GPUs and a release (`2.19`, `2.19.1`; None is the newest).
+
+    Raises ProfileError for an unknown release.
+    """
     newest = max(knowledge.releases, key=Version)
     release, version = release_named(knowledge, newest if tensorflow is None else tensorflow)
     accelerator = knowledge.accelerators[gpus[0].accelerator]
     mixed = len({gpu.accelerator for gpu in gpus}) > 1
-    found = tuple(_on_official(knowledge, release, gpu) for gpu in gpus)
+    compatibilities = tuple(_on_official(knowledge, release, gpu) for gpu in gpus)
     offer, refused = _offer(knowledge, release, version, gpus, python)
     own = offer is not None and offer.release is release
-    untested = None if own else _accepted(knowledge, release, version, gpus, python, allow_untested=True)[0]
+    untested = None if own else _try_release(knowledge, release, version, gpus, python, allow_untested=True)[0]
     planned = offer or untested
     native = _newest_native(knowledge, gpus, python)
-    elsewhere = next((one for gpu in gpus if (one := _machine(knowledge, gpu)) != OFFICIAL_MACHINE), "")
+    elsewhere = next((machine for gpu in gpus if (machine := _machine(knowledge, gpu)) != OFFICIAL_MACHINE), "")
     return Advice(
         asked=tensorflow,
         release=release,
         version=version,
         python=python,
-        wheel=_official_wheel(knowledge, release, version, found, python),
-        gpus=found,
+        wheel=_official_wheel(knowledge, release, version, compatibilities, python),
+        gpus=compatibilities,
         native=native,
         # Whoever did not ask for a release need not build one.
         instead=native if tensorflow is None else _without_build(knowledge, offer, release, gpus, python),
-        vendors=_vendors(planned.release if planned else release, accelerator, gpus),
+        vendors=_vendor_wheel(planned.release if planned else release, accelerator, gpus),
         offer=planned,
         untested=untested if offer else None,
         refused=refused,
         elsewhere=elsewhere,
         buildable=any(row.machine == elsewhere for row in knowledge.images),
         mixed=mixed,
-        apart=() if mixed or planned else _apart(knowledge, accelerator, gpus),
+        apart=() if mixed or planned else _reasons_apart(knowledge, accelerator, gpus),
         plan=_size(knowledge, planned.release, accelerator, gpus, planned.resolution.targets) if planned else None,
-        alternative=_one_each(knowledge, planned, accelerator, gpus) if planned else None,
+        alternative=_size_with_code_for_each(knowledge, planned, accelerator, gpus) if planned else None,
         figures=tuple(_figures(knowledge, planned.release if planned else release, accelerator)),
         jit=_estimate(knowledge, "jit-first-start", release, accelerator),
     )
 
 
-def _apart(knowledge: KnowledgeBase, accelerator: Accelerator, gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """Why no wheel serves them all, a line each: what compiles for them, or the machines they stand in."""
+def _reasons_apart(knowledge: KnowledgeBase, accelerator: Accelerator, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """Return why no wheel serves all GPUs, a line each: the compilers for them, or the machines that hold them."""
     machines = [_machine(knowledge, gpu) for gpu in gpus]
     if len({*machines}) > 1:
         return tuple(
@@ -192,17 +195,17 @@ def _apart(knowledge: KnowledgeBase, accelerator: Accelerator, gpus: Sequence[Gp
 
 
 def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...]:
-    """The rows of GPUs, without repetition; ProfileError with the nearest names for those that are not known."""
-    found, problems = list[Gpu](), list[Problem]()
+    """Return the rows of GPUs without repetition; ProfileError with the nearest names for unknown ones."""
+    gpus, problems = list[Gpu](), list[Problem]()
     for name in names:
         row = bare_gpu(knowledge, name) or find_gpu(knowledge, name)
         if row is None or (is_target(knowledge, name) and row.gpu in knowledge.gpus):
-            problems.append(_unknown(knowledge, name))
-        elif row not in found:
-            found.append(row)
-    if problems or not found:
+            problems.append(_unknown_gpu_problem(knowledge, name))
+        elif row not in gpus:
+            gpus.append(row)
+    if problems or not gpus:
         raise ProfileError(*problems or [_no_name()])
-    return tuple(found)
+    return tuple(gpus)
 
 
 def _no_name() -> Problem:
@@ -211,7 +214,7 @@ def _no_name() -> Problem:
     )
 
 
-def _unknown(knowledge: KnowledgeBase, name: str) -> Problem:
+def _unknown_gpu_problem(knowledge: KnowledgeBase, name: str) -> Problem:
     plain = knowledge.accelerators.get(name.lower())
     if plain is not None and plain.target_pattern is None:
         word = plain.accelerator
@@ -228,7 +231,7 @@ def _unknown(knowledge: KnowledgeBase, name: str) -> Problem:
 def _official_wheel(
     knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Compatibility], python: str | None
 ) -> AdvisedWheel:
-    """What a release published for such GPUs; where there are several accelerators, for the first."""
+    """Return what a release published for such GPUs; for several accelerators, for the first."""
     accelerator = knowledge.accelerators[gpus[0].gpu.accelerator]
     project = release.official_project.get(accelerator.accelerator, "tensorflow")
     rows = tuple(companions(knowledge, release, accelerator))
@@ -254,7 +257,7 @@ def _official_wheel(
 def _without_build(
     knowledge: KnowledgeBase, offer: AcceptedProfile | None, asked: Release, gpus: Sequence[Gpu], python: str | None
 ) -> AdvisedWheel | None:
-    """The official wheel of the release that is offered, if that is another one and its wheel does it for all."""
+    """Return the official wheel of the offered release, if that is another release and its wheel serves all GPUs."""
     if offer is None or offer.release is asked:
         return None
     return _native_of(knowledge, offer.release, gpus, python)
@@ -263,17 +266,17 @@ def _without_build(
 def _native_of(
     knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu], python: str | None
 ) -> AdvisedWheel | None:
-    """The official wheel of a release, if it runs on all of them without JIT."""
+    """Return the official wheel of a release if it runs on all GPUs without JIT, else None."""
     if len({gpu.accelerator for gpu in gpus}) > 1 or (python is not None and python not in release.pythons):
         return None
-    found = [_on_official(knowledge, release, gpu) for gpu in gpus]
-    if not all(one.starts_at_once for one in found):
+    compatibilities = [_on_official(knowledge, release, gpu) for gpu in gpus]
+    if not all(compatibility.starts_at_once for compatibility in compatibilities):
         return None
-    return _official_wheel(knowledge, release, release.newest, found, python)
+    return _official_wheel(knowledge, release, release.newest, compatibilities, python)
 
 
-def _vendors(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) -> VendorWheel | None:
-    """The vendor's own wheel of a release, where that is not TensorFlow's and the release uses such GPUs."""
+def _vendor_wheel(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) -> VendorWheel | None:
+    """Return the vendor's own wheel of a release if TensorFlow publishes none and the release uses such GPUs."""
     name = accelerator.accelerator
     project = release.official_project.get(name)
     used = all(gpu.accelerator == name and is_used(release, accelerator, gpu.target) for gpu in gpus)
@@ -283,13 +286,13 @@ def _vendors(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) ->
 
 
 def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> Compatibility:
-    """How the release's official wheel serves a GPU."""
+    """Return how the release's official wheel serves a GPU."""
     accelerator = knowledge.accelerators[gpu.accelerator]
-    found = serve(knowledge, gpu, evidence_of_release(knowledge, release, accelerator))
+    compatibility = serve(knowledge, gpu, evidence_of_release(knowledge, release, accelerator))
     beside = _machine(knowledge, gpu) != OFFICIAL_MACHINE
     if beside or release.official_targets.get(gpu.accelerator):
-        return found
-    return replace(found, reason=_nothing_published(knowledge, release, accelerator))
+        return compatibility
+    return replace(compatibility, reason=_nothing_published(knowledge, release, accelerator))
 
 
 def _nothing_published(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> str:
@@ -307,7 +310,7 @@ def _nothing_published(knowledge: KnowledgeBase, release: Release, accelerator: 
 
 
 def _newest_native(knowledge: KnowledgeBase, gpus: Sequence[Gpu], python: str | None) -> AdvisedWheel | None:
-    """The newest release whose official wheel runs on all of them without JIT."""
+    """Return the newest official wheel that runs on all GPUs without JIT."""
     order = sorted(knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True)
     wheels = (_native_of(knowledge, release, gpus, python) for release in order)
     return next((wheel for wheel in wheels if wheel), None)
@@ -323,10 +326,11 @@ def _machine(knowledge: KnowledgeBase, gpu: Gpu) -> str:
 def cover(
     knowledge: KnowledgeBase, gpus: Sequence[Gpu], *, ptx: bool = False, able: Collection[str] | None = None
 ) -> tuple[str, ...]:
-    """The fewest targets that serve all the GPUs natively; empty where `able` (numbers, `86`) has none for one.
+    """Return the fewest targets that serve all GPUs natively; empty if `able` (numbers, `86`) lacks one.
 
-    SASS serves its own major version upwards: one for each major version, that of its lowest GPU, is the least there
-    can be. Embedded GPUs run their own alone. Where `able` lacks that number, the next lower of the major does it.
+    SASS serves its own major version upwards. One target for each major version, that of its lowest GPU, is the
+    minimum. Embedded GPUs run their own code alone. If `able` lacks a number, the next lower one of the major version
+    serves.
     """
     accelerator = knowledge.accelerators[gpus[0].accelerator]
     if not accelerator.capabilities:
@@ -336,44 +340,51 @@ def cover(
     every = {target for row in families for target in row.targets} - embedded
     lowest: dict[tuple[int, str], Capability] = {}
     for gpu in gpus:
-        one = Capability.of_gpu(gpu.target)
-        group = (one.major, one.dotted if one.dotted in embedded else "")
-        lowest[group] = min(one, lowest.get(group, one))
+        capability = Capability.of_gpu(gpu.target)
+        group = (capability.major, capability.dotted if capability.dotted in embedded else "")
+        lowest[group] = min(capability, lowest.get(group, capability))
     chosen = []
     for (major, own), first in lowest.items():
         others = [] if own else [Capability.of_gpu(each) for each in every if each.startswith(f"{major}.")]
-        fitting = [one for one in {first, *others} if one <= first and (able is None or one.number in able)]
+        fitting = [
+            capability
+            for capability in {first, *others}
+            if capability <= first and (able is None or capability.number in able)
+        ]
         if not fitting:
             return ()
         chosen.append(replace(max(fitting), ptx=ptx))
-    return sorted_targets(str(one) for one in chosen)
+    return sorted_targets(str(capability) for capability in chosen)
 
 
 def _offer(
     knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Gpu], python: str | None
 ) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
-    """The profile for the release asked for, or for the nearest one that takes it; and why that one does not."""
-    offer, refused = _accepted(knowledge, release, version, gpus, python, suggest=True)
+    """Return the profile for the requested release, or for the nearest that accepts it.
+
+    The problems say why the requested release does not.
+    """
+    offer, refused = _try_release(knowledge, release, version, gpus, python, suggest=True)
     elsewhere = any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus)
     if offer or elsewhere or len({gpu.accelerator for gpu in gpus}) > 1:
         return offer, refused  # what no other release would change
     for other in _by_nearness(knowledge, release):
         if not _may_take(knowledge, other, gpus):
             continue
-        found, _ = _accepted(knowledge, other, other.newest, gpus, python)
-        if found:
-            return found, refused
+        accepted, _ = _try_release(knowledge, other, other.newest, gpus, python)
+        if accepted:
+            return accepted, refused
     return None, refused
 
 
 def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:
-    """The other releases: newer ones from the next on, then older ones from the next on."""
+    """Return the other releases: newer ones from the next on, then older ones from the next on."""
     order = sorted(knowledge.releases.values(), key=lambda row: Version(row.release))
     place = order.index(release)
     return [*order[place + 1 :], *reversed(order[:place])]
 
 
-def _accepted(
+def _try_release(
     knowledge: KnowledgeBase,
     release: Release,
     version: str,
@@ -383,19 +394,21 @@ def _accepted(
     allow_untested: bool = False,
     suggest: bool = False,
 ) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
-    """A profile that is resolved without an objection, or the problems of the first; `suggest` adds suggestions."""
-    names = _named(knowledge, gpus)
+    """Return a profile that is accepted, or the problems of the first attempt; `suggest` adds suggestions."""
+    names = _known_names(knowledge, gpus)
     if len(names) < len(gpus) and len({gpu.accelerator for gpu in gpus}) > 1:
         return None, ()  # what no profile can say
     draft = _Draft(version=version, python=python, gpus=names, untested=allow_untested)
     first: tuple[Problem, ...] = ()
-    for targets in _lists(knowledge, release, gpus):
+    for targets in _target_lists(knowledge, release, gpus):
         for xla in (True, False):
             try:
                 wanted = replace(draft, targets=targets, xla=xla)
-                chosen = tuple(_chosen(release, _resolved(knowledge, wanted, suggest=suggest and not first)))
+                chosen = tuple(
+                    _changed_choices(release, _resolve_draft(knowledge, wanted, suggest=suggest and not first))
+                )
                 exact = replace(wanted, chosen=chosen)
-                resolution = _resolved(knowledge, exact)
+                resolution = _resolve_draft(knowledge, exact)
             except Incompatible as error:
                 first = first or error.problems
                 if any(problem.code != "xla-floor" for problem in error.problems):
@@ -409,22 +422,22 @@ def _accepted(
     return None, first
 
 
-def _named(knowledge: KnowledgeBase, gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """The names of those that have one a profile can say; of the others only the target is known."""
+def _known_names(knowledge: KnowledgeBase, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """Return the names of GPUs that a profile can name; of the others only the target is known."""
     return tuple(gpu.gpu for gpu in gpus if gpu.gpu in knowledge.gpus)
 
 
-def _lists(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> Iterator[tuple[str, str, str]]:
-    """(field, list, comment) to try, smallest first; empty where the names of the GPUs say it all."""
+def _target_lists(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> Iterator[tuple[str, str, str]]:
+    """Yield (field, list, comment) to try, smallest first; empty if the names of the GPUs suffice."""
     accelerator = knowledge.accelerators[gpus[0].accelerator]
-    bare = len(_named(knowledge, gpus)) < len(gpus)
+    bare = len(_known_names(knowledge, gpus)) < len(gpus)
     if not accelerator.capabilities or len({gpu.accelerator for gpu in gpus}) > 1:
         targets = sorted_targets(gpu.target for gpu in gpus)
         yield (accelerator.target_field, f"[{', '.join(targets)}]", "") if bare else ("", "", "")
         return
-    exact = _exact(release, accelerator, gpus)
+    exact = _exact_targets(release, accelerator, gpus)
     ptx = release.capability_format == "dotted"
-    able = _able(knowledge, release, accelerator)
+    able = _compilable_targets(knowledge, release, accelerator)
     whom = "all of them" if len(gpus) > 1 else "it"
     for targets in dict.fromkeys((cover(knowledge, gpus, ptx=ptx), cover(knowledge, gpus, ptx=ptx, able=able))):
         if targets == exact and not bare:
@@ -434,15 +447,15 @@ def _lists(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> I
             yield accelerator.target_field, f"[{', '.join(targets)}]", comment
 
 
-def _exact(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """A target for each GPU alone, as the release takes them."""
+def _exact_targets(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """Return a target for each GPU alone, as the release takes them."""
     return sorted_targets(own_target(release, accelerator, gpu.target) for gpu in gpus)
 
 
-def _able(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> set[str]:
-    """What any toolkit that the release takes can compile for (`86`, `gfx90a`)."""
+def _compilable_targets(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> set[str]:
+    """Return what any toolkit that the release accepts can compile for (`86`, `gfx90a`)."""
     name = accelerator.toolkit or ""
-    minors = {str(Version(one).minor) for one in taken_versions(release.components.get(name, Support()))}
+    minors = {str(Version(version).minor) for version in taken_versions(release.components.get(name, Support()))}
     rows = [row for key, row in knowledge.toolkits.items() if key[0] == name and key[1] in minors]
     return {number for row in rows for number in row.targets}
 
@@ -450,17 +463,17 @@ def _able(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) 
 def _may_take(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> bool:
     """Whether it is worth resolving: the release uses such GPUs, and takes a toolkit that can serve them."""
     accelerator = knowledge.accelerators[gpus[0].accelerator]
-    able = _able(knowledge, release, accelerator)
+    able = _compilable_targets(knowledge, release, accelerator)
     served = bool(cover(knowledge, gpus, able=able)) if accelerator.capabilities else {g.target for g in gpus} <= able
     return served and all(is_used(release, accelerator, gpu.target) for gpu in gpus)
 
 
-def _resolved(knowledge: KnowledgeBase, draft: _Draft, *, suggest: bool = False) -> Resolution:
+def _resolve_draft(knowledge: KnowledgeBase, draft: _Draft, *, suggest: bool = False) -> Resolution:
     return resolve_text(draft.text(), knowledge, file=_FILE, machine=OFFICIAL_MACHINE, suggest=suggest)
 
 
-def _chosen(release: Release, resolution: Resolution) -> Iterator[tuple[str, str, str]]:
-    """(field, value, reason) of what the GPUs made different from the release's defaults."""
+def _changed_choices(release: Release, resolution: Resolution) -> Iterator[tuple[str, str, str]]:
+    """Yield (field, value, reason) of what the GPUs changed from the release's defaults."""
     reasons = {choice.field: choice.reason for choice in resolution.choices}
     for name, value in resolution.components.items():
         tested = release.components.get(name, Support()).tested
@@ -483,7 +496,7 @@ class _Draft:
     chosen: tuple[tuple[str, str, str], ...] = ()
 
     def text(self) -> str:
-        """The profile's YAML; comments stand on lines of their own."""
+        """Return the profile's YAML; comments stand on lines of their own."""
         lines = ["schema: 1", f'tensorflow: "{self.version}"']
         lines += [f'python: "{self.python}"'] if self.python else []
         lines += [f"gpus: [{', '.join(self.gpus)}]"] if self.gpus else []
@@ -524,7 +537,7 @@ def _size(
     gpus: Sequence[Gpu],
     targets: Sequence[str],
 ) -> SizePlan:
-    """What a list weighs and costs, entry by entry."""
+    """Return size and compile time of a list, entry by entry."""
     base, sass, ptx, time = (_estimate(knowledge, name, release, accelerator) for name in _SIZES)
     serving = {gpu.gpu: judge(knowledge, accelerator, gpu.target, targets).by for gpu in gpus}
     entries = []
@@ -544,17 +557,17 @@ def _size(
     )
 
 
-def _one_each(
+def _size_with_code_for_each(
     knowledge: KnowledgeBase, offer: AcceptedProfile, accelerator: Accelerator, gpus: Sequence[Gpu]
 ) -> SizePlan | None:
-    """The list with code for each GPU alone, where it is a longer one that the release takes as well."""
-    names = _named(knowledge, gpus)
+    """Return the size of a list with code for each GPU alone, if the release takes it and it is longer."""
+    names = _known_names(knowledge, gpus)
     draft = _Draft(version=str(offer.resolution.version), python=None, gpus=names)
     if len(names) < len(gpus):
-        exact = _exact(offer.release, accelerator, gpus)
+        exact = _exact_targets(offer.release, accelerator, gpus)
         draft = replace(draft, targets=(accelerator.target_field, f"[{', '.join(exact)}]", ""))
     try:
-        targets = _resolved(knowledge, draft).targets
+        targets = _resolve_draft(knowledge, draft).targets
     except Incompatible:
         return None
     longer = len(targets) > len(offer.resolution.targets)

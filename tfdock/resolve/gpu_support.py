@@ -1,4 +1,4 @@
-"""What the knowledge rows together say of a GPU: who compiles for it, which releases take it, which driver it needs.
+"""The facts that knowledge rows together give for a GPU: its compilers, its releases and its drivers.
 
 Nothing here is written down anywhere: it is computed from the rows each time, so that a new toolkit or release is
 there as soon as its row is.
@@ -16,7 +16,7 @@ from tfdock.errors import Problem, ProfileError
 from tfdock.gpu.devices import architecture_of, dotted, is_embedded, target_number
 from tfdock.gpu.verdict import Runs
 from tfdock.knowledge.fits import (
-    can_be_told,
+    can_express_target,
     exact_target,
     has_code_for,
     is_made_for,
@@ -77,7 +77,7 @@ class TargetFacts:
 
 
 def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
-    """The row of a release (`2.19`, `2.19.1`), and its version in full: the newest patch release where none is asked.
+    """Return the row of a release (`2.19`, `2.19.1`) and its full version: the newest patch release for a minor one.
 
     Raises ProfileError for what is no version, and for what was never released.
     """
@@ -89,7 +89,7 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
     row = knowledge.releases.get(str(Version(asked).minor))
     if row is None:
         place = bisect(known, Version(asked), key=Version)
-        beside = " or ".join(f"`{one}`" for one in known[max(place - 1, 0) : place + 1])
+        beside = " or ".join(f"`{name}`" for name in known[max(place - 1, 0) : place + 1])
         message = f"TensorFlow {asked} is not known; known are {known[0]} to {known[-1]}"
         fix = f"take the nearest, {beside}; `tfdock releases` lists all"
         raise ProfileError(Problem(code="release-unknown", message=message, fix=fix, field="tensorflow"))
@@ -102,7 +102,7 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
 
 
 def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str) -> TargetFacts:
-    """What is known of a GPU's target (`8.6`, `gfx90a`)."""
+    """Return the facts of a GPU's target (`8.6`, `gfx90a`)."""
     written = exact_target(accelerator, target)
     number = target_number(written)
     rows = sorted(
@@ -138,14 +138,13 @@ def _driver(knowledge: KnowledgeBase, toolkit: Toolkit, *, wsl: bool) -> str | N
 
 
 def _newer(*drivers: str | None) -> str | None:
-    return max((one for one in drivers if one), key=Version, default=None)
+    return max((driver for driver in drivers if driver), key=Version, default=None)
 
 
 def _releases(
     knowledge: KnowledgeBase, accelerator: Accelerator, target: str, able: Iterable[Toolkit]
 ) -> Iterator[ReleaseFor]:
-    """The releases that take the target, a toolkit that compiles it, and libraries and an image for both; oldest
-    first."""
+    """Yield the releases that take the target, with a toolkit, libraries and an image for it; oldest first."""
     minors = {row.version for row in able}
     for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release)):
         support = release.components.get(accelerator.toolkit or "", Support())
@@ -156,27 +155,27 @@ def _releases(
             and _has_libraries(knowledge, accelerator, release, version, target)
             and _has_image(knowledge, accelerator, release, version)
         )
-        told = can_be_told(release, accelerator, exact_target(accelerator, target))
-        if toolkits and told and is_used(release, accelerator, target):
+        expressible = can_express_target(release, accelerator, exact_target(accelerator, target))
+        if toolkits and expressible and is_used(release, accelerator, target):
             official = release.official_targets.get(accelerator.accelerator, ())
-            found = judge(knowledge, accelerator, target, official)
+            verdict = judge(knowledge, accelerator, target, official)
             yield ReleaseFor(
                 release=release.release,
                 toolkits=toolkits,
                 tested=support.tested in toolkits,
-                official=any(dotted(one) == target for one in official),
-                wheel_runs=found.runs,
-                wheel_by=found.by,
+                official=any(dotted(listed) == target for listed in official),
+                wheel_runs=verdict.runs,
+                wheel_by=verdict.by,
                 xla=reaches(accelerator, target, release.xla_floor),
             )
 
 
 def _has_image(knowledge: KnowledgeBase, accelerator: Accelerator, release: Release, toolkit: str) -> bool:
     """Whether a base image is known for the release and that toolkit, whatever kind of machine it is for."""
-    others = [one for one in accelerator.components if one != accelerator.toolkit and one in release.components]
-    versions = (taken_versions(release.components[one]) for one in others)
-    for taken in itertools.product(*versions):
-        components = {accelerator.toolkit or "": toolkit, **dict(zip(others, taken, strict=True))}
+    others = [name for name in accelerator.components if name != accelerator.toolkit and name in release.components]
+    versions = (taken_versions(release.components[name]) for name in others)
+    for combination in itertools.product(*versions):
+        components = {accelerator.toolkit or "": toolkit, **dict(zip(others, combination, strict=True))}
         if any(serves(knowledge, row, release, accelerator, components) for row in knowledge.images):
             return True
     return False
@@ -204,7 +203,7 @@ def _has_one(
 
 
 def taken_versions(support: Support) -> list[str]:
-    """The versions of a component that a release takes, in order."""
+    """Return the versions of a component that a release accepts, in order."""
     known = {*support.accepted, *((support.tested,) if support.tested else ())} - {*support.disputed}
     return sorted(known, key=Version)
 
@@ -215,9 +214,12 @@ def _minor(version: str, minors: Iterable[str]) -> bool:
 
 
 def apart(knowledge: KnowledgeBase, accelerator: Accelerator, devices: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Why no release serves devices (name, target) with one toolkit, a line each; empty if one does."""
+    """Return why no release serves devices (name, target) with one toolkit, a line each; empty if one does."""
     facts = {target: target_facts(knowledge, accelerator, target) for _, target in devices}
-    taking = [{(one.release, version) for one in row.releases for version in one.toolkits} for row in facts.values()]
+    taking = [
+        {(release.release, version) for release in row.releases for version in release.toolkits}
+        for row in facts.values()
+    ]
     if not taking or set.intersection(*taking):
         return ()
     return tuple(
@@ -228,45 +230,45 @@ def apart(knowledge: KnowledgeBase, accelerator: Accelerator, devices: Sequence[
 
 
 def toolkit_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
-    """`CUDA 12.8 or newer`: which versions compile for a target."""
+    """Return which versions compile for a target: `CUDA 12.8 or newer`."""
     titles = knowledge.accelerators[facts.accelerator].titles
     name = titles.get(facts.toolkit, facts.toolkit or facts.accelerator)
     known = [row.version for row in knowledge.toolkits.values() if row.toolkit == facts.toolkit]
     if not facts.toolkits:
         return f"no known {name} supports it"
-    return f"{name} {_words_of(spans(facts.toolkits, known), facts.last_toolkit)}"
+    return f"{name} {_range_words(spans(facts.toolkits, known), facts.last_toolkit)}"
 
 
 def release_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
-    """`TensorFlow 2.5 or newer`: which releases take a target."""
-    taken = [one.release for one in facts.releases]
-    if not taken:
+    """Return which releases take a target: `TensorFlow 2.5 or newer`."""
+    releases = [release.release for release in facts.releases]
+    if not releases:
         return "no TensorFlow is known to take it"
     newest = max(knowledge.releases, key=Version)
-    return f"TensorFlow {_words_of(spans(taken, knowledge.releases), taken[-1] == newest)}"
+    return f"TensorFlow {_range_words(spans(releases, knowledge.releases), releases[-1] == newest)}"
 
 
-def _words_of(found: Sequence[tuple[str, str]], is_open: bool) -> str:
-    words = [first if first == last else f"{first} to {last}" for first, last in found]
+def _range_words(ranges: Sequence[tuple[str, str]], is_open: bool) -> str:
+    words = [first if first == last else f"{first} to {last}" for first, last in ranges]
     if is_open:
-        words[-1] = f"{found[-1][0]} or newer"
+        words[-1] = f"{ranges[-1][0]} or newer"
     return ", ".join(words)
 
 
 def spans(versions: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:
-    """First and last of each run of versions that stand side by side among those known."""
+    """Return the first and the last of each run of versions without a gap among those known."""
     order = sorted(set(known), key=Version)
-    wanted, found = set(versions), list[tuple[str, str]]()
+    wanted, ranges = set(versions), list[tuple[str, str]]()
     for version, before in zip(order, [None, *order], strict=False):
         if version not in wanted:
             continue
-        if before in wanted and found:
-            found[-1] = (found[-1][0], version)
+        if before in wanted and ranges:
+            ranges[-1] = (ranges[-1][0], version)
         else:
-            found.append((version, version))
-    return found
+            ranges.append((version, version))
+    return ranges
 
 
 def python_spans(versions: Sequence[str]) -> list[tuple[str, str]]:
-    """The same for Pythons, of whose minor versions none is left out."""
+    """Return the same for Pythons, whose minor versions have no gaps."""
     return spans(versions, [f"{version.partition('.')[0]}.{minor}" for version in versions for minor in range(99)])

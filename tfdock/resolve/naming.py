@@ -50,7 +50,7 @@ class WheelNameParts:
         return _fitting(lambda most: ".".join((*toolkit, *self._words(most), *self._source))) or None
 
     def _words(self, most: int) -> list[str]:
-        """Targets, and what sets the build apart besides; lists of more than `most` words are hashed."""
+        """Return targets and the build's other differences; a list of more than `most` words is hashed."""
         return [*target_words(self.targets, most), *self._variant(self.compiler, most)]
 
     @property
@@ -59,7 +59,7 @@ class WheelNameParts:
         return [] if self.source.official else [f"src{_short_hash(source_identity(self.source))}"]
 
     def _variant(self, compiler: str = "", most: int = MAX_WORDS) -> list[str]:
-        """What sets the build apart besides its versions and targets."""
+        """Return the build's differences besides its versions and targets."""
         features = () if isinstance(self.cpu, str) else self.cpu
         words = ["native"] if self.cpu == "native" else []
         words += _short_list([re.sub(r"[^a-z0-9]", "", name) for name in features], most)
@@ -71,14 +71,14 @@ class WheelNameParts:
 
 
 def source_identity(source: Source) -> bytes:
-    """What makes a source that source, for fingerprints and names; patches are apart."""
+    """Return what identifies a source, for fingerprints and names; patches are apart."""
     parts = (source.kind, source.sha256 or "", source.commit or "", *(() if source.sha256 else (source.location,)))
     refs = () if source.commit else source.refs
     return "\n".join((*parts, *refs)).encode()
 
 
 def target_words(targets: Sequence[str], most: int = MAX_WORDS) -> list[str]:
-    """`sm80`, `sm86`, `ptx86` for [sm_80, compute_86]; one hash for more than `most` words."""
+    """Return `sm80`, `sm86`, `ptx86` for [sm_80, compute_86]; one hash for more than `most` words."""
     words: list[str] = []
     for target in targets:
         kind, _, number = target.partition("_")
@@ -87,12 +87,12 @@ def target_words(targets: Sequence[str], most: int = MAX_WORDS) -> list[str]:
 
 
 def _word(target: str) -> str:
-    """`gfx90axnackon` for gfx90a:xnack+: letters and digits, which image tags and local versions are made of."""
+    """Return `gfx90axnackon` for gfx90a:xnack+: image tags and local versions allow letters and digits only."""
     return re.sub(r"[^A-Za-z0-9]", "", target.replace("+", "on").replace("-", "off"))
 
 
 def _fitting(join: Callable[[int], str]) -> str:
-    """A name with its lists written out, or hashed where it would be too long."""
+    """Return a name with its lists written out, or hashed if it would be too long."""
     name = join(MAX_WORDS)
     return name if len(name) <= MAX_NAME else join(0)
 

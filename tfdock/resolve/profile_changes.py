@@ -1,4 +1,4 @@
-"""Changes of a profile: how they are made, which of them are accepted, and how they are written down."""
+"""Make changes of a profile, select those that are accepted, and describe them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def known_versions(knowledge: KnowledgeBase, release: Release | None, component:
 def by_distance(versions: Iterable[str], asked: str | None, first: str | None = None) -> list[str]:
     """Return versions, those nearest to `asked` first, newer before older; `first` goes before all."""
     known = sorted(set(versions), key=Version)
-    at = next((index for index, one in enumerate(known) if asked and Version(one) >= Version(asked)), len(known))
+    at = next(
+        (index for index, version in enumerate(known) if asked and Version(version) >= Version(asked)), len(known)
+    )
     order = sorted(range(len(known)), key=lambda index: (known[index] != first, abs(index - at), index < at))
     return [known[index] for index in order]
 
@@ -96,34 +98,34 @@ def component_titles(knowledge: KnowledgeBase) -> dict[str, str]:
 
 
 def describe_change(change: Change, profile: Profile) -> str:
-    """Say what to write, then what to remove: `cuda: "12.8.0"` and `python: "3.11"`, and remove `base`.
+    """Return what to write, then what to remove: `cuda: "12.8.0"` and `python: "3.11"`, and remove `base`.
 
-    A map is whole, with all that the profile says in it: what is written in its place loses nothing.
+    A map is complete, with all that the profile has in it: replacing it loses nothing.
     """
     after = changed(profile, change)
     written: dict[str, object] = {}
     for path, value in change.items():
         field, _, inner = path.partition(".")
         if value is not None:
-            written[field] = _whole(field, change, after) if inner else value
+            written[field] = _complete_map(field, change, after) if inner else value
     lines = [f"`{field}: {_yaml(value)}`" for field, value in written.items()]
     gone = " and ".join(f"`{path}`" for path, value in change.items() if value is None)
     return ", and ".join([*([" and ".join(lines)] if lines else []), *([f"remove {gone}"] if gone else [])])
 
 
-def _whole(field: str, change: Change, after: Profile) -> Mapping[str, object]:
-    """What stands in a map of the changed profile, what is new in it at the end."""
+def _complete_map(field: str, change: Change, after: Profile) -> Mapping[str, object]:
+    """Return a map of the changed profile, its new entries last."""
     model = getattr(after, field)
-    said = model if isinstance(model, dict) else model.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    inner = {name: change.get(f"{field}.{name}", value) for name, value in said.items()}
+    values = model if isinstance(model, dict) else model.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    inner = {name: change.get(f"{field}.{name}", value) for name, value in values.items()}
     order = sorted(inner, key=lambda name: f"{field}.{name}" in change)
     return {name: inner[name] for name in order if inner[name] is not None}
 
 
 def _yaml(value: object) -> str:
-    """A value as it stands in a profile: numbers bare, versions in quotes, lists and maps in brackets."""
+    """Return a value as a profile has it: numbers bare, versions in quotes, lists and maps in brackets."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name}: {_yaml(one)}' for name, one in value.items())}}}"
+        return f"{{{', '.join(f'{name}: {_yaml(item)}' for name, item in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_yaml, value))}]"
     if isinstance(value, bool | int | float):

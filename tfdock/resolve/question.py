@@ -13,7 +13,7 @@ from tfdock.types import Choice
 
 
 class TrialRefused(Exception):
-    """A trial ended at its first refusal: nobody will read which."""
+    """A trial ended at its first refusal, which nobody will read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,12 @@ class RuleFinding:
 
 
 def sentences(*parts: str) -> str:
-    """The parts of a `why`, those that there are."""
+    """Return the non-empty parts of a `why` as one text."""
     return "; ".join(part for part in parts if part)
 
 
 def prevented(symptom: str | None) -> str:
-    """What a refusal prevents, for its `why`; empty where nobody wrote down what would be seen."""
+    """Return what a refusal prevents, for its `why`; empty if no symptom is known."""
     return f"without this refusal: {symptom}" if symptom else ""
 
 
@@ -68,15 +68,15 @@ class Notes:
         place.append(self._problem(finding, "error" if refused else "warning"))
 
     def refuse(self, code: str, path: str, message: str, *, why: str = "", fix: Fix = "") -> None:
-        """What cannot work."""
+        """Refuse what cannot work."""
         self.find(RuleFinding(code=code, path=path, message=message, why=why, fix=fix))
 
     def doubt(self, code: str, path: str, message: str, *, why: str = "") -> None:
-        """What nobody is known to have tested."""
+        """Note what nobody is known to have tested."""
         self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="doubt"))
 
     def warn(self, code: str, path: str, message: str, *, why: str = "") -> None:
-        """What works, and yet one should know."""
+        """Warn of what works with a drawback."""
         self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="warning"))
 
     def stop_if_refused(self) -> None:

@@ -135,7 +135,7 @@ class _Decision:
         self.notes = question.notes
 
     def resolution(self) -> Resolution:
-        """Decide; raises Incompatible, or Refused in a trial."""
+        """Return the resolution; raises Incompatible, or TrialRefused in a trial."""
         release, version = self._release()
         self._check_python(release)
         accelerator = accelerator_of(self.question)
@@ -159,7 +159,7 @@ class _Decision:
         except MissingFact as missing:
             self._refuse_placeholder(missing)
         self.notes.stop_if_refused()
-        self._check_holdings(image, base, devices)
+        self._check_image_versions(image, base, devices)
         source = self._source(release, version)
         wheel_name = self._wheel_name()
         xla = self._xla()
@@ -214,7 +214,9 @@ class _Decision:
             verify=self.profile.verify,
             build_id=names.build_id,
             # What a reader looks for first; the rest in the order in which it was decided.
-            choices=tuple(sorted(self.notes.choices, key=lambda one: one.field not in ("tensorflow", "python"))),
+            choices=tuple(
+                sorted(self.notes.choices, key=lambda choice: choice.field not in ("tensorflow", "python"))
+            ),
             untested=tuple(self.notes.untested),
             warnings=tuple(self.notes.warnings),
         )
@@ -269,7 +271,7 @@ class _Decision:
             )
 
     def _python_and_image(self, release: Release, devices: ChosenDevices) -> tuple[str, ImageRow | None]:
-        """The Python asked for; else the newest that a base image has, or else that can be compiled into one."""
+        """Choose the profile's Python; else the newest in a base image, or else one that can be compiled into one."""
         rows = list(self._images(release, devices))
         asked = self.profile.python
         pythons = [asked] if asked else sorted(release.pythons, key=Version, reverse=True)
@@ -294,7 +296,7 @@ class _Decision:
         return listed and (not row.interpreter or python in self.knowledge.interpreters)
 
     def _images(self, release: Release, devices: ChosenDevices) -> Iterator[ImageRow]:
-        """The rows that fit, whatever the Python."""
+        """Return the rows that fit, whatever the Python."""
         host = self.profile.host_compiler
         compilers = {host.name: host.version} if isinstance(host, HostCompiler) and host.version else {}
         return (
@@ -317,7 +319,7 @@ class _Decision:
                 fix=f"add a row with `machine: {machine}` to `images.yaml` in a `--knowledge` folder",
             )
             return
-        pythons = sorted({one for row in rows for one in row.pythons}, key=Version)
+        pythons = sorted({version for row in rows for version in row.pythons}, key=Version)
         row = devices.accelerator
         parts = [f"{row.titles.get(name, name)} {value}" for name, value in devices.components.items()]
         wanted = ", ".join([f"TensorFlow {release.release}", f"Python {python}", *(parts or [row.accelerator])])
@@ -340,7 +342,10 @@ class _Decision:
     def _refuse_without_tool(
         self, missing: MissingFact, image: ImageRow, base: ImageRef, devices: ChosenDevices
     ) -> None:
-        """A tool that the base image has not: what asked for it is at fault, and not the row that reads its path."""
+        """Refuse a tool that the base image lacks.
+
+        The field that asked for the tool is at fault, and not the row that reads its path.
+        """
         tool, _, path = missing.fact.strip("'").rpartition("_")
         if path != "path" or tool in image.paths:
             return
@@ -376,8 +381,8 @@ class _Decision:
         self.notes.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
         return reference
 
-    def _check_holdings(self, image: ImageRow, base: ImageRef, devices: ChosenDevices) -> None:
-        """An image holds one patch of a component, whichever is asked for."""
+    def _check_image_versions(self, image: ImageRow, base: ImageRef, devices: ChosenDevices) -> None:
+        """Warn if the image holds another patch release of a component than the profile asks for."""
         for name, held in image.holds.items():
             asked = devices.components.get(name, "")
             if asked and not self.profile.base and not Version(held).matches(Version(asked)):
@@ -397,7 +402,7 @@ class _Decision:
         python: str,
         components: Mapping[str, str],
     ) -> dict[str, str]:
-        """Where the tools stand in the base image."""
+        """Return where the tools are in the base image."""
         facts = version_facts({"python": python, "version": str(version), **components})
         paths = {name: filled(path, facts, f"images.yaml {path}") for name, path in image.paths.items()}
         host = self.profile.host_compiler
@@ -408,10 +413,10 @@ class _Decision:
         return paths
 
     def _path_of(self, name: str, version: str, base: ImageRef, paths: Mapping[str, str], release: Release) -> str:
-        """Where an image has a compiler in a version: under that version, or as the one the release is built with.
+        """Return where an image has a compiler in a version: under that version, or as the release's own compiler.
 
-        Where it is not known which versions an image has, an image of the profile's own among them, one stands where
-        Debian and Ubuntu put it. Empty where there is none, which is refused.
+        If it is not known which versions an image has, or the image is the profile's own, Debian's and Ubuntu's path
+        is assumed. Empty if there is none, which is refused.
         """
         listed = {key.removeprefix(f"{name}-"): path for key, path in paths.items() if key.startswith(f"{name}-")}
         own = [path for held, path in listed.items() if same_minor(held, version)]
@@ -497,7 +502,7 @@ class _Decision:
         paths: Mapping[str, str],
         optimize: Sequence[str],
     ) -> dict[str, str]:
-        """What conditions (`when:`) and placeholders of the contract's rows may speak of."""
+        """Return the facts for conditions (`when:`) and placeholders of the contract's rows."""
         accelerator, targets, asked = devices.accelerator, ",".join(devices.targets), self.profile.host_compiler
         facts = {
             **version_facts({"python": python, "version": str(version), **devices.components}),
@@ -521,9 +526,9 @@ class _Decision:
         return facts | {f"{name}_path": path for name, path in paths.items()}
 
     def _flags(self, contract: Contract) -> tuple[str, ...]:
-        """The contract's flags, then the profile's own: the later of two flags wins.
+        """Return the contract's flags, then the profile's own: the later of two flags wins.
 
-        Configurations go before what the contract says beside its own, wherever the profile names them.
+        Configurations go before the contract's other flags, wherever the profile names them.
         """
         bazel, debug = self.profile.bazel, self.profile.debugging
         flags = [*contract.flags([name for _, name in asked_configs(self.question)])]
@@ -562,7 +567,7 @@ class _Decision:
         return local
 
     def _runtime(self, python: str) -> ImageRef | None:
-        """The image in which the wheel is tried."""
+        """Return the image in which the wheel is tried."""
         asked, row = self.profile.runtime, self.knowledge.runtimes.get(python)
         if asked:
             self.notes.choose("runtime", asked, "profile", "as asked")
@@ -579,5 +584,5 @@ class _Decision:
 
 
 def _asked_or_default(asked: bool, reason: str) -> tuple[str, str]:
-    """Source and reason of a choice that the profile may leave open."""
+    """Return source and reason of a choice that the profile may leave open."""
     return ("profile", "as asked") if asked else ("default", reason)

@@ -1,4 +1,4 @@
-"""What cannot be combined, each rule once: a function from a combination to its findings.
+"""The rules on what cannot be combined, each a function from a combination to its findings.
 
 The same rules choose defaults (the first candidate without a finding) and refuse what was asked. They match values
 against rows; none knows a version or a vendor.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tfdock.gpu import verdict
 from tfdock.gpu.devices import dotted, embedded_targets, sorted_targets, target_number
 from tfdock.knowledge.fits import (
-    can_be_told,
+    can_express_target,
     has_code_for,
     is_listed,
     is_made_for,
@@ -83,21 +83,21 @@ class Combination:
         return self.knowledge.toolkits.get((self.accelerator.toolkit or "", str(Version(version).minor)))
 
     def title(self, component: str) -> str:
-        """A component's name as people write it."""
+        """Return a component's name as people write it."""
         return self.accelerator.titles.get(component, component)
 
     def place(self, component: str) -> str:
-        """The field of the profile that says, or would say, a component's version."""
+        """Return the field of the profile that sets, or would set, a component's version."""
         return self.fields.get(component, component)
 
-    def said(self, component: str) -> str:
-        """Who says which version: `` `cuda: "11.0"` `` or `CUDA 12.5.1`."""
+    def component_text(self, component: str) -> str:
+        """Return a component with its version: `` `cuda: "11.0"` `` as the profile has it, or `CUDA 12.5.1`."""
         if component in self.asked:
             return f'`{self.place(component)}: "{self.asked[component]}"`'
         return f"{self.title(component)} {self.components.get(component, '')}".strip()
 
     def symptom(self, code: str, target: str = "") -> str:
-        """What would be seen without the refusal; empty where nobody wrote it down."""
+        """Return what a user would see without the refusal; empty if no symptom is known."""
         text = self.accelerator.symptoms.get(code, "")
         return text.format_map({"target": target, "number": target_number(target)}) if text else ""
 
@@ -108,22 +108,22 @@ Rule = Callable[[Combination], Iterator[RuleFinding]]
 # --- release x component --------------------------------------------------------------------------------------------
 
 
-def component_is_accepted(one: Combination) -> Iterator[RuleFinding]:
+def component_is_accepted(combination: Combination) -> Iterator[RuleFinding]:
     """Whether the release takes the versions that the profile asks for."""
-    for name, asked in one.asked.items():
-        if name in one.accelerator.components:
-            yield from _acceptance(one, name, asked, one.components.get(name, asked))
+    for name, asked in combination.asked.items():
+        if name in combination.accelerator.components:
+            yield from _acceptance(combination, name, asked, combination.components.get(name, asked))
 
 
-def _acceptance(one: Combination, name: str, asked: str, value: str) -> Iterator[RuleFinding]:
-    support = one.release.components.get(name, Support())
-    title, release = one.title(name), f"TensorFlow {one.release.release}"
+def _acceptance(combination: Combination, name: str, asked: str, value: str) -> Iterator[RuleFinding]:
+    support = combination.release.components.get(name, Support())
+    title, release = combination.title(name), f"TensorFlow {combination.release.release}"
     tested = [support.tested] if support.tested else []
     known = {*support.accepted, *tested}
     if value in support.disputed:
         yield RuleFinding(
             code="component-disputed",
-            path=one.place(name),
+            path=combination.place(name),
             message=f"sources disagree whether {release} takes {title} {value}",
             why=f"it was tested with {support.tested}",
             weight="warning",
@@ -131,14 +131,14 @@ def _acceptance(one: Combination, name: str, asked: str, value: str) -> Iterator
     elif support.closed and value not in {*known, *support.uncertain}:
         yield RuleFinding(
             code="component-not-accepted",
-            path=one.place(name),
+            path=combination.place(name),
             message=f"{release} takes exact {title} versions only, and {asked} is none of them",
             why=f"it downloads {title} itself, from its own list: {', '.join(support.accepted)}",
         )
     elif support.closed and value in support.uncertain:
         yield RuleFinding(
             code="component-untested",
-            path=one.place(name),
+            path=combination.place(name),
             message=f"{title} {value} was added to {release} about when it was cut",
             why="nobody is known to have built that",
             weight="doubt",
@@ -146,60 +146,72 @@ def _acceptance(one: Combination, name: str, asked: str, value: str) -> Iterator
     elif known and not support.closed and not any(same_minor(value, version) for version in known):
         yield RuleFinding(
             code="component-untested",
-            path=one.place(name),
+            path=combination.place(name),
             message=f"{release} is not known to work with {title} {value}",
             why=f"known to work: {', '.join(sorted(known, key=Version))}",
             weight="doubt",
         )
 
 
-def patches_exist(one: Combination) -> Iterator[RuleFinding]:
+def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
     """Whether a version that is asked for in full was ever published."""
-    for name in one.asked:
-        version, support = one.components.get(name, ""), one.release.components.get(name, Support())
+    for name in combination.asked:
+        version, support = combination.components.get(name, ""), combination.release.components.get(name, Support())
         if not version or support.closed:
             continue
-        known = [patch for row in _rows_of(one, name, version) for patch in row.patches]
+        known = [patch for row in _rows_of(combination, name, version) for patch in row.patches]
         if not known or any(Version(patch).matches(Version(version)) for patch in known):
             continue
-        newer = Version(version) > max(Version(patch) for row in _all_rows_of(one, name) for patch in row.patches)
+        newer = Version(version) > max(
+            Version(patch) for row in _all_rows_of(combination, name) for patch in row.patches
+        )
         yield RuleFinding(
             code="version-unknown",
-            path=one.place(name),
-            message=f"{one.title(name)} {version} {'is not known' if newer else 'was never published'}",
+            path=combination.place(name),
+            message=f"{combination.title(name)} {version} {'is not known' if newer else 'was never published'}",
             why=f"published are {', '.join(known)}",
             weight="doubt" if newer else "error",
         )
 
 
-def _all_rows_of(one: Combination, name: str) -> Sequence[Toolkit | LibraryRow]:
-    rows: Iterable[Toolkit | LibraryRow] = (*one.knowledge.toolkits.values(), *one.knowledge.libraries)
+def _all_rows_of(combination: Combination, name: str) -> Sequence[Toolkit | LibraryRow]:
+    rows: Iterable[Toolkit | LibraryRow] = (
+        *combination.knowledge.toolkits.values(),
+        *combination.knowledge.libraries,
+    )
     return [row for row in rows if name == (row.toolkit if isinstance(row, Toolkit) else row.component)]
 
 
-def _rows_of(one: Combination, name: str, version: str) -> Sequence[Toolkit | LibraryRow]:
-    """What is known of a component's version: the toolkit's row, or those of a library."""
-    if name == one.accelerator.toolkit:
-        return [one.toolkit] if one.toolkit else []
-    return libraries(one.knowledge, name, version)
+def _rows_of(combination: Combination, name: str, version: str) -> Sequence[Toolkit | LibraryRow]:
+    """Return the rows of a component's version: the toolkit's row, or those of a library."""
+    if name == combination.accelerator.toolkit:
+        return [combination.toolkit] if combination.toolkit else []
+    return libraries(combination.knowledge, name, version)
 
 
-def toolkit_is_known(one: Combination) -> Iterator[RuleFinding]:
+def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
     """Whether anything is known of the toolkit's version, so that targets can be held against it."""
-    name = one.accelerator.toolkit
-    if not name or one.toolkit or not one.toolkit_version:
+    name = combination.accelerator.toolkit
+    if not name or combination.toolkit or not combination.toolkit_version:
         return
-    known = sorted((row.version for row in one.knowledge.toolkits.values() if row.toolkit == name), key=Version)
+    known = sorted(
+        (row.version for row in combination.knowledge.toolkits.values() if row.toolkit == name), key=Version
+    )
     # A newer one may have come out, an older one been left out; between those that are known nothing is.
-    between = bool(known) and Version(known[0]) < Version(one.toolkit_version).minor < Version(known[-1])
-    said = _acceptance(one, name, one.asked[name], one.toolkit_version) if name in one.asked else ()
-    weights = {finding.weight for finding in said}
+    between = bool(known) and Version(known[0]) < Version(combination.toolkit_version).minor < Version(known[-1])
+    findings = (
+        _acceptance(combination, name, combination.asked[name], combination.toolkit_version)
+        if name in combination.asked
+        else ()
+    )
+    weights = {finding.weight for finding in findings}
     if "error" in weights or (weights and not between):
         return
     yield RuleFinding(
         code="toolkit-unknown",
-        path=one.place(name),
-        message=f"{one.title(name)} {one.toolkit_version} {'does not exist' if between else 'is not known'}",
+        path=combination.place(name),
+        message=f"{combination.title(name)} {combination.toolkit_version} "
+        f"{'does not exist' if between else 'is not known'}",
         why=f"known are {', '.join(known)}" if known else "",
         weight="error" if between else "doubt",
     )
@@ -208,138 +220,152 @@ def toolkit_is_known(one: Combination) -> Iterator[RuleFinding]:
 # --- target x release -----------------------------------------------------------------------------------------------
 
 
-def release_can_be_told(one: Combination) -> Iterator[RuleFinding]:
+def release_can_express_targets(combination: Combination) -> Iterator[RuleFinding]:
     """Whether the release can be told of the targets."""
-    for wanted in one.targets:
-        if needs_ptx(one.release, one.accelerator, wanted.target):
+    release, accelerator = combination.release, combination.accelerator
+    for wanted in combination.targets:
+        if needs_ptx(release, accelerator, wanted.target):
             yield RuleFinding(
                 code="capability-needs-ptx",
                 path=wanted.path,
-                message=f"TensorFlow {one.release.release} cannot compile SASS alone",
+                message=f"TensorFlow {release.release} cannot compile SASS alone",
                 why="it takes capabilities only as `x.y`, which means SASS and PTX; "
                 f"{wanted.who} wants `{wanted.target}`, which is SASS",
             )
-        elif not can_be_told(one.release, one.accelerator, wanted.target):
-            unsure = bool(re.fullmatch(one.release.capability_doubt or "", wanted.target))
+        elif not can_express_target(release, accelerator, wanted.target):
+            unsure = bool(re.fullmatch(release.capability_doubt or "", wanted.target))
             knows = "is not known to take" if unsure else "does not take"
             yield RuleFinding(
                 code="capability-syntax",
                 path=wanted.path,
-                message=f"TensorFlow {one.release.release} {knows} the capability `{wanted.target}`",
-                why=f"{wanted.who} wants it; the release takes what matches `{one.release.capability_pattern}`",
+                message=f"TensorFlow {release.release} {knows} the capability `{wanted.target}`",
+                why=f"{wanted.who} wants it; the release takes what matches `{release.capability_pattern}`",
                 weight="doubt" if unsure else "error",
             )
 
 
-def release_uses_the_target(one: Combination) -> Iterator[RuleFinding]:
+def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
     """Whether the release uses such GPUs at all, whatever is compiled for them."""
-    allowed = one.release.runtime_targets.get(one.accelerator.accelerator, ())
-    for wanted in one.targets:
+    allowed = combination.release.runtime_targets.get(combination.accelerator.accelerator, ())
+    for wanted in combination.targets:
         gpu = dotted(wanted.target)
-        if not is_listed(one.release, one.accelerator, gpu):
-            unsure = gpu in one.release.runtime_doubt.get(one.accelerator.accelerator, ())
+        if not is_listed(combination.release, combination.accelerator, gpu):
+            unsure = gpu in combination.release.runtime_doubt.get(combination.accelerator.accelerator, ())
             uses = "is not known to use" if unsure else "does not use"
             yield RuleFinding(
                 code="runtime-target",
                 path=wanted.path,
-                message=f"TensorFlow {one.release.release} {uses} {gpu} at run time",
+                message=f"TensorFlow {combination.release.release} {uses} {gpu} at run time",
                 why=sentences(
                     f"{wanted.who} wants it; the release uses {', '.join(allowed)}",
-                    "" if unsure else one.symptom("runtime-target", wanted.target),
+                    "" if unsure else combination.symptom("runtime-target", wanted.target),
                 ),
                 weight="doubt" if unsure else "error",
             )
-    yield from _floors(one, "release-floor", one.release.floor, "TensorFlow {release} uses no GPU below {floor}")
-    if one.xla:
+    yield from _floors(
+        combination, "release-floor", combination.release.floor, "TensorFlow {release} uses no GPU below {floor}"
+    )
+    if combination.xla:
         message = "XLA of TensorFlow {release} uses no GPU below {floor}"
-        yield from _floors(one, "xla-floor", one.release.xla_floor, message)
+        yield from _floors(combination, "xla-floor", combination.release.xla_floor, message)
 
 
-def _floors(one: Combination, code: str, floors: Mapping[str, str], message: str) -> Iterator[RuleFinding]:
-    floor = floors.get(one.accelerator.accelerator)
-    for wanted in one.targets:
+def _floors(combination: Combination, code: str, floors: Mapping[str, str], message: str) -> Iterator[RuleFinding]:
+    floor = floors.get(combination.accelerator.accelerator)
+    for wanted in combination.targets:
         gpu = dotted(wanted.target)
-        if not reaches(one.accelerator, gpu, floors):
+        if not reaches(combination.accelerator, gpu, floors):
             yield RuleFinding(
                 code=code,
                 path=wanted.path,
-                message=message.format(release=one.release.release, floor=floor),
-                why=sentences(f"{wanted.who} wants {gpu}", one.symptom(code, wanted.target)),
+                message=message.format(release=combination.release.release, floor=floor),
+                why=sentences(f"{wanted.who} wants {gpu}", combination.symptom(code, wanted.target)),
             )
 
 
 # --- target x toolkit, target x compiler ----------------------------------------------------------------------------
 
 
-def toolkit_compiles(one: Combination) -> Iterator[RuleFinding]:
+def toolkit_compiles(combination: Combination) -> Iterator[RuleFinding]:
     """Whether the toolkit knows the targets, under their exact names."""
-    row = one.toolkit
-    for wanted in one.targets if row else ():
+    row = combination.toolkit
+    for wanted in combination.targets if row else ():
         if row and target_number(wanted.target) not in row.targets:
-            name = one.accelerator.toolkit or ""
+            name = combination.accelerator.toolkit or ""
             yield RuleFinding(
                 code="target-not-in-toolkit",
                 path=wanted.path,
-                message=f"{one.title(name)} {row.version} does not support {wanted.target}",
+                message=f"{combination.title(name)} {row.version} does not support {wanted.target}",
                 why=sentences(
-                    f"{wanted.who} wants it; {one.said(name)} supports {', '.join(row.targets)}",
-                    prevented(one.symptom("target-not-in-toolkit", wanted.target)),
+                    f"{wanted.who} wants it; {combination.component_text(name)} supports {', '.join(row.targets)}",
+                    prevented(combination.symptom("target-not-in-toolkit", wanted.target)),
                 ),
             )
 
 
-def compiler_emits(one: Combination) -> Iterator[RuleFinding]:
+def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
     """Whether a compiler that is not the toolkit's own knows the targets."""
-    row = one.knowledge.compilers.get((one.compiler, one.compiler_version))
-    missing = [wanted for wanted in one.targets if row and target_number(wanted.target) not in row.targets]
+    row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
+    missing = [wanted for wanted in combination.targets if row and target_number(wanted.target) not in row.targets]
     for wanted in missing:
         yield RuleFinding(
             code="compiler-cannot-emit",
-            path="compiler" if one.compiler_asked else wanted.path,
-            message=f"{one.compiler} {one.compiler_version} cannot emit {wanted.target}",
-            why=sentences(f"{wanted.who} wants it", prevented(one.symptom("compiler-cannot-emit", wanted.target))),
+            path="compiler" if combination.compiler_asked else wanted.path,
+            message=f"{combination.compiler} {combination.compiler_version} cannot emit {wanted.target}",
+            why=sentences(
+                f"{wanted.who} wants it", prevented(combination.symptom("compiler-cannot-emit", wanted.target))
+            ),
         )
-    own = any(name == one.compiler for name, _ in one.knowledge.compilers)
-    if own and one.compiler_version and one.targets and not missing and (row is None or row.unverified):
+    own = any(name == combination.compiler for name, _ in combination.knowledge.compilers)
+    if (
+        own
+        and combination.compiler_version
+        and combination.targets
+        and not missing
+        and (row is None or row.unverified)
+    ):
         yield RuleFinding(
             code="compiler-untested",
             path="compiler",
-            message=f"{one.compiler} {one.compiler_version} is not known to have compiled GPU code of TensorFlow",
+            message=f"{combination.compiler} {combination.compiler_version} "
+            "is not known to have compiled GPU code of TensorFlow",
             why=str(row.unverified) if row else "nothing is known of what it compiles",
             weight="doubt",
         )
 
 
-def compiler_reads_release(one: Combination) -> Iterator[RuleFinding]:
+def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
     """Whether the toolkit's own compiler is known to read the release's sources."""
-    oldest = one.release.gpu_compilers_min.get(one.compiler)
-    name = one.accelerator.toolkit or ""
-    if oldest and one.toolkit_version and Version(one.toolkit_version) < Version(oldest):
+    oldest = combination.release.gpu_compilers_min.get(combination.compiler)
+    name = combination.accelerator.toolkit or ""
+    if oldest and combination.toolkit_version and Version(combination.toolkit_version) < Version(oldest):
         yield RuleFinding(
             code="compiler-untested",
-            path=one.place(name) if name in one.asked else "compiler",
-            message=f"{one.compiler} of {one.title(name)} {one.toolkit_version} is not known to compile "
-            f"TensorFlow {one.release.release}",
+            path=combination.place(name) if name in combination.asked else "compiler",
+            message=f"{combination.compiler} of {combination.title(name)} {combination.toolkit_version} "
+            f"is not known to compile TensorFlow {combination.release.release}",
             why=sentences(
-                f"that of {one.title(name)} {oldest} is the first that is",
-                prevented(one.symptom("compiler-untested")),
+                f"that of {combination.title(name)} {oldest} is the first that is",
+                prevented(combination.symptom("compiler-untested")),
             ),
             weight="doubt",
         )
 
 
-def compiler_reads_toolkit(one: Combination) -> Iterator[RuleFinding]:
+def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
     """Whether a compiler that is not the toolkit's own can read its headers."""
-    row = one.knowledge.compilers.get((one.compiler, one.compiler_version))
+    row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
     newest = row.toolkit_max if row else None
-    if newest and one.toolkit_version and Version(one.toolkit_version).minor > Version(newest):
-        name = one.accelerator.toolkit or ""
+    if newest and combination.toolkit_version and Version(combination.toolkit_version).minor > Version(newest):
+        name = combination.accelerator.toolkit or ""
         yield RuleFinding(
             code="compiler-toolkit",
-            path=one.place(name) if name in one.asked else "compiler",
-            message=f"{one.compiler} {one.compiler_version} cannot read the headers of {one.said(name)}",
+            path=combination.place(name) if name in combination.asked else "compiler",
+            message=f"{combination.compiler} {combination.compiler_version} cannot read the headers of "
+            f"{combination.component_text(name)}",
             why=sentences(
-                f"{one.title(name)} {newest} is the newest it compiles", prevented(one.symptom("compiler-toolkit"))
+                f"{combination.title(name)} {newest} is the newest it compiles",
+                prevented(combination.symptom("compiler-toolkit")),
             ),
         )
 
@@ -347,49 +373,56 @@ def compiler_reads_toolkit(one: Combination) -> Iterator[RuleFinding]:
 # --- libraries ------------------------------------------------------------------------------------------------------
 
 
-def libraries_fit(one: Combination) -> Iterator[RuleFinding]:
+def libraries_fit(combination: Combination) -> Iterator[RuleFinding]:
     """Whether libraries of GPU code are made for the toolkit, and have code for the GPUs."""
-    for name, version in one.components.items():
-        rows = libraries(one.knowledge, name, version)
-        made = [row for row in rows if not one.toolkit_version or is_made_for(row, one.toolkit_version)]
+    for name, version in combination.components.items():
+        rows = libraries(combination.knowledge, name, version)
+        made = [
+            row for row in rows if not combination.toolkit_version or is_made_for(row, combination.toolkit_version)
+        ]
         if rows and not made:
-            yield _made_for_others(one, name, version, rows)
+            yield _made_for_others(combination, name, version, rows)
         # A version that is not written in full (`7`) is whichever of its versions fits.
-        readings = [[*_library_target(one, name, version, row)] for row in made or rows]
+        readings = [[*_library_target(combination, name, version, row)] for row in made or rows]
         if readings and all(readings):
             yield from readings[-1]
 
 
-def _made_for_others(one: Combination, name: str, version: str, rows: Sequence[LibraryRow]) -> RuleFinding:
-    toolkit = one.accelerator.toolkit or ""
+def _made_for_others(combination: Combination, name: str, version: str, rows: Sequence[LibraryRow]) -> RuleFinding:
+    toolkit = combination.accelerator.toolkit or ""
     others = dict.fromkeys(other for row in rows for other in row.toolkits)
     return RuleFinding(
         code="library-toolkit",
-        path=one.place(name if name in one.asked else toolkit),
-        message=f"{one.title(name)} {version} is not made for {one.title(toolkit)} {one.toolkit_version}",
-        why=f"it is made for {one.title(toolkit)} {', '.join(sorted(others, key=Version))}",
+        path=combination.place(name if name in combination.asked else toolkit),
+        message=f"{combination.title(name)} {version} is not made for "
+        f"{combination.title(toolkit)} {combination.toolkit_version}",
+        why=f"it is made for {combination.title(toolkit)} {', '.join(sorted(others, key=Version))}",
     )
 
 
-def _library_target(one: Combination, name: str, version: str, row: LibraryRow) -> Iterator[RuleFinding]:
-    gpus = [(path, gpu.target, f"`{path}` ({gpu.gpu})") for path, gpu in one.served]
-    held = gpus or [(wanted.path, dotted(wanted.target), wanted.who) for wanted in one.targets]
-    for path, target, who in held:
-        if not has_code_for(row, one.accelerator, target):
+def _library_target(combination: Combination, name: str, version: str, row: LibraryRow) -> Iterator[RuleFinding]:
+    gpus = [(path, gpu.target, f"`{path}` ({gpu.gpu})") for path, gpu in combination.served]
+    devices = gpus or [(wanted.path, dotted(wanted.target), wanted.who) for wanted in combination.targets]
+    for path, target, who in devices:
+        if not has_code_for(row, combination.accelerator, target):
             below = row.lowest is not None and Version(target) < Version(row.lowest)
             limit = f"nothing below {row.lowest}" if below else f"nothing above {row.highest}"
             yield RuleFinding(
                 code="library-target",
-                path=one.place(name) if name in one.asked else path,
-                message=f"{one.title(name)} {version} has no code for {target}",
-                why=f"{who} wants it; {one.said(name)} has {limit}",
-                weight=_weight_of_library(one, bool(gpus), below),
+                path=combination.place(name) if name in combination.asked else path,
+                message=f"{combination.title(name)} {version} has no code for {target}",
+                why=f"{who} wants it; {combination.component_text(name)} has {limit}",
+                weight=_weight_of_library(combination, bool(gpus), below),
             )
 
 
-def _weight_of_library(one: Combination, served: bool, below: bool) -> str:
-    """The official list serves many, and the others still work; upwards the library's own PTX may help."""
-    if not served and all(wanted.official for wanted in one.targets):
+def _weight_of_library(combination: Combination, served: bool, below: bool) -> str:
+    """Return the weight of a library without code for a target.
+
+    The official list gives a warning: it serves many GPUs, and the others still work. Upwards it is a doubt, as the
+    library's own PTX may help.
+    """
+    if not served and all(wanted.official for wanted in combination.targets):
         return "warning"
     return "error" if below else "doubt"
 
@@ -397,30 +430,30 @@ def _weight_of_library(one: Combination, served: bool, below: bool) -> str:
 # --- GPUs beside a list ---------------------------------------------------------------------------------------------
 
 
-def gpus_are_served(one: Combination) -> Iterator[RuleFinding]:
+def gpus_are_served(combination: Combination) -> Iterator[RuleFinding]:
     """Whether the GPUs named beside a list of targets run what is compiled."""
-    targets = sorted_targets(wanted.target for wanted in one.targets)
-    for path, gpu in one.served:
-        found = judge(one.knowledge, one.accelerator, gpu.target, targets)
-        if found.runs == "no":
+    targets = sorted_targets(wanted.target for wanted in combination.targets)
+    for path, gpu in combination.served:
+        verdict = judge(combination.knowledge, combination.accelerator, gpu.target, targets)
+        if verdict.runs == "no":
             yield RuleFinding(
                 code="gpu-not-served",
                 path=path,
                 message=f"{gpu.gpu} ({gpu.target}) would not run what is compiled: {', '.join(targets)}",
-                why=sentences(found.reason, prevented(one.symptom("gpu-not-served", gpu.target))),
+                why=sentences(verdict.reason, prevented(combination.symptom("gpu-not-served", gpu.target))),
             )
-        elif not found.starts_at_once:
+        elif not verdict.starts_at_once:
             yield RuleFinding(
                 code="gpu-jit",
                 path=path,
                 message=f"{gpu.gpu} ({gpu.target}) would compile at its first start, for half an hour or longer",
-                why=found.reason,
+                why=verdict.reason,
                 weight="warning",
             )
 
 
 def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, targets: Sequence[str]) -> verdict.Verdict:
-    """How a GPU (`8.6`, `gfx90a`) runs what is compiled for the targets."""
+    """Return how a GPU (`8.6`, `gfx90a`) runs code that is compiled for the targets."""
     if not accelerator.capabilities:
         return verdict.runs_gfx(gpu, targets)
     embedded = embedded_targets(knowledge, accelerator.accelerator)
@@ -440,7 +473,7 @@ RULES: tuple[Rule, ...] = (
     component_is_accepted,
     toolkit_is_known,
     patches_exist,
-    release_can_be_told,
+    release_can_express_targets,
     release_uses_the_target,
     *DEVICE_RULES,
     *LIBRARY_RULES,

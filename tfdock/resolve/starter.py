@@ -1,4 +1,4 @@
-"""A first profile: from what somebody wants to text that resolves, with a comment for each line."""
+"""A first profile: text for the devices somebody names, which resolves, with a comment for each line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Starter:
 
 
 def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices:
-    """What words stand for: names of GPUs, targets, or an accelerator that has none; raises ProfileError."""
+    """Return the devices that words name: GPUs, targets, or an accelerator without targets; raises ProfileError."""
     rows: list[Accelerator] = []
     gpus: list[Gpu] = []
     targets: list[str] = []
@@ -73,21 +73,21 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
             )
         )
     if targets:  # a list holds all of them, those of named GPUs as well
-        targets += [_listed(rows[0], gpu.target) for gpu in gpus]
+        targets += [_as_listed(rows[0], gpu.target) for gpu in gpus]
         gpus = []
     return StarterDevices(accelerator=rows[0], gpus=tuple(dict.fromkeys(gpus)), targets=sorted_targets(targets))
 
 
 def _target(knowledge: KnowledgeBase, word: str) -> tuple[Accelerator, str] | None:
-    """A target as a profile lists it, and whose it is: `8.6` is `sm_86`."""
+    """Return a target as a profile lists it, with its accelerator: `8.6` is `sm_86`."""
     for row in knowledge.accelerators.values():
-        written = _listed(row, word)
+        written = _as_listed(row, word)
         if row.matches(written):
             return row, written
     return None
 
 
-def _listed(accelerator: Accelerator, target: str) -> str:
+def _as_listed(accelerator: Accelerator, target: str) -> str:
     try:
         return exact_target(accelerator, target)
     except ValueError:
@@ -102,7 +102,7 @@ def starter(
     python: str | None = None,
     machine: str = "x86_64",
 ) -> Starter:
-    """A profile that resolves, for the newest release that can, unless one is asked for.
+    """Return a profile that resolves, for the requested or the newest possible release.
 
     Raises ProfileError or Incompatible with the reasons of the newest, or asked, release; one reason where no release
     takes the devices together.
@@ -133,13 +133,13 @@ def check_together(knowledge: KnowledgeBase, devices: StarterDevices) -> None:
 
 
 def _releases(knowledge: KnowledgeBase, devices: StarterDevices, asked: str | None, python: str | None) -> list[str]:
-    """The release asked for; else those that take all targets and the Python, the newest first; else the newest."""
+    """Return the requested release; else those that take all targets and the Python; else the newest."""
     if asked:
         return [asked]
     taking = {name for name, row in knowledge.releases.items() if python is None or python in row.pythons}
     wanted = {gpu.target for gpu in devices.gpus} | {dotted(target) for target in devices.targets}
     for target in wanted:
-        taking &= {one.release for one in target_facts(knowledge, devices.accelerator, target).releases}
+        taking &= {support.release for support in target_facts(knowledge, devices.accelerator, target).releases}
     return sorted(taking, key=Version, reverse=True) or [max(knowledge.releases, key=Version)]
 
 
@@ -184,7 +184,7 @@ def _lines(
 
 
 def _commented(devices: StarterDevices, lines: Sequence[str], *, newest: bool) -> Iterator[str]:
-    """The lines, each with what one may want to know of it."""
+    """Yield the lines, each after a comment that explains it."""
     release = "The newest release that can be built so" if newest else "The release"
     comments = {
         "tensorflow": f"{release}; `tfdock releases` lists all.",

@@ -64,8 +64,8 @@ class Moves:
         named = self.knowledge.accelerators.get(self.profile.accelerator or "")
         if named:
             return named.target_pattern is not None
-        listed = any(self._says(name) for name in ("gpus", "accelerator", *TARGET_FIELDS))
-        return listed or any(row.target_pattern for row in self._spoken)
+        listed = any(self._is_set(name) for name in ("gpus", "accelerator", *TARGET_FIELDS))
+        return listed or any(row.target_pattern for row in self._mentioned)
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -76,31 +76,32 @@ class Moves:
     @property
     def families(self) -> list[Accelerator]:
         """The accelerators with targets that the profile speaks of in any way; all there are if of none."""
-        return [row for row in self._spoken if row.target_pattern] or [*self.knowledge.accelerators.values()]
+        return [row for row in self._mentioned if row.target_pattern] or [*self.knowledge.accelerators.values()]
 
     @property
-    def _spoken(self) -> list[Accelerator]:
+    def _mentioned(self) -> list[Accelerator]:
         """The accelerators that the profile names, or that its GPUs, lists and components imply."""
         gpus = (find_gpu(self.knowledge, name) for name in self.profile.named_gpus)
         spoken = {gpu.accelerator for gpu in gpus if gpu} | {self.profile.accelerator}
         for row in self.knowledge.accelerators.values():
             names = (*row.components, *([row.target_field] if row.target_pattern else []))
-            if any(self._says(name) or self._says(f"components.{name}") for name in names):
+            if any(self._is_set(name) or self._is_set(f"components.{name}") for name in names):
                 spoken.add(row.accelerator)
         return [row for row in self.knowledge.accelerators.values() if row.accelerator in spoken]
 
     def single(self) -> Iterator[Change]:
-        """Single moves, then a release with everything left to it."""
+        """Yield single moves, then a release with everything left to it."""
         yield from (move for moves in self._tables() for move in moves)
         yield from self._everything_left()
 
     def all(self) -> Iterator[Change]:
-        """Single moves, pairs, then a release with everything left to it."""
+        """Yield single moves, pairs, then a release with everything left to it."""
         tables = [list(moves) for moves in self._tables()]
         yield from (move for moves in tables for move in moves)
         releases = list(self._releases())
-        for one, other in combinations([moves[:_PAIRED] for moves in tables if moves != releases], 2):
-            yield from (both for first in one for second in other if (both := _both(first, second)))
+        nearest = [moves[:_PAIRED] for moves in tables if moves != releases]
+        for firsts, seconds in combinations(nearest, 2):
+            yield from (both for first in firsts for second in seconds if (both := _both(first, second)))
         for moves in tables:
             # What is left to another release fits it better than what is near for this one.
             left_first = sorted(moves[:_PAIRED], key=lambda move: None not in move.values())
@@ -108,24 +109,24 @@ class Moves:
         yield from self._everything_left()
 
     def within_the_release(self) -> Iterator[Change]:
-        """All that leave the release as it is."""
+        """Yield all moves that keep the release."""
         yield from (move for move in self.all() if self._release_field not in move)
 
     def without_devices(self) -> Iterator[Change]:
-        """A release with everything left to it, and built for the CPU."""
+        """Yield releases with everything left to them, built for the CPU."""
         devices = {field: None for field in ("gpus", "accelerator", *TARGET_FIELDS) if getattr(self.profile, field)}
         for move in self._everything_left():
             yield {**move, **devices}
 
     def _tables(self) -> Iterator[Iterable[Change]]:
-        """The moves of each field, the fields at fault first."""
+        """Yield the moves of each field, the fields at fault first."""
         yield self._gpus()
         yield self._targets()
         for name, field in self._component_fields():
             yield self._component(name, field)
         yield self._plain("python", [*self._pythons()[:2], None, *self._pythons()[2:]])
         compilers = [*_near(self.profile.compiler, self._compilers()), None, *self._compilers()]
-        unset = not self.profile.compiler and self.codes & _MENDED_BY_COMPILERS
+        unset = not self.profile.compiler and self.codes & _FIXED_BY_COMPILERS
         yield ({"compiler": name} for name in self._compilers()) if unset else self._plain("compiler", compilers)
         known = self.knowledge.accelerators
         yield self._plain("accelerator", [None, *_near(self.profile.accelerator, known), *known])
@@ -133,8 +134,8 @@ class Moves:
         floored = "xla-floor" in self.codes or not self.profile.xla
         yield [{"xla": not self.profile.xla}] if floored else []
         for name in ("configs", "copts", "flags"):
-            given = getattr(self.profile.bazel, name)
-            yield [{f"bazel.{name}": self._not_at_fault(f"bazel.{name}", given)}] if given else []
+            options = getattr(self.profile.bazel, name)
+            yield [{f"bazel.{name}": self._not_at_fault(f"bazel.{name}", options)}] if options else []
         yield [{"bazel.version": None}] if self.profile.bazel.version else []
         yield self._plain("host_compiler", [*self._host_compilers(), None])
         yield self._plain("base", [None])
@@ -142,7 +143,7 @@ class Moves:
         yield [{"allow_untested": True}] if self.may_allow else []
 
     def _plain(self, field: str, values: Iterable[object]) -> Iterator[Change]:
-        """A field that is set, or that is at fault."""
+        """Yield values for a field that is set or at fault."""
         now = getattr(self.profile, field)
         default = type(self.profile).model_fields[field].default
         if now == default and field not in self.at_fault:
@@ -152,7 +153,10 @@ class Moves:
                 yield {field: value}
 
     def _releases(self) -> Iterator[Change]:
-        """Another release, newer ones before older ones; not one that only does not notice."""
+        """Yield other releases, newer before older.
+
+        For `flag-is-a-choice` there are none: another release only fails to notice.
+        """
         if "flag-is-a-choice" not in self.codes:
             yield from ({self._release_field: version} for version in self._versions())
 
@@ -161,7 +165,7 @@ class Moves:
         return "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"
 
     def _versions(self) -> list[str]:
-        """The newest patch of each release, the asked release's own first, then by distance."""
+        """Return the newest patch of each release, the profile's own release first, then by distance."""
         rows = sorted(self.knowledge.releases.values(), key=lambda row: Version(row.release))
         asked = Version(self.profile.source.release)
         at = next((index for index, row in enumerate(rows) if Version(row.release) >= asked.minor), len(rows))
@@ -193,14 +197,14 @@ class Moves:
         return list(dict.fromkeys(name for row in self.knowledge.accelerators.values() for name in row.compilers))
 
     def _host_compilers(self) -> list[str]:
-        """The nearest to one that is not known."""
+        """Return the names nearest to an unknown compiler."""
         asked = self.profile.host_compiler
         name = asked.name if isinstance(asked, HostCompiler) else asked
         known = sorted({name for name, _ in self.knowledge.host_compilers})
         return [] if name in known else _near(name, known)
 
-    def _not_at_fault(self, field: str, given: Sequence[str]) -> list[str] | None:
-        return [one for index, one in enumerate(given) if not self._is_at_fault(field, index)] or None
+    def _not_at_fault(self, field: str, values: Sequence[str]) -> list[str] | None:
+        return [value for index, value in enumerate(values) if not self._is_at_fault(field, index)] or None
 
     def _optimize(self) -> Iterator[Change]:
         asked = self.profile.optimize
@@ -216,7 +220,7 @@ class Moves:
         yield {"optimize": rest or None}
 
     def _gpus(self) -> Iterator[Change]:
-        """The nearest names for those not known; then without those at fault."""
+        """Yield the nearest names for unknown GPUs; then the list without those at fault."""
         if not isinstance(self.profile.gpus, list):
             return
         codes = {problem.field: problem.code for problem in self.problems}
@@ -238,10 +242,12 @@ class Moves:
         rows = [(name, find_gpu(self.knowledge, name)) for name in self.profile.gpus]
         families = dict.fromkeys(row.accelerator for _, row in rows if row)
         if len(families) > 1:
-            yield from ({"gpus": [name for name, row in rows if row and row.accelerator == one]} for one in families)
+            yield from (
+                {"gpus": [name for name, row in rows if row and row.accelerator == family]} for family in families
+            )
 
     def _targets_instead(self, gpus: Sequence[str]) -> Iterator[Change]:
-        """A list of targets, where it was targets that stood among the GPUs."""
+        """Yield a list of targets if targets stand among the GPUs."""
         known = [find_gpu(self.knowledge, name) for name in gpus]
         rows = [row or bare_gpu(self.knowledge, name) for name, row in zip(gpus, known, strict=True)]
         families = {row.accelerator for row in rows if row}
@@ -249,16 +255,16 @@ class Moves:
             return
         family = self.knowledge.accelerators[families.pop()]
         targets = list(sorted_targets(exact_target(family, row.target) for row in rows if row))
-        yield from ({"gpus": None, family.target_field: one} for one in (targets, *_respelled(targets)))
+        yield from ({"gpus": None, family.target_field: listed} for listed in (targets, *_respelled(targets)))
 
     def _official_instead(self) -> Iterator[Change]:
-        """What the official wheel is built for, instead of GPUs that nobody knows."""
+        """Yield the official wheel's list instead of unknown GPUs."""
         codes = {problem.code for problem in self.problems if (problem.field or "").startswith("gpus")}
         for field, targets in self._whole_lists() if codes == {"gpu-unknown"} else ():
             yield {"gpus": None, field: targets}
 
     def _whole_lists(self) -> Iterator[tuple[str, list[str]]]:
-        """(field, targets): what the release's official wheel is built for, or all that the release uses."""
+        """Yield (field, targets): the list of the official wheel, or all targets that the release uses."""
         for row in self.families if self.release else ():
             assert self.release is not None
             official = self.release.official_targets.get(row.accelerator)
@@ -267,7 +273,7 @@ class Moves:
                 yield row.target_field, list(used)
 
     def _targets(self) -> Iterator[Change]:
-        """Lists that the toolkit and the release take: beside the GPUs, or instead of the list that is there."""
+        """Yield lists that the toolkit and the release take: beside the GPUs, or instead of the present list."""
         fields = [name for name in TARGET_FIELDS if getattr(self.profile, name) is not None]
         listed = {name: list(getattr(self.profile, name)) for name in fields}
         for name, targets in listed.items():
@@ -279,21 +285,21 @@ class Moves:
             yield {name: None}
         wrong = {problem.field.partition("[")[0] for problem in self.problems if problem.field}
         if wrong & {*TARGET_FIELDS} or "targets-missing" in self.codes:
-            yield from ({field: whole} for field, whole in self._whole_lists())
-        if self.codes & _MENDED_BY_TARGETS:
+            yield from ({field: full_list} for field, full_list in self._whole_lists())
+        if self.codes & _FIXED_BY_TARGETS:
             yield from ({field: [target]} for field, target in self._known_targets())
 
     def _spelled_right(self, name: str, targets: Sequence[str]) -> list[str]:
-        """The nearest targets that there are, for those at fault."""
+        """Return the list with the nearest known targets for those at fault."""
         known = [target for field, target in self._known_targets() if field == name]
         near = [
-            next(iter(_alike(target, known)), target) if self._is_at_fault(name, index) else target
+            next(iter(_similar_targets(target, known)), target) if self._is_at_fault(name, index) else target
             for index, target in enumerate(targets)
         ]
         return list(dict.fromkeys(near))
 
     def _other_field(self, name: str, targets: Sequence[str]) -> Iterator[Change]:
-        """The same list in the field of the accelerator it belongs to."""
+        """Yield the same list in the field of its accelerator."""
         for row in self.knowledge.accelerators.values():
             if row.target_field != name and row.target_pattern:
                 yield {name: None, row.target_field: list(targets)}
@@ -302,7 +308,10 @@ class Moves:
         return any(problem.field == f"{name}[{index}]" for problem in self.problems)
 
     def _known_targets(self) -> Iterator[tuple[str, str]]:
-        """(field, target): what any toolkit knows, the highest first; capabilities as SASS, then as SASS and PTX."""
+        """Yield (field, target) of what any toolkit knows, highest first.
+
+        Capabilities come as SASS, then as SASS and PTX.
+        """
         rows = self.knowledge.toolkits.values()
         for accelerator in self.families:
             numbers = {number for row in rows if row.toolkit == accelerator.toolkit for number in row.targets}
@@ -311,16 +320,16 @@ class Moves:
                 continue
             plain = sorted(Capability.parse(f"sm_{number}") for number in numbers if number.isdigit())
             embedded = embedded_targets(self.knowledge, accelerator.accelerator)
-            own = [one for one in reversed(plain) if one.dotted not in embedded]
-            yield from ((accelerator.target_field, str(one)) for one in own)
-            yield from ((accelerator.target_field, f"compute_{one.number}") for one in own)
+            own = [capability for capability in reversed(plain) if capability.dotted not in embedded]
+            yield from ((accelerator.target_field, str(capability)) for capability in own)
+            yield from ((accelerator.target_field, f"compute_{capability.number}") for capability in own)
 
     def _everything_left(self) -> Iterator[Change]:
-        """A release with every version left to it, the one asked for first."""
+        """Yield releases with every version left to them, the profile's release first."""
         names = [name if getattr(self.profile, name, None) else f"components.{name}" for name in self.components]
-        empty: dict[str, object] = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self._says(path)}
+        empty: dict[str, object] = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self._is_set(path)}
         # GPUs say enough: a list beside them may be older than they are. And they need no accelerator beside them.
-        lists = {name: None for name in TARGET_FIELDS if self._says("gpus") and self._says(name)}
+        lists = {name: None for name in TARGET_FIELDS if self._is_set("gpus") and self._is_set(name)}
         for less in ({}, lists, {**lists, "accelerator": None}):
             yield {**empty, **less, **self._devices_of(self.release)}
             for version in self._versions():
@@ -328,49 +337,51 @@ class Moves:
                 yield {self._release_field: version, **empty, **less, **self._devices_of(release)}
 
     def _devices_of(self, release: Release | None) -> Change:
-        """What keeps a build for GPUs one, where a version of the toolkit was all that asked for them."""
-        if not self.wants_devices or any(self._says(name) for name in ("gpus", *TARGET_FIELDS)) or release is None:
+        """Return what keeps a build for GPUs one, if a toolkit's version was all that asked for GPUs."""
+        if not self.wants_devices or any(self._is_set(name) for name in ("gpus", *TARGET_FIELDS)) or release is None:
             return {}
         family = self.families[0]
         used = release.runtime_targets.get(family.accelerator)
         if used and not release.official_targets.get(family.accelerator):
             return {family.target_field: list(used)}
-        return {} if self._says("accelerator") else {"accelerator": family.accelerator}
+        return {} if self._is_set("accelerator") else {"accelerator": family.accelerator}
 
-    def _says(self, path: str) -> bool:
+    def _is_set(self, path: str) -> bool:
         return is_set(self.profile, path)
 
 
-_MENDED_BY_TARGETS = {
+_FIXED_BY_TARGETS = {
     "target-not-in-toolkit", "compiler-cannot-emit", "capability-syntax", "gpu-unknown", "targets-missing",
 }  # fmt: skip
-_MENDED_BY_COMPILERS = {"compiler-cannot-emit", "compiler-toolkit", "image-without-tool"}
+_FIXED_BY_COMPILERS = {"compiler-cannot-emit", "compiler-toolkit", "image-without-tool"}
 
 
-def _both(one: Change, other: Change) -> Change | None:
-    """Two moves as one; another release and the untested together lead too far away."""
-    both = {**one, **other}
-    fields = {path.partition(".")[0] for path in both}
-    far = {"tensorflow", "allow_untested"} <= fields or len(both) < len(one) + len(other)
-    return None if far else both
+def _both(move: Change, other: Change) -> Change | None:
+    """Return two moves as one; None for another release together with the untested, which leads too far away."""
+    combined = {**move, **other}
+    fields = {path.partition(".")[0] for path in combined}
+    far = {"tensorflow", "allow_untested"} <= fields or len(combined) < len(move) + len(other)
+    return None if far else combined
 
 
 def _respelled(targets: Sequence[str]) -> Iterator[list[str]]:
-    """SASS alone as SASS and PTX, and the other way round."""
+    """Yield SASS alone as SASS and PTX, and the other way round."""
     yield [target.replace("sm_", "compute_") for target in targets]
     yield [target.replace("compute_", "sm_") for target in targets]
 
 
-def _alike(target: str, known: Sequence[str]) -> list[str]:
-    """Targets instead of one that there is not: what runs on such a GPU; else what is spelled nearly so."""
+def _similar_targets(target: str, known: Sequence[str]) -> list[str]:
+    """Return replacements for an unknown target: what runs on such a GPU; else the nearest spelling."""
     try:
-        wanted, others = Capability.parse(target), [Capability.parse(one) for one in known]
+        wanted, others = Capability.parse(target), [Capability.parse(capability) for capability in known]
     except ValueError:
         return _near(target.lower(), known)
     below = [
-        one for one in others if one.major == wanted.major and one.minor <= wanted.minor and one.ptx == wanted.ptx
+        capability
+        for capability in others
+        if capability.major == wanted.major and capability.minor <= wanted.minor and capability.ptx == wanted.ptx
     ]
-    return [str(one) for one in sorted(below, reverse=True)]
+    return [str(capability) for capability in sorted(below, reverse=True)]
 
 
 def _near(name: str | None, known: Iterable[str]) -> list[str]:
@@ -397,28 +408,28 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     allowed, knowledge, attempt = profile.allow_untested, resolver.knowledge, resolver.attempt
     strict = profile.model_copy(update={"allow_untested": False})
     moves = Moves(strict, problems, knowledge, may_allow=not allowed)
-    found = _nearest(moves, moves.all(), attempt)
-    if allowed and len(found) < MOST:
+    tried = _nearest(moves, moves.all(), attempt)
+    if allowed and len(tried) < MOST:
         # Nearly every release takes nearly every version then: another release says nothing.
         moves = Moves(profile, problems, knowledge, may_allow=False)
-        found = _nearest(moves, moves.within_the_release(), attempt, found)
-    found = found or _mended(moves, resolver)
-    if not found:
+        tried = _nearest(moves, moves.within_the_release(), attempt, tried)
+    tried = tried or _fix_one_by_one(moves, resolver)
+    if not tried:
         return _without_devices(moves, attempt) if moves.wants_devices else []
-    in_play = {path for move, _ in found for path in move}
+    in_play = {path for move, _ in tried for path in move}
     # What works without a word of warning comes first; allowing the untested last, however little it changes.
-    ordered = sorted(found, key=lambda item: ("allow_untested" in item[0], bool(item[1].warnings)))
+    ordered = sorted(tried, key=lambda item: ("allow_untested" in item[0], bool(item[1].warnings)))
     return [_suggestion(moves, move, resolution, in_play) for move, resolution in ordered]
 
 
 def _nearest(moves: Moves, changes: Iterator[Change], attempt: Attempt, known: Sequence[Tried] = ()) -> list[Tried]:
     """Return changes that are accepted, the nearest of each set of fields, after those that are known."""
     nearest = list(known)
-    untried = (move for move in islice(changes, _TRIALS) if not _is_outdone(move, nearest))
+    untried = (move for move in islice(changes, _TRIALS) if not _is_superseded(move, nearest))
     for move, resolution in accepted(moves.profile, untried, attempt):
         if moves.wants_devices and not resolution.targets:
             continue
-        least, resolution = _least(moves.profile, move, resolution, attempt)
+        least, resolution = _smallest_change(moves.profile, move, resolution, attempt)
         alike = [item for item in nearest if set(item[0]) == set(least)]
         if any(dict(seen) == dict(least) or resolution.warnings for seen, _ in alike):
             continue
@@ -429,7 +440,7 @@ def _nearest(moves: Moves, changes: Iterator[Change], attempt: Attempt, known: S
     return nearest
 
 
-def _is_outdone(move: Change, nearest: Sequence[Tried]) -> bool:
+def _is_superseded(move: Change, nearest: Sequence[Tried]) -> bool:
     """Whether a change of fewer fields does it without a warning.
 
     Several GPUs may be meant by one name; of any other field the nearest value is enough.
@@ -437,8 +448,8 @@ def _is_outdone(move: Change, nearest: Sequence[Tried]) -> bool:
     return any(set(seen) <= set(move) and set(move) != {"gpus"} for seen, other in nearest if not other.warnings)
 
 
-def _mended(moves: Moves, resolver: Resolver) -> list[Tried]:
-    """One change that mends fault after fault, each by the nearest move after which it is gone."""
+def _fix_one_by_one(moves: Moves, resolver: Resolver) -> list[Tried]:
+    """Return one change that removes fault after fault, each by the nearest move."""
     profile, done = moves.profile, dict[str, object]()
     problems = moves.problems
     for _ in range(_FAULTS):
@@ -455,7 +466,7 @@ def _mended(moves: Moves, resolver: Resolver) -> list[Tried]:
         profile, problems = changed(profile, move), after
         resolution = None if after else resolver.attempt(profile)
         if resolution is not None and (resolution.targets or not moves.wants_devices):
-            return [_least(moves.profile, done, resolution, resolver.attempt)]
+            return [_smallest_change(moves.profile, done, resolution, resolver.attempt)]
     return []
 
 
@@ -467,8 +478,8 @@ def _without_devices(moves: Moves, attempt: Attempt) -> list[Suggestion]:
     return []
 
 
-def _least(profile: Profile, move: Change, resolution: Resolution, attempt: Attempt) -> Tried:
-    """The move without those of its changes that it does not need."""
+def _smallest_change(profile: Profile, move: Change, resolution: Resolution, attempt: Attempt) -> Tried:
+    """Return the move without the changes that it does not need."""
     for path in list(move):
         less = {name: value for name, value in move.items() if name != path}
         without = attempt(changed(profile, less)) if less else None
@@ -484,7 +495,7 @@ def _suggestion(moves: Moves, move: Change, resolution: Resolution, in_play: set
     change = {path: _explicit(path, value, resolution) for path, value in move.items()}
     always = {"tensorflow", "tensorflow.release", "gpus", *moves.components}
     others = sorted((in_play | always) - set(move), key=_keep_order)
-    keep = tuple(text for path in others if is_set(moves.profile, path) and (text := _kept(moves, path)))
+    keep = tuple(text for path in others if is_set(moves.profile, path) and (text := _keep_text(moves, path)))
     text = describe_change(change, moves.profile)
     text = f"keep {', '.join(keep)}: {text}" if keep else text
     text += "".join(f" ({warning.message})" for warning in resolution.warnings)
@@ -492,19 +503,19 @@ def _suggestion(moves: Moves, move: Change, resolution: Resolution, in_play: set
 
 
 def _keep_order(path: str) -> tuple[bool, str]:
-    """The release first."""
+    """Return a sort key with the release first."""
     return not path.startswith("tensorflow"), path
 
 
 def _explicit(path: str, value: object, resolution: Resolution) -> object:
-    """What is left to the release, said in full: a version that one reads helps more than one that is removed."""
+    """Return the value that the release chooses for a removed field: reading a version helps more than a removal."""
     if value is not None:
         return value
     name = path.rpartition(".")[2]
     return resolution.python if path == "python" else resolution.components.get(name)
 
 
-def _kept(moves: Moves, path: str) -> str:
+def _keep_text(moves: Moves, path: str) -> str:
     profile, name = moves.profile, path.rpartition(".")[2]
     if path.partition(".")[0] == "tensorflow":
         return f"TensorFlow {profile.source.release}"

@@ -1,4 +1,4 @@
-"""The tools beside the toolkit: the C++ compiler, Bazel, and what the profile adds to its command line."""
+"""Choose the tools beside the toolkit: the C++ compiler, Bazel, and the profile's own options for Bazel."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
 
 
 def host_compiler_of(question: Question, release: Release, devices: ChosenDevices) -> str:
-    """Who compiles C++: whom the profile names, else the release beside this GPU compiler or accelerator."""
+    """Return the C++ compiler: the profile's, else the release's for this GPU compiler or accelerator."""
     asked = question.profile.host_compiler
     beside = devices.compiler or devices.accelerator.accelerator
     default = release.host_compilers.get(beside)
     packages = (name for name, _ in question.knowledge.host_compilers)
     known = list(dict.fromkeys([*release.compilers, *release.host_compilers.values(), *packages]))
     if asked is None:
-        name, said = default or known[0], default or release.compilers
-        source = f"releases.yaml {release.release}" if said else "host_compilers.yaml"
-        reason = "what the release is built with" if said else "the first one: the release's row names none"
+        name, known_versions = default or known[0], default or release.compilers
+        source = f"releases.yaml {release.release}" if known_versions else "host_compilers.yaml"
+        reason = "what the release is built with" if known_versions else "the first one: the release's row names none"
         question.notes.choose("host_compiler", name, source, reason)
         return name
     name, version = (asked, None) if isinstance(asked, str) else (asked.name, asked.version)
@@ -59,7 +59,7 @@ def host_compiler_of(question: Question, release: Release, devices: ChosenDevice
 def _check_host_compiler(
     question: Question, release: Release, devices: ChosenDevices, name: str, version: str
 ) -> None:
-    """Too new for the toolkit, too old for the release, or not known to have been tried."""
+    """Report a compiler that is too new for the toolkit, too old for the release, or untested."""
     own, toolkit = release.compilers.get(name), devices.accelerator.toolkit or ""
     tested = [*([own] if own else []), *release.tested_compilers.get(name, ())]
     row = question.knowledge.toolkits.get((toolkit, str(Version(devices.components.get(toolkit, "")).minor)))
@@ -82,7 +82,7 @@ def _check_host_compiler(
             f"TensorFlow {release.release} cannot be compiled by {name} {version}",
             why=sentences(f"{name} {oldest} is the first that knows its C++ standard", prevented(symptom)),
         )
-    elif not any(same_minor(version, one) for one in tested):
+    elif not any(same_minor(version, tested_version) for tested_version in tested):
         question.notes.doubt(
             "host-compiler-untested",
             "host_compiler",
@@ -92,20 +92,23 @@ def _check_host_compiler(
 
 
 def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompiler | None:
-    """How Debian and Ubuntu package a version of a C++ compiler; None where nobody wrote that down."""
+    """Return how Debian and Ubuntu package a version of a C++ compiler; None if no row says it."""
     rows = [row for row in knowledge.host_compilers.values() if row.compiler == name]
     older = [row for row in rows if Version(row.since) <= Version(version)]
     return max(older, key=lambda row: Version(row.since), default=None)
 
 
 def bazel_of(question: Question, release: Release) -> str:
-    """Bazel's version: the one asked for, else the one the release pins."""
+    """Return Bazel's version: the profile's, else the one the release pins."""
     asked, row = question.profile.bazel.version, f"releases.yaml {release.release}"
     if not asked:
         question.notes.choose("bazel", release.bazel, row, "the version the release pins")
         return release.bazel
     lowest, highest = release.bazel_min, release.bazel_max
-    if any(same_minor(asked, one) and Version(one).matches(Version(asked)) for one in release.tested_bazel):
+    if any(
+        same_minor(asked, tested_version) and Version(tested_version).matches(Version(asked))
+        for tested_version in release.tested_bazel
+    ):
         _check_documented_bazel(question, release, asked)
     elif _outside(asked, lowest, highest):
         limits = f"at least {lowest}" if lowest else ""
@@ -128,7 +131,7 @@ def bazel_of(question: Question, release: Release) -> str:
 
 
 def _check_documented_bazel(question: Question, release: Release, asked: str) -> None:
-    """What is documented as tested is taken, even where ./configure disagrees; but then it is said."""
+    """Warn of a version that is documented as tested but that ./configure refuses; it is accepted."""
     if _outside(asked, release.bazel_min, release.bazel_max):
         question.notes.warn(
             "bazel-disputed",
@@ -175,7 +178,7 @@ def check_configs(question: Question, release: Release, devices: ChosenDevices, 
 
 
 def asked_configs(question: Question) -> Iterator[tuple[str, str]]:
-    """(path, name) of each configuration that the profile adds."""
+    """Return (path, name) of each configuration that the profile adds."""
     bazel = question.profile.bazel
     yield from ((f"bazel.configs[{index}]", name) for index, name in enumerate(bazel.configs))
     for index, flag in enumerate(bazel.flags):
@@ -189,9 +192,9 @@ def _useless(question: Question, release: Release, config: str, facts: Mapping[s
 
 
 def _contradicted(question: Question, config: str, facts: Mapping[str, str]) -> str:
-    """The first fact for which the contract never gives a configuration that it gives for others; empty if none.
+    """Return the first fact for which the contract never gives a configuration that it gives for others; else "".
 
-    What the contract never gives at all is for the accelerators whose pattern it matches.
+    A configuration that the contract never gives is for the accelerators whose pattern it matches.
     """
     owners = [
         row.accelerator
@@ -211,7 +214,7 @@ def _contradicted(question: Question, config: str, facts: Mapping[str, str]) -> 
 
 
 def check_flags(question: Question, release: Release) -> None:
-    """Flags that set a variable of the contract, or the CPU, would win over the profile's own fields."""
+    """Refuse flags that set a variable of the contract, or the CPU: they would win over the profile's own fields."""
     rows = [row for row in question.knowledge.variables if applies(release, row.releases)]
     ours = {(option, row.variable) for row in rows for option in _ENVIRONMENT_FLAGS}
     ours |= {("--define", row.define) for row in rows if row.define}
@@ -228,12 +231,19 @@ def check_flags(question: Question, release: Release) -> None:
 
 
 def check_native(question: Question) -> None:
-    """Code for this machine's CPU must be asked for by name, and must not be shared with other machines."""
+    """Refuse code for this machine's CPU unless the profile asks for it by name.
+
+    It must not be shared with other machines.
+    """
     bazel, debug, native = question.profile.bazel, question.profile.debugging, question.profile.optimize == "native"
     rules = debug.per_file if debug else []
     lists = [("bazel.copts", bazel.copts), ("bazel.flags", bazel.flags)]
     lists += [(f"debug.per_file[{index}].copts", rule.copts) for index, rule in enumerate(rules)]
-    options = [(f"{name}[{index}]", option) for name, given in lists for index, option in enumerate(given)]
+    options = [
+        (f"{name}[{index}]", option)
+        for name, options_of_field in lists
+        for index, option in enumerate(options_of_field)
+    ]
     for path, option in options:
         if not native and NATIVE.search(option):
             question.notes.refuse(
