@@ -1,4 +1,4 @@
-"""`Resolution` + machine -> `BuildPlan`: what `tfdock plan` prints and `tfdock build` runs, to the last flag."""
+"""Make a `BuildPlan` from a `Resolution` and a machine: what `tfdock plan` prints and `tfdock build` runs."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def make_plan(
 
 
 def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: KnowledgeBase) -> BuildPlan:
-    """The same plan within other limits: the commands follow, and what is built stays what it is."""
+    """Return the same plan within other limits: the commands change, the built wheel does not."""
     bazel = plan.resolution.bazel
     # First, so that a profile's own startup options win.
     startup = bazel_options(knowledge, bazel, "heap", {"heap_mib": resources.heap // MIB})
@@ -195,7 +195,7 @@ def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: Knowle
 
 
 def _container_environment() -> dict[str, str]:
-    """What every container gets besides the release's own variables: nothing of the caller's machine."""
+    """Return what every container gets besides the release's own variables: nothing of the caller's machine."""
     return {
         "HOME": "/tmp",
         "USER": "tfdock",
@@ -226,12 +226,14 @@ def _phase(
 
 
 def _results(plan: BuildPlan) -> tuple[ExpectedFiles, ...]:
-    told = (ExpectedFiles(pattern=TOLD[what], size=_MOST_TOLD[what], optional=True) for what in _purposes(plan))
-    return (*RESULTS, *told)
+    expected = (
+        ExpectedFiles(pattern=TOLD[purpose], size=_MOST_TOLD[purpose], optional=True) for purpose in _purposes(plan)
+    )
+    return (*RESULTS, *expected)
 
 
 def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: BuildResources) -> tuple[str, ...]:
-    """Flags that depend on this machine, not on what is built: outside the fingerprint."""
+    """Return flags that depend on this machine, not on what is built: outside the fingerprint."""
     values = {"jobs": resources.jobs, "cpus": resources.cpus, "memory_mib": resources.for_actions // MIB}
     return (
         *bazel_options(knowledge, resolution.bazel, "output", {}),
@@ -253,7 +255,7 @@ def _within(remote: Remote, domain: Domain) -> Remote:
 
 
 def explained(plan: BuildPlan, knowledge: KnowledgeBase) -> BuildPlan:
-    """The same plan with Bazel's execution log, which says what every action was made from."""
+    """Return the same plan with Bazel's execution log, which lists the inputs of every action."""
     return with_resources(replace(plan, explain=True), plan.resources, knowledge)
 
 
@@ -262,7 +264,7 @@ def _purposes(plan: BuildPlan) -> tuple[str, ...]:
 
 
 def _told(plan: BuildPlan, knowledge: KnowledgeBase) -> tuple[str, ...]:
-    """Options that make Bazel write down what it does."""
+    """Return options that make Bazel write down what it does."""
     return tuple(
         option
         for purpose in _purposes(plan)
@@ -274,7 +276,7 @@ def _told(plan: BuildPlan, knowledge: KnowledgeBase) -> tuple[str, ...]:
 
 
 def fingerprint(resolution: Resolution, context: BuildContext) -> str:
-    """A hash of what decides the wheel's bytes, field by field: 64 hexadecimal digits.
+    """Return a hash of what decides the wheel's bytes, field by field: 64 hexadecimal digits.
 
     Not in it: resources, caches, verification, paths of this machine, mirrors, and this program's version.
     """
@@ -303,31 +305,34 @@ def fingerprint(resolution: Resolution, context: BuildContext) -> str:
 
 
 def toolchain_key(toolchain: bytes) -> str:
-    """Name of the disk cache: equal for equal tools on every machine, never an image id.
+    """Return the name of the disk cache: equal for equal tools on every machine, never an image id.
 
-    `toolchain` is the file the image's toolchain step wrote: packages by version, all else in the image by its bytes.
-    Bazel does not track tools outside its workspace, so objects of two compilers must not meet in one cache. The
-    base's digest is not in it: a base that was built anew with the same content has another.
+    `toolchain` is the file that the image's toolchain step wrote: packages by version, all else in the image by its
+    bytes. Bazel does not track tools outside its workspace, so objects of two compilers must not meet in one cache.
+    The base's digest is not in it: a base that was rebuilt with the same content has another digest.
     """
     return hashlib.sha256(b"2\n" + toolchain).hexdigest()[:16]
 
 
 def described_toolchain(toolchain: bytes) -> dict[str, object]:
-    """What that file says, for people: Bazel's version, compilers, the number of packages, cachebusters put right."""
+    """Return the contents of that file for people:
+
+    Bazel's version, compilers, number of packages, fixed cachebusters.
+    """
     lines = [line.split() for line in toolchain.decode("utf-8", "replace").splitlines()]
-    said: dict[str, list[str]] = {}
+    rows: dict[str, list[str]] = {}
     for kind, *words in filter(None, lines):
-        said.setdefault(kind, []).append(words[0] if words else "")
+        rows.setdefault(kind, []).append(words[0] if words else "")
     return {
-        "bazel": next(iter(said.get("bazel", ())), None),
-        "tools": sorted(said.get("tool", ())),
-        "packages": len(said.get("package", ())),
-        "cachebusters": said.get("cachebuster", []),
+        "bazel": next(iter(rows.get("bazel", ())), None),
+        "tools": sorted(rows.get("tool", ())),
+        "packages": len(rows.get("package", ())),
+        "cachebusters": rows.get("cachebuster", []),
     }
 
 
 def as_json(plan: BuildPlan) -> dict[str, object]:
-    """The plan as `tfdock plan --json` prints it."""
+    """Return the plan as `tfdock plan --json` prints it."""
     resolution = plan.resolution
     return {
         "build_id": plan.build_id,
@@ -353,8 +358,8 @@ def as_json(plan: BuildPlan) -> dict[str, object]:
         "targets": list(plan.targets),
         "package": list(plan.package),
         "mounts": [
-            {"source": one.source, "target": one.target, "read_only": one.read_only, "kind": one.kind}
-            for one in plan.phases[-1].mounts
+            {"source": mount.source, "target": mount.target, "read_only": mount.read_only, "kind": mount.kind}
+            for mount in plan.phases[-1].mounts
         ],
         "phases": [
             {"name": phase.name, "network": phase.network, "command": list(phase.command)} for phase in plan.phases

@@ -1,4 +1,4 @@
-"""Writing a build context into a folder, for people who want to read it or build it by hand."""
+"""Write a build context into a folder, for people who want to read it or build it by hand."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def _empty(folder: Path) -> None:
         return
     mark = folder / _MARK
     if not folder.is_dir() or (any(folder.iterdir()) and (mark.is_symlink() or not mark.is_file())):
-        raise _foreign(folder, "exists and was not written by `tfdock render`")
+        raise _not_our_folder(folder, "exists and was not written by `tfdock render`")
     for path in (folder / _MARK).read_text("utf-8").splitlines() if any(folder.iterdir()) else ():
         if ".." not in Path(path).parts and not Path(path).is_absolute():
             _place(folder, path).unlink(missing_ok=True)
 
 
 def _place(folder: Path, path: str) -> Path:
-    """The path in the folder; raises ProfileError where it leads through a link, which somebody else put there."""
+    """Return the path in the folder; raises ProfileError if it leads through a link, which somebody else made."""
     place = folder
     for part in Path(path).parts[:-1]:
         place = place / part
         if place.is_symlink():
-            raise _foreign(place, "is a link, and would lead out of the folder")
+            raise _not_our_folder(place, "is a link, and would lead out of the folder")
     return folder / path
 
 
-def _foreign(path: Path, what: str) -> ProfileError:
+def _not_our_folder(path: Path, reason: str) -> ProfileError:
     fix = "give a new folder, or remove this one yourself"
-    return ProfileError(Problem(code="output-not-empty", message=f"{path} {what}", fix=fix, file=str(path)))
+    return ProfileError(Problem(code="output-not-empty", message=f"{path} {reason}", fix=fix, file=str(path)))

@@ -1,4 +1,7 @@
-"""How long a build takes: by records of earlier ones, else by a published figure, and better while it runs. Pure."""
+"""Estimate how long a build takes: from records of earlier builds, else from a published figure. Pure.
+
+The estimate improves while the build runs.
+"""
 
 from __future__ import annotations
 
@@ -38,39 +41,39 @@ class PhaseEstimate:
         return sum(self.seconds.values())
 
     def after(self, phase: str) -> float:
-        """Seconds of all phases that follow that one."""
+        """Return the seconds of all phases after that one."""
         later = PHASES[PHASES.index(phase) + 1 :] if phase in PHASES else ()
         return sum(self.seconds.get(name, 0.0) for name in later)
 
 
 def expectation(plan: BuildPlan, records: Iterable[Record], knowledge: KnowledgeBase) -> PhaseEstimate | None:
-    """What a build is expected to take; None where nobody has built the like and no figure is known.
+    """Return how long a build will probably take; None without a similar record and without a known figure.
 
-    The best record counts, of several the newest: of this build id on such a machine, of this build id elsewhere, of
-    the same release on such a machine.
+    The best record counts, of several the newest. First come records of this build id on such a machine, then of this
+    build id elsewhere, then of the same release on such a machine.
     """
-    found = [(rank, str(record.get("finished")), record) for record in records for rank in _ranks(plan, record)]
-    if not found:
+    candidates = [(rank, str(record.get("finished")), record) for record in records for rank in _ranks(plan, record)]
+    if not candidates:
         return _by_default(plan, knowledge)
-    rank, finished, record = max(found, key=lambda one: one[:2])
-    told = {name: _figure(record["seconds"].get(name)) for name in PHASES}
-    seconds = {name: value for name, value in told.items() if value is not None}
+    rank, finished, record = max(candidates, key=lambda candidate: candidate[:2])
+    figures = {name: _figure(record["seconds"].get(name)) for name in PHASES}
+    seconds = {name: value for name, value in figures.items() if value is not None}
     jobs = _jobs(record)
     factor = jobs / plan.resources.jobs if jobs else 1.0
     if record["build_id"] != plan.build_id:
         factor *= weight(plan, knowledge) / (_weight_of(record) or weight(plan, knowledge))
     seconds["compile"] = seconds.get("compile", 0.0) * factor
-    what = "its build" if record["build_id"] == plan.build_id else f"the build of {record['build_id']}"
+    build = "its build" if record["build_id"] == plan.build_id else f"the build of {record['build_id']}"
     where = "" if rank != _ELSEWHERE else f" on {record['machine']['cpus']} cores"
     scaled = "" if round(factor, 2) == 1 else f", compiling times {factor:.2f}"
-    return PhaseEstimate(seconds=seconds, source=f"{what} of {finished[:10]}{where}{scaled}")
+    return PhaseEstimate(seconds=seconds, source=f"{build} of {finished[:10]}{where}{scaled}")
 
 
 _ALIKE, _ELSEWHERE, _HERE = 1, 2, 3
 
 
 def _ranks(plan: BuildPlan, record: Record) -> Iterator[int]:
-    """How well a record fits, if it fits and is whole."""
+    """Yield how well a record fits, if it fits and is complete."""
     machine, seconds = record.get("machine"), record.get("seconds")
     if not isinstance(machine, Mapping) or not isinstance(seconds, Mapping):
         return
@@ -91,7 +94,7 @@ def _same_class(plan: BuildPlan, machine: Mapping[str, Any]) -> bool:
 
 
 def _jobs(record: Record) -> float | None:
-    """With how many jobs a build was compiled in the end."""
+    """Return the number of jobs that a build was compiled with in the end."""
     limits = record.get("resources")
     last = limits[-1] if isinstance(limits, list) and limits else None
     return _figure(last.get("jobs")) if isinstance(last, Mapping) else None
@@ -103,14 +106,14 @@ def _weight_of(record: Record) -> float | None:
 
 
 def _figure(value: object) -> float | None:
-    """A figure of a record that can be one: records are files, damaged or of another version at times."""
+    """Return a valid figure of a record, else None: records are files, at times damaged or of another version."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value <= _MOST else None
 
 
 def weight(plan: BuildPlan, knowledge: KnowledgeBase) -> float:
-    """How much there is to compile, as a multiple of a build for the CPU: each GPU target adds its part."""
+    """Return how much there is to compile, as a multiple of a build for the CPU: each GPU target adds its part."""
     part = _known(plan, knowledge, "compile-time-per-sass")
     return 1 + (part or 0) / 100 * len(plan.resolution.targets)
 
@@ -132,17 +135,17 @@ def _known(plan: BuildPlan, knowledge: KnowledgeBase, name: str) -> float | None
 
 
 def remaining(expected: float | None, elapsed: float, done: int, total: int) -> float | None:
-    """Seconds left of a phase, or None while nothing is known.
+    """Return the seconds left of a phase, or None while nothing is known.
 
-    `expected` is what an earlier one took, `done` of `total` are Bazel's actions so far. Where both speak, what they
-    say of the whole is multiplied with weights, not added: one is easily wrong by a factor of a hundred, when a cache
-    is warm.
+    `expected` is what an earlier phase took, `done` of `total` are Bazel's actions so far. If both are known, their
+    two totals are multiplied with weights, not added: with a warm cache one of them is easily wrong by a factor of a
+    hundred.
     """
     part = min(done / total, 1.0) if total else 0.0
     if part < _FIRST or elapsed < _EARLY:
         return expected - elapsed if expected is not None and expected > elapsed else None
-    whole = elapsed / part
+    seconds = elapsed / part
     believed = min(1.0, _BELIEVED * part)
     if expected:
-        whole = float(expected ** (1 - believed) * whole**believed)
-    return whole * (1 - part)
+        seconds = float(expected ** (1 - believed) * seconds**believed)
+    return seconds * (1 - part)

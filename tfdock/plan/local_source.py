@@ -79,7 +79,7 @@ def _missing(message: str, fix: str) -> ProfileError:
 
 
 def tree_files(root: Path) -> Iterator[Path]:
-    """The files and links of a checkout that belong to the source, sorted by path."""
+    """Return the files and links of a checkout that belong to the source, sorted by path."""
     for folder, folders, files in os.walk(root):
         here = Path(folder)
         links = [name for name in folders if (here / name).is_symlink() and not name.startswith("bazel-")]
@@ -96,12 +96,12 @@ def _belongs(folder: Path) -> bool:
 
 
 def tree_hash(root: Path) -> str:
-    """sha256 over paths, the executable bit and contents: 64 hexadecimal digits."""
+    """Return the sha256 over paths, the executable bit and contents: 64 hexadecimal digits."""
     return listing_hash(tree_listing(root))
 
 
 def listing_hash(listing: Mapping[str, str]) -> str:
-    """The hash of a checkout that `tree_listing` listed."""
+    """Return the hash of a checkout that `tree_listing` listed."""
     total = hashlib.sha256()
     for path, identity in listing.items():
         total.update(f"{path}\0{identity}\n".encode("utf-8", "surrogateescape"))
@@ -109,7 +109,7 @@ def listing_hash(listing: Mapping[str, str]) -> str:
 
 
 def tree_listing(root: Path) -> dict[str, str]:
-    """Every file of a checkout, by its path in it, with what identifies it: executable bit and content.
+    """Return every file of a checkout, by its path in it, with its identity: executable bit and content.
 
     Raises ProfileError for what is neither a file nor a link.
     """
@@ -117,12 +117,12 @@ def tree_listing(root: Path) -> dict[str, str]:
 
 
 def _paths(tree: Path) -> list[Path]:
-    """The paths of a checkout's files in it, sorted."""
+    """Return the sorted paths of a checkout's files."""
     return [file.relative_to(tree) for file in sorted(tree_files(tree))]
 
 
 def _held(root: Path, paths: Iterable[Path]) -> Iterator[tuple[UntrustedFolder, Path]]:
-    """Each path below a folder with its own folder, which was reached without following a link."""
+    """Yield each path below a folder with its own folder, which was reached without following a link."""
     with UntrustedFolder.opened(root) as top:
         for parent, neighbours in groupby(paths, key=lambda path: path.parent):
             with top.folder("" if parent == Path() else parent.as_posix()) as folder:
@@ -140,21 +140,21 @@ def _identity(folder: UntrustedFolder, path: Path) -> tuple[str, str]:
 
 
 def _check_plain(status: os.stat_result, path: Path) -> None:
-    told = f"`{shown(path.as_posix())}` in the checkout"
+    name = f"`{shown(path.as_posix())}` in the checkout"
     if not stat.S_ISREG(status.st_mode):
-        message, fix = f"{told} is {kind_of(status)}, not a plain file", "remove it from the checkout"
+        message, fix = f"{name} is {kind_of(status)}, not a plain file", "remove it from the checkout"
         raise ProfileError(Problem(code="file-not-plain", message=message, fix=fix))
     if status.st_size > _MOST:
-        message = f"{told} has {status.st_size:,} bytes; at most {_MOST:,} are read"
+        message = f"{name} has {status.st_size:,} bytes; at most {_MOST:,} are read"
         raise ProfileError(Problem(code="file-too-large", message=message, fix="remove it from the checkout"))
 
 
 def context_archive(
     context: BuildContext, tree: Path | None, beside: Mapping[str, Path] | None = None
 ) -> Iterator[bytes]:
-    """The context as a tar stream: sorted, owned by root, with one time, so that equal contexts are equal bytes.
+    """Yield the context as a tar stream, so that equal contexts are equal bytes.
 
-    `beside` are further files, by their paths in it.
+    Members are sorted, owned by root, and have one time. `beside` are further files, by their paths in it.
     """
     for path, data in context.files.items():
         info = _entry(path, 0o755 if context.executable(path) else 0o644)

@@ -62,7 +62,7 @@ class Pin:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What it is sorted by, and what two rows must not share."""
+        """What a pin is sorted by, and what two rows must not share."""
         return KINDS.index(self.kind), self.name
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Lock:
     pins: tuple[Pin, ...]
 
     def of(self, *kinds: str) -> tuple[Pin, ...]:
-        """The rows of some kinds."""
+        """Return the rows of some kinds."""
         return tuple(pin for pin in self.pins if pin.kind in kinds)
 
 
@@ -107,7 +107,7 @@ class LockDifference:
 
 
 def to_text(lock: Lock) -> str:
-    """The lock as YAML: sorted, a line a row, so that two locks can be compared line by line."""
+    """Return the lock as YAML: sorted, a line a row, so that two locks can be compared line by line."""
     lines = [
         f"schema: {SCHEMA}",
         *(f"{name}: {_word(getattr(lock, name))}" for name in ("profile", "build_id", "fingerprint", "knowledge")),
@@ -123,7 +123,7 @@ def to_text(lock: Lock) -> str:
 
 
 def _word(text: str) -> str:
-    """A YAML string on one line: JSON's are."""
+    """Return a YAML string on one line, written as JSON."""
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
@@ -194,7 +194,7 @@ def _malformed(node: yaml_nodes.Node, message: str) -> ProfileError:
 
 
 def requirements_file(python: str) -> str:
-    """Where a release that has one keeps its own list of Python packages with their hashes."""
+    """Return where a release keeps its own list of Python packages with hashes; None if it has no list."""
     return f"requirements_lock_{python.replace('.', '_')}.txt"
 
 
@@ -202,7 +202,7 @@ def requirements_file(python: str) -> str:
 
 
 def stated(resolution: Resolution, knowledge: KnowledgeBase) -> tuple[Pin, ...]:
-    """The pins that nobody needs to be asked for: what the profile, its files or the knowledge fix already."""
+    """Return the pins that the profile, its files or the knowledge fix already."""
     source, base = resolution.source, resolution.base
     pins = [
         Pin(kind="source", name=name, value=f"sha256:{hashlib.sha256(patch).hexdigest()}", origin="profile")
@@ -224,13 +224,13 @@ def stated(resolution: Resolution, knowledge: KnowledgeBase) -> tuple[Pin, ...]:
 
 
 def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) -> tuple[Pin, ...]:
-    """The pins that an image wrote down of itself.
+    """Return the pins that an image wrote down of itself.
 
     `toolchain` and `pins` are the files of toolchain.sh and pins.py; `requirements` the source's own lists of Python
     packages with their hashes, by file name. Raises BuildFailed (`pin-unprintable`) for what no lock could hold.
     """
     lines = [line.split() for line in (toolchain + pins).decode("utf-8", "replace").splitlines()]
-    found: dict[tuple[int, str], Pin] = {}
+    by_key: dict[tuple[int, str], Pin] = {}
     bazel: list[str] = []
     for words in lines:
         match words:
@@ -247,9 +247,9 @@ def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) 
                 continue
         if not (pin.name + pin.value).isprintable():
             raise _unprintable(pin)
-        found[pin.key] = pin
+        by_key[pin.key] = pin
     rows = [
-        *found.values(),
+        *by_key.values(),
         *(
             Pin(kind="requirement", name=name, value=f"sha256:{hashlib.sha256(content).hexdigest()}", origin="source")
             for name, content in requirements.items()
@@ -271,7 +271,7 @@ def _unprintable(pin: Pin) -> BuildFailed:
 
 
 def make_lock(profile: str, plan: BuildPlan, knowledge: str, pins: Iterable[Pin]) -> Lock:
-    """The lock of a plan that was made with these pins (`pinned`)."""
+    """Return the lock of a plan that was made with these pins (`pinned`)."""
     return Lock(
         profile=profile,
         build_id=plan.build_id,
@@ -283,17 +283,22 @@ def make_lock(profile: str, plan: BuildPlan, knowledge: str, pins: Iterable[Pin]
 
 
 def _choices(choices: Iterable[Choice]) -> dict[str, str]:
-    """What explains a change: base and source are pins of their own, and show in the wheel's own local version."""
+    """Return the choices that explain a change.
+
+    Base and source are pins of their own, and show in the wheel's own local version.
+    """
     pins = ("base", "source")
     return {
-        one.field: one.value
-        for one in choices
-        if one.value and one.field not in pins and (one.field, one.source) != ("wheel.local_version", "default")
+        choice.field: choice.value
+        for choice in choices
+        if choice.value
+        and choice.field not in pins
+        and (choice.field, choice.source) != ("wheel.local_version", "default")
     }
 
 
 def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
-    """The resolution with its base by digest and its source at one commit, as far as there are pins for them.
+    """Return the resolution with its base by digest and its source at one commit, as far as there are pins.
 
     The build id stays: it names what was asked for. The fingerprint follows from what is pinned.
     """
@@ -319,7 +324,7 @@ def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
 
 
 def compare(locked: Iterable[Pin], now: Iterable[Pin]) -> tuple[LockDifference, ...]:
-    """What differs between two sets of rows, in the lock's order."""
+    """Return the differences between two sets of rows, in the lock's order."""
     before, after = ({pin.key: pin for pin in pins} for pins in (locked, now))
     return tuple(
         LockDifference(
@@ -333,33 +338,33 @@ def compare(locked: Iterable[Pin], now: Iterable[Pin]) -> tuple[LockDifference, 
 
 
 def moved(locked: Iterable[Pin], now: Iterable[Pin], file: str) -> Problem | None:
-    """The refusal for pins that are not what they were: `now` is what was found where `locked` came from."""
+    """Return the refusal for pins that have changed: `now` was found where `locked` came from."""
     differences = compare(locked, now)
     if not differences:
         return None
-    lines = [line for one in differences[:_LISTED] for line in _lines(one)]
+    lines = [line for difference in differences[:_LISTED] for line in _lines(difference)]
     if len(differences) > _LISTED:
         lines.append(f"  and {len(differences) - _LISTED} more")
-    changed = any(one.locked is not None for one in differences)
+    changed = any(difference.locked is not None for difference in differences)
     count = f"{len(differences)} pin{'s have' if len(differences) > 1 else ' has'} moved"
-    what = f"{count} since the profile was locked" if changed else "not everything is pinned"
+    summary = f"{count} since the profile was locked" if changed else "not everything is pinned"
     return Problem(
         code="pin-moved" if changed else "pin-missing",
-        message="\n".join([what, *lines]),
+        message="\n".join([summary, *lines]),
         fix="if the change is welcome, lock again: `tfdock lock PROFILE`; else use a mirror that still has what was "
         "locked",
         file=file,
     )
 
 
-def _lines(one: LockDifference) -> Iterator[str]:
-    yield f"  {one.pin}"
-    yield f"    locked  {one.locked or 'not at all'}"
-    yield f"    now     {one.found or 'no longer there'}"
+def _lines(difference: LockDifference) -> Iterator[str]:
+    yield f"  {difference.pin}"
+    yield f"    locked  {difference.locked or 'not at all'}"
+    yield f"    now     {difference.found or 'no longer there'}"
 
 
 def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
-    """The refusal for what the build takes from elsewhere and the lock has no row for, as far as that shows early."""
+    """Return the refusal for inputs from elsewhere without a row in the lock, as far as they are known early."""
     source = resolution.source
     rows = {(pin.kind, pin.name) for pin in lock.pins}
     lacking = [] if ("base", str(resolution.base)) in rows else [f"base {resolution.base}"]
@@ -379,7 +384,7 @@ def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
 
 
 def outdated(lock: Lock, plan: BuildPlan, file: str) -> Problem | None:
-    """The refusal for a lock of something else than what the profile resolves to now, where its choices tell.
+    """Return the refusal for a lock whose choices differ from what the profile resolves to now.
 
     `plan` was made with the lock's pins. What does not decide the wheel's bytes may change.
     """
@@ -393,7 +398,7 @@ def outdated(lock: Lock, plan: BuildPlan, file: str) -> Problem | None:
 
 
 def altered(lock: Lock, plan: BuildPlan, knowledge: str, file: str) -> Problem | None:
-    """The refusal for a plan that differs in something that is neither a choice nor a pin."""
+    """Return the refusal for a plan that differs in something that is neither a choice nor a pin."""
     if lock.fingerprint == plan.fingerprint:
         return None
     changed = "its flags, its environment or its Dockerfile have changed"
@@ -411,7 +416,7 @@ def _outdated(file: str, changed: str) -> Problem:
 
 
 def native(resolution: Resolution, file: str) -> Problem | None:
-    """The refusal for a build that is made for whichever machine runs it: no lock holds on another one."""
+    """Return the refusal for a build for this machine's CPU: no lock holds on another machine."""
     flags = [f"`{flag}`" for flag in resolution.flags if NATIVE.search(flag)]
     if not flags and not any(NATIVE.search(option) for option in resolution.optimize):
         return None

@@ -59,7 +59,7 @@ class PreflightCheck:
 
     @property
     def problem(self) -> Problem:
-        """A check that did not go well, as a problem."""
+        """A failed check or a warning as a problem."""
         message = f"{self.found}; needed: {self.needed}" if self.needed else self.found
         severity = "error" if self.status == FAILED else "warning"
         return Problem(code=self.code, message=message, fixes=self.fixes, severity=severity, file=self.profile)
@@ -87,7 +87,7 @@ def machine_findings(
     places: Sequence[WritableFolder],
     profile: str | None = None,
 ) -> tuple[PreflightCheck, ...]:
-    """What this machine, without its engine, has to say to a build: driver and GPUs, memory, disk.
+    """Return the checks of this machine, without its engine: driver and GPUs, memory, disk.
 
     None, and no places, stand for facts that could not be gathered: their checks are skipped.
     """
@@ -114,9 +114,9 @@ class DriverFloor:
 def device_checks(
     resolution: Resolution, knowledge: KnowledgeBase, host: Host | None, *, for_this_machine: bool
 ) -> Iterator[PreflightCheck]:
-    """The driver and the GPUs of this machine against what is built; nothing for a build without accelerator.
+    """Yield checks of driver and GPUs against what is built; none for a build without accelerator.
 
-    They stop a build that is meant for the GPUs of this machine; any other may be for another machine's.
+    They stop a build for the GPUs of this machine. Any other build may be for another machine's GPUs.
     """
     accelerator = resolution.accelerator
     if not accelerator.toolkit:
@@ -137,7 +137,7 @@ def device_checks(
 
 
 def trouble_check(host: Host, accelerator: str, *, for_this_machine: bool = False) -> PreflightCheck:
-    """A driver's tool that answered with an error: there is a driver, and nothing will run on it."""
+    """Return the check for a driver's tool that failed: there is a driver, and nothing will run on it."""
     check = PreflightCheck(
         name="driver",
         code="driver-broken",
@@ -151,7 +151,7 @@ def trouble_check(host: Host, accelerator: str, *, for_this_machine: bool = Fals
 
 
 def _weighed(check: PreflightCheck, *, for_this_machine: bool) -> PreflightCheck:
-    """A wheel for another machine may be built on one that cannot run it."""
+    """Return the check, failed if the build is for this machine: one may build here for another machine."""
     return replace(check, status=FAILED, exit_code=ExitCode.INCOMPATIBLE) if for_this_machine else check
 
 
@@ -188,8 +188,7 @@ def _driver_check(
 def driver_floors(
     resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence[LocalGpu], *, wsl: bool
 ) -> tuple[DriverFloor, ...]:
-    """Every driver that is needed at least, to run what is built on these GPUs; where none is given, on those that
-    it is built for."""
+    """Return every minimum driver for what is built, on these GPUs; without GPUs, on those it is built for."""
     name = resolution.accelerator.toolkit or ""
     version = Version(resolution.components.get(name, ""))
     title = resolution.accelerator.titles.get(name, name)
@@ -212,9 +211,9 @@ def driver_floors(
 
 
 def _floors_of_targets(resolution: Resolution, knowledge: KnowledgeBase) -> Iterator[DriverFloor]:
-    """What the GPUs need that it is built for: the least of them, for each is one that it may run on."""
+    """Yield the lowest minimum of the GPUs it is built for: it may run on any of them."""
     accelerator, targets = resolution.accelerator, resolution.targets
-    gpus = [Capability.parse(one).dotted for one in targets] if accelerator.capabilities else targets
+    gpus = [Capability.parse(target).dotted for target in targets] if accelerator.capabilities else targets
     rows = [architecture_of(knowledge, accelerator.accelerator, gpu) for gpu in gpus]
     floors = {Version(row.driver_min): row.architecture for row in rows if row and row.driver_min}
     if floors and all(row and row.driver_min for row in rows):
@@ -224,14 +223,14 @@ def _floors_of_targets(resolution: Resolution, knowledge: KnowledgeBase) -> Iter
 
 
 def _needed_ptx(resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence[LocalGpu]) -> Version | None:
-    """The PTX ISA that the driver will have to compile; None where there is none, or every GPU has machine code.
+    """Return the PTX ISA that the driver must compile; None without PTX, or if every GPU has machine code.
 
-    A compiler that is older than the toolkit writes the PTX that itself knows.
+    A compiler that is older than the toolkit writes the PTX that it knows itself.
     """
     if not resolution.accelerator.capabilities or not verdict.code_of(resolution.targets)[1]:
         return None
-    runs = [_runs(resolution, knowledge, gpu) for gpu in gpus]
-    if runs and not any(one is None or one.runs == "ptx-jit" for one in runs):
+    runs = [_judge_gpu(resolution, knowledge, gpu) for gpu in gpus]
+    if runs and not any(run is None or run.runs == "ptx-jit" for run in runs):
         return None
     name = resolution.accelerator.toolkit or ""
     toolkit = knowledge.toolkits.get((name, str(Version(resolution.components.get(name, "")).minor)))
@@ -243,7 +242,7 @@ def _needed_ptx(resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence
 def _newer_driver(
     resolution: Resolution, knowledge: KnowledgeBase, floor: DriverFloor, here: Version, *, wsl: bool
 ) -> str:
-    """The ways out: another driver, a toolkit whose floor this driver meets, or machine code instead of PTX."""
+    """Return the fix: another driver, a toolkit that this driver runs, or machine code instead of PTX."""
     where = " of Windows" if wsl else ""
     ways = [f"install driver{where} {floor.version} or newer where the wheel is to run"]
     if floor.code == "driver-too-old-for-ptx":
@@ -252,9 +251,9 @@ def _newer_driver(
     if floor.code == "driver-too-old":
         title = resolution.accelerator.titles.get(name, name)
         support = resolution.release.components.get(name)
-        accepted = [Version(one) for one in support.accepted] if support else []
-        floors = ((one, toolkit_floor(knowledge, name, one, wsl=wsl)) for one in accepted)
-        fitting = max((one for one, needs in floors if needs and needs <= here), default=None)
+        accepted = [Version(version) for version in support.accepted] if support else []
+        floors = ((version, toolkit_floor(knowledge, name, version, wsl=wsl)) for version in accepted)
+        fitting = max((version for version, needs in floors if needs and needs <= here), default=None)
         # No promise that the rest of the profile goes with it: that is for the rules to say.
         ways += (
             [f"or build with {title} {fitting}, the newest of this release that driver {here} runs"]
@@ -282,7 +281,7 @@ def _gpu_check(
             fixes=(f"take an older {title}: no driver runs both",),
         )
         return _weighed(conflict, for_this_machine=for_this_machine)
-    how = _runs(resolution, knowledge, gpu)
+    how = _judge_gpu(resolution, knowledge, gpu)
     if how is None:
         found = f"{named}: its driver does not tell what code it runs"
         return PreflightCheck(name="gpu", status=SKIPPED, found=found)
@@ -299,8 +298,8 @@ def _gpu_check(
     return _weighed(check, for_this_machine=for_this_machine)
 
 
-def _runs(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) -> verdict.Verdict | None:
-    """How a GPU runs what is built; None where its target is not known."""
+def _judge_gpu(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) -> verdict.Verdict | None:
+    """Return how a GPU runs what is built; None if its target is not known."""
     return judge(knowledge, resolution.accelerator, gpu.target, resolution.targets) if gpu.target else None
 
 
@@ -308,23 +307,23 @@ def _runs(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) -> ve
 
 
 def memory_check(plan: PreflightRequest, machine: Machine | None) -> PreflightCheck:
-    """One job must fit, with swap; all that run at once should fit without."""
+    """Check that one job fits with swap, and that all jobs at once fit without."""
     if machine is None:
         return PreflightCheck(name="memory", status=SKIPPED, found="this machine's memory is not known")
     resources, cost = plan.resources, plan.resolution.release.cost
     per_job, least = cost.memory_per_job_mib * MIB, least_memory(cost)
     memory = min(resources.memory, machine.memory)
-    swap = f" and {_gib(machine.swap)} swap" if machine.swap else ""
-    found = f"{_gib(memory)} for the build{swap}, {_jobs(resources.jobs)} at once"
+    swap = f" and {_format_size(machine.swap)} swap" if machine.swap else ""
+    found = f"{_format_size(memory)} for the build{swap}, {_jobs(resources.jobs)} at once"
     wanted = LEAST_HEAP + resources.jobs * per_job
-    needed = f"about {_gib(wanted)}: {_gib(per_job)} a job, {_gib(LEAST_HEAP)} for Bazel"
+    needed = f"about {_format_size(wanted)}: {_format_size(per_job)} a job, {_format_size(LEAST_HEAP)} for Bazel"
     if memory + machine.swap < least:
         return PreflightCheck(
             name="memory",
             code="machine-memory-too-small",
             status=FAILED,
             found=found,
-            needed=f"about {_gib(least)} for a single job",
+            needed=f"about {_format_size(least)} for a single job",
             fixes=("give the engine's machine, or this control group, more memory or swap",),
             exit_code=ExitCode.RESOURCES,
         )
@@ -340,13 +339,15 @@ def memory_check(plan: PreflightRequest, machine: Machine | None) -> PreflightCh
 
 
 def any_memory_check(machine: Machine) -> PreflightCheck:
-    """The memory of a machine where nothing is planned yet."""
-    swap = f", {_gib(machine.swap)} swap" if machine.swap else ""
-    found = f"{_gib(machine.memory)}{swap} and {machine.cpus} core{'s' if machine.cpus != 1 else ''} for builds"
-    needed = f"{_gib(_MEMORY_ADVISED)} make a build of TensorFlow quick"
+    """Check the memory of a machine before anything is planned."""
+    swap = f", {_format_size(machine.swap)} swap" if machine.swap else ""
+    found = (
+        f"{_format_size(machine.memory)}{swap} and {machine.cpus} core{'s' if machine.cpus != 1 else ''} for builds"
+    )
+    needed = f"{_format_size(_MEMORY_ADVISED)} make a build of TensorFlow quick"
     fix = "give the engine's machine more memory or swap; jobs are limited to what fits, so builds take longer"
     if machine.memory + machine.swap < _MEMORY_LEAST:
-        needed = f"{_gib(_MEMORY_LEAST)} at least"
+        needed = f"{_format_size(_MEMORY_LEAST)} at least"
         code, exit_code = "machine-memory-too-small", ExitCode.RESOURCES
         return PreflightCheck(
             name="memory", code=code, status=FAILED, found=found, needed=needed, fixes=(fix,), exit_code=exit_code
@@ -366,7 +367,7 @@ def _jobs(count: int) -> str:
 
 
 def disk_checks(places: Sequence[WritableFolder], needed: int) -> Iterator[PreflightCheck]:
-    """One check a file system: folders that share it must fit into it together. `needed` is a build's whole disk."""
+    """Yield one check for each file system: its folders must fit together. `needed` is a build's whole disk."""
     if not places:
         yield PreflightCheck(name="disk", status=SKIPPED, found="where the build would write is not known")
     for group in file_systems(places):
@@ -374,19 +375,19 @@ def disk_checks(places: Sequence[WritableFolder], needed: int) -> Iterator[Prefl
 
 
 def any_disk_checks(places: Sequence[WritableFolder]) -> Iterator[PreflightCheck]:
-    """The disks of a machine where nothing is planned yet: what most builds want is advice."""
+    """Yield checks of a machine's disks before anything is planned: the needs of most builds are advice."""
     for group in file_systems(places):
         yield _disk_check(group, _DISK_ADVISED, _DISK_LEAST)
 
 
 def _disk_check(group: Sequence[WritableFolder], needed: int, least: int) -> PreflightCheck:
-    """What lies on one file system against its share of the disk a build needs, and needs at the very least."""
+    """Compare the free space of one file system with its share of what a build needs, and needs at least."""
     free = min((place.free for place in group if place.free is not None), default=None)
-    names = _listed(f"{place.what} ({place.path})" for place in group)
+    names = _join_words(f"{place.what} ({place.path})" for place in group)
     if free is None:
         return PreflightCheck(name="disk", status=SKIPPED, found=f"cannot see how much is free for {names}")
     share = sum(place.share for place in group)
-    found, wanted = f"{_gib(free)} free for {names}", f"about {_gib(int(needed * share))}"
+    found, wanted = f"{_format_size(free)} free for {names}", f"about {_format_size(int(needed * share))}"
     if free >= needed * share:
         return PreflightCheck(name="disk", status=OK, found=found, needed=wanted)
     folders = " or ".join(f"`{place.option}`" for place in group if place.option)
@@ -407,7 +408,7 @@ def _disk_check(group: Sequence[WritableFolder], needed: int, least: int) -> Pre
 
 
 def file_systems(places: Iterable[WritableFolder]) -> list[list[WritableFolder]]:
-    """Places that take room, by their file system, in the order they came; one that is not known stands alone."""
+    """Return the places that need space, grouped by file system in their order; an unknown one stands alone."""
     groups: dict[object, list[WritableFolder]] = {}
     for place in (place for place in places if place.share):
         groups.setdefault(place.filesystem or id(place), []).append(place)
@@ -415,7 +416,7 @@ def file_systems(places: Iterable[WritableFolder]) -> list[list[WritableFolder]]
 
 
 def folder_checks(places: Iterable[WritableFolder]) -> Iterator[PreflightCheck]:
-    """What cannot be written to is of no use, however much is free there."""
+    """Yield a check for each folder that cannot be written to, however much is free there."""
     for place in places:
         if place.trouble:
             yield PreflightCheck(
@@ -434,7 +435,7 @@ def folder_checks(places: Iterable[WritableFolder]) -> Iterator[PreflightCheck]:
 
 
 def engine_check(name: str, version: str, api_version: str, *, where: str = "", local: bool = True) -> PreflightCheck:
-    """An engine that answers: is it new enough? And `where` it is, if that is known."""
+    """Check that an engine is new enough. `where` is its address, if that is known."""
     found = f"{name} {version}, API {api_version}" + (f", at {where}" if where else "")
     if not local:
         found += ", elsewhere: builds keep their caches there, in volumes"
@@ -454,10 +455,10 @@ def engine_check(name: str, version: str, api_version: str, *, where: str = "", 
 # --- words --------------------------------------------------------------------------------------------------------
 
 
-def _gib(size: int) -> str:
+def _format_size(size: int) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size // MIB} MiB"
 
 
-def _listed(words: Iterable[str]) -> str:
+def _join_words(words: Iterable[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last

@@ -39,8 +39,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenProfile:
-    """A profile as it was read, once: its text, those of the profiles it extends by the name each is given, what they
-    mean together, and what is local to it. `tree` is where its local checkout lies, if it names one that is here."""
+    """A profile as it was read, once.
+
+    `extended` are the texts of the profiles it extends, by the name each is given; `local` is what it takes from this
+    machine. `tree` is its local checkout, if it names one that is here.
+    """
 
     file: str
     text: str
@@ -53,7 +56,7 @@ class WrittenProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedProfile:
-    """A profile, decided and sized for this machine, and not yet rendered: as much as a check needs."""
+    """A profile, resolved and sized for this machine but not rendered: enough for a check."""
 
     written: WrittenProfile
     resolution: Resolution
@@ -82,7 +85,7 @@ class ResolvedProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedBuild:
-    """A profile, planned; `lock` is what it was planned by. Its files may change before the build starts."""
+    """A profile, planned; `lock` is the lock it was planned by. Its files may change before the build starts."""
 
     written: WrittenProfile
     plan: BuildPlan
@@ -111,9 +114,9 @@ class Preparer:
         trusted: bool = False,
         knowledge: KnowledgeBase | None = None,
     ) -> None:
-        """`trusted` builds share the disk cache of `release`, whatever they are made of.
+        """Prepare for one machine. `trusted` builds share the disk cache of `release`, whatever their inputs.
 
-        The `knowledge` of the settings is read where it was not read before.
+        Without `knowledge`, that of the settings is read.
         """
         self.machine = settings.granted(machine)
         self.allowed = settings.allow_paths
@@ -137,25 +140,25 @@ class Preparer:
     def prepare_written(
         self, written: WrittenProfile, pinned: Callable[[Resolution], Resolution] | None = None
     ) -> PreparedBuild:
-        """The same for a profile that was read before, perhaps on another machine."""
+        """Plan a profile that was read before, perhaps on another machine."""
         return self.plan_resolved(self.resolve_written(written, pinned=pinned))
 
-    def plan_resolved(self, found: ResolvedProfile) -> PreparedBuild:
-        """Render and plan what was resolved."""
-        context = render(found.resolution, self._templates)
+    def plan_resolved(self, resolved: ResolvedProfile) -> PreparedBuild:
+        """Render and plan a resolved profile."""
+        context = render(resolved.resolution, self._templates)
         plan = make_plan(
-            found.profile,
-            found.resolution,
+            resolved.profile,
+            resolved.resolution,
             context,
             self.knowledge,
             self.machine,
             self._remote,
             trusted=self.trusted,
         )
-        return PreparedBuild(written=found.written, plan=plan)
+        return PreparedBuild(written=resolved.written, plan=plan)
 
     def resolve(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> ResolvedProfile:
-        """The same without rendering: finds everything that `prepare` would refuse."""
+        """Resolve the profile in a file without rendering it; raises everything that `prepare` raises."""
         try:
             return self.resolve_written(self.read(name), pinned=pinned)
         except OSError as error:  # the profile, or a file of the checkout or of the patches that it names
@@ -206,9 +209,9 @@ class Preparer:
     def _check_endpoints(self, profile: Profile, document: Node, file: str) -> None:
         """Refuse endpoints of the profile's own: this process would connect to whatever a stranger names."""
         asked = {"remote": profile.cache.remote, "executor": profile.cache.executor}
-        found = {name: address for name, address in asked.items() if address and not self._allows(parse(address))}
-        if found:
-            problems = (remote_flags.not_allowed(name, address) for name, address in found.items())
+        refused = {name: address for name, address in asked.items() if address and not self._allows(parse(address))}
+        if refused:
+            problems = (remote_flags.not_allowed(name, address) for name, address in refused.items())
             raise ProfileError(*(placed(problem, document, file) for problem in problems))
 
     @cached_property
@@ -256,19 +259,19 @@ class Preparer:
 
 
 def unreadable(error: OSError, name: str) -> ProfileError:
-    """The refusal of a profile for a file of it that cannot be read."""
+    """Return the refusal of a profile for a file of it that cannot be read."""
     message, fix = f"cannot be read: {error.strerror}", "check the name, the owner and the mode"
     return ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=str(error.filename or name)))
 
 
 def placed(problem: Problem, document: Node, file: str) -> Problem:
-    """The problem with the place of its field."""
+    """Return the problem with the place of its field."""
     node = document.at_field(problem.field or "")
     return replace(problem, file=node.file or file, line=node.line, column=node.column)
 
 
 def find_profile(name: str) -> Path:
-    """A file; else `profiles/<name>.yaml` here; else the shipped profile of that name."""
+    """Return a file; else `profiles/<name>.yaml` here; else the shipped profile of that name."""
     path = Path(name)
     if path.is_file():
         return path
@@ -284,7 +287,7 @@ def find_profile(name: str) -> Path:
     raise ProfileError(
         Problem(
             code="profile-not-found",
-            message=_instead(name),
+            message=_no_profile_text(name),
             fix=f"{guess}give a file, or the name of a shipped profile: {', '.join(shipped)}",
             file=name,
         )
@@ -311,8 +314,8 @@ def lock_text(path: Path) -> str:
         raise ProfileError(*(replace(problem, file=str(path)) for problem in error.problems)) from error
 
 
-def _instead(name: str) -> str:
-    """What stands where a profile should."""
+def _no_profile_text(name: str) -> str:
+    """Return what is in the place of a profile."""
     if not name:
         return "the name of the profile is empty"
     if Path(name).is_dir():
@@ -321,7 +324,7 @@ def _instead(name: str) -> str:
 
 
 def read_profile_text(path: Path, project: Project) -> str:
-    """The text of a profile, or of a matrix of them; raises ProfileError."""
+    """Return the text of a profile, or of a matrix of profiles; raises ProfileError."""
     try:
         return project.text(path, code="profile-unreadable")
     except FileNotFoundError as error:  # it was there when it was looked for
@@ -331,7 +334,7 @@ def read_profile_text(path: Path, project: Project) -> str:
 
 
 def named_text(node: Node, key: str, path: Path, project: Project) -> str:
-    """The text of the profile that a value of the file at `path` names; raises ProfileError with its place."""
+    """Return the text of the profile that a value of the file at `path` names; raises ProfileError with its place."""
     try:
         return project.text(path.parent / node.raw, code="profile-unreadable", name=node.raw)
     except FileNotFoundError as error:
@@ -351,7 +354,7 @@ def named_text(node: Node, key: str, path: Path, project: Project) -> str:
 
 
 def extended_texts(text: str, path: Path, project: Project) -> dict[str, str]:
-    """The texts of the profiles that this one extends, by the name each is given."""
+    """Return the texts of the profiles that this one extends, by the name each is given."""
     others: dict[str, str] = {}
     file = str(path)
     while (parent := profiles.extended_by(text, file)) is not None and (name := parent.raw) not in others:

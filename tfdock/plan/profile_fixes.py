@@ -1,4 +1,4 @@
-"""A failure and the profile that met it: what the profile asks that has to do with it, and changes that may mend it.
+"""Changes of a profile after a failure of its build, and the words for what the profile asks.
 
 A change comes from the failure's row. It is offered only if the profile with it is accepted, as `tfdock check` would,
 and the build is another one with it.
@@ -63,7 +63,7 @@ class Context:
 
 
 def asked(row: Failure, context: Context) -> str:
-    """What the profile asks of all that a failure has to do with: `your profile asks sm_120 and CUDA 12.5.1`."""
+    """Return what the profile asks that bears on a failure: `your profile asks sm_120 and CUDA 12.5.1`."""
     words = [word for subject in row.asks if (word := _word(subject, context))]
     if not words:
         return ""
@@ -106,7 +106,7 @@ def _decided(subject: str, resolution: Resolution) -> str:
 
 
 def _written(subject: str, profile: Profile, knowledge: KnowledgeBase) -> str:
-    """The same of a profile that is refused as it stands: what is written in it."""
+    """Return the same for a refused profile, from its text."""
     if subject == "release":
         return f"TensorFlow {profile.source.release}"
     if subject == "targets":
@@ -131,7 +131,7 @@ def _title(name: str, knowledge: KnowledgeBase) -> str:
 
 
 def _gpu(name: str, knowledge: KnowledgeBase) -> str:
-    """`sm_120 (rtx5090)`; the name alone where the GPU is unknown."""
+    """Return `sm_120 (rtx5090)`; the name alone for an unknown GPU."""
     gpu = find_gpu(knowledge, name)
     row = knowledge.accelerators.get(gpu.accelerator) if gpu else None
     return f"{exact_target(row, gpu.target)} ({name})" if gpu and row else name
@@ -141,7 +141,7 @@ def _gpu(name: str, knowledge: KnowledgeBase) -> str:
 
 
 def targets(context: Context) -> tuple[str, ...]:
-    """What is compiled for; empty where the profile asks nothing of the kind, or it is not known what."""
+    """Return the targets of the build; empty if the profile names none, or they are not known."""
     if context.resolution:
         return context.resolution.targets
     if context.profile is None:
@@ -152,40 +152,40 @@ def targets(context: Context) -> tuple[str, ...]:
 
 
 def version(component: str, context: Context) -> str:
-    """That of a component of the accelerator; empty where there is none, or the refused profile does not say it."""
+    """Return the version of a component; empty if there is none, or the refused profile does not name it."""
     if context.resolution:
         return context.resolution.components.get(component, "")
     return _asked_version(component, context.profile) if context.profile else ""
 
 
 def title(component: str, context: Context) -> str:
-    """A component as people write it."""
+    """Return a component as people write it."""
     return _title(component, context.knowledge)
 
 
 def accelerator(context: Context) -> str:
-    """The family of devices, empty where it is not known."""
+    """Return the family of devices; empty if it is not known."""
     if context.resolution:
         return context.resolution.accelerator.accelerator
     if (profile := context.profile) is None:
         return ""
     gpus = [find_gpu(context.knowledge, name) for name in profile.named_gpus]
     fields = {row.accelerator: (row.target_field, *row.components) for row in context.knowledge.accelerators.values()}
-    by_field = [name for name, paths in fields.items() if any(_now(profile, path) for path in paths)]
+    by_field = [name for name, paths in fields.items() if any(_current_value(profile, path) for path in paths)]
     return next(filter(None, [profile.accelerator, *(gpu.accelerator for gpu in gpus if gpu), *by_field]), "")
 
 
 def number(target: str) -> str:
-    """`120` of `sm_120`, `compute_120` and `12.0`."""
+    """Return `120` for `sm_120`, `compute_120` and `12.0`."""
     match = _NUMBER.search(target)
-    return next((one.replace(".", "") for one in match.groups() if one), "") if match else ""
+    return next((digits.replace(".", "") for digits in match.groups() if digits), "") if match else ""
 
 
 # --- changes --------------------------------------------------------------------------------------------------------
 
 
 def changes(row: Failure, values: Mapping[str, str], context: Context) -> tuple[Suggestion, ...]:
-    """The row's changes of the profile that are accepted, those of other fields each."""
+    """Return the row's changes of the profile that are accepted, each of other fields."""
     if context.profile is None or context.attempt is None:
         return ()
     if context.resolution is None:
@@ -195,7 +195,7 @@ def changes(row: Failure, values: Mapping[str, str], context: Context) -> tuple[
         moves = _moves(template, values, context, context.profile)
         other_fields = takewhile(lambda move: frozenset(move) not in suggestions, moves)
         for change, resolution in accepted(context.profile, other_fields, context.attempt):
-            if _is_another(changed(context.profile, change), resolution, context):
+            if _changes_the_build(changed(context.profile, change), resolution, context):
                 text = describe_change(change, context.profile)
                 suggestions[frozenset(change)] = Suggestion(text=text, change=change)
                 break
@@ -204,25 +204,32 @@ def changes(row: Failure, values: Mapping[str, str], context: Context) -> tuple[
     return tuple(suggestions.values())
 
 
-def _is_another(profile: Profile, after: Resolution, context: Context) -> bool:
+def _changes_the_build(profile: Profile, after: Resolution, context: Context) -> bool:
     """Whether something is decided in another way for a changed profile than for the one that failed."""
     before = context.resolution
     if before is None or context.profile is None:
         return False
-    told = {"choices": (), "untested": (), "warnings": (), "runtime_asked": False}  # how it is told, not what it is
-    same = replace(after, **told) == replace(before, **told)  # type: ignore[arg-type]
+    presentation = {
+        "choices": (),
+        "untested": (),
+        "warnings": (),
+        "runtime_asked": False,
+    }  # how it is told, not what it is
+    same = replace(after, **presentation) == replace(before, **presentation)  # type: ignore[arg-type]
     return not same or profile.resources != context.profile.resources
 
 
 def fix(row: Failure, context: Context) -> str:
-    """What to do where fewer jobs would mend it and there is one already; empty where the row's own words stand."""
-    halves = any(isinstance(one, Mapping) and "half" in one for change in row.changes for one in change.values())
-    memory = _more(context) if halves else 0
+    """Return the fix where fewer jobs would help and there is only one; empty where the row's own words hold."""
+    halves = any(
+        isinstance(value, Mapping) and "half" in value for change in row.changes for value in change.values()
+    )
+    memory = _memory_for_one_job(context) if halves else 0
     return f"Give the build {memory // GIB} GiB of memory or more: it has one job already." if memory else ""
 
 
-def _more(context: Context) -> int:
-    """Bytes for one job at a time, where a build has had that already; else 0."""
+def _memory_for_one_job(context: Context) -> int:
+    """Return the bytes to try for one job, if a build failed with one job already; else 0."""
     if context.resolution is None or context.resources is None or context.resources.jobs > 1:
         return 0
     return more_memory(context.resources, context.resolution.release.cost)
@@ -231,32 +238,32 @@ def _more(context: Context) -> int:
 def _moves(
     template: Mapping[str, object], values: Mapping[str, str], context: Context, profile: Profile
 ) -> Iterator[Change]:
-    """The changes that a template of a row may mean, the nearest first."""
+    """Yield the changes that a template of a row may mean, the nearest first."""
     for path, wanted in template.items():  # a template has one field
         if isinstance(wanted, Mapping):
             (verb, text), *_ = wanted.items()
-            yield from _moved(path, verb, str(text).format(**values), context, profile)
+            yield from _changes_of_verb(path, verb, str(text).format(**values), context, profile)
         elif wanted is None:
             yield from [{path: None}] if is_set(profile, path) or path in profile.components else []
-        elif _now(profile, path) != wanted and not _is_decided(path, wanted, context):
+        elif _current_value(profile, path) != wanted and not _is_decided(path, wanted, context):
             yield {path: wanted}
 
 
-def _moved(path: str, verb: str, text: str, context: Context, profile: Profile) -> Iterator[Change]:
+def _changes_of_verb(path: str, verb: str, text: str, context: Context, profile: Profile) -> Iterator[Change]:
     if verb == "half":
         jobs = context.resources.jobs if context.resources else 0
         yield from [{path: jobs // 2}] if jobs > 1 else []
         # What is left to the machine is all that it has.
-        if (memory := _more(context)) and profile.resources.memory != "auto":
+        if (memory := _memory_for_one_job(context)) and profile.resources.memory != "auto":
             yield {"resources.memory": f"{memory // GIB}GiB"}
     elif path == "targets":
         yield from _without_target(text, context, profile)
     elif verb == "without":
-        listed = list(_now(profile, path) or ())  # type: ignore[call-overload]
-        rest = [one for one in listed if one.removeprefix("--config=") != text and one != text]
+        listed = list(_current_value(profile, path) or ())  # type: ignore[call-overload]
+        rest = [option for option in listed if option.removeprefix("--config=") != text and option != text]
         yield from [{path: rest or None}] if len(rest) < len(listed) else []
     elif verb == "with":
-        listed = list(_now(profile, path) or ())  # type: ignore[call-overload]
+        listed = list(_current_value(profile, path) or ())  # type: ignore[call-overload]
         yield from [{path: [*listed, text]}] if text not in listed else []
     else:
         of_target, near = (text, "") if verb == "for" else ("", text)
@@ -265,7 +272,7 @@ def _moved(path: str, verb: str, text: str, context: Context, profile: Profile) 
 
 
 def _without_target(text: str, context: Context, profile: Profile) -> Iterator[Change]:
-    """The list of targets without one, beside the GPUs, or where those want it in their place."""
+    """Yield the list of targets without one target, beside the GPUs, and in place of the GPUs."""
     if context.resolution is None or not (gone := number(text)):
         return
     field = context.resolution.accelerator.target_field
@@ -282,7 +289,7 @@ def _has(toolkit: str, version: str, target: str, context: Context) -> bool:
         return True
     wanted, resolution = number(target), context.resolution
     row = context.knowledge.toolkits.get((toolkit, str(Version(version).minor)))
-    asked = resolution is not None and any(number(one) == wanted for one in resolution.targets)
+    asked = resolution is not None and any(number(listed) == wanted for listed in resolution.targets)
     return bool(asked and row and wanted in row.targets)
 
 
@@ -298,7 +305,7 @@ def _versions(name: str, near: str, context: Context, profile: Profile) -> Seque
     return by_distance(known - {str(now)}, near if Version(near).parts else now)[:_TRIED]
 
 
-def _now(profile: Profile, path: str) -> object:
+def _current_value(profile: Profile, path: str) -> object:
     value: object = profile
     for name in path.split("."):
         value = getattr(value, name, None)

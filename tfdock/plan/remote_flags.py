@@ -1,4 +1,4 @@
-"""What Bazel is told of a remote cache and executor. Pure.
+"""Bazel's flags for a remote cache and executor. Pure.
 
 The compile container has no network. In it, a program of ours listens on its loopback and hands each connection to a
 Unix socket in the run's folder; outside, the relay takes it to the endpoint and nowhere else, and adds TLS and
@@ -27,9 +27,9 @@ Options = Callable[[str, dict[str, object]], tuple[str, ...]]
 
 
 def asked(profile: Cache, machine: Remote) -> Remote:
-    """The profile's endpoints, and this machine's for those that it leaves out.
+    """Return the profile's endpoints, and this machine's for those that the profile leaves out.
 
-    Nothing is uploaded that either of them does not want uploaded: the profile may be a stranger's.
+    Uploads need the consent of both: the profile may be a stranger's.
     """
     return Remote(
         cache=parse(profile.remote) if profile.remote else machine.cache,
@@ -41,7 +41,7 @@ def asked(profile: Cache, machine: Remote) -> Remote:
 
 
 def not_allowed(name: str, address: str) -> Problem:
-    """The refusal of an endpoint that a profile names in `cache`, and that no setting of this machine allows."""
+    """Return the refusal of an endpoint in `cache` that no setting of this machine allows."""
     role = "cache" if name == "remote" else name
     return Problem(
         code="endpoint-not-allowed",
@@ -94,7 +94,7 @@ def check(remote: Remote, bazel: str, options: Options, *, native: bool = False)
 
 
 def as_json(remote: Remote) -> dict[str, object] | None:
-    """What a plan and a record say of it: scheme and host, and nothing more of an address."""
+    """Return what a plan and a record show of the endpoints: scheme and host, nothing more of an address."""
     if not remote.endpoints:
         return None
     where = {role: str(endpoint) for role, endpoint in remote.endpoints}
@@ -102,21 +102,21 @@ def as_json(remote: Remote) -> dict[str, object] | None:
 
 
 def flags(remote: Remote, options: Options) -> tuple[str, ...]:
-    """Flags of the compile phase; none without an endpoint."""
-    found: list[str] = []
+    """Return flags of the compile phase; none without an endpoint."""
+    chosen: list[str] = []
     for role, endpoint in remote.endpoints:
-        found += options(f"remote_{role}", {"url": _address(role, endpoint)})
-    if not found:
+        chosen += options(f"remote_{role}", {"url": _address(role, endpoint)})
+    if not chosen:
         return ()
-    found += options("remote_grpc_cache", {}) if remote.cache and not remote.cache.http else ()
-    found += options("remote", {"upload": str(remote.upload).lower()})
-    found += options("remote_instance", {"instance": remote.instance}) if remote.instance else ()
-    found += options("remote_jobs", {"jobs": remote.jobs or DEFAULT_JOBS}) if remote.executor else ()
-    return tuple(found)
+    chosen += options("remote_grpc_cache", {}) if remote.cache and not remote.cache.http else ()
+    chosen += options("remote", {"upload": str(remote.upload).lower()})
+    chosen += options("remote_instance", {"instance": remote.instance}) if remote.instance else ()
+    chosen += options("remote_jobs", {"jobs": remote.jobs or DEFAULT_JOBS}) if remote.executor else ()
+    return tuple(chosen)
 
 
 def command(remote: Remote) -> tuple[str, ...]:
-    """What stands before the command of the compile phase: the forwarder, which runs it."""
+    """Return what precedes the command of the compile phase: the forwarder, which runs it."""
     if not remote.endpoints:
         return ()
     pairs = (f"{PORTS[role]}={FOLDER}/{role}" for role, _ in remote.endpoints)

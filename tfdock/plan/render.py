@@ -66,7 +66,7 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
 
 
 def toolchain_inputs(resolution: Resolution) -> str:
-    """A hash of what is in an image before the source: equal for builds whose images have the same toolchain."""
+    """Return a hash of an image's inputs before the source: equal for builds with the same toolchain."""
     values = {name: value for name, value in _values(resolution).items() if not name.startswith("source")}
     del values["build_id"], values["patches"]
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
@@ -75,7 +75,7 @@ def toolchain_inputs(resolution: Resolution) -> str:
 def from_template(
     templates: Mapping[str, str], name: str, values: Mapping[str, object], filters: Filters = ()
 ) -> bytes:
-    """A file of the template of that name, with these values; `filters` are its own, by name."""
+    """Return a file rendered from the named template with these values; `filters` are its own, by name."""
     return _tidy(_environment(tuple(sorted(templates.items())), filters).get_template(name).render(values)).encode()
 
 
@@ -118,7 +118,7 @@ def _values(resolution: Resolution) -> dict[str, object]:
 
 
 def _archives(resolution: Resolution) -> list[list[str]]:
-    """The words of `archive.sh` for each archive the image is given; they go where the toolkit stands."""
+    """Return the words of `archive.sh` for each archive of the image; archives go where the toolkit stands."""
     prefix = resolution.paths.get(resolution.accelerator.toolkit or "", "")
     return [
         [row.url, row.sha256, prefix, *(word.format_map({"prefix": prefix}) for word in row.arguments)]
@@ -127,7 +127,7 @@ def _archives(resolution: Resolution) -> list[list[str]]:
 
 
 def _tools(resolution: Resolution) -> list[str]:
-    """The programs whose bytes are part of the toolchain's identity, as far as they stand in the image."""
+    """Return the programs whose bytes identify the toolchain, as far as they are in the image."""
     paths = resolution.paths
     tools = {paths[name] for name in ("clang", "gcc", "python") if name in paths}
     folders = {f"{name}_path": path for name, path in paths.items()}
@@ -186,17 +186,17 @@ def _one_line(text: str) -> str:
 
 
 def _json_words(words: Sequence[str]) -> str:
-    """Words of an exec-form instruction, without the brackets: no shell reads them."""
+    """Return words of an exec-form instruction without the brackets: no shell reads them."""
     return ", ".join(json.dumps(_one_line(word)) for word in words)
 
 
 def _quoted(text: str) -> str:
-    """A value of ENV or LABEL, in quotes, in which the builder expands nothing."""
+    """Return a value of ENV or LABEL in quotes, in which the builder expands nothing."""
     return '"' + re.sub(r'([\\"$])', r"\\\1", _one_line(text)) + '"'
 
 
 def _words(words: Sequence[str], pattern: re.Pattern[str]) -> str:
-    """Words that need no quoting, sorted."""
+    """Return words that need no quoting, sorted."""
     for word in words:
         if not pattern.match(word):
             raise ValueError(f"not a package: {word!r}")
@@ -204,5 +204,5 @@ def _words(words: Sequence[str], pattern: re.Pattern[str]) -> str:
 
 
 def _tidy(text: str) -> str:
-    """At most one blank line in a row, none at the end."""
+    """Return a text with at most one blank line in a row and none at the end."""
     return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"

@@ -1,4 +1,4 @@
-"""How much of a machine a build takes: jobs, Bazel's own memory, the container's limits. The one place for it.
+"""The part of a machine that a build takes: jobs, Bazel's own memory, the container's limits. Decided only here.
 
 Bazel knows nothing of control groups, and what it thinks a compile or a link takes is far from what TensorFlow's take
 (bazelbuild/bazel#17368: 50 MB for a link that took 8 GB). No Bazel that a release of TensorFlow is built with can be
@@ -46,7 +46,7 @@ class BuildResources:
 
 
 def size(asked: Asked, cost: Cost, machine: Machine) -> BuildResources:
-    """Jobs and memory from the machine: a TensorFlow compile job needs RAM, and `nproc` of them swap to death.
+    """Return jobs and memory for the machine: a TensorFlow compile job needs RAM, and `nproc` of them swap to death.
 
     Raises Incompatible where the profile asks for less memory than Bazel and one job take.
     """
@@ -57,19 +57,19 @@ def size(asked: Asked, cost: Cost, machine: Machine) -> BuildResources:
 
 
 def share(asked: Asked, cost: Cost, machine: Machine, *, jobs: int, memory: int) -> BuildResources:
-    """The same for a part of a machine: no more than `memory` bytes and `jobs`, whatever the profile asks."""
+    """Return the same for a part of a machine: at most `memory` bytes and `jobs`, whatever the profile asks."""
     wanted = parse_bytes(asked.memory) if asked.memory != "auto" else memory
     sized = _sized(asked, cost, cpus=machine.cpus, memory=min(wanted, memory))
     return replace(sized, jobs=min(sized.jobs, jobs))
 
 
 def usable(memory: int) -> int:
-    """Of a machine's memory in bytes, what its build containers may have."""
+    """Return the part of a machine's memory, in bytes, that its build containers may use."""
     return max(memory - _RESERVE_MEMORY, memory // 2)
 
 
 def least_memory(cost: Cost) -> int:
-    """Bytes below which not even one job at a time is sure to end."""
+    """Return the bytes below which not even one job at a time is sure to end."""
     return LEAST_HEAP + cost.memory_per_job_mib * MIB
 
 
@@ -88,21 +88,24 @@ def _sized(asked: Asked, cost: Cost, *, cpus: int, memory: int) -> BuildResource
 
 
 def heap_in(memory: int) -> int:
-    """Bazel's Java heap in a container of so many bytes."""
+    """Return Bazel's Java heap in a container with so many bytes."""
     return min(max(memory // 6, LEAST_HEAP), _ENOUGH_HEAP, max(memory // 2, MIB))
 
 
 def jobs_in(memory: int, cost: Cost, cpus: int) -> int:
-    """As many jobs as fit beside one large link. Two of them at once are rare, and end with a retry at worst."""
+    """Return how many jobs fit beside one large link.
+
+    Two such links at once are rare, and end with a retry at worst.
+    """
     job = cost.memory_per_job_mib * MIB
     link = max(cost.memory_per_link_mib * MIB, job)
     return max(1, min(cpus, 1 + (memory - link) // job))
 
 
 def after_memory(resources: BuildResources, *, of_bazel: bool) -> BuildResources | None:
-    """With what to try again after a process was killed for memory; None where nothing could be made smaller.
+    """Return the resources for a retry after a process was killed for memory; None if nothing can shrink.
 
-    `of_bazel`: it was Bazel's own heap that was too small.
+    `of_bazel`: Bazel's own heap was too small.
     """
     if resources.jobs == 1 and not of_bazel:
         return None
@@ -112,9 +115,9 @@ def after_memory(resources: BuildResources, *, of_bazel: bool) -> BuildResources
 
 
 def more_memory(resources: BuildResources, cost: Cost) -> int:
-    """Bytes, in whole GiB, to try again with where one job at a time was too much.
+    """Return the bytes, in whole GiB, for a retry if one job at a time was too much.
 
-    What Bazel's heap and the largest link take; half as much again as it had where that was not enough.
+    It is what Bazel's heap and the largest link take, or half as much again as before.
     """
     link = max(cost.memory_per_link_mib, cost.memory_per_job_mib) * MIB
     wanted = next(size for size in count(GIB, GIB) if size - heap_in(size) >= link)
@@ -122,10 +125,10 @@ def more_memory(resources: BuildResources, cost: Cost) -> int:
 
 
 def least_free(total: int) -> int:
-    """Bytes that must stay free on a disk of so many while a build runs there.
+    """Return the bytes that must stay free on a disk of so many bytes while a build runs there.
 
-    A fiftieth, which is little on a small disk and needlessly much on a large one: at least 1 GiB, at most 4 GiB, and
-    never more than a twentieth of the disk.
+    A fiftieth is little on a small disk and needlessly much on a large one. So it is at least 1 GiB, at most 4 GiB,
+    and never more than a twentieth of the disk.
     """
     return min(total // 20, min(max(total // 50, GIB), 4 * GIB))
 

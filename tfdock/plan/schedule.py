@@ -1,4 +1,4 @@
-"""Several builds side by side within one machine: how many at a time, and how much of it each one gets. Pure."""
+"""Several builds side by side on one machine: how many at a time, and which part each build gets. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class MachineShare:
 
 
 def at_once(plans: Sequence[BuildPlan], machine: Machine, asked: int | None) -> int:
-    """How many of the builds run at a time: as many as were asked for or, by default, as are worth it.
+    """Return how many of the builds run at a time: as many as requested or, by default, as is worthwhile.
 
-    Never more than fit: in each of as many equal shares there is room for Bazel and one job.
+    Never more than fit: each of as many equal shares has room for Bazel and one job.
     """
     worth = max(machine.cpus // _CORES_A_BUILD, min(_AT_LEAST, machine.cpus))
     count = min(len(plans), asked if asked is not None else worth)
@@ -36,16 +36,16 @@ def at_once(plans: Sequence[BuildPlan], machine: Machine, asked: int | None) -> 
     return max(count, 1)
 
 
-def next_share(machine: Machine, taken: Sequence[MachineShare], more: int) -> MachineShare:
-    """The part that one of `more` builds gets of what the others, which have theirs, leave free.
+def next_share(machine: Machine, running: Sequence[MachineShare], more: int) -> MachineShare:
+    """Return the part of the machine's free resources that one of `more` builds gets.
 
-    All memory together stays within the machine's, and all jobs within its cores, but that everybody has one.
+    All memory together stays within the machine's. So do all jobs within its cores, except that every build has one.
     """
-    jobs = machine.cpus - sum(one.jobs for one in taken)
-    memory = usable(machine.memory) - sum(one.memory for one in taken)
+    jobs = machine.cpus - sum(share.jobs for share in running)
+    memory = usable(machine.memory) - sum(share.memory for share in running)
     return MachineShare(jobs=max(1, jobs // max(more, 1)), memory=max(memory // max(more, 1), 0))
 
 
 def within(plan: BuildPlan, machine: Machine, part: MachineShare) -> BuildResources:
-    """The limits of a build that has that part of a machine. Cores are the kernel's to share out, by who has work."""
+    """Return the limits of a build with that part of a machine. The kernel shares out the cores by load."""
     return share(plan.asked, plan.resolution.release.cost, machine, jobs=part.jobs, memory=part.memory)

@@ -67,8 +67,8 @@ def in_domains(key: str, domains: Iterable[str]) -> bool:
     """Return whether a disk cache is in one of the domains: `release`, `all`, or a name or the beginning of one."""
     domain = split_key(key)[1]
     return any(
-        one in ("all", domain) or (domain != RELEASE and len(one) >= _SHORTEST and domain.startswith(one))
-        for one in domains
+        asked in ("all", domain) or (domain != RELEASE and len(asked) >= _SHORTEST and domain.startswith(asked))
+        for asked in domains
     )
 
 
@@ -114,11 +114,16 @@ def trust_domain(
     from what differs. The content of a checkout is not part of the name: an edited checkout keeps its cache. `remote`
     is what this machine's settings say.
     """
-    found = [*_source(resolution), *_patches(resolution), *_base(profile, resolution), *_options(profile, knowledge)]
-    found += _remote(profile, remote)
-    if not found:
+    foreign = [
+        *_source(resolution),
+        *_patches(resolution),
+        *_base(profile, resolution),
+        *_options(profile, knowledge),
+    ]
+    foreign += _remote(profile, remote)
+    if not foreign:
         return Domain()
-    return Domain(name=_named([identity for identity, _ in found]), reasons=tuple(reason for _, reason in found))
+    return Domain(name=_named([identity for identity, _ in foreign]), reasons=tuple(reason for _, reason in foreign))
 
 
 def of_bundle(images: str) -> Domain:
