@@ -12,10 +12,10 @@ _MAPPINGS = {"dict", "OrderedDict"}
 
 
 def build_info(source: bytes) -> Mapping[str, object] | None:
-    """Its entries: `cuda_version`, `is_cuda_build`, …; None where it is no Python or holds nothing constant.
+    """Return the file's entries: `cuda_version`, `is_cuda_build`, …; None if it is no Python or has no constant.
 
-    From 2.3 on it assigns a mapping to `build_info`, before that one variable an entry. Only constants and lists of
-    them are taken; nothing is evaluated.
+    From 2.3 on the file assigns a mapping to `build_info`, before that one variable an entry. Only constants and
+    lists of them are read; nothing is evaluated.
     """
     try:
         tree = ast.parse(source)
@@ -38,7 +38,7 @@ def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _pairs(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """The items of a literal mapping, or of `collections.OrderedDict([...])`."""
+    """Return the items of a literal mapping, or of `collections.OrderedDict([...])`."""
     if isinstance(node, ast.Dict):
         items = list(zip(node.keys, node.values, strict=True))
     elif isinstance(node, ast.Call) and _called(node) in _MAPPINGS:
@@ -46,7 +46,9 @@ def _pairs(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
         if isinstance(first, ast.Dict):
             yield from _pairs(first)
         pairs = first.elts if isinstance(first, ast.List | ast.Tuple) else []
-        items = [(one.elts[0], one.elts[1]) for one in pairs if isinstance(one, ast.Tuple) and len(one.elts) == 2]
+        items = [
+            (pair.elts[0], pair.elts[1]) for pair in pairs if isinstance(pair, ast.Tuple) and len(pair.elts) == 2
+        ]
     else:
         return
     for key, value in items:
@@ -68,6 +70,6 @@ def _constant(node: ast.expr) -> object | None:
             return value if value.isprintable() else None
         return value if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 1 << 63) else None
     if isinstance(node, ast.List | ast.Tuple):
-        found = [_constant(one) for one in node.elts]
-        return found if None not in found else None
+        values = [_constant(element) for element in node.elts]
+        return values if None not in values else None
     return None

@@ -81,7 +81,7 @@ class Section:
 
 
 def machine(data: bytes) -> str:
-    """Whose code a file is, from its first 20 bytes: `x86_64`, else `machine-<number>`."""
+    """Return whose code a file is, from its first 20 bytes: `x86_64`, else `machine-<number>`."""
     number = int.from_bytes(data[18:20], "big" if data[5:6] == b"\2" else "little")
     return MACHINES.get(number, f"machine-{number}")
 
@@ -114,15 +114,18 @@ def header(data: bytes) -> ElfHeader:
 
 def segments(data: bytes, head: ElfHeader) -> tuple[Segment, ...]:
     """Read the program headers from their bytes."""
-    found = []
+    headers = []
     for at in range(0, head.program_bytes, PROGRAM_HEADER_SIZE):
         kind, flags, offset, address, _, size = _unpack("<IIQQQQ16x", data, at, "its program headers break off")
-        found.append(Segment(kind=kind, flags=flags, offset=offset, address=address, size=size))
-    return tuple(found)
+        headers.append(Segment(kind=kind, flags=flags, offset=offset, address=address, size=size))
+    return tuple(headers)
 
 
 def section_table(first: bytes, head: ElfHeader) -> tuple[int, int]:
-    """The number of sections and the index of the names, from the first section header: large counts stand there."""
+    """Return the number of sections and the index of the names.
+
+    Large counts stand in the first section header.
+    """
     size, link = _unpack("<QI", first, 32, "its section headers break off")
     count = head.section_count or size
     index = link if head.names_index == 0xFFFF else head.names_index
@@ -140,7 +143,7 @@ def sections(data: bytes, count: int) -> list[tuple[int, int, int, int]]:
 
 
 def named_sections(rows: list[tuple[int, int, int, int]], names: bytes, wanted: Iterable[str]) -> list[Section]:
-    """The sections of these names. Linkers let one name be the end of another, so a name may lie anywhere."""
+    """Return the sections of these names. Linkers let one name be the end of another, so a name may lie anywhere."""
     places = {}
     for name in wanted:
         text = name.encode() + b"\0"
@@ -156,7 +159,7 @@ def named_sections(rows: list[tuple[int, int, int, int]], names: bytes, wanted: 
 
 
 def text_at(table: bytes, at: int, longest: int = 256) -> str:
-    """The NUL-terminated text at an offset of a string table, of at most `longest` bytes."""
+    """Return the NUL-terminated text at an offset of a string table, of at most `longest` bytes."""
     end = table.find(b"\0", at, at + longest + 1)
     if not 0 <= at < len(table) or end < 0:
         raise ElfError("a name reaches out of its string table, or is too long for one")
@@ -168,26 +171,26 @@ MOST_DYNAMIC = 16 * _MOST_ENTRIES
 
 
 def dynamic(data: bytes) -> list[tuple[int, int]]:
-    """The (tag, value) pairs of a dynamic segment, up to its end mark."""
-    found: list[tuple[int, int]] = []
+    """Return the (tag, value) pairs of a dynamic segment, up to its end mark."""
+    entries: list[tuple[int, int]] = []
     for at in range(0, len(data) - 15, 16):
         tag, value = struct.unpack_from("<QQ", data, at)
         if tag == 0:
-            return found
-        found.append((tag, value))
+            return entries
+        entries.append((tag, value))
     raise ElfError("its dynamic segment has no end")
 
 
 def offset_of(loads: tuple[Segment, ...], address: int) -> int:
-    """Where in the file a virtual address lies."""
-    for one in loads:
-        if one.kind == PT_LOAD and one.address <= address < one.address + one.size:
-            return address - one.address + one.offset
+    """Return the offset in the file of a virtual address."""
+    for segment in loads:
+        if segment.kind == PT_LOAD and segment.address <= address < segment.address + segment.size:
+            return address - segment.address + segment.offset
     raise ElfError(f"the address {address:#x} lies in no part of the file")
 
 
 def version_needs(read: Callable[[int, int], bytes], count: int) -> Iterator[tuple[int, list[int]]]:
-    """Walk the version needs: (offset of the library's name, offsets of its versions' names) in the string table.
+    """Yield (offset of the library's name, offsets of its versions' names) in the string table.
 
     `read(offset, length)` reads relative to the table's start.
     """
@@ -218,16 +221,16 @@ def has_kernel(cubin: bytes) -> bool:
         raise ElfError("a cubin is of another machine")
     table = cubin[head.section_headers :]
     count, names_index = section_table(table[:SECTION_HEADER_SIZE], head)
-    found = sections(table, count)
-    if not 0 <= names_index < len(found):
+    headers = sections(table, count)
+    if not 0 <= names_index < len(headers):
         raise ElfError("a cubin has no section names")
-    _, _, offset, size = found[names_index]
+    _, _, offset, size = headers[names_index]
     texts = cubin[offset : offset + size]
-    return any(length and texts.startswith(b".text.", name) for name, _, _, length in found)
+    return any(length and texts.startswith(b".text.", name) for name, _, _, length in headers)
 
 
-def _unpack(layout: str, data: bytes, at: int, what: str) -> tuple[int, ...]:
+def _unpack(layout: str, data: bytes, at: int, part: str) -> tuple[int, ...]:
     try:
         return struct.unpack_from(layout, data, at)
     except struct.error:
-        raise ElfError(what) from None
+        raise ElfError(part) from None

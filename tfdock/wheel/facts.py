@@ -33,7 +33,7 @@ class Images:
     isa: str = ""
 
     def plus(self, other: Images) -> Images:
-        """Those of both, which are of one kind and target."""
+        """Return the sum of both, which are of one kind and target."""
         return Images(
             kind=self.kind,
             target=self.target,
@@ -66,7 +66,7 @@ class Containers:
         return (self.sass, self.ptx, self.amdgpu, self.stub)
 
     def plus(self, other: Containers) -> Containers:
-        """Those of both, which hold the same."""
+        """Return the sum of both, which hold the same."""
         return replace(self, count=self.count + other.count, size=self.size + other.size)
 
 
@@ -78,8 +78,8 @@ class GpuCode:
     containers: tuple[Containers, ...] = ()
 
     def targets(self, kind: Kind) -> tuple[str, ...]:
-        """The targets of a kind, in numerical order."""
-        return tuple(one.target for one in self.images if one.kind == kind)
+        """Return the targets of a kind, in numerical order."""
+        return tuple(image.target for image in self.images if image.kind == kind)
 
     @property
     def sass(self) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class Library:
 
 
 def merged(codes: Iterable[GpuCode]) -> GpuCode:
-    """The GPU code of several libraries as one."""
+    """Return the GPU code of several libraries as one."""
     images: dict[tuple[Kind, str], Images] = {}
     containers: dict[tuple[object, ...], Containers] = {}
     for code in codes:
@@ -150,7 +150,7 @@ def merged(codes: Iterable[GpuCode]) -> GpuCode:
 
 
 def isa_order(isa: str) -> tuple[int, ...]:
-    """`8.10` comes after `8.9`; an empty one first."""
+    """Return a sort key: `8.10` comes after `8.9`; an empty version first."""
     return tuple(int(part) for part in isa.split(".")) if isa else ()
 
 
@@ -158,17 +158,17 @@ _KINDS: tuple[Kind, ...] = ("sass", "ptx", "amdgpu", "unknown")
 
 
 def image_order(image: Images) -> tuple[object, ...]:
-    """SASS before PTX before AMD, each by number."""
+    """Return a sort key: SASS before PTX before AMD, each by number."""
     return (_KINDS.index(image.kind), target_order(image.target))
 
 
-def container_order(one: Containers) -> tuple[object, ...]:
-    """Stubs last, those that hold most first."""
-    return (one.stub, -one.count, one.sass, one.ptx, one.amdgpu)
+def container_order(container: Containers) -> tuple[object, ...]:
+    """Return a sort key: stubs last, the largest counts first."""
+    return (container.stub, -container.count, container.sass, container.ptx, container.amdgpu)
 
 
 def target_order(target: str) -> tuple[object, ...]:
-    """Capabilities by number, everything else by its length and letters: `gfx90a` before `gfx1030`."""
+    """Return a sort key: capabilities by number, else by length and letters: `gfx90a` before `gfx1030`."""
     try:
         return (0, Capability.parse(target))
     except ValueError:

@@ -72,7 +72,7 @@ class Container:
 
 
 def find(data: bytes, base: int, start: int) -> int:
-    """The next place where a container may start: its magic, at a multiple of 8."""
+    """Return the next offset where a container may start: its magic, at a multiple of 8."""
     for _ in range(_MOST_ASKEW):
         start = int(stringzilla.find(data, MAGIC, start))
         if start < 0 or (base + start) % ALIGNMENT == 0:
@@ -90,49 +90,49 @@ def find(data: bytes, base: int, start: int) -> int:
 def container(start: int, stop: int) -> Program[Container]:
     """Read the container that starts there and must end before `stop`."""
     header = yield TakeRequest(start, _HEADER)
-    found = Container(start=start, end=start + _HEADER)
+    parsed = Container(start=start, end=start + _HEADER)
     if len(header) < _HEADER or not header.startswith(MAGIC):
-        found.problem = "it has no header"
-        return found
+        parsed.problem = "it has no header"
+        return parsed
     (size,) = struct.unpack_from("<Q", header, 8)
     end = start + _HEADER + size
     if end > stop:
-        found.problem = f"it claims {size} bytes, more than there are"
-        return found
-    found.end = end
+        parsed.problem = f"it claims {size} bytes, more than there are"
+        return parsed
+    parsed.end = end
     at = start + _HEADER
     for _ in range(_MOST_ENTRIES):
-        if at >= end or found.problem:
+        if at >= end or parsed.problem:
             break
-        at = yield from _entry(found, at, end)
+        at = yield from _entry(parsed, at, end)
     else:
-        found.problem = f"it has more than {_MOST_ENTRIES} entries"
-    return found
+        parsed.problem = f"it has more than {_MOST_ENTRIES} entries"
+    return parsed
 
 
-def _entry(found: Container, at: int, end: int) -> Program[int]:
+def _entry(parsed: Container, at: int, end: int) -> Program[int]:
     """Read the entry there; where the next one starts."""
     if at + _ENTRY > end:
-        found.problem = "an entry breaks off"
+        parsed.problem = "an entry breaks off"
         return end
     header = yield TakeRequest(at, _ENTRY)
     if len(header) < _ENTRY:
-        found.problem = "an entry breaks off"
+        parsed.problem = "an entry breaks off"
         return end
     kind, _, length, payload, packed, _, minor, major, number = struct.unpack_from("<HHIQIIHHI", header, 0)
     (flags,) = struct.unpack_from("<Q", header, 40)
     (unpacked,) = struct.unpack_from("<Q", header, 56)
     after = at + length + payload
     if length < _ENTRY or after > end or packed > payload:
-        found.problem = "the lengths in an entry cannot be"
+        parsed.problem = "the lengths in an entry cannot be"
         return end
     letter = "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""
     if kind == _PTX and not letter:
         text = yield TakeRequest(at + length, min(payload, _PTX_HEAD))
         letter = _letter(text, number)
-    image = _image(found, kind, f"{number}{letter}")
+    image = _image(parsed, kind, f"{number}{letter}")
     if image is None:
-        found.problem = f"it has more than {_MOST_TARGETS} targets"
+        parsed.problem = f"it has more than {_MOST_TARGETS} targets"
         return end
     packing: Packing = "lz4" if flags & _LZ4 else "zstd" if flags & _ZSTD else "raw"
     image.count += 1
@@ -140,16 +140,16 @@ def _entry(found: Container, at: int, end: int) -> Program[int]:
     image.packing.add(packing)
     if kind == _PTX:
         image.isa = max(image.isa, (major, minor))
-    if kind == _CUBIN and payload <= _SMALL and not found.kernels:
+    if kind == _CUBIN and payload <= _SMALL and not parsed.kernels:
         content = yield TakeRequest(at + length, payload)
-        found.kernels = _has_kernel(content[:packed] if packed else content, packing, unpacked)
+        parsed.kernels = _has_kernel(content[:packed] if packed else content, packing, unpacked)
     else:
-        found.kernels = True
+        parsed.kernels = True
     return int(after)
 
 
 def _letter(text: bytes, number: int) -> str:
-    """The letter of PTX whose entry has none: it stands in the text, whose beginning LZ4 leaves as it is.
+    """Return the letter of PTX whose entry has none, from the text, whose beginning LZ4 leaves as it is.
 
     Kernels that MLIR generates are packed so (TensorFlow 2.16 to 2.20: PTX for sm_90a, the entry says 90).
     """
@@ -157,8 +157,8 @@ def _letter(text: bytes, number: int) -> str:
     return match[1].decode() if match else ""
 
 
-def _image(found: Container, kind: int, number: str) -> FoundCode | None:
-    """The row that an entry is counted in, for `90a`; None for one too many."""
+def _image(parsed: Container, kind: int, number: str) -> FoundCode | None:
+    """Return the record that an entry is counted in, for `90a`; None beyond the limit."""
     name: Kind = "ptx" if kind == _PTX else "sass" if kind == _CUBIN else "unknown"
     target = f"{'compute' if kind == _PTX else 'sm'}_{number}"
     try:
@@ -167,9 +167,9 @@ def _image(found: Container, kind: int, number: str) -> FoundCode | None:
         name = "unknown"
     if name == "unknown":
         target = f"kind {kind:#x}, architecture {number}"
-    if (name, target) not in found.images and len(found.images) >= _MOST_TARGETS:
+    if (name, target) not in parsed.images and len(parsed.images) >= _MOST_TARGETS:
         return None
-    return found.images.setdefault((name, target), FoundCode(kind=name, target=target))
+    return parsed.images.setdefault((name, target), FoundCode(kind=name, target=target))
 
 
 def _has_kernel(content: bytes, packing: Packing, unpacked: int) -> bool:

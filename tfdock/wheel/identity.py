@@ -10,28 +10,28 @@ from packaging.version import InvalidVersion, Version
 
 
 def canonical_name(name: str) -> str:
-    """`tensorflow_cpu` -> `tensorflow-cpu`: how an index and pip compare names."""
+    """Return a name as an index and pip compare it: `tensorflow-cpu` for `tensorflow_cpu`."""
     return canonicalize_name(name)
 
 
 def normal_version(text: str) -> str:
-    """`2.18.0-RC1+CUDA12.5-sm86` -> `2.18.0rc1+cuda12.5.sm86`; what is no version stays as it is."""
+    """Return `2.18.0rc1+cuda12.5.sm86` for `2.18.0-RC1+CUDA12.5-sm86`; an invalid version unchanged."""
     try:
         return str(Version(text))
     except InvalidVersion:
         return text
 
 
-def same_version(one: str, other: str) -> bool:
+def same_version(version: str, other: str) -> bool:
     """Whether two texts are one version, local part included: 2.18 and 2.18.0 are."""
     try:
-        return Version(one) == Version(other)
+        return Version(version) == Version(other)
     except InvalidVersion:
-        return one == other
+        return version == other
 
 
 def local_part(version: str) -> str:
-    """`cuda12.5.sm86` of `2.18.0+cuda12.5.sm86`; empty where there is none."""
+    """Return `cuda12.5.sm86` of `2.18.0+cuda12.5.sm86`; empty without a local version."""
     return normal_version(version).partition("+")[2]
 
 
@@ -41,15 +41,15 @@ def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
     number = f"{major}{minor}"
     # Up to 3.7 the ABI's name says how that Python was configured: m for its allocator, u for wide characters.
     abis = [f"cp{number}", f"cp{number}m", f"cp{number}mu"]
-    taken = {
+    supported = {
         *cpython_tags((major, minor), abis=abis, platforms=["any"]),
         *compatible_tags((major, minor), interpreter=f"cp{number}", platforms=["any"]),
     }
-    return not taken.isdisjoint(parse_tag(f"{python_tag}-{abi_tag}-any"))
+    return not supported.isdisjoint(parse_tag(f"{python_tag}-{abi_tag}-any"))
 
 
 def constraints(build_id: str, files: Iterable[str]) -> str:
-    """A constraints file for pip that holds it to the wheels of a build, given by their file names.
+    """Return a constraints file that holds pip to the wheels of a build, given by their file names.
 
     Raises packaging's InvalidWheelFilename for what is not the name of a wheel.
     """

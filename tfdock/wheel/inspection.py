@@ -55,12 +55,12 @@ def inspect_wheel(
         metadata=metadata_of(archive),
         libraries=tuple(sorted(gathering.libraries, key=lambda library: library.path)),
         build_info=build_info_of(archive),
-        traces={trace.decode(): tuple(sorted(found)) for trace, found in gathering.traces.items()},
+        traces={trace.decode(): tuple(sorted(places)) for trace, places in gathering.traces.items()},
     )
 
 
 def build_info_of(archive: Archive) -> Mapping[str, object] | None:
-    """TensorFlow's own account of its build in an open wheel; None where there is none."""
+    """Return TensorFlow's own record of its build in an open wheel; None if there is none."""
     for member in filter(None, map(archive.member, build_info.PATHS)):
         if member.size <= build_info.MOST_BYTES:
             return build_info.build_info(b"".join(pieces(archive.source, member)))
@@ -77,14 +77,14 @@ class _Gathering:
         self._facts = 0
         self._lock = Lock()  # two threads look at members
 
-    def went_on(self, count: int) -> None:
-        """So many bytes more were read."""
+    def report_progress(self, count: int) -> None:
+        """Count so many more bytes as read, and tell the caller."""
         if self._progress:
             with self._lock:
                 self._progress(count)
 
     def add(self, library: Library, read: int) -> None:
-        """A library; `read` is how many containers, and targets in them, were looked at for it."""
+        """Add a library; `read` is how many containers, and targets in them, were looked at for it."""
         with self._lock:
             self._facts += 100 + read
             if self._facts > _MOST_FACTS:  # and it is not kept: others may still be looked at
@@ -102,7 +102,7 @@ class _Look:
         self._trace = _Traces(member.name, gathering.traces) if gathering.traces else None
 
     def feed(self, data: bytes) -> None:
-        """More of it. What begins like an ELF file is one, whatever its name."""
+        """Take more of the member. Contents that begin like an ELF file are one, whatever the name."""
         if self._scan:
             self._scan.feed(data)
         elif len(self._head) < len(elf.MAGIC):
@@ -112,7 +112,7 @@ class _Look:
                 self._scan.feed(self._head)
         if self._trace:
             self._trace.feed(data)
-        self._all.went_on(len(data))
+        self._all.report_progress(len(data))
 
     def again(self) -> bool:
         """Whether its layout is so unusual that its scan needs to see it again."""

@@ -65,7 +65,7 @@ class LibraryScan:
         self._path, self._size = path, size
         self._kept = _Kept(size)
         self._kept.want(0, min(max(_KEPT_OF_SMALL, size // _KEPT_PART), _KEPT))
-        self._found: dict[int, _Code] = {}
+        self._codes: dict[int, _Code] = {}
         self._walks: list[_Place] = []  # sections to be walked exactly, in the next pass
         self._walked: dict[_Place, list[_Code]] = {}
         self._passes = 0
@@ -79,7 +79,7 @@ class LibraryScan:
         self._before = b""
 
     def feed(self, block: bytes) -> None:
-        """The next bytes of the file."""
+        """Take the next bytes of the file."""
         if self._reader.running:
             self._reader.feed(block)
         if self._kept.changed:
@@ -91,12 +91,12 @@ class LibraryScan:
         self._before = block[-_WINDOW:] if len(block) >= _WINDOW else (self._before + block)[-_WINDOW:]
 
     def library(self) -> Library | None:
-        """What was found, or None if the contents must be fed again, from the start."""
+        """Return the facts, or None if the contents must be fed again from the start."""
         if self._size and not self._offset:
             return None
         self._reader.close()
         self._passes += 1
-        library = _Assembly(self._path, self._size, self._kept, self._placed, self._found.values()).library()
+        library = _Assembly(self._path, self._size, self._kept, self._placed, self._codes.values()).library()
         if not self._kept.lacking and not self._walks:
             return library
         if self._passes == _MOST_PASSES:
@@ -108,13 +108,13 @@ class LibraryScan:
     # --- the first pass: where things usually are ---------------------------------------------------------------
 
     def _hunt(self) -> Program[None]:
-        """Learn what lies where, and collect GPU code from the segments that may hold it."""
+        """Read the layout, and collect GPU code from the segments that may hold it."""
         data = yield TakeRequest(0, elf.HEADER_SIZE)
         try:
             head = elf.header(data)
             self._kept.want(head.section_headers, max(head.section_count, 1) * elf.SECTION_HEADER_SIZE)
             if head.program_headers > _WINDOW:  # behind what they tell of: all of it is looked through
-                yield from self._collect(elf.HEADER_SIZE, self._size, self._found)
+                yield from self._collect(elf.HEADER_SIZE, self._size, self._codes)
                 return
             table = yield TakeRequest(head.program_headers, head.program_bytes)
             segments = elf.segments(table, head)
@@ -122,17 +122,21 @@ class LibraryScan:
             return  # the assembly will say so
         if place := _dynamic_segment(segments):
             self._kept.want(place.offset, min(place.size, elf.MOST_DYNAMIC))
-        loads = [one for one in segments if one.kind == elf.PT_LOAD]
+        loads = [segment for segment in segments if segment.kind == elf.PT_LOAD]
         # Older linkers have one segment for code and constants.
-        plain = any(not one.flags & (elf.PF_X | elf.PF_W) for one in loads)
-        areas = [(one.offset, one.offset + one.size) for one in loads if not (plain and one.flags & elf.PF_X)]
+        plain = any(not segment.flags & (elf.PF_X | elf.PF_W) for segment in loads)
+        areas = [
+            (segment.offset, segment.offset + segment.size)
+            for segment in loads
+            if not (plain and segment.flags & elf.PF_X)
+        ]
         at = max(elf.HEADER_SIZE, head.program_headers + head.program_bytes)
         for start, stop in sorted(areas) or [(0, self._size)]:
-            at = yield from self._collect(max(at, start), min(stop, self._size), self._found)
+            at = yield from self._collect(max(at, start), min(stop, self._size), self._codes)
         # The table of section names is part of no segment.
-        yield from self._find_names(max([at, *(one.offset + one.size for one in loads)]))
+        yield from self._find_names(max([at, *(segment.offset + segment.size for segment in loads)]))
 
-    def _collect(self, start: int, stop: int, found: dict[int, _Code]) -> Program[int]:
+    def _collect(self, start: int, stop: int, codes: dict[int, _Code]) -> Program[int]:
         """Read every container and bundle in [start, stop); how far it was read."""
         at, images, targets, find = start, 0, set[str](), _FindAny()
         while at < stop:
@@ -140,14 +144,14 @@ class LibraryScan:
             if place is None:
                 return stop
             code = yield from _code_at(place, stop)
-            found[place] = code
+            codes[place] = code
             at = code.end
-            images += 1 + sum(one.count for one in code.images)
+            images += 1 + sum(image.count for image in code.images)
             self.read += 1 + len(code.images)
-            targets.update(one.target for one in code.images)
+            targets.update(image.target for image in code.images)
             if images > _MOST_IMAGES or len(targets) > _MOST_TARGETS:
                 problem = f"so many are not read: {images} images, {len(targets)} targets"
-                found[place] = replace(code, end=stop, problem=problem)
+                codes[place] = replace(code, end=stop, problem=problem)
                 return stop
         return at
 
@@ -165,24 +169,24 @@ class LibraryScan:
     # --- the second: where the sections say they are -------------------------------------------------------------
 
     def _walk(self) -> Program[None]:
-        """Walk each wanted section from its start; what lies between containers is told of as damage."""
+        """Walk each wanted section from its start; bytes between containers are reported as damage."""
         places, self._walks = self._walks, []
         at = 0
         for place in places:
             if place.start < at:  # sections that overlap: each but the first is left with nothing
                 self._walked.setdefault(place, [])
                 continue
-            found = dict[int, _Code]()
-            at = yield from self._collect(place.start, place.stop, found)
-            self._walked[place] = [code for code in found.values() if code.family == place.family]
+            codes = dict[int, _Code]()
+            at = yield from self._collect(place.start, place.stop, codes)
+            self._walked[place] = [code for code in codes.values() if code.family == place.family]
 
     def _placed(self, places: list[_Place]) -> dict[_Place, list[_Code]]:
-        """The code of each section; empty for those that are to be walked first."""
+        """Return the code of each section; empty for sections that must be walked first."""
         placed = {}
-        for place in sorted(places, key=lambda one: one.start):
+        for place in sorted(places, key=lambda section: section.start):
             chain = self._walked.get(place)
             if chain is None:
-                chain = _chain(self._found, place)
+                chain = _chain(self._codes, place)
             if chain is None:
                 self._walks.append(place)
             placed[place] = chain or []
@@ -190,7 +194,7 @@ class LibraryScan:
 
 
 def _dynamic_segment(segments: Iterable[elf.Segment]) -> elf.Segment | None:
-    return next((one for one in segments if one.kind == elf.PT_DYNAMIC), None)
+    return next((segment for segment in segments if segment.kind == elf.PT_DYNAMIC), None)
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -220,7 +224,7 @@ class _Code:
     stub: bool
 
 
-class _Remembered:
+class _CachedSearch:
     """A search that knows its last answer: it is asked for the same stretch after every match of the other kind."""
 
     def __init__(self, find: Find) -> None:
@@ -239,21 +243,21 @@ class _FindAny:
     """Finds the next container or bundle, whichever comes first."""
 
     def __init__(self) -> None:
-        self._searches = (_Remembered(fatbin.find), _Remembered(offload.find))
+        self._searches = (_CachedSearch(fatbin.find), _CachedSearch(offload.find))
 
     def __call__(self, data: bytes, base: int, start: int) -> int:
-        found = (search(data, base, start) for search in self._searches)
-        return min((at for at in found if at >= 0), default=-1)
+        hits = (search(data, base, start) for search in self._searches)
+        return min((at for at in hits if at >= 0), default=-1)
 
 
 def _code_at(start: int, stop: int) -> Program[_Code]:
     magic = yield TakeRequest(start, len(fatbin.MAGIC))
     if magic == fatbin.MAGIC:
-        return _of_container((yield from fatbin.container(start, stop)))
-    return _of_bundle((yield from offload.bundle(start, stop)))
+        return _code_of_container((yield from fatbin.container(start, stop)))
+    return _code_of_bundle((yield from offload.bundle(start, stop)))
 
 
-def _of_container(one: fatbin.Container) -> _Code:
+def _code_of_container(container: fatbin.Container) -> _Code:
     images = tuple(
         Images(
             kind=image.kind,
@@ -263,37 +267,49 @@ def _of_container(one: fatbin.Container) -> _Code:
             packing=tuple(sorted(image.packing)),
             isa="{}.{}".format(*image.isa) if image.kind == "ptx" else "",
         )
-        for image in one.images.values()
+        for image in container.images.values()
     )
-    stub = bool(images) and not one.kernels
+    stub = bool(images) and not container.kernels
     return _Code(
-        family="cuda", start=one.start, end=one.end, exact=True, problem=one.problem, images=images, stub=stub
+        family="cuda",
+        start=container.start,
+        end=container.end,
+        exact=True,
+        problem=container.problem,
+        images=images,
+        stub=stub,
     )
 
 
-def _of_bundle(one: offload.OffloadBundle) -> _Code:
+def _code_of_bundle(bundle: offload.OffloadBundle) -> _Code:
     images = tuple(
         Images(
             kind="amdgpu" if target.startswith("gfx") else "unknown",
             target=target,
             count=1,
             size=size,
-            packing=(one.packing,),
+            packing=(bundle.packing,),
         )
-        for target, size in one.targets.items()
+        for target, size in bundle.targets.items()
     )
-    exact = not one.ends_somewhere
+    exact = not bundle.ends_somewhere
     return _Code(
-        family="hip", start=one.start, end=one.end, exact=exact, problem=one.problem, images=images, stub=False
+        family="hip",
+        start=bundle.start,
+        end=bundle.end,
+        exact=exact,
+        problem=bundle.problem,
+        images=images,
+        stub=False,
     )
 
 
-def _chain(found: Mapping[int, _Code], place: _Place) -> list[_Code] | None:
-    """The containers that fill a section without a gap; None where those that were collected do not."""
-    inside = sorted(start for start in found if place.start <= start < place.stop)
+def _chain(codes: Mapping[int, _Code], place: _Place) -> list[_Code] | None:
+    """Return the containers that fill a section without a gap; None if the collected ones do not."""
+    inside = sorted(start for start in codes if place.start <= start < place.stop)
     chain, at = list[_Code](), place.start
     for start in inside:
-        code = found[start]
+        code = codes[start]
         if not 0 <= start - at < _SLACK or code.problem or code.family != place.family:
             return None
         chain.append(code)
@@ -307,17 +323,17 @@ _ALIGNMENTS = {"cuda": fatbin.ALIGNMENT, "hip": offload.ALIGNMENT}
 
 
 def _aligned(code: _Code) -> int:
-    """Where the next one of a section starts."""
+    """Return where the next container of a section starts."""
     return code.end + -code.end % _ALIGNMENTS[code.family]
 
 
 def _gpu_code(codes: Iterable[_Code]) -> GpuCode:
-    return merged(GpuCode(images=code.images, containers=(_held(code),)) for code in codes)
+    return merged(GpuCode(images=code.images, containers=(_containers_of(code),)) for code in codes)
 
 
-def _held(code: _Code) -> Containers:
+def _containers_of(code: _Code) -> Containers:
     def of(kind: str) -> tuple[str, ...]:
-        return tuple(sorted((one.target for one in code.images if one.kind == kind), key=target_order))
+        return tuple(sorted((image.target for image in code.images if image.kind == kind), key=target_order))
 
     return Containers(
         sass=of("sass"),
@@ -365,7 +381,7 @@ class _Kept:
                 self._parts[first] = block[first - offset : last - offset]
 
     def read(self, start: int, length: int) -> bytes:
-        """Bytes of the file, fewer at its end; raises `_Lacking` where they were not kept."""
+        """Return bytes of the file, fewer at its end; raises `_Lacking` if they were not kept."""
         stop = min(start + length, self.size)
         pieces = []
         at = start
@@ -402,13 +418,13 @@ class _Assembly:
         size: int,
         kept: _Kept,
         placed: Callable[[list[_Place]], dict[_Place, list[_Code]]],
-        found: Iterable[_Code],
+        codes: Iterable[_Code],
     ) -> None:
-        self._path, self._size, self._kept, self._placed, self._found = path, size, kept, placed, found
+        self._path, self._size, self._kept, self._placed, self._codes = path, size, kept, placed, codes
         self._problems: list[str] = []
 
     def library(self) -> Library:
-        """Every fact that can be had."""
+        """Return every fact that is readable."""
         data = self._kept.read(0, elf.HEADER_SIZE)
         machine = elf.machine(data)
         if len(data) == elf.HEADER_SIZE and not elf.is_read(data):
@@ -417,8 +433,8 @@ class _Assembly:
             head = elf.header(data)
         except elf.ElfError as error:
             return Library(path=self._path, size=self._size, machine=machine, versions={}, problems=(f"{error}",))
-        needs = self._tried(lambda: self._needs(head)) or _Needs()
-        sections = self._tried(lambda: self._sections(head)) or []
+        needs = self._try_part(lambda: self._needs(head)) or _Needs()
+        sections = self._try_part(lambda: self._sections(head)) or []
         loadable, relocatable, embedded = self._gpu_code(sections)
         return Library(
             path=self._path,
@@ -428,20 +444,20 @@ class _Assembly:
             needed=tuple(needs.needed),
             runpath=tuple(needs.runpath),
             rpath=tuple(needs.rpath),
-            versions={name: tuple(found) for name, found in needs.versions.items()},
+            versions={name: tuple(names) for name, names in needs.versions.items()},
             glibc=_newest(needs.versions, "GLIBC_"),
             libstdcxx=_newest(needs.versions, "GLIBCXX_"),
-            debug_info=any(one.name in _DEBUG and one.size for one in sections),
+            debug_info=any(section.name in _DEBUG and section.size for section in sections),
             executable_stack=needs.executable_stack,
             text_relocations=needs.text_relocations,
             loadable=loadable,
             relocatable=relocatable,
             embedded=embedded,
-            problems=self._told(),
+            problems=self._listed_problems(),
         )
 
-    def _tried(self, part: Callable[[], T]) -> T | None:
-        """A part of the facts; None where it is damaged, and where another pass must bring it first."""
+    def _try_part(self, part: Callable[[], T]) -> T | None:
+        """Return a part of the facts; None if it is damaged, or if another pass must read it first."""
         with contextlib.suppress(_Lacking):
             try:
                 return part()
@@ -449,10 +465,10 @@ class _Assembly:
                 self._problems.append(str(error))
         return None
 
-    def _told(self) -> tuple[str, ...]:
+    def _listed_problems(self) -> tuple[str, ...]:
         more = len(self._problems) - _MOST_PROBLEMS
-        told = self._problems[:_MOST_PROBLEMS]
-        return (*told, f"and {more} more") if more > 0 else tuple(told)
+        listed = self._problems[:_MOST_PROBLEMS]
+        return (*listed, f"and {more} more") if more > 0 else tuple(listed)
 
     # --- needs ------------------------------------------------------------------------------------------------------
 
@@ -460,7 +476,9 @@ class _Assembly:
         needs = _Needs()
         table = self._kept.read(head.program_headers, head.program_bytes)
         segments = elf.segments(table, head)
-        needs.executable_stack = any(one.kind == elf.PT_GNU_STACK and bool(one.flags & elf.PF_X) for one in segments)
+        needs.executable_stack = any(
+            segment.kind == elf.PT_GNU_STACK and bool(segment.flags & elf.PF_X) for segment in segments
+        )
         place = _dynamic_segment(segments)
         if place is None:
             return needs
@@ -487,39 +505,39 @@ class _Assembly:
         return needs
 
     def _versions(self, start: int, count: int, strings: _Strings) -> dict[str, list[str]]:
-        """Library -> the versions that are wanted of it."""
+        """Return, for each library, the versions that are required of it."""
         versions: dict[str, list[str]] = {}
-        for name, found in elf.version_needs(lambda at, length: self._kept.read(start + at, length), count):
-            versions.setdefault(strings.at(name), []).extend(strings.at(one) for one in found)
+        for name, offsets in elf.version_needs(lambda at, length: self._kept.read(start + at, length), count):
+            versions.setdefault(strings.at(name), []).extend(strings.at(offset) for offset in offsets)
         return versions
 
     # --- sections ---------------------------------------------------------------------------------------------------
 
     def _sections(self, head: elf.ElfHeader) -> list[elf.Section]:
         if not head.section_headers:
-            if not self._found:
+            if not self._codes:
                 return []
             raise elf.ElfError("it has no section headers, which would say what the GPU code in it is for")
         count, names_index = elf.section_table(self._kept.read(head.section_headers, elf.SECTION_HEADER_SIZE), head)
-        found = elf.sections(self._kept.read(head.section_headers, count * elf.SECTION_HEADER_SIZE), count)
-        if not 0 <= names_index < len(found):
+        headers = elf.sections(self._kept.read(head.section_headers, count * elf.SECTION_HEADER_SIZE), count)
+        if not 0 <= names_index < len(headers):
             raise elf.ElfError("its sections have no names")
-        _, _, offset, size = found[names_index]
+        _, _, offset, size = headers[names_index]
         if size > _MOST_NAMES:
             raise elf.ElfError(f"its section names have {size} bytes")
         names = self._kept.read(offset, size)
         if len(names) < size:
             raise elf.ElfError("its section names break off")
-        return elf.named_sections(found, names, (*_LOADABLE, *_RELOCATABLE, *_DEBUG))
+        return elf.named_sections(headers, names, (*_LOADABLE, *_RELOCATABLE, *_DEBUG))
 
     def _gpu_code(self, sections: Iterable[elf.Section]) -> tuple[GpuCode, GpuCode, GpuCode]:
-        """(loadable, relocatable, embedded)."""
+        """Return (loadable, relocatable, embedded)."""
         places = list(self._places(sections))
         placed = self._placed(places)
         for place in places:
             self._check(place, placed[place])
         inside = [(place.start, place.stop) for place in places]
-        apart = [code for code in self._found if not any(start <= code.start < stop for start, stop in inside)]
+        apart = [code for code in self._codes if not any(start <= code.start < stop for start, stop in inside)]
         return (
             _gpu_code(code for place in places if place.loadable for code in placed[place]),
             _gpu_code(code for place in places if not place.loadable for code in placed[place]),
@@ -529,36 +547,36 @@ class _Assembly:
 
     def _places(self, sections: Iterable[elf.Section]) -> Iterator[_Place]:
         families, places = _LOADABLE | _RELOCATABLE, 0
-        for one in sections:
-            if one.name not in families or not one.size or one.kind == elf.SHT_NOBITS:
+        for section in sections:
+            if section.name not in families or not section.size or section.kind == elf.SHT_NOBITS:
                 continue
-            if one.offset + one.size > self._size:
-                self._problems.append(f"`{one.name}` reaches beyond the end of the file")
+            if section.offset + section.size > self._size:
+                self._problems.append(f"`{section.name}` reaches beyond the end of the file")
                 continue
             places += 1
             if places > _MOST_PLACES:
                 self._problems.append(f"it has more than {_MOST_PLACES} sections with GPU code")
                 return
             yield _Place(
-                name=one.name,
-                family=families[one.name],
-                start=one.offset,
-                stop=one.offset + one.size,
-                loadable=one.name in _LOADABLE,
+                name=section.name,
+                family=families[section.name],
+                start=section.offset,
+                stop=section.offset + section.size,
+                loadable=section.name in _LOADABLE,
             )
 
     def _check(self, place: _Place, codes: list[_Code]) -> None:
-        """Say what in a section is not as it should be."""
-        what = "container" if place.family == "cuda" else "bundle"
+        """Report the faults of a section."""
+        noun = "container" if place.family == "cuda" else "bundle"
         at, exact = place.start, True
         for code in codes:
             if exact and code.start - at >= _SLACK:
-                self._problems.append(f"{code.start - at} bytes at {at:#x} in `{place.name}` are no {what}")
+                self._problems.append(f"{code.start - at} bytes at {at:#x} in `{place.name}` are no {noun}")
             if code.problem:
-                self._problems.append(f"the {what} at {code.start:#x} in `{place.name}`: {code.problem}")
+                self._problems.append(f"the {noun} at {code.start:#x} in `{place.name}`: {code.problem}")
             at, exact = _aligned(code), code.exact
         if exact and place.stop - at >= _SLACK:
-            self._problems.append(f"{place.stop - at} bytes at {at:#x} in `{place.name}` are no {what}")
+            self._problems.append(f"{place.stop - at} bytes at {at:#x} in `{place.name}` are no {noun}")
 
 
 @dataclass(slots=True)
@@ -599,8 +617,8 @@ _IMPLIED = {"GLIBC_ABI_DT_RELR": "GLIBC_2.36"}
 
 
 def _newest(versions: Mapping[str, Iterable[str]], prefix: str) -> str:
-    """`2.17`: the highest of the versions that begin so, compared by numbers."""
+    """Return the highest of the versions with that prefix, compared by numbers: `2.17`."""
     every = (_IMPLIED.get(name, name) for names in versions.values() for name in names)
-    found = (name.removeprefix(prefix) for name in every if name.startswith(prefix))
-    numbers = [tuple(map(int, one.split("."))) for one in found if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})*", one)]
+    texts = (name.removeprefix(prefix) for name in every if name.startswith(prefix))
+    numbers = [tuple(map(int, text.split("."))) for text in texts if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})*", text)]
     return ".".join(map(str, max(numbers, default=())))

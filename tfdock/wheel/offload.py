@@ -54,10 +54,10 @@ class OffloadBundle:
 
 
 def find(data: bytes, base: int, start: int) -> int:
-    """The next place where a bundle may start.
+    """Return the next offset where a bundle may start.
 
-    The long magic counts anywhere: bundles that a program loads itself lie among its constants. The short one is
-    found by chance, and counts with a version and a method that may be, at a multiple of 4096.
+    The long magic counts anywhere: bundles that a program loads itself lie among its constants. The short magic
+    occurs by chance. It counts with a valid version and method, at a multiple of 4096.
     """
     plain = int(stringzilla.find(data, MAGIC, start))
     stop = plain if plain >= 0 else len(data)
@@ -69,29 +69,29 @@ def find(data: bytes, base: int, start: int) -> int:
 
 def bundle(start: int, stop: int) -> Program[OffloadBundle]:
     """Read the bundle that starts there and must end before `stop`."""
-    found = OffloadBundle(start=start, end=start + len(MAGIC))
+    parsed = OffloadBundle(start=start, end=start + len(MAGIC))
     magic = yield TakeRequest(start, len(MAGIC))
     if magic == MAGIC:
-        yield from _plain(found, stop)
+        yield from _plain(parsed, stop)
     elif magic.startswith(COMPRESSED_MAGIC):
-        yield from _compressed(found, stop)
+        yield from _compressed(parsed, stop)
     else:
-        found.problem = "it has no header"
-    return found
+        parsed.problem = "it has no header"
+    return parsed
 
 
-def _plain(found: OffloadBundle, stop: int) -> Program[None]:
-    table = _Table(found.start)
-    at, length = found.start + len(MAGIC), 8
+def _plain(parsed: OffloadBundle, stop: int) -> Program[None]:
+    table = _Table(parsed.start)
+    at, length = parsed.start + len(MAGIC), 8
     read = at
     while length:
         data = yield TakeRequest(at, length)
         read = at + length
         at, length = table.feed(at, data, length)
-    found.targets, found.problem = table.targets, table.problem
-    if not found.problem and table.end > stop:
-        found.problem = "a code object reaches beyond its section"
-    found.end = read if found.problem else table.end
+    parsed.targets, parsed.problem = table.targets, table.problem
+    if not parsed.problem and table.end > stop:
+        parsed.problem = "a code object reaches beyond its section"
+    parsed.end = read if parsed.problem else table.end
 
 
 class _Table:
@@ -140,26 +140,26 @@ class _Table:
             self.targets[code] = self.targets.get(code, 0) + size
 
 
-def _compressed(found: OffloadBundle, stop: int) -> Program[None]:
-    head = yield TakeRequest(found.start, 32)
+def _compressed(parsed: OffloadBundle, stop: int) -> Program[None]:
+    head = yield TakeRequest(parsed.start, 32)
     version, method = struct.unpack_from("<HH", head, 4) if len(head) >= 20 else (0, 0)
     layout = _LAYOUTS.get(version)
     if layout is None or method > 1 or len(head) < layout[2]:
-        found.problem = f"it is compressed in a form that is not known (version {version}, method {method})"
+        parsed.problem = f"it is compressed in a form that is not known (version {version}, method {method})"
         return
     total, _, data_at = layout
-    found.packing = "zstd" if method else "zlib"
-    end = found.start + struct.unpack_from(total, head, 8)[0] if total else stop
-    if end > stop or end < found.start + data_at:
-        found.problem = "it claims more bytes than there are"
+    parsed.packing = "zstd" if method else "zlib"
+    end = parsed.start + struct.unpack_from(total, head, 8)[0] if total else stop
+    if end > stop or end < parsed.start + data_at:
+        parsed.problem = "it claims more bytes than there are"
         return
-    found.ends_somewhere = not total
+    parsed.ends_somewhere = not total
     # The page that it starts in is its own: what it packs begins with the long magic.
-    found.end = found.start + ALIGNMENT if found.ends_somewhere else end
-    data = yield TakeRequest(found.start + data_at, min(end - found.start - data_at, _HEAD))
+    parsed.end = parsed.start + ALIGNMENT if parsed.ends_somewhere else end
+    data = yield TakeRequest(parsed.start + data_at, min(end - parsed.start - data_at, _HEAD))
     table = _Table(0)
-    _read_table(table, _unpacked(data, found.packing))
-    found.targets, found.problem = table.targets, table.problem
+    _read_table(table, _unpacked(data, parsed.packing))
+    parsed.targets, parsed.problem = table.targets, table.problem
 
 
 def _read_table(table: _Table, data: bytes) -> None:
@@ -172,7 +172,7 @@ def _read_table(table: _Table, data: bytes) -> None:
 
 
 def _unpacked(data: bytes, packing: Packing) -> bytes:
-    """The beginning of what the data unpack to, up to 128 KiB; empty where they do not."""
+    """Return the beginning of the unpacked data, up to 128 KiB; empty for invalid data."""
     try:
         if packing == "zlib":
             return zlib.decompressobj().decompress(data, _BLOCK)
@@ -182,7 +182,7 @@ def _unpacked(data: bytes, packing: Packing) -> bytes:
 
 
 def _first_block(data: bytes) -> bytes:
-    """A zstd frame of the first block alone (RFC 8878, 3.1.1).
+    """Return a zstd frame of the first block alone (RFC 8878, 3.1.1).
 
     clang lets a frame refer back 128 MiB, and unpacking it as it is would take that much memory at once.
     """

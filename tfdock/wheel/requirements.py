@@ -39,9 +39,9 @@ class RequiredPackage:
 def wanted(
     lines: Iterable[str], extras: Sequence[str] = (), *, python: str = "3.11", machine: str = "x86_64"
 ) -> tuple[RequiredPackage, ...]:
-    """The packages of Requires-Dist lines, with or by any of the extras, on Linux with such a Python and CPU.
+    """Return the packages of Requires-Dist lines, with or without any of the extras.
 
-    A line that is no requirement is left out.
+    The system is Linux, with such a Python and CPU. An invalid line is left out.
     """
     environment = {
         **_ENVIRONMENT,
@@ -51,9 +51,10 @@ def wanted(
         "python_version": python,
     }
     return tuple(
-        _wanted(one)
-        for one in _requirements(lines)
-        if one.marker is None or any(_holds(one.marker, environment | {"extra": extra}) for extra in ("", *extras))
+        _required_package(requirement)
+        for requirement in _requirements(lines)
+        if requirement.marker is None
+        or any(_holds(requirement.marker, environment | {"extra": extra}) for extra in ("", *extras))
     )
 
 
@@ -72,13 +73,13 @@ def _holds(marker: Marker, environment: dict[str, str]) -> bool:
         return False
 
 
-def _wanted(one: Requirement) -> RequiredPackage:
-    package = canonicalize_name(one.name)
-    exact = next((text for spec in one.specifier if (text := _exact(spec))), "")
+def _required_package(requirement: Requirement) -> RequiredPackage:
+    package = canonicalize_name(requirement.name)
+    exact = next((text for spec in requirement.specifier if (text := _exact(spec))), "")
     if exact:
         return RequiredPackage(package=package, oldest=exact, exact=True)
-    lower = [bound for spec in one.specifier if (bound := _lower(spec))]
-    upper = [bound for spec in one.specifier if (bound := _upper(spec))]
+    lower = [bound for spec in requirement.specifier if (bound := _lower(spec))]
+    upper = [bound for spec in requirement.specifier if (bound := _upper(spec))]
     oldest, before = max(lower, key=_parts, default=""), min(upper, key=_parts, default=None)
     return RequiredPackage(package=package, oldest=oldest, before=before)
 
@@ -88,12 +89,12 @@ def _exact(spec: Specifier) -> str:
 
 
 def _lower(spec: Specifier) -> str:
-    """The version that a specifier begins at, if it has such a bound."""
+    """Return the version that a specifier begins at; empty without such a bound."""
     return _release(spec) if spec.operator in (">=", ">", "~=", "==") else ""
 
 
 def _upper(spec: Specifier) -> str:
-    """The first version that is too new for a specifier, if it has such a bound."""
+    """Return the first version that is too new for a specifier; empty without such a bound."""
     release = _release(spec)
     if not release or spec.operator == "<":
         return release if spec.operator == "<" else ""
@@ -105,7 +106,7 @@ def _upper(spec: Specifier) -> str:
 
 
 def _release(spec: Specifier) -> str:
-    """The version's numbers alone; empty where it is no version."""
+    """Return the version's numbers alone; empty for an invalid version."""
     try:
         return ".".join(map(str, Version(spec.version.removesuffix(".*")).release))
     except InvalidVersion:
@@ -113,7 +114,7 @@ def _release(spec: Specifier) -> str:
 
 
 def _next(version: str) -> str:
-    """`12.6` after 12.5: where `12.5.*` ends."""
+    """Return `12.6` for 12.5: the end of `12.5.*`."""
     *before, last = _parts(version)
     return ".".join(map(str, [*before, last + 1]))
 

@@ -136,20 +136,21 @@ def facts_of(
     renamed: bool = False,
     known: Known | None = None,
 ) -> WheelFacts:
-    """The same of an open archive, at whose members `watch` looks meanwhile: at all of them, whatever is `known`.
+    """Return the facts of an open archive; `watch` looks at all of its members meanwhile, whatever is `known`.
 
-    `renamed` takes a file whose tags were changed by renaming it, which installers do not mind; `tag_problem` tells.
+    `renamed` accepts a file whose tags were changed by renaming it, which installers do not mind; `tag_problem` says
+    so.
     """
     name = _parse_filename(filename)
     _check_identity(archive, name)
     tag_problem = _tag_problem(archive, name)
     if tag_problem and not renamed:
         fail("wheel-tag-mismatch", tag_problem)
-    whole = hashlib.sha256()
+    file_hash = hashlib.sha256()
     rows, problems = _record_rows(archive)
     problems += _listing_problems(archive, rows)
     reading = _Reading(archive, rows, watch, None if watch else known)
-    run_both(chain(reading.jobs(), [ThreadJob(archive.source.size, map(whole.update, archive.source.blocks()))]))
+    run_both(chain(reading.jobs(), [ThreadJob(archive.source.size, map(file_hash.update, archive.source.blocks()))]))
     problems += reading.problems
     return WheelFacts(
         name=name.canonical,
@@ -159,7 +160,7 @@ def facts_of(
         abi_tag=name.abi,
         platform_tag=name.platform,
         size=archive.source.size,
-        sha256=whole.hexdigest(),
+        sha256=file_hash.hexdigest(),
         members=len(archive.members),
         record_ok=not problems,
         record_problems=tuple(sorted(problems, key=lambda problem: (problem.path, problem.code))),
@@ -369,19 +370,19 @@ def _check_identity(archive: Archive, name: _FileName) -> None:
         stem = folder.rpartition(".")[0]
         folder_name, _, folder_version = stem.rpartition("-")
         _check_same(name, folder_name, folder_version.replace("_", "-"), f"the folder `{folder}`")
-    found = metadata_of(archive)
-    _check_same(name, found.name, found.version, "METADATA")
+    metadata = metadata_of(archive)
+    _check_same(name, metadata.name, metadata.version, "METADATA")
 
 
 _MOST_TAGS = 100  # as written: even three equal parts of that make no more than 40,000
 
 
 def _tag_problem(archive: Archive, name: _FileName) -> str:
-    """How WHEEL's tags differ from the file's name; empty if they do not."""
+    """Return how WHEEL's tags differ from the file's name; empty if they do not."""
     wheel = _wheel_message(archive)
     if _wheel_tags(wheel) != name.tags:
-        found = ", ".join(sorted(map(str, _wheel_tags(wheel))))
-        return f"WHEEL has the tags {found}, but the file is named `{name.text}`."
+        tags = ", ".join(sorted(map(str, _wheel_tags(wheel))))
+        return f"WHEEL has the tags {tags}, but the file is named `{name.text}`."
     build = wheel.get("Build", "").strip()
     if build and build != name.build:
         return f"WHEEL has the build tag {build}, but the file is named `{name.text}`."
@@ -413,7 +414,7 @@ def _check_same(name: _FileName, found_name: str, found_version: str, where: str
 
 
 def metadata_of(archive: Archive) -> WheelMetadata:
-    """METADATA of an open archive."""
+    """Return METADATA of an open archive."""
     raw, unparsed = _parse_metadata(document(archive, "METADATA"))
     for field in ("name", "version"):
         if field in unparsed:
@@ -504,7 +505,7 @@ def _with_platform(data: bytes, platform: str) -> bytes:
     end = b"\r\n" if lines[first].endswith(b"\r\n") else b"\n"
     old = [line.decode().partition(":")[2].strip() for line in lines if _is_tag_line(line)]
     pairs = dict.fromkeys(tag.rpartition("-")[0] for tag in old)
-    tags = [f"Tag: {pair}-{one}".encode() + end for pair in pairs for one in platform.split(".")]
+    tags = [f"Tag: {pair}-{name}".encode() + end for pair in pairs for name in platform.split(".")]
     others = [line for line in lines[first:] if not _is_tag_line(line)]
     return b"".join([*lines[:first], *tags, *others]) + blank + body
 
@@ -563,7 +564,7 @@ class _Reading:
         self._archive, self._rows, self._watch, self._known = archive, rows, watch, known
 
     def jobs(self) -> Iterator[ThreadJob]:
-        """What is to be done, in the order of the archive: each a large member, or small ones together."""
+        """Yield the jobs in the order of the archive: each a large member, or small members together."""
         together, size = list[Member](), 0
         for member in self._archive.members:
             if together and size + member.size > _TOGETHER:
@@ -617,7 +618,7 @@ def _record_rows(archive: Archive) -> tuple[dict[str, _Row], list[RecordProblem]
 
 
 def _record_lines(text: str) -> Iterator[list[str]]:
-    """The lines with anything in them, field by field."""
+    """Return the non-empty lines, field by field."""
     lines = (match.group() for match in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text))
     return filter(None, csv.reader(lines, strict=True))
 
@@ -645,27 +646,29 @@ def _row_problems(member: Member, row: _Row) -> list[RecordProblem]:
     elif row.algorithm not in _STRONG_HASHES:
         problems.append(_problem(member.name, "record-weak-hash", f"has a {row.algorithm} hash; sha256 is the least"))
     if row.size != str(member.size):
-        found = f"{row.size} bytes" if row.size else "no size"
-        problems.append(_problem(member.name, "record-wrong-size", f"has {member.size} bytes; RECORD says {found}"))
+        recorded = f"{row.size} bytes" if row.size else "no size"
+        problems.append(
+            _problem(member.name, "record-wrong-size", f"has {member.size} bytes; RECORD says {recorded}")
+        )
     return problems
 
 
 def _content_problems(member: Member, row: _Row, digest: bytes) -> list[RecordProblem]:
-    found = f"{row.algorithm}={_urlsafe(digest)}"
-    if found == row.hash:
+    actual = f"{row.algorithm}={_urlsafe(digest)}"
+    if actual == row.hash:
         return []
-    return [_problem(member.name, "record-wrong-hash", f"has {found}; RECORD says {row.hash}")]
+    return [_problem(member.name, "record-wrong-hash", f"has {actual}; RECORD says {row.hash}")]
 
 
-def _problem(path: str, code: str, what: str) -> RecordProblem:
-    return RecordProblem(path=path, code=code, message=f"`{path}` {what}.")
+def _problem(path: str, code: str, fault: str) -> RecordProblem:
+    return RecordProblem(path=path, code=code, message=f"`{path}` {fault}.")
 
 
 def _raise_record_problems(problems: Iterable[RecordProblem]) -> None:
-    found = sorted(problems, key=lambda problem: (problem.path, problem.code))
-    if found:
-        more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
-        fail("wheel-record-mismatch", f"RECORD is wrong: {found[0].message}{more}")
+    ordered = sorted(problems, key=lambda problem: (problem.path, problem.code))
+    if ordered:
+        more = f" ({len(ordered) - 1} more)" if len(ordered) > 1 else ""
+        fail("wheel-record-mismatch", f"RECORD is wrong: {ordered[0].message}{more}")
 
 
 def _record_bytes(entries: Iterable[_Entry], dist_info: str) -> bytes:

@@ -15,8 +15,8 @@ def inspected(
 ) -> Inspection:
     """Inspect a wheel; ProfileError where there is no such file, WheelRefused where it is not a sound wheel."""
     if path.is_dir():
-        found = sorted(one.name for one in path.glob("*.whl"))
-        fix = f"name one of its wheels: `{path / found[0]}`" if found else "name a wheel, a file that ends in `.whl`"
+        names = sorted(wheel.name for wheel in path.glob("*.whl"))
+        fix = f"name one of its wheels: `{path / names[0]}`" if names else "name a wheel, a file that ends in `.whl`"
         raise ProfileError(Problem(code="wheel-not-found", message=f"{path} is a folder", fix=fix))
     if not path.is_file():
         message, fix = f"there is no wheel {path}", "check the path; `tfdock build` prints that of each wheel it made"

@@ -103,7 +103,7 @@ class ByteSource:
         self.size = file.seek(0, io.SEEK_END)
 
     def read(self, start: int, length: int) -> bytes:
-        """The bytes there. Raises `WheelError` where the file ends before."""
+        """Return the bytes there. Raises `WheelError` if the file ends before."""
         with self._lock:
             self._file.seek(start)
             data = self._file.read(length)
@@ -112,7 +112,7 @@ class ByteSource:
         return data
 
     def blocks(self) -> Iterator[bytes]:
-        """All of it."""
+        """Yield the whole file."""
         for start in range(0, self.size, BLOCK):
             yield self.read(start, min(BLOCK, self.size - start))
 
@@ -130,7 +130,7 @@ class Archive:
         return f"{self.dist_info}/RECORD"
 
     def member(self, path: str) -> Member | None:
-        """The file of that path."""
+        """Return the file of that path."""
         return next((member for member in self.members if member.name == path), None)
 
     @property
@@ -176,11 +176,11 @@ def document(archive: Archive, name: str) -> bytes:
 
 def _dist_info(members: Iterable[Member]) -> str:
     tops = {member.name.partition("/")[0] for member in members if "/" in member.name}
-    found = sorted(top for top in tops if top.endswith(".dist-info"))
-    if len(found) != 1:
-        names = f" ({', '.join(found)})" if found else ""
-        fail("wheel-missing-dist-info", f"The wheel has {len(found)} .dist-info folders{names}; it needs one.")
-    return found[0]
+    folders = sorted(top for top in tops if top.endswith(".dist-info"))
+    if len(folders) != 1:
+        names = f" ({', '.join(folders)})" if folders else ""
+        fail("wheel-missing-dist-info", f"The wheel has {len(folders)} .dist-info folders{names}; it needs one.")
+    return folders[0]
 
 
 def _find_directory(source: ByteSource) -> _Directory:
@@ -203,7 +203,7 @@ def _find_directory(source: ByteSource) -> _Directory:
 
 
 def _other_kind(head: bytes) -> str:
-    """What a file that ends unlike a zip archive seems to be, by its first bytes."""
+    """Return what a file that does not end like a zip archive seems to be, by its first bytes."""
     if not head:
         return "The file is empty."
     if head.startswith(_LOCAL_MAGIC):
@@ -408,7 +408,7 @@ class _Local(NamedTuple):
 
 
 def _local_header(source: ByteSource, at: int, name: str) -> _Local | None:
-    """The local header that starts there; None where none does. `name` is what messages call the member."""
+    """Return the local header that starts there, or None; `name` is the member's name in messages."""
     header: tuple[bytes, int, int, int, int, int, int, int, int, int, int] = _LOCAL.unpack(
         source.read(at, _LOCAL.size)
     )
@@ -431,12 +431,12 @@ def _check_local_header(source: ByteSource, member: Member) -> int:
             "wheel-header-mismatch",
             f"`{member.name}` has another name in its local header: {local.name!r}.",
         )
-    found = (local.crc, local.packed, local.size)
+    stated = (local.crc, local.packed, local.size)
     expected: tuple[int, ...] = (member.crc, member.packed, member.size)
     if local.flags & _DESCRIPTOR_FLAG:  # the values follow the contents; those here may be left at zero
-        expected = tuple(right if value else 0 for right, value in zip(expected, found, strict=True))
+        expected = tuple(right if value else 0 for right, value in zip(expected, stated, strict=True))
     same_flags = local.flags & _COMPARED_FLAGS == member.flags & _COMPARED_FLAGS
-    if not same_flags or local.method != member.method or found != expected:
+    if not same_flags or local.method != member.method or stated != expected:
         fail(
             "wheel-header-mismatch",
             f"`{member.name}` has other sizes, CRC, method or flags in its local header.",
@@ -445,11 +445,11 @@ def _check_local_header(source: ByteSource, member: Member) -> int:
 
 
 def members_ahead(source: ByteSource) -> Iterator[Member]:
-    """The members of an archive whose directory is still to come, as their local headers lead from one to the next.
+    """Yield the members of an archive before its directory is there, following the local headers.
 
-    They have no names, and nothing of them is believed: it is the directory that says what the archive holds. They
-    end where a header does not lead on, and where there is more to unpack than an archive may have. Raises
-    `WheelError` where one is damaged.
+    They have no names and are not trusted: the directory decides what the archive holds. They end at a header that
+    leads nowhere, and where more would be unpacked than an archive may have. Raises `WheelError` for a damaged
+    member.
     """
     at, total = 0, 0
     for _ in range(MAX_MEMBERS):
