@@ -97,7 +97,7 @@ class Capability:
 
     @classmethod
     def of_gpu(cls, dotted: str) -> Capability:
-        """SASS for a GPU of that compute capability, written as NVIDIA does: `8.6`, `12.0`."""
+        """Return SASS for a GPU of that compute capability, written as NVIDIA does: `8.6`, `12.0`."""
         match = _DOTTED.match(dotted)
         if not match:
             raise ValueError(f"not a dotted compute capability: {dotted!r}")
@@ -163,13 +163,13 @@ class ImageRef:
         return cls(repository, registry or "docker.io", match["tag"], match["digest"])
 
     def tagged(self, tag: str) -> ImageRef:
-        """What that tag of its repository stands for."""
+        """Return the image with that tag in the same repository."""
         return ImageRef(self.repository, self.registry, tag)
 
     def at(self, registry: str) -> ImageRef:
-        """The same image served by another registry (a mirror).
+        """Return the same image on another registry (a mirror).
 
-        Docker Hub keeps what it names without a slash below `library/`, and so do its mirrors.
+        Docker Hub keeps names without a slash below `library/`, and so do its mirrors.
         """
         official = self.registry == "docker.io" and "/" not in self.repository
         return ImageRef(

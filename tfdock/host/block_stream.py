@@ -58,7 +58,7 @@ class Reader(Generic[T]):
         return self._request is not None
 
     def feed(self, block: bytes) -> None:
-        """The next block of the stream."""
+        """Take the next block of the stream."""
         base = self._offset - len(self._held)
         data = bytes(self._held) + block if self._held else block
         self._offset += len(block)
@@ -74,7 +74,7 @@ class Reader(Generic[T]):
                 return
 
     def close(self) -> T:
-        """The stream has ended; the program's result."""
+        """Return the program's result at the end of the stream."""
         while self._request is not None:
             if isinstance(self._request, TakeRequest):
                 at = self._request.start - (self._offset - len(self._held))

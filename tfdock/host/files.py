@@ -24,7 +24,7 @@ from tfdock.host.hardware import free_disk
 
 
 def read_text(path: Path, *, code: str = "file-unreadable") -> str:
-    """A file's text, its line ends as they are; raises ProfileError for one that cannot be read or is not UTF-8."""
+    """Return a file's text with its line ends; raises ProfileError if it cannot be read or is not UTF-8."""
     try:
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -40,8 +40,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool = True) -> None:
-    """The same for what is no text, and may be `private`: for nobody else to read. Where nobody chose the name, what
-    has it already is replaced and not followed."""
+    """Write bytes as `write_text` does, if `private` for nobody else to read.
+
+    Without `follow`, for names that nobody chose, an existing link is replaced and not followed.
+    """
     try:
         if follow and path.exists() and not (path.is_file() or path.is_dir()):
             path.write_bytes(data)  # a pipe or a device takes it: nothing is put in the place of `/dev/null`
@@ -53,7 +55,7 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool 
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a file: 64 hexadecimal digits."""
+    """Return the sha256 of a file: 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -74,7 +76,10 @@ def write_atomically(
 def written_atomically(
     path: Path, data: bytes | Iterable[bytes], *, durable: bool = True, private: bool = False
 ) -> Iterator[None]:
-    """As `write_atomically`: all is on the disk before what is done meanwhile, and has its name after it."""
+    """Write a file as `write_atomically` does, around what is done meanwhile.
+
+    The data is on the disk before, and has its name after it.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -111,7 +116,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
-    """The error for a file of ours that could not be written or read."""
+    """Return the error for a file of ours that could not be written or read."""
     if error.errno in FULL:
         return full_disk(folders)
     return BuildFailed(Problem(code="file-error", message=str(error), fix="check the folder's owner and mode"))
@@ -120,11 +125,11 @@ def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
 def full_disk(folders: Mapping[str, Path]) -> DiskFull:
     free = {name: free_disk(path) for name, path in folders.items()}
     known = [(size, name) for name, size in free.items() if size is not None]
-    told = [f"; {fullest} ({folders[fullest]}) has {gib(left)} left" for left, fullest in sorted(known)[:1]]
+    least_free = [f"; {fullest} ({folders[fullest]}) has {gib(left)} left" for left, fullest in sorted(known)[:1]]
     return DiskFull(
         Problem(
             code="disk-full",
-            message=f"a disk ran full{''.join(told)}",
+            message=f"a disk ran full{''.join(least_free)}",
             fix="make room there or in the engine's data root (`docker system prune`), then run again",
         )
     )
@@ -157,7 +162,7 @@ def make_folder(path: Path) -> None:
 
 
 def gib(size: int) -> str:
-    """Bytes for people."""
+    """Return bytes for people."""
     return f"{size / (1 << 30):.1f} GiB"
 
 
@@ -170,12 +175,12 @@ def other_writers(path: Path, *, reachable: bool = True) -> str:
     Where `reachable` is false, others cannot come so far, and the mode of the folder does not count. Of a link, the
     link and the folder that it leads to both count.
     """
-    trusted, link, found = (_ROOT, os.geteuid()), path.lstat(), path.stat()
-    if link.st_uid not in trusted or found.st_uid not in trusted:
+    trusted, link, target = (_ROOT, os.geteuid()), path.lstat(), path.stat()
+    if link.st_uid not in trusted or target.st_uid not in trusted:
         return "belongs to another user"
-    others = stat.S_IWOTH | (0 if _is_own_group(found.st_gid) else stat.S_IWGRP)
+    others = stat.S_IWOTH | (0 if _is_own_group(target.st_gid) else stat.S_IWGRP)
     counts = reachable or stat.S_ISLNK(link.st_mode)
-    return "can be written to by other users" if counts and found.st_mode & others else ""
+    return "can be written to by other users" if counts and target.st_mode & others else ""
 
 
 def _is_own_group(gid: int) -> bool:
@@ -192,20 +197,20 @@ _PAUSE = 0.2
 
 @contextmanager
 def held(
-    path: Path, what: str, *, alone: bool, waiting: Callable[[str], None] | None = None, fix: str = ""
+    path: Path, subject: str, *, alone: bool, waiting: Callable[[str], None] | None = None, fix: str = ""
 ) -> Iterator[None]:
-    """Hold a lock file. `what` names the thing for people, `fix` is what they can do.
+    """Hold a lock file. `subject` names the thing for people, `fix` is what they can do.
 
-    When another process has it, `waiting` is called five times a second with who it is, and may raise; without it
-    Locked (`cache-locked`) is raised at once.
+    If another process has it, `waiting` is called five times a second with that process's name, and may raise.
+    Without `waiting`, Locked (`cache-locked`) is raised at once.
     """
     descriptor = _opened(path)
     try:
         while not _taken(descriptor, alone=alone):
-            who = _holders(descriptor)
+            who = _lock_holders(descriptor)
             if waiting is None:
                 fix = fix or "wait for it to end, then run the same command again"
-                raise Locked(Problem(code="cache-locked", message=f"{what} is in use by {who}", fix=fix))
+                raise Locked(Problem(code="cache-locked", message=f"{subject} is in use by {who}", fix=fix))
             waiting(who)
             time.sleep(_PAUSE)
         yield
@@ -227,16 +232,16 @@ def _taken(descriptor: int, *, alone: bool) -> bool:
     return True
 
 
-def _holders(descriptor: int) -> str:
-    """Who holds a lock file, by the kernel's own list: `process 4242 (tfdock build rtx3080)`."""
+def _lock_holders(descriptor: int) -> str:
+    """Return who holds a lock file, by the kernel's own list: `process 4242 (tfdock build rtx3080)`."""
     inode = os.fstat(descriptor).st_ino
     locks = _kernel_locks()
-    found = dict.fromkeys(pid for kind, pid, where in locks if kind == "FLOCK" and where.endswith(f":{inode}"))
-    return ", ".join(_described(pid) for pid in found) or "another process"
+    processes = dict.fromkeys(pid for kind, pid, where in locks if kind == "FLOCK" and where.endswith(f":{inode}"))
+    return ", ".join(_describe_process(pid) for pid in processes) or "another process"
 
 
 def _kernel_locks() -> Iterator[tuple[str, int, str]]:
-    """Kind, process and `major:minor:inode` of every lock that is held; nothing where the kernel does not tell."""
+    """Yield kind, process and `major:minor:inode` of every held lock; nothing if the kernel lists none."""
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
@@ -248,7 +253,7 @@ def _kernel_locks() -> Iterator[tuple[str, int, str]]:
             yield words[1], int(words[4]), words[5]
 
 
-def _described(pid: int) -> str:
+def _describe_process(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:
@@ -256,5 +261,5 @@ def _described(pid: int) -> str:
     # From the program's own name on: not through which interpreter it was started.
     own = next((place for place, word in enumerate(words) if Path(word).name == "tfdock"), None)
     text = " ".join(words if own is None else ["tfdock", *words[own + 1 :]])
-    text = "".join(one if one.isprintable() else " " for one in text).strip()
+    text = "".join(char if char.isprintable() else " " for char in text).strip()
     return f"process {pid} ({text[:80]})"

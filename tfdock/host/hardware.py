@@ -29,7 +29,7 @@ _NUMBER = re.compile("[0-9]{1,19}")
 
 
 def local_machine() -> Machine:
-    """This machine, as far as this process may use it."""
+    """Return this machine, as far as this process may use it."""
     groups = control_groups(_text("/proc/self/cgroup"), _text("/proc/self/mountinfo"))
     physical = _physical_memory()
     memory = min([physical, *memory_limits(groups)])
@@ -49,13 +49,13 @@ def _physical_memory() -> int:
 
 
 def swap_total(meminfo: str) -> int:
-    """Bytes of swap, from the text of /proc/meminfo."""
-    found = re.search(r"^SwapTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
+    """Return the bytes of swap, from the text of /proc/meminfo."""
+    match = re.search(r"^SwapTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
 
 
 def control_groups(cgroup: str, mountinfo: str) -> tuple[Path, ...]:
-    """The folders whose limits hold for a process: its own groups and all above them, memory's and cpu's, v1 and v2.
+    """Return the folders whose limits hold for a process: its groups and all above, memory and cpu, v1 and v2.
 
     From the texts of its /proc/self/cgroup (cgroups(7)) and /proc/self/mountinfo (proc(5)).
     """
@@ -73,7 +73,7 @@ def control_groups(cgroup: str, mountinfo: str) -> tuple[Path, ...]:
 
 
 def _memberships(cgroup: str) -> Iterator[tuple[str, str]]:
-    """(controller, path) for each line `5:cpu,cpuacct:/path`; the controller of version 2 is the empty text."""
+    """Yield (controller, path) for each line `5:cpu,cpuacct:/path`; version 2 has the empty controller."""
     for line in cgroup.splitlines():
         _, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
@@ -82,7 +82,7 @@ def _memberships(cgroup: str) -> Iterator[tuple[str, str]]:
 
 
 def _below(path: str, root: str) -> Path:
-    """A group's path below the mount of `root`; the mount itself where the path leads out of what is mounted."""
+    """Return a group's path below the mount of `root`; the mount itself for a path outside of it."""
     if ".." in path.split("/"):
         return Path()
     if root == "/":
@@ -97,14 +97,14 @@ def _up(mount: Path, below: Path) -> Iterator[Path]:
 
 
 def memory_limits(groups: Iterable[Path]) -> Iterator[int]:
-    """Bytes that each group allows, where it says so. Above `memory.high` the kernel slows a group to a crawl."""
+    """Yield the bytes that each group allows. Above `memory.high` the kernel slows a group to a crawl."""
     for folder in groups:
         for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
             yield from _numbers(folder / name)[:1]
 
 
 def core_limits(groups: Iterable[Path]) -> Iterator[int]:
-    """Whole cores that each group allows, where it says so; at least one."""
+    """Yield the whole cores that each group allows; at least one."""
     for folder in groups:
         numbers = _numbers(folder / "cpu.max")
         if not numbers:
@@ -114,7 +114,7 @@ def core_limits(groups: Iterable[Path]) -> Iterator[int]:
 
 
 def _numbers(file: Path) -> list[int]:
-    """The numbers of a one-line file, if it begins with one; `max` and -1 mean no limit."""
+    """Return the numbers of a one-line file, if it begins with one; `max` and -1 mean no limit."""
     words = _text(file).split()
     if not words or not _NUMBER.fullmatch(words[0]):
         return []
@@ -122,7 +122,7 @@ def _numbers(file: Path) -> list[int]:
 
 
 def _text(path: str | Path) -> str:
-    """A file's text; empty where there is none to read."""
+    """Return a file's text; empty if it cannot be read."""
     try:
         return Path(path).read_text("utf-8", errors="replace")
     except OSError:
@@ -133,27 +133,27 @@ def _text(path: str | Path) -> str:
 
 
 def nearest(path: Path) -> Path:
-    """The path itself, or the nearest thing above it that exists."""
+    """Return the path itself, or the nearest path above it that exists."""
     path = path.absolute()
     # Not `exists`: that is false for a link that leads nowhere, and no folder can be made in its place.
-    return next((one for one in (path, *path.parents) if os.path.lexists(one)), path)
+    return next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
 
 
 def free_disk(path: Path) -> int | None:
-    """Free bytes for this user where `path` lies or will lie; None if that cannot be told."""
+    """Return the free bytes for this user where `path` lies or will lie; None if they are not known."""
     try:
         return shutil.disk_usage(nearest(path)).free
     except OSError:
         return None
 
 
-def place(what: str, path: Path, *, share: float, executes: bool = False, option: str = "") -> WritableFolder:
-    """A folder that a build will write to, and whether it can. Makes and changes nothing.
+def place(purpose: str, path: Path, *, share: float, executes: bool = False, option: str = "") -> WritableFolder:
+    """Return a folder that a build will write to, and whether it can. Makes and changes nothing.
 
     `share` is the part of a build's disk that lies there; programs are run from one that `executes`; `option` is how
     another is chosen.
     """
-    there, looked = nearest(path), WritableFolder(what=what, path=str(path), share=share, option=option)
+    there, looked = nearest(path), WritableFolder(what=purpose, path=str(path), share=share, option=option)
     try:
         usage, device = os.statvfs(there), there.stat().st_dev
     except OSError as error:
@@ -167,18 +167,18 @@ def place(what: str, path: Path, *, share: float, executes: bool = False, option
 
 
 def mounted_from(mountinfo: str, path: Path) -> str | None:
-    """The device on which a path lies, from the text of /proc/self/mountinfo; None where that is none of /dev.
+    """Return the device on which a path lies, from the text of /proc/self/mountinfo; None unless it is in /dev.
 
-    It tells what device numbers do not: subvolumes of one btrfs have a number each, and one free space.
+    Device numbers say less: subvolumes of one btrfs have a number each, and one free space.
     """
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
         before, after = left.split(), right.split()
         if len(before) > 4 and len(after) > 1:
             # Spaces in names are written `\040`; of two mounts at one place the later one hides the other.
-            found[re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before[4])] = after[1]
-    source = next((found[str(one)] for one in (path, *path.parents) if str(one) in found), "")
+            sources[re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before[4])] = after[1]
+    source = next((sources[str(folder)] for folder in (path, *path.parents) if str(folder) in sources), "")
     return source if source.startswith("/dev/") else None
 
 
@@ -199,24 +199,24 @@ def _trouble(there: Path, flags: int, *, executes: bool) -> str:
 
 @functools.cache
 def local_host() -> Host:
-    """This machine's devices, asked once a process."""
+    """Return this machine's devices. The drivers are asked once a process."""
     return read_host()
 
 
 def read_host() -> Host:
-    """This machine's devices as the drivers' own tools tell; where there is no tool there is nothing to tell."""
-    found = {"cuda": _nvidia(), "rocm": _amd()}
+    """Return this machine's devices as the drivers' own tools list them; none without a tool."""
+    families = {"cuda": _nvidia(), "rocm": _amd()}
     return Host(
-        gpus=tuple(gpu for one in found.values() for gpu in one.gpus),
-        drivers={name: one.driver for name, one in found.items() if one.driver},
-        troubles={name: one.trouble for name, one in found.items() if one.trouble},
+        gpus=tuple(gpu for devices in families.values() for gpu in devices.gpus),
+        drivers={name: devices.driver for name, devices in families.items() if devices.driver},
+        troubles={name: devices.trouble for name, devices in families.items() if devices.trouble},
         wsl=is_wsl(_text("/proc/sys/kernel/osrelease")),
         architecture=platform.machine(),
     )
 
 
 def local_gpus() -> tuple[LocalGpu, ...]:
-    """This machine's GPUs as their drivers tell; empty where there is none."""
+    """Return this machine's GPUs as their drivers list them; empty without any."""
     return local_host().gpus
 
 
@@ -294,14 +294,14 @@ def _nvidia() -> HostDevices:
         answer = _ask(program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
         if "is not a valid field" not in answer.text:
             break
-    found = nvidia_devices(answer.text, fields, ended_well=answer.status == 0)
-    return HostDevices(gpus=found.gpus, driver=loaded or found.driver, trouble=found.trouble)
+    devices = nvidia_devices(answer.text, fields, ended_well=answer.status == 0)
+    return HostDevices(gpus=devices.gpus, driver=loaded or devices.driver, trouble=devices.trouble)
 
 
 def loaded_driver(text: str) -> str:
-    """The loaded kernel module's version, from the text of /proc/driver/nvidia/version; empty if there is none."""
-    found = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\s", text, re.MULTILINE)
-    return found[1] if found else ""
+    """Return the loaded kernel module's version, from the text of /proc/driver/nvidia/version; else ""."""
+    match = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\s", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> HostDevices:
@@ -311,13 +311,13 @@ def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> Hos
     """
     gpus: list[LocalGpu] = []
     versions: list[str] = []
-    said: list[str] = []
+    messages: list[str] = []
     for line in filter(None, map(str.strip, text.splitlines())):
         # From the right: only a name could hold a comma.
         values = dict(zip(fields, map(str.strip, line.rsplit(",", len(fields) - 1)), strict=False))
         version = values.get("driver_version", "")
         if len(values) < len(fields) or not re.fullmatch(r"\d+(\.\d+)+|\[.*\]", version):
-            said.append(line)
+            messages.append(line)
             continue
         target = re.fullmatch(r"\d{1,2}\.\d", values.get("compute_cap", ""))
         memory = re.fullmatch(r"(\d+) MiB", values["memory.total"])
@@ -330,7 +330,7 @@ def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> Hos
             )
         )
         versions += [] if version.startswith("[") else [version]
-    trouble = "" if ended_well and gpus else f"nvidia-smi: {_shortened(said) or 'it failed without a word'}"
+    trouble = "" if ended_well and gpus else f"nvidia-smi: {_shortened(messages) or 'it failed without a word'}"
     return HostDevices(gpus=tuple(gpus), driver=versions[0] if versions else "", trouble=trouble)
 
 
@@ -353,8 +353,8 @@ def rocm_devices(text: str, *, ended_well: bool) -> HostDevices:
     gpus = tuple(_amd_gpu(agent) for agent in agents if _value(agent, "Device Type") == "GPU")
     if ended_well:
         return HostDevices(gpus=gpus)
-    said = [line.strip() for line in system.splitlines() if re.search(r"[a-z]{2}", line)]
-    return HostDevices(gpus=gpus, trouble=f"rocminfo: {_shortened(said) or 'it failed without a word'}")
+    messages = [line.strip() for line in system.splitlines() if re.search(r"[a-z]{2}", line)]
+    return HostDevices(gpus=gpus, trouble=f"rocminfo: {_shortened(messages) or 'it failed without a word'}")
 
 
 def _amd_gpu(agent: str) -> LocalGpu:
@@ -369,8 +369,8 @@ def _amd_gpu(agent: str) -> LocalGpu:
 
 
 def _value(agent: str, key: str) -> str:
-    found = re.search(rf"^\s*{key}:[ \t]*(.*?)[ \t]*$", agent, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(rf"^\s*{key}:[ \t]*(.*?)[ \t]*$", agent, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _shortened(lines: Sequence[str]) -> str:

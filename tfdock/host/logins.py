@@ -48,11 +48,11 @@ class LoginFilter:
         self._hand_on(data, max(len(data) - self._longest + 1, 0))
 
     def close(self) -> None:
-        """Hand on the rest."""
+        """Pass on the rest of the text."""
         self._hand_on(self._held, len(self._held))
 
     def _hand_on(self, data: bytes, end: int) -> None:
-        """Hand on what begins before `end`, and keep the rest."""
+        """Pass on what begins before `end`, and keep the rest."""
         parts, place = [], 0
         for match in self._known.finditer(data) if self._known else ():
             if match.start() >= end:  # A longer text may begin there.

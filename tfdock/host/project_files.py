@@ -54,11 +54,11 @@ class Project:
         `name` is what the profile calls the path, `folder` that it should be one. Raises ProfileError where the path
         is not the project's and not allowed. Whether a path outside exists is not told.
         """
-        told = _shown(name or str(path))
+        label = _shown(name or str(path))
         if "\0" in str(path):
-            raise _outside(f"`{told}` cannot be a path", "remove the control character")
+            raise _outside(f"`{label}` cannot be a path", "remove the control character")
         target = Path(os.path.realpath(path))
-        leads = f"`{told}`" if str(target) == told else f"`{told}` leads to {_shown(str(target))}, which"
+        leads = f"`{label}`" if str(target) == label else f"`{label}` leads to {_shown(str(target))}, which"
         if any(target.is_relative_to(kernel) for kernel in _KERNEL):
             raise _outside(f"{leads} is a file of the kernel", "name another file: no setting allows this one")
         permission = _permission(target if folder else target.parent, self.root)
@@ -86,18 +86,18 @@ class Project:
         FileNotFoundError says that the project has no such file.
         """
         base, inside = self.resolve(path, name=name)
-        told = _shown(name or str(path))
+        label = _shown(name or str(path))
         try:
             with UntrustedFolder.opened(base) as folder, folder.open(inside) as file:
                 size = os.fstat(file.fileno()).st_size
                 data = b"" if size > most else file.read(most + 1)
         except NotPlain as error:
-            message = f"`{told}` is {error.kind}, not a plain file"
+            message = f"`{label}` is {error.kind}, not a plain file"
             raise _refused("file-not-plain", message, "name a plain file") from error
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
         if size > most or len(data) > most:
-            message = f"`{told}` has {max(size, len(data)):,} bytes; at most {most:,} are read"
+            message = f"`{label}` has {max(size, len(data)):,} bytes; at most {most:,} are read"
             raise _refused("file-too-large", message, "is this the right file? Name a smaller one")
         return data
 
@@ -142,7 +142,7 @@ def located(error: ProfileError, file: str, field: str, node: Node | None = None
 
 
 def _shown(text: str) -> str:
-    """A path for a message: on one line, without what a terminal would obey, and whole."""
+    """Return a complete path for a message: on one line, without control characters."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 
@@ -155,7 +155,7 @@ def _refused(code: str, message: str, fix: Fix, why: str = "") -> ProfileError:
 
 
 def _permission(folder: Path, root: Path) -> tuple[str, ...]:
-    """What to do about a path that is outside: the flag and the setting that allow it."""
+    """Return what allows a path outside of the project: the flag and the setting."""
     word = _shown(shlex.quote(str(folder)))
     return (
         f"move it below {_shown(str(root))}",
@@ -165,7 +165,7 @@ def _permission(folder: Path, root: Path) -> tuple[str, ...]:
 
 
 def _repository(folder: Path) -> Path | None:
-    """The nearest folder upwards with a `.git`; None where there is none that a project can be.
+    """Return the nearest folder upwards with a `.git`; None if no such folder can be a project.
 
     A repository of a whole home folder does not count: every secret would belong to it. Nor does one in a folder that
     everybody writes to, such as /tmp: another user may have made it.

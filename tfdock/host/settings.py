@@ -74,7 +74,7 @@ class Settings:
         return endpoint.server(address) in map(endpoint.server, self.allow_endpoints)
 
     def allows_registry(self, registry: str) -> bool:
-        """The same for a registry (`ghcr.io`): Docker Hub, and whatever these settings name anywhere."""
+        """Return whether a registry (`ghcr.io`) is allowed: Docker Hub, and any that these settings name."""
         named = {"docker.io", *self.mirrors, *self.plain_http}
         named |= {ImageRef.parse(name).registry for name in self.registries}
         return registry in named or any(self.allows_server(f"{scheme}://{registry}") for scheme in ("https", "http"))
@@ -85,12 +85,12 @@ class Settings:
         return tuple(dict.fromkeys(self.mirrored(ImageRef.parse(name)) for name in self.registries))
 
     def granted(self, machine: Machine) -> Machine:
-        """What builds may use of a machine."""
+        """Return what builds may use of a machine."""
         memory = min(machine.memory, self.memory or machine.memory)
         return replace(machine, cpus=min(machine.cpus, self.cpus or machine.cpus), memory=memory)
 
     def mirrored(self, reference: ImageRef) -> ImageRef:
-        """Where an image is really asked for; its name in plans and fingerprints stays as it is."""
+        """Return where an image is fetched from; its name in plans and fingerprints does not change."""
         registry = self.mirrors.get(reference.registry)
         return reference.at(registry) if registry else reference
 
@@ -119,18 +119,18 @@ _VARIABLES = {
 
 
 def configuration_file() -> Path:
-    """The user's configuration file, which need not exist."""
+    """Return the user's configuration file, which need not exist."""
     return Path(platformdirs.user_config_dir("tfdock")) / "config.yaml"
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = None) -> Settings:
-    """Combine flags (None means not given), environment and configuration file."""
+    """Return the settings from flags (None means not given), environment and configuration file."""
     environment = os.environ if environment is None else environment
     values: dict[str, object] = dict(_from_file(configuration_file()))
     for name, variable in _VARIABLES.items():
         text = environment.get(variable)
         if text:
-            values[name] = _parsed(name, text, variable)
+            values[name] = _parse_text(name, text, variable)
     values |= {name: value for name, value in flags.items() if value is not None and value != ()}
     for name, flag in (("registries", "--registry"), ("allow_endpoints", "--allow-endpoint")):
         if flags.get(name):
@@ -156,10 +156,10 @@ def _from_file(file: Path) -> dict[str, object]:
                 column=column,
             )
         )
-    return {key: _from_node(key, child, str(file)) for key, child in node.entries.items()}
+    return {key: _parse_node(key, child, str(file)) for key, child in node.entries.items()}
 
 
-def _from_node(name: str, node: yaml_nodes.Node, file: str) -> object:
+def _parse_node(name: str, node: yaml_nodes.Node, file: str) -> object:
     if name == "mirrors" and node.kind == "map":
         return {registry: child.raw for registry, child in node.entries.items()}
     if name in _FOLDERS and node.kind == "list":
@@ -177,10 +177,10 @@ def _from_node(name: str, node: yaml_nodes.Node, file: str) -> object:
                 column=node.column,
             )
         )
-    return _parsed(name, node.raw, file)
+    return _parse_text(name, node.raw, file)
 
 
-def _parsed(name: str, text: str, where: str) -> object:
+def _parse_text(name: str, text: str, where: str) -> object:
     if name in ("wheelhouse", "cache_dir", "state_dir"):
         return Path(text).expanduser()
     if name in _FOLDERS:
@@ -203,16 +203,16 @@ def _parsed(name: str, text: str, where: str) -> object:
         message, fix = f"`keep_output` cannot be `{yaml_nodes.shown(text)}`", f"known: {', '.join(_KEEP_OUTPUT)}"
         raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
     if name in ("memory", "cpus"):
-        return _limit(name, text, where)
+        return _parse_limit(name, text, where)
     if name in _REMOTE:
-        return _remote(name, text, where)
+        return _parse_remote(name, text, where)
     return text
 
 
-def _repositories(names: Iterable[str], where: str) -> tuple[str, ...]:
-    """Repositories as they are asked for; a name with a tag is that of one image, and no place to look in."""
-    found = tuple(dict.fromkeys(names))
-    for name in found:
+def _parse_repositories(names: Iterable[str], where: str) -> tuple[str, ...]:
+    """Return the repositories. A name with a tag is refused: it is one image, and no place to look in."""
+    unique = tuple(dict.fromkeys(names))
+    for name in unique:
         try:
             image = ImageRef.parse(name)
         except ValueError:
@@ -221,28 +221,28 @@ def _repositories(names: Iterable[str], where: str) -> tuple[str, ...]:
             message = f"`{yaml_nodes.shown(name)}` is no repository of a registry"
             fix = "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no tag, no capitals"
             raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
-    return found
+    return unique
 
 
-def _hosts(names: Iterable[str], where: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(names))
-    for name in found:
+def _parse_hosts(names: Iterable[str], where: str) -> tuple[str, ...]:
+    unique = tuple(dict.fromkeys(names))
+    for name in unique:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?", name):
             message = f"`{yaml_nodes.shown(name)}` is no registry"
             fix = "write `registry.lan:5000`: no `http://`, no path"
             raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
-    return found
+    return unique
 
 
-def _endpoints(addresses: Iterable[str], where: str) -> tuple[str, ...]:
-    """Addresses of remote caches and executors."""
-    found = tuple(dict.fromkeys(addresses))
-    for address in found:
-        _remote("allow_endpoints", address, where)
-    return found
+def _parse_endpoints(addresses: Iterable[str], where: str) -> tuple[str, ...]:
+    """Return the addresses of remote caches and executors."""
+    unique = tuple(dict.fromkeys(addresses))
+    for address in unique:
+        _parse_remote("allow_endpoints", address, where)
+    return unique
 
 
-_NAMES = {"registries": _repositories, "plain_http": _hosts, "allow_endpoints": _endpoints}
+_NAMES = {"registries": _parse_repositories, "plain_http": _parse_hosts, "allow_endpoints": _parse_endpoints}
 """Lists of names, and how they are read."""
 _FOLDERS = ("knowledge", "allow_paths")
 """Lists of folders."""
@@ -256,7 +256,7 @@ def plain_http(registry: str) -> bool:
 _KEEP_OUTPUT = ("never", "failed")
 
 
-def _limit(name: str, text: str, where: str) -> int:
+def _parse_limit(name: str, text: str, where: str) -> int:
     if name == "memory" and re.fullmatch(MEMORY, text, re.ASCII):
         return parse_bytes(text)
     if name == "cpus" and re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
@@ -278,7 +278,7 @@ _REMOTE = {
 _ADDRESSES = ("remote_cache", "remote_executor")
 
 
-def _remote(name: str, text: str, where: str) -> object:
+def _parse_remote(name: str, text: str, where: str) -> object:
     expression, example = _REMOTE[name]
     if endpoint.has_login(text):
         message = f"`{name}` holds a user or a password"

@@ -56,7 +56,7 @@ class _Handover:
         self._left = False
 
     def put(self, data: bytes) -> None:
-        """Hand on some output when there is room; raises _Left where nobody wants it."""
+        """Pass on some output when there is room; raises _Left if nobody wants it."""
         with self._changed:
             if self._size >= AHEAD:  # till there is room for many: threads that take turns for each piece are slow
                 self._changed.wait_for(lambda: self._left or self._size <= AHEAD // 2)
@@ -65,12 +65,12 @@ class _Handover:
             self._add(data)
 
     def end(self, event: object) -> None:
-        """Hand on how it ended, which waits for nothing."""
+        """Pass on how it ended, without waiting."""
         with self._changed:
             self._add(event)
 
     def get(self, timeout: float) -> object:
-        """What is next; no bytes where nothing comes in time."""
+        """Return the next output; no bytes if none comes in time."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._events, timeout):
                 return b""
@@ -81,7 +81,7 @@ class _Handover:
             return event
 
     def close(self) -> None:
-        """Nothing is taken any more, and who waits for room need not."""
+        """Refuse further output, and wake whoever waits for room."""
         with self._changed:
             self._left = True
             self._events.clear()
@@ -255,12 +255,12 @@ class Lines:
         self._rest = rest[:MAX_LINE]
 
     def close(self) -> None:
-        """Hand on what stands in an unfinished last line."""
+        """Pass on an unfinished last line."""
         if self._rest:
             self._on_line(plain(self._rest))
             self._rest = ""
 
 
 def plain(text: str) -> str:
-    """Text without terminal control, at most `MAX_LINE` long."""
+    """Return text without terminal control, at most `MAX_LINE` long."""
     return _CONTROL.sub("", text[:MAX_LINE])

@@ -23,11 +23,10 @@ class ThreadJob:
 
 
 def run_both(jobs: Iterable[ThreadJob]) -> None:
-    """Do every job, the largest first, two at a time; handed in by an iterator, none is kept once it is done.
+    """Do every job, the largest first, two at a time; jobs of an iterator are not kept once they are done.
 
-    The error that is raised is that of the first job that has one, in the order given, whichever came first. Jobs
-    behind one that failed are not begun any more, or abandoned after their next step; so are all when this is
-    interrupted.
+    The error of the first job that has one is raised, in the given order. Jobs behind a failed one do not start, or
+    stop after their next step; so do all jobs when this is interrupted.
     """
     work = _Work(jobs)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="pair") as pool:
@@ -47,15 +46,15 @@ class _Work:
     """
 
     def __init__(self, jobs: Iterable[ThreadJob]) -> None:
-        self._left = deque(sorted(enumerate(jobs), key=lambda one: one[1].size, reverse=True))
+        self._left = deque(sorted(enumerate(jobs), key=lambda job: job[1].size, reverse=True))
         self.wanted = len(self._left)
         self.error: BaseException | None = None
         self._lock = Lock()
 
     def do(self) -> None:
-        """Job after job, until none is left."""
-        while taken := self._next():
-            index, job = taken
+        """Do one job after another until none is left."""
+        while next_job := self._next():
+            index, job = next_job
             try:
                 for _ in job.steps:
                     if index >= self.wanted:

@@ -81,9 +81,9 @@ def has_holes(descriptor: int) -> bool:
     """Return whether an open file takes less room than its size says: its copy, or reading it, takes all of it."""
     size = os.fstat(descriptor).st_size
     with suppress(OSError):  # a file system that cannot tell
-        found = os.lseek(descriptor, 0, os.SEEK_HOLE) if size else size
+        hole = os.lseek(descriptor, 0, os.SEEK_HOLE) if size else size
         os.lseek(descriptor, 0, os.SEEK_SET)
-        return found < size
+        return hole < size
     return False
 
 
@@ -120,7 +120,7 @@ class UntrustedFolder:
         try:
             return cls(os.open(path, _FOLDER), path)
         except OSError as error:
-            raise _told(error, os.fspath(path), None) from error
+            raise _error_of(error, os.fspath(path), None) from error
 
     def __enter__(self) -> Self:
         return self
@@ -184,10 +184,10 @@ class UntrustedFolder:
     def _entries(self, inside: str, depth: int, count: Iterator[int], most: int | None) -> Iterator[FoundFile]:
         names = []
         with os.scandir(self._descriptor) as listed:
-            for one in listed:
+            for entry in listed:
                 if most is not None and next(count) > most:
                     raise TooManyNames(most, str(self.path))
-                names.append(one.name)
+                names.append(entry.name)
         for name in sorted(names):
             try:
                 status = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
@@ -206,14 +206,14 @@ class UntrustedFolder:
         The names of a folder are not held in memory, however many there are.
         """
         with suppress(OSError), os.scandir(self._descriptor) as listed:
-            for one in listed:
+            for entry in listed:
                 with suppress(OSError):
-                    found = FoundFile(one.name, os.stat(one.name, dir_fd=self._descriptor, follow_symlinks=False))
-                    yield found
-                    if depth and stat.S_ISDIR(found.status.st_mode):
-                        with self.folder(one.name) as below:
+                    file = FoundFile(entry.name, os.stat(entry.name, dir_fd=self._descriptor, follow_symlinks=False))
+                    yield file
+                    if depth and stat.S_ISDIR(file.status.st_mode):
+                        with self.folder(entry.name) as below:
                             for inside in below.walk(depth - 1):
-                                yield FoundFile(f"{one.name}/{inside.name}", inside.status)
+                                yield FoundFile(f"{entry.name}/{inside.name}", inside.status)
 
     # --- writing ---
 
@@ -261,7 +261,7 @@ class UntrustedFolder:
         with suppress(FileNotFoundError):
             folder, last = self._parent(name)
             with folder:
-                with _opened_up(folder._descriptor, last, folder.path) as below:
+                with _open_with_access(folder._descriptor, last, folder.path) as below:
                     below.empty()
                 os.rmdir(last, dir_fd=folder._descriptor)
 
@@ -273,13 +273,13 @@ class UntrustedFolder:
         while deep:
             name = deep.popleft()
             with suppress(FileNotFoundError):
-                with _opened_up(self._descriptor, name, self.path) as below:
+                with _open_with_access(self._descriptor, name, self.path) as below:
                     below._empty(self, deep, 0)
                 os.rmdir(name, dir_fd=self._descriptor)
 
     def _empty(self, top: UntrustedFolder, deep: deque[str], depth: int) -> None:
         waiting = set(deep) if depth == 0 and top is self else set[str]()
-        while names := self._some(waiting):
+        while names := self._list_some(waiting):
             for name, is_folder in names:
                 with suppress(FileNotFoundError):  # another run cleans up the same leftover
                     if not is_folder:
@@ -287,21 +287,21 @@ class UntrustedFolder:
                     elif depth == _DEEPEST:
                         self._move_up(name, top, deep)
                     else:
-                        with _opened_up(self._descriptor, name, self.path) as below:
+                        with _open_with_access(self._descriptor, name, self.path) as below:
                             below._empty(top, deep, depth + 1)
                         os.rmdir(name, dir_fd=self._descriptor)
             if depth == 0 and top is self:
                 waiting = set(deep)
 
-    def _some(self, but: set[str]) -> list[tuple[str, bool]]:
+    def _list_some(self, but: set[str]) -> list[tuple[str, bool]]:
         """Return names in the folder, and which are folders: all, or as many as are worth holding in memory."""
         with os.scandir(self._descriptor) as listed:
-            found = ((one.name, one.is_dir(follow_symlinks=False)) for one in listed if one.name not in but)
-            return list(itertools.islice(found, _AT_ONCE))
+            entries = ((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed if entry.name not in but)
+            return list(itertools.islice(entries, _AT_ONCE))
 
     def _move_up(self, name: str, top: UntrustedFolder, deep: deque[str]) -> None:
         moved = f".deep-{secrets.token_hex(8)}"
-        _opened_up(self._descriptor, name, self.path).close()  # a folder that moves is written to as well
+        _open_with_access(self._descriptor, name, self.path).close()  # a folder that moves is written to as well
         os.rename(name, moved, src_dir_fd=self._descriptor, dst_dir_fd=top._descriptor)
         deep.append(moved)
 
@@ -325,7 +325,7 @@ def remove_folder(path: Path) -> None:
     with suppress(FileNotFoundError):
         above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with _opened_up(above, path.name, path.parent) as folder:
+            with _open_with_access(above, path.name, path.parent) as folder:
                 folder.empty()
             os.rmdir(path.name, dir_fd=above)
         finally:
@@ -345,10 +345,10 @@ def open_up(path: Path, depth: int) -> None:
 
 
 def _open_up(at: int, name: str, path: Path, depth: int) -> None:
-    with suppress(FileNotFoundError, PermissionError, NotPlain), _opened_up(at, name, path) as folder:
-        for one, is_folder in folder._some(set()) if depth else ():
+    with suppress(FileNotFoundError, PermissionError, NotPlain), _open_with_access(at, name, path) as folder:
+        for inner, is_folder in folder._list_some(set()) if depth else ():
             if is_folder:
-                _open_up(folder._descriptor, one, folder.path, depth - 1)
+                _open_up(folder._descriptor, inner, folder.path, depth - 1)
 
 
 def _parts(name: str) -> list[str]:
@@ -365,7 +365,7 @@ def _open_folder(at: int, name: str, *, make: bool) -> int:
                 os.mkdir(name, dir_fd=at)
         return os.open(name, _FOLDER, dir_fd=at)
     except OSError as error:
-        raise _told(error, name, at) from error
+        raise _error_of(error, name, at) from error
 
 
 def _open_file(at: int, name: str, *, unnoticed: bool) -> int:
@@ -377,7 +377,7 @@ def _open_file(at: int, name: str, *, unnoticed: bool) -> int:
                 raise
             descriptor = os.open(name, _FILE, dir_fd=at)
     except OSError as error:
-        raise _told(error, name, at) from error
+        raise _error_of(error, name, at) from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
@@ -385,13 +385,13 @@ def _open_file(at: int, name: str, *, unnoticed: bool) -> int:
     return descriptor
 
 
-def _opened_up(at: int, name: str, path: Path) -> UntrustedFolder:
+def _open_with_access(at: int, name: str, path: Path) -> UntrustedFolder:
     """Open a folder whose mode may forbid that, and let this user into it."""
     try:
         # O_PATH needs no right to read. The kernel opens the very folder again that this descriptor stands for.
         handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     except OSError as error:
-        raise _told(error, name, at) from error
+        raise _error_of(error, name, at) from error
     try:
         if os.fstat(handle).st_mode & stat.S_IRWXU != stat.S_IRWXU:
             Path(f"/proc/self/fd/{handle}").chmod(stat.S_IRWXU)
@@ -400,7 +400,7 @@ def _opened_up(at: int, name: str, path: Path) -> UntrustedFolder:
         os.close(handle)
 
 
-def _told(error: OSError, name: str, at: int | None) -> OSError:
+def _error_of(error: OSError, name: str, at: int | None) -> OSError:
     """Return the error to raise: NotPlain where the name stands for another kind of file."""
     if error.errno not in _OTHER_KIND:
         return error
@@ -411,12 +411,15 @@ def _told(error: OSError, name: str, at: int | None) -> OSError:
 
 
 def folder_size(path: Path) -> int:
-    """Bytes of all files in a folder, links not followed; what disappears or cannot be read counts nothing."""
+    """Return the bytes of all files in a folder.
+
+    No link is followed; files that vanish or cannot be read count nothing.
+    """
     with suppress(OSError), UntrustedFolder.opened(path) as folder:
         return size_of(folder)
     return 0
 
 
 def size_of(folder: UntrustedFolder) -> int:
-    """The same of an open folder."""
-    return sum(one.status.st_size for one in folder.walk() if not stat.S_ISDIR(one.status.st_mode))
+    """Return the bytes of all files in an open folder, as `folder_size` does."""
+    return sum(file.status.st_size for file in folder.walk() if not stat.S_ISDIR(file.status.st_mode))

@@ -37,7 +37,7 @@ def is_address(text: str) -> bool:
 
 
 def parse(text: str) -> Endpoint:
-    """The endpoint of an address that matches `CACHE` or `EXECUTOR`; raises ValueError for any other."""
+    """Return the endpoint of an address that matches `CACHE` or `EXECUTOR`; raises ValueError for any other."""
     match = _PARTS.fullmatch(text)
     if match is None or int(match[3] or _PORTS.get(match[1], 0)) not in range(1, 65536):
         raise ValueError("not the address of a cache or executor")
@@ -46,6 +46,6 @@ def parse(text: str) -> Endpoint:
 
 
 def server(text: str) -> str:
-    """The scheme and the host, with its port, of an address: `https://git.example`; a user's name is left out."""
+    """Return the scheme and the host, with its port, of an address: `https://git.example`, without a user's name."""
     scheme, _, rest = text.partition("://")
     return f"{scheme}://{rest.partition('/')[0].rpartition('@')[2].lower()}"

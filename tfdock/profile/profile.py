@@ -66,7 +66,7 @@ class Pattern:
 
 
 def wrong(message: str, fix: str, *where: str) -> PydanticCustomError:
-    """A finding of our own with its fix; `where` leads from the value that is checked to the one that is wrong."""
+    """Return a finding of our own with its fix; `where` leads from the checked value to the wrong one."""
     # As a template: pydantic fills in braces, and the message may hold the user's.
     return PydanticCustomError("tfdock", "{message}", {"message": message, "fix": fix, "where": where})
 
@@ -80,7 +80,7 @@ def _image(text: str) -> str:
 
 
 def no_control_characters(text: str) -> str:
-    """The text, if it is one line that a terminal shows as it is; raises ValueError."""
+    """Return the text if it is one line that a terminal shows as it is; raises ValueError."""
     if not text.isprintable():
         raise ValueError("holds a control character or line break")
     return text
@@ -138,7 +138,7 @@ Duration = Annotated[str, Pattern(DURATION, "a duration (`5h30m`)")]
 
 
 def _not_dotted(text: str) -> str:
-    """`8.6` is how NVIDIA writes it, but it does not say whether SASS or PTX is meant."""
+    """Refuse `8.6`: NVIDIA writes it so, but it does not say whether SASS or PTX is meant."""
     if re.fullmatch(r"\d{1,2}\.\d[af]?", text, re.ASCII):
         number = text.replace(".", "")
         fix = f"write `sm_{number}` for SASS, `compute_{number}` for SASS and PTX"
@@ -481,10 +481,10 @@ class Profile(Record):
 
     @model_validator(mode="after")
     def _one_list(self) -> Profile:
-        given = [name for name in TARGET_FIELDS if getattr(self, name) is not None]
-        if len(given) > 1:
-            message = f"{' and '.join(f'`{name}`' for name in given)} say the same thing"
-            raise wrong(message, "keep one", given[-1])
+        listed = [name for name in TARGET_FIELDS if getattr(self, name) is not None]
+        if len(listed) > 1:
+            message = f"{' and '.join(f'`{name}`' for name in listed)} say the same thing"
+            raise wrong(message, "keep one", listed[-1])
         for name in self.components:
             if getattr(self, name, None) is not None:
                 raise wrong(f"`{name}` stands in the profile already", "keep one", "components", name)
@@ -495,7 +495,7 @@ _DEVICE_FIELDS = ("gpus", *TARGET_FIELDS)
 
 
 def json_schema() -> dict[str, Any]:
-    """The profile's JSON Schema, for editors."""
+    """Return the profile's JSON Schema, for editors."""
     schema = Profile.model_json_schema()
     # What a profile that extends another leaves out stands in the other one.
     required = schema.pop("required")
@@ -518,7 +518,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple
 
 
 def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
-    """A document as a record of that type; raises ProfileError with all problems at once, each at its node."""
+    """Return a document as a record of that type; raises ProfileError with all problems, each at its node."""
     problems = _unquoted_texts(model, document, file)
     flagged = {problem.field for problem in problems}
     try:
@@ -526,8 +526,8 @@ def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
     except ValidationError as error:
         # Of a union's findings the first at each place is kept: our own says most, "should be a map" least.
         items = sorted(error.errors(include_url=False), key=lambda item: _RANK.get(item["type"], 1))
-        found = [_problem(model, item, document, file) for item in items]
-        problems = _without_echoes([*problems, *(item for item in found if item.field not in flagged)])
+        complaints = [_problem(model, item, document, file) for item in items]
+        problems = _without_echoes([*problems, *(item for item in complaints if item.field not in flagged)])
         raise ProfileError(*sorted(problems, key=lambda item: (item.line or 0, item.column or 0))) from error
     if problems:
         raise ProfileError(*problems)
@@ -535,13 +535,13 @@ def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
 
 
 def extended_by(text: str, file: str) -> yaml_nodes.Node | None:
-    """The text of a profile's `extends:`, which names a file, or None."""
+    """Return the node of a profile's `extends:`, which names a file, or None."""
     node = yaml_nodes.parse(text, file).entries.get("extends")
     return node if node and node.kind == "text" else None
 
 
 def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...] = ()) -> yaml_nodes.Node:
-    """A profile's document over those that it extends, which `others` holds; raises ProfileError."""
+    """Return a profile's document over those that it extends, which `others` holds; raises ProfileError."""
     node = yaml_nodes.parse(text, file)
     if node.kind != "map":
         raise ProfileError(
@@ -599,7 +599,7 @@ def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...
 
 
 def overlaid(base: yaml_nodes.Node, node: yaml_nodes.Node) -> yaml_nodes.Node:
-    """A map over another: maps merge, all else replaces. GPUs or targets replace whichever of them the base had."""
+    """Return one map over another: maps merge, all else replaces. GPUs or targets replace whichever the base had."""
     entries = dict(base.entries)
     if any(name in node.entries for name in _DEVICE_FIELDS):
         entries = {key: child for key, child in entries.items() if key not in _DEVICE_FIELDS}
@@ -620,8 +620,8 @@ def overlaid(base: yaml_nodes.Node, node: yaml_nodes.Node) -> yaml_nodes.Node:
 
 
 def _unquoted_texts(model: type[BaseModel], document: yaml_nodes.Node, file: str) -> list[Problem]:
-    """Text written as YAML numbers; versions so are the first mistake of every user: 3.10 is the number 3.1."""
-    found = []
+    """Return problems for text written as YAML numbers: the first mistake of every user: 3.10 is 3.1."""
+    problems = []
     for path, marks in _text_paths(model, document, ()):
         node = document.at(path)
         if node.kind not in ("number", "date"):
@@ -630,7 +630,7 @@ def _unquoted_texts(model: type[BaseModel], document: yaml_nodes.Node, file: str
         name, kind = _dotted(path), f"a {node.kind}"
         lost = f" (the number {node.value})" if str(node.value) != node.raw else ""
         key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
-        found.append(
+        problems.append(
             Problem(
                 code="version-not-text" if is_version else "profile-bad-value",
                 message=f"`{name}` is {kind}{lost}, but {'versions are' if is_version else 'must be'} text",
@@ -641,11 +641,11 @@ def _unquoted_texts(model: type[BaseModel], document: yaml_nodes.Node, file: str
                 field=name,
             )
         )
-    return found
+    return problems
 
 
 def _as_text(raw: str, marks: Sequence[Any]) -> str:
-    """What to write for a number whose digits would not do in quotes either; empty where they would."""
+    """Return what to write for a number whose digits are invalid in quotes too; else ""."""
     try:
         for mark in marks:
             if isinstance(mark, Pattern):
@@ -665,7 +665,7 @@ _Path = tuple[str | int, ...]
 def _text_paths(
     annotation: Any, node: yaml_nodes.Node, path: _Path, *marks: Any
 ) -> Iterator[tuple[_Path, tuple[Any, ...]]]:
-    """The scalars of the document for which the type wants text and no number, and what else it wants of them."""
+    """Yield the document's scalars for which the type wants text, with what else it wants of them."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         yield from _text_paths(arguments[0], node, path, *marks, *arguments[1:])
@@ -681,7 +681,7 @@ def _text_paths(
 
 
 def _inside(annotation: Any, node: yaml_nodes.Node) -> Iterator[tuple[Any, yaml_nodes.Node, str | int, list[Any]]]:
-    """Type, node, and key or index of what a map or list holds, as far as the type fits it."""
+    """Yield type, node, and key or index of what a map or list holds, as far as the type fits it."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is list:
         yield from ((arguments[0], item, index, []) for index, item in enumerate(node.items))
@@ -702,7 +702,7 @@ def _takes_numbers(annotation: Any) -> bool:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The records among what a field takes."""
+    """Yield the records among the types of a field."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) is not Literal:
@@ -728,8 +728,8 @@ def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file:
         fix = f"add `{examples.get(str(path[-1]), f'{path[-1]}: …')}`"
     else:
         plain = item["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
-        what = _MESSAGES.get(kind, plain)
-        code, message = "profile-bad-value", f"`{name}`: {what}" if name else what
+        complaint = _MESSAGES.get(kind, plain)
+        code, message = "profile-bad-value", f"`{name}`: {complaint}" if name else complaint
         fix = context.get("fix") or _fix(model, item, node, path)
     return Problem(
         code=code,
@@ -743,7 +743,10 @@ def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file:
 
 
 def _path(item: Any, document: yaml_nodes.Node) -> _Path:
-    """Where in the document a finding is. Pydantic's own path also names arms of unions (`literal['auto']`)."""
+    """Return where in the document a finding is.
+
+    Pydantic's own path also names arms of unions (`literal['auto']`).
+    """
     path: list[str | int] = []
     node: yaml_nodes.Node | None = document
     for part in item["loc"]:
@@ -792,9 +795,9 @@ def _fix(model: type[BaseModel], item: Any, node: yaml_nodes.Node, path: _Path) 
 
 
 def _as_yaml(value: object) -> str:
-    """A value as one writes it on a line: words as they are, other text in quotes."""
+    """Return a value as people write it on a line: words bare, other text in quotes."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_as_yaml(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {_as_yaml(item)}' for key, item in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_as_yaml, value))}]"
     text = str(value)
@@ -812,7 +815,7 @@ def _takes_lists(model: type[BaseModel], path: _Path) -> bool:
 
 
 def _listed(raw: str) -> str:
-    """What was written as one text as the items of a list: capabilities as they must be written there."""
+    """Return the items of a list that was written as one text: capabilities as a list needs them."""
     items = [item for item in re.split(r"[\s,;]+", raw) if item]
     dotted = re.compile(r"(\d{1,2})\.(\d)")
     return yaml_nodes.shown(
@@ -821,7 +824,7 @@ def _listed(raw: str) -> str:
 
 
 def _deepest(model: type[BaseModel], path: _Path) -> tuple[str, FieldInfo | None]:
-    """The last field along a path, by its own name: what stands below it are items or words of the user's."""
+    """Return the last field along a path, by its own name: below it are items or the user's words."""
     models: list[type[BaseModel]] = [model]
     name, deepest = "", None
     for part in path:
@@ -840,7 +843,7 @@ def _known_keys(model: type[BaseModel], path: _Path) -> list[str]:
 
 
 def _without_echoes(problems: list[Problem]) -> list[Problem]:
-    """A union reports each of its arms: keep one finding for each place, and the deepest place."""
+    """Return one problem for each place, the deepest: a union reports each of its arms."""
     best: dict[str, Problem] = {}
     for problem in problems:
         best.setdefault(problem.field or "", problem)

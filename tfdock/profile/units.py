@@ -11,14 +11,14 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def parse_bytes(text: str) -> int:
-    """`24GiB`, `24G`, `24 GB` (all binary, as `docker --memory` reads them) -> bytes."""
+    """Return the bytes of `24GiB`, `24G`, `24 GB` (all binary, as `docker --memory` reads them)."""
     number = text.rstrip("KMGTiB ")
     unit = text[len(number) :].strip().rstrip("B").rstrip("i")
     return int(float(number) * _UNITS[unit])
 
 
 def parse_seconds(text: str) -> int:
-    """`5h30m` -> seconds."""
+    """Return the seconds of `5h30m`."""
     seconds, number = 0, ""
     for character in text:
         if character.isdigit():
@@ -30,5 +30,5 @@ def parse_seconds(text: str) -> int:
 
 
 def parse_age(text: str) -> int:
-    """`30d` -> seconds."""
+    """Return the seconds of `30d`."""
     return int(text[:-1]) * {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}[text[-1]]

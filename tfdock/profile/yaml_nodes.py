@@ -71,12 +71,12 @@ class Node(NamedTuple):
         return self.raw
 
     def at_field(self, field: str) -> Node:
-        """The same for a field as problems name it: `gpus[0]`, `bazel.version`."""
+        """Return the node of a field as problems name it: `gpus[0]`, `bazel.version`."""
         words = re.findall(r"[^.\[\]]+", field)
         return self.at(tuple(int(word) if word.isdigit() else word for word in words))
 
     def at(self, path: tuple[str | int, ...]) -> Node:
-        """The deepest node along a path that exists (the map itself where a key is missing)."""
+        """Return the deepest existing node along a path (the map itself if a key is missing)."""
         node = self
         for part in path:
             child = node.entries.get(part) if isinstance(part, str) else None
@@ -99,7 +99,7 @@ def _number(raw: str) -> int | float | str:
 
 
 def shown(text: str) -> str:
-    """Text of a user for a message: on one line, without what a terminal would obey, and not endless."""
+    """Return a user's text for a message: on one line, without control characters, and not endless."""
     text = text if text.isprintable() else repr(text)[1:-1]
     return text if len(text) <= 80 else f"{text[:79]}…"
 
