@@ -15,7 +15,7 @@ from typing import Any
 
 from tfdock.errors import NetworkError, Problem
 from tfdock.oci import http
-from tfdock.oci.http import TROUBLE, StrangeAnswer
+from tfdock.oci.http import HTTP_ERRORS, StrangeAnswer
 from tfdock.oci.repository import Repository
 from tfdock.plan.lock_file import COMMIT
 from tfdock.types import ImageRef
@@ -32,39 +32,39 @@ _LENGTH = re.compile(rb"0000|(?!000[0-3])[0-9a-fA-F]{4}")
 # --- registries -----------------------------------------------------------------------------------------------------
 
 
-def digest(image: ImageRef, check: Callable[[], None] = http.nobody) -> str:
+def digest(image: ImageRef, check: Callable[[], None] = http.no_check) -> str:
     """The manifest digest (`sha256:…`) that a tag stands for now; a list of platforms counts as one manifest.
 
     Plain HTTP is spoken with registries on this machine only. `check` is called now and then and raises to give up.
     Raises NetworkError: `image-not-found`, `registry-denied`, `registry-rate-limited`, `registry-unreachable`.
     """
     repository = Repository(image.registry, image.repository)
-    with repository.told(f"`{image}`"):  # that there was no whole answer in time
-        return http.asked(lambda: repository.digest(image.tag or "latest"), check, _WHOLE)
+    with repository.error_context(f"`{image}`"):  # that there was no whole answer in time
+        return http.ask(lambda: repository.digest(image.tag or "latest"), check, _WHOLE)
 
 
 # --- git ------------------------------------------------------------------------------------------------------------
 
 
-def commit(location: str, ref: str, check: Callable[[], None] = http.nobody) -> str | None:
+def commit(location: str, ref: str, check: Callable[[], None] = http.no_check) -> str | None:
     """The commit that a tag or branch stands for now, as `git ls-remote` would say; None where there is no such ref.
 
     `check` is called now and then and raises to give up. Raises NetworkError (`source-unreachable`), for addresses
     that only git itself can reach as well (ssh).
     """
     try:
-        refs = http.asked(lambda: dict(_refs(location)), check, _WHOLE)
+        refs = http.ask(lambda: dict(_refs(location)), check, _WHOLE)
         # As source.sh looks: for a tag first. `^{}` is what an annotated tag points to.
         wanted = (f"refs/tags/{ref}", f"refs/heads/{ref}", ref)
         names = (name for full in wanted for name in (f"{full}^{{}}", full))
         found = next((refs[name] for name in names if name in refs), None)
         if found is not None and not COMMIT.fullmatch(found):
             raise StrangeAnswer("what it lists as its commit is none")
-    except TROUBLE as error:
+    except HTTP_ERRORS as error:
         raise NetworkError(
             Problem(
                 code="source-unreachable",
-                message=f"{location} cannot be asked for {ref}: {http.reason(error)}",
+                message=f"{location} cannot be asked for {ref}: {http.failure_reason(error)}",
                 fix="check the network and proxies, or name the commit itself: `ref: <40 hexadecimal digits>`",
             )
         ) from error

@@ -1,4 +1,4 @@
-"""The file that a user names for an archive of images or a bundle."""
+"""Check the target file of an archive of images or of a bundle."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tfdock.errors import Problem, ProfileError
 
 
 def check_target(target: Path, code: str, is_ours: Callable[[BinaryIO], bool]) -> None:
-    """Refuse early, with ProfileError, a file that could not be written, or that is not ours to replace.
+    """Raise ProfileError early for a file that cannot be written, or that is not ours to replace.
 
-    `is_ours` is given the file that has the name now.
+    `is_ours` is called with the file that has the name now.
     """
     folder = target.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):

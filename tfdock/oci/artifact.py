@@ -1,6 +1,7 @@
-"""An artifact under a name in a registry: what images of wheels and caches have in common.
+"""Read an artifact under a name in a registry: the common part of wheel images and caches.
 
-A kind of artifact adds its media types, what its manifest holds, and an `ArtifactKind` with the words of a refusal.
+A kind of artifact adds its media types, the contents of its manifest, and an `ArtifactKind` with the words of a
+refusal.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ArtifactKind:
 
 @dataclass
 class NamedArtifact:
-    """What a name in a registry stands for, which should be of a kind.
+    """The artifact that a name in a registry stands for. It should be of one kind.
 
     `check` is called now and then, and raises to stop.
     """
@@ -64,7 +65,7 @@ class NamedArtifact:
 
     @contextmanager
     def well_formed(self, digest: str) -> Iterator[None]:
-        """Turn MalformedManifest, raised by who reads the contents of that digest, into VerificationFailed."""
+        """Turn MalformedManifest, raised while the contents of that digest are read, into VerificationFailed."""
         try:
             yield
         except MalformedManifest as error:
@@ -91,8 +92,9 @@ class NamedArtifact:
 def from_blob(pieces: Iterator[bytes], contents: Iterable[_T]) -> Iterator[_T]:
     """Yield contents that are read from the pieces of a blob.
 
-    Where they are malformed, the rest of the blob is read first: its digest tells whether it was pushed so, or is
-    damaged and the registry to blame.
+    If they are malformed, the rest of the blob is read first. Its digest tells whether it was pushed so, or
+    whether the
+    registry damaged it.
     """
     try:
         yield from contents

@@ -1,4 +1,4 @@
-"""HTTP as everything here speaks it: bounded, patient where that is safe, and led nowhere it should not go."""
+"""Send HTTP requests with bounds and retries, and follow redirects only to allowed addresses."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TIMEOUT = 30.0
 """Seconds of silence."""
 MOST = 64 << 20
 """Bytes of an answer that is read into memory."""
-_MOST_SAID = 64 << 10
-"""The same of one that is an error."""
+_MOST_ERROR = 64 << 10
+"""Bytes of the body of an error."""
 TRIES = 3
 _STEP = 0.25
 _LONGEST_PAUSE = 60.0
-"""Seconds between tries; a server that wants more of them is not asked again."""
+"""Seconds between tries. A server that asks for a longer pause is not asked again."""
 
 _T = TypeVar("_T")
 
@@ -41,14 +41,14 @@ class StrangeAnswer(Exception):
     """An answer that cannot be used, in words for people."""
 
 
-TROUBLE = (StrangeAnswer, OSError, http.client.HTTPException, ValueError)
-"""All that asking over a network raises."""
+HTTP_ERRORS = (StrangeAnswer, OSError, http.client.HTTPException, ValueError)
+"""All errors of a request over a network."""
 
 
-def asked(question: Callable[[], _T], check: Callable[[], None], seconds: float) -> _T:
-    """The answer to a question, within its time; `check` is called meanwhile and raises to give up.
+def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float) -> _T:
+    """Return the result of a function, within so many seconds. `check` is called meanwhile and raises to give up.
 
-    The question runs in a thread of its own: a name server that is silent cannot be interrupted otherwise.
+    The function runs in a thread of its own: a silent name server cannot be interrupted otherwise.
     """
     end = time.monotonic() + seconds
 
@@ -64,44 +64,44 @@ def asked(question: Callable[[], _T], check: Callable[[], None], seconds: float)
 
 
 def scheme(host: str) -> str:
-    """Plain HTTP is spoken with this machine only."""
-    return "http" if _is_here(urllib.parse.urlsplit(f"//{host}").hostname or "") else "https"
+    """Return the scheme for a host. Plain HTTP is for this machine only."""
+    return "http" if _is_loopback(urllib.parse.urlsplit(f"//{host}").hostname or "") else "https"
 
 
 def may_lead_to(url: str, other: str) -> bool:
-    """Return whether one address may send us to another: not out of HTTPS, and to this machine only from itself."""
+    """Return whether one address may redirect to another: not out of HTTPS, and to this machine only from itself."""
     before, after = urllib.parse.urlsplit(url), urllib.parse.urlsplit(other)
-    here = _is_here(after.hostname or "")
-    if not _is_here(before.hostname or "") and (here or _stands_for_here(after.hostname or "")):
+    is_local = _is_loopback(after.hostname or "")
+    if not _is_loopback(before.hostname or "") and (is_local or _resolves_to_here(after.hostname or "")):
         return False
     return after.scheme == "https" or (
-        after.scheme == before.scheme == "http" and (here or after.netloc == before.netloc)
+        after.scheme == before.scheme == "http" and (is_local or after.netloc == before.netloc)
     )
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _stands_for_here(host: str) -> bool:
-    """Return whether the system reads a name or number as this machine or its link: `0`, `127.1`, `a.lan`.
+def _resolves_to_here(host: str) -> bool:
+    """Return whether the system resolves a name or number to this machine or its link: `0`, `127.1`, `a.lan`.
 
-    On the link 169.254.169.254 tells a machine of a cloud its credentials.
+    On the link, 169.254.169.254 gives a machine of a cloud its credentials.
     """
     try:
-        found = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        names = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:  # behind a proxy nobody here knows the name
         return False
-    addresses = [ipaddress.ip_address(str(name).partition("%")[0]) for name in found]
+    addresses = [ipaddress.ip_address(str(name).partition("%")[0]) for name in names]
     addresses = [getattr(address, "ipv4_mapped", None) or address for address in addresses]
     return any(address.is_loopback or address.is_link_local or address.is_unspecified for address in addresses)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows where it may lead, with the same method, and tells secrets to nobody else."""
+    """Follow allowed redirects, with the same method, and send credentials to no other host."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if not may_lead_to(req.full_url, newurl):
@@ -121,34 +121,34 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def send(request: urllib.request.Request) -> Any:
-    """Send a request, again where the server asks for patience."""
-    return again(lambda: send_once(request))
+    """Send a request; retry it if the server asks for a pause."""
+    return retry(lambda: send_once(request))
 
 
-def nobody() -> None:
-    """Nobody wants to stop."""
+def no_check() -> None:
+    """Do not stop."""
 
 
-def again(
-    do: Callable[[], _T], *, tries: int = TRIES, breaks: bool = False, check: Callable[[], None] = nobody
+def retry(
+    do: Callable[[], _T], *, tries: int = TRIES, breaks: bool = False, check: Callable[[], None] = no_check
 ) -> _T:
-    """Do something over HTTP, again where the server asks for patience (429, 5xx), as long as it asks for.
+    """Call a function that uses HTTP; retry it if the server asks for a pause (429, 5xx), after that pause.
 
-    With `breaks`, again also where the connection broke: only for what may be done twice. `check` is called while it
+    With `breaks`, retry also after a broken connection: only for what may be done twice. `check` is called while it
     waits, and raises to give up.
     """
     retrying = Retrying(
-        retry=retry_if_exception(lambda error: pause(error, 1, breaks=breaks) is not None),
-        wait=lambda state: _wait(state, breaks=breaks),
+        retry=retry_if_exception(lambda error: retry_delay(error, 1, breaks=breaks) is not None),
+        wait=lambda state: _retry_wait(state, breaks=breaks),
         stop=stop_after_attempt(tries),
-        sleep=lambda seconds: rest(seconds, check),
+        sleep=lambda seconds: wait(seconds, check),
         reraise=True,
     )
     return retrying(do)
 
 
-def rest(seconds: float, check: Callable[[], None]) -> None:
-    """Wait; `check` is called meanwhile."""
+def wait(seconds: float, check: Callable[[], None]) -> None:
+    """Wait so many seconds; `check` is called meanwhile."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         check()
@@ -156,50 +156,50 @@ def rest(seconds: float, check: Callable[[], None]) -> None:
 
 
 def send_once(request: urllib.request.Request, silence: float = TIMEOUT) -> Any:
-    """Send a request, past the proxies where it goes to this machine; HTTPError for every status from 300 on.
+    """Send a request, without a proxy to this machine. Raise HTTPError for every status from 300 on.
 
     `silence`: seconds in which nothing may come.
     """
-    here = _is_here(urllib.parse.urlsplit(request.full_url).hostname or "")
-    handlers = [urllib.request.ProxyHandler({})] if here else []
+    is_local = _is_loopback(urllib.parse.urlsplit(request.full_url).hostname or "")
+    handlers = [urllib.request.ProxyHandler({})] if is_local else []
     try:
         return urllib.request.build_opener(_Redirects, *handlers).open(request, timeout=silence)
     except urllib.error.HTTPError as error:
-        said = b""
-        with error, suppress(*TROUBLE):
+        body = b""
+        with error, suppress(*HTTP_ERRORS):
             # What has come so far: nobody waits for an error's words to be complete.
-            said = cast("http.client.HTTPResponse", error.fp).read1(_MOST_SAID)
-        raise urllib.error.HTTPError(error.url, error.code, error.msg, error.headers, io.BytesIO(said)) from None
+            body = cast("http.client.HTTPResponse", error.fp).read1(_MOST_ERROR)
+        raise urllib.error.HTTPError(error.url, error.code, error.msg, error.headers, io.BytesIO(body)) from None
 
 
-def _wait(state: RetryCallState, *, breaks: bool) -> float:
+def _retry_wait(state: RetryCallState, *, breaks: bool) -> float:
     error = state.outcome.exception() if state.outcome else None
-    return pause(error, state.attempt_number, breaks=breaks) or 0.0
+    return retry_delay(error, state.attempt_number, breaks=breaks) or 0.0
 
 
-def pause(error: BaseException | None, tries: int, *, breaks: bool) -> float | None:
-    """Seconds to wait after so many tries, before the same is asked again; None where that is of no use."""
+def retry_delay(error: BaseException | None, tries: int, *, breaks: bool) -> float | None:
+    """Return the seconds to wait after so many tries before the next one; None if a retry is of no use."""
     if isinstance(error, urllib.error.HTTPError):
         if error.code != 429 and error.code < 500:
             return None
-        seconds = _patience(error.headers.get("Retry-After", ""), float(tries))
+        seconds = _retry_after(error.headers.get("Retry-After", ""), float(tries))
         return seconds if seconds <= _LONGEST_PAUSE else None
     # By chance, so that those who were thrown out together do not come back together.
-    return random.uniform(0.25, 0.5) * 2 ** min(tries, 5) if breaks and _broke(error) else None
+    return random.uniform(0.25, 0.5) * 2 ** min(tries, 5) if breaks and _connection_broke(error) else None
 
 
-def _patience(said: str, otherwise: float) -> float:
-    """Seconds that a `Retry-After` asks for: so many, or until a date."""
-    if re.fullmatch(r"\d{1,9}", said):
-        return float(said)
+def _retry_after(header: str, default: float) -> float:
+    """Return the seconds of a `Retry-After` header: a number, or the time until a date."""
+    if re.fullmatch(r"\d{1,9}", header):
+        return float(header)
     try:
-        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except (ValueError, OverflowError):
-        return otherwise
+        return default
 
 
-def _broke(error: BaseException | None) -> bool:
-    """Whether it is the connection that failed, not what was asked, nor the name or certificate of the server."""
+def _connection_broke(error: BaseException | None) -> bool:
+    """Return whether the connection failed, and not the request or the server's name or certificate."""
     inner = getattr(error, "reason", error)
     if isinstance(inner, socket.gaierror | ssl.SSLCertVerificationError):
         return False
@@ -207,9 +207,9 @@ def _broke(error: BaseException | None) -> bool:
 
 
 def error_codes(error: urllib.error.HTTPError) -> str:
-    """What a registry gives as its reasons (OCI distribution specification, "Error Codes"): `DENIED, UNSUPPORTED`.
+    """Return the error codes of a registry (OCI distribution specification, "Error Codes"): `DENIED, UNSUPPORTED`.
 
-    The codes alone: what it says in its own words may repeat what it was shown.
+    Only the codes: the registry's own words may repeat what it was shown.
     """
     try:
         codes = [row["code"] for row in json.loads(error.read())["errors"]]
@@ -219,14 +219,14 @@ def error_codes(error: urllib.error.HTTPError) -> str:
 
 
 class TruncatedAnswer(StrangeAnswer):
-    """An answer that ended before it was whole."""
+    """An answer that ended early."""
 
     def __init__(self) -> None:
         super().__init__("it broke off")
 
 
-def reason(error: BaseException) -> object:
-    """Why, in the operating system's words where it has some."""
+def failure_reason(error: BaseException) -> object:
+    """Return why a request failed, in the operating system's words if it has some."""
     if isinstance(error, urllib.error.HTTPError):
         return f"{error.code} {error.reason}"
     if isinstance(error, http.client.IncompleteRead):
@@ -237,8 +237,9 @@ def reason(error: BaseException) -> object:
     return getattr(inner, "strerror", None) or inner
 
 
-def whole(response: Any, most: int = MOST) -> bytes:
-    """All that an answer holds; raises Strange where that is too long, or less than the length it states."""
+def read_all(response: Any, most: int = MOST) -> bytes:
+    """Return the whole body of an answer; raise StrangeAnswer if it is too long, or shorter than its stated
+    length."""
     data = bytes(response.read(most + 1))
     if len(data) > most:
         raise StrangeAnswer("the answer is too long")

@@ -1,4 +1,4 @@
-"""What a registry keeps: descriptors, manifests, their canonical bytes and digests (OCI image specification 1.1)."""
+"""Read and write descriptors and manifests, with canonical bytes and digests (OCI image specification 1.1). Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFESTS = (INDEX, DOCKER_LIST, MANIFEST, DOCKER_MANIFEST)
-"""What a tag may stand for."""
+"""Media types that a tag may stand for."""
 MOST = 4 << 20
 """Bytes of a manifest; registries take no larger ones."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}\Z")
 _LARGEST = 1 << 53
-"""Bytes; what stands in JSON is exact up to here."""
+"""Bytes; numbers in JSON are exact up to here."""
 
 
 class MalformedManifest(ValueError):
@@ -31,22 +31,22 @@ class MalformedManifest(ValueError):
 
 
 def digest(data: bytes) -> Digest:
-    """`sha256:…` of some bytes."""
+    """Return the digest of some bytes: `sha256:…`."""
     return Digest(f"sha256:{hashlib.sha256(data).hexdigest()}")
 
 
 def is_digest(text: object) -> bool:
-    """Whether it is a digest of the one kind that is used here."""
+    """Return whether a value is a sha256 digest, the only kind that is used here."""
     return isinstance(text, str) and _DIGEST.match(text) is not None
 
 
 def canonical(document: object) -> bytes:
-    """The one way in which a document is written: keys sorted, no spaces, UTF-8."""
+    """Return the canonical bytes of a document: keys sorted, no spaces, UTF-8."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def parsed(data: bytes) -> Any:
-    """Any JSON document; raises Malformed."""
+    """Return any JSON document; raise MalformedManifest."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -55,7 +55,7 @@ def parsed(data: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """What a manifest says of a blob: media type, digest, size in bytes, annotations."""
+    """The descriptor of a blob: media type, digest, size in bytes, annotations."""
 
     media_type: str
     digest: Digest
@@ -64,32 +64,32 @@ class Descriptor:
 
     @classmethod
     def of(cls, media_type: str, data: bytes, annotations: Mapping[str, str] | None = None) -> Descriptor:
-        """The descriptor of some bytes."""
+        """Return the descriptor of some bytes."""
         return cls(media_type=media_type, digest=digest(data), size=len(data), annotations=annotations or {})
 
     @classmethod
     def read(cls, node: object) -> Descriptor:
-        """A descriptor as it stands in a manifest; raises Malformed."""
+        """Return a descriptor from a manifest; raise MalformedManifest."""
         if not isinstance(node, dict):
             raise MalformedManifest("a descriptor is no map")
-        media_type, found, size = node.get("mediaType"), node.get("digest"), node.get("size")
+        media_type, digest_text, size = node.get("mediaType"), node.get("digest"), node.get("size")
         if not isinstance(media_type, str) or not _MEDIA_TYPE.match(media_type):
             raise MalformedManifest("a descriptor has no media type")
-        if not isinstance(found, str) or not is_digest(found):
+        if not isinstance(digest_text, str) or not is_digest(digest_text):
             raise MalformedManifest("a descriptor has no sha256 digest")
         if type(size) is not int or not 0 <= size < _LARGEST:
-            raise MalformedManifest(f"the descriptor of {found} has no size")
-        return cls(media_type=media_type, digest=Digest(found), size=size, annotations=_annotations(node))
+            raise MalformedManifest(f"the descriptor of {digest_text} has no size")
+        return cls(media_type=media_type, digest=Digest(digest_text), size=size, annotations=_annotations(node))
 
     def document(self) -> dict[str, Any]:
-        """As it stands in a manifest."""
+        """Return the descriptor in the form of a manifest."""
         node: dict[str, Any] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
         return node | ({"annotations": dict(self.annotations)} if self.annotations else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """An image manifest; with an `artifact_type` it is one of something else than an image."""
+    """An image manifest. With an `artifact_type` it belongs to another kind of artifact."""
 
     config: Descriptor
     layers: tuple[Descriptor, ...]
@@ -98,7 +98,7 @@ class Manifest:
 
     @classmethod
     def read(cls, data: bytes) -> Manifest:
-        """A manifest from its bytes; raises Malformed."""
+        """Return a manifest from its bytes; raise MalformedManifest."""
         node = parsed(data)
         # One with both would be a manifest to some readers and an index to others.
         if not isinstance(node, dict) or node.get("schemaVersion") != 2 or "manifests" in node:
@@ -114,7 +114,7 @@ class Manifest:
         )
 
     def encoded(self) -> bytes:
-        """Its bytes, the same every time; the digest of an image is that of these."""
+        """Return its bytes, the same every time. Their digest is the digest of the image."""
         node: dict[str, Any] = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
@@ -126,7 +126,7 @@ class Manifest:
 
 
 def _annotations(node: Mapping[str, object]) -> dict[str, str]:
-    found = node.get("annotations") or {}
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    annotations = node.get("annotations") or {}
+    if not isinstance(annotations, dict) or not all(isinstance(value, str) for value in annotations.values()):
         raise MalformedManifest("annotations are no map of texts")
-    return found
+    return annotations

@@ -1,7 +1,7 @@
-"""Tars with nothing but files and folders: written the same every time, and read as strictly. Pure.
+"""Write and read tars with nothing but files and folders. The same files give the same bytes. Pure.
 
-What follows from a member's name and size is written here. A stranger wrote what is read: links, devices and sparse
-files are refused, and no member is larger than what holds it.
+Everything that follows from a member's name and size is written here. Reading is strict, because archives come from
+elsewhere: links, devices and sparse files are refused, and no member is larger than what holds it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tfdock.oci.manifest import MalformedManifest
 from tfdock.wheel.zip_archive import EARLIEST_EPOCH
 
 BLOCK = 512
-"""Bytes that the parts of a tar are multiples of."""
+"""Bytes of a block; every part of a tar is a multiple of it."""
 END = bytes(2 * BLOCK)
-"""What a tar ends with."""
+"""The end of a tar."""
 LARGEST_PLAIN = (1 << 33) - 1
-"""Bytes: the largest size that a header of POSIX ustar can say."""
+"""Bytes: the largest size in a header of POSIX ustar."""
 MOST_MEMBERS = 2000
-"""Of a layer; the papers of one wheel are some ten."""
+"""Members of a layer; the papers of one wheel are about ten."""
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def member_header(path: str, size: int | None, *, gnu: bool = False) -> bytes:
 
 
 def plain_header(name: str, size: int) -> bytes:
-    """Return the ustar header of a file of 1970, for short ASCII names: in a quarter of the time of `tarfile`.
+    """Return the ustar header of a file of 1970 with a short ASCII name, in a quarter of the time of `tarfile`.
 
     Bazel's caches have some 100,000 entries, and each has one.
     """
@@ -66,7 +66,7 @@ def file_member(path: str, data: bytes) -> bytes:
 
 def archive(files: Mapping[str, bytes]) -> bytes:
     """Return a tar of these files, path -> contents, and of their folders, sorted."""
-    folders = {path[: at + 1] for path in files for at, letter in enumerate(path) if letter == "/"}
+    folders = {path[: index + 1] for path in files for index, letter in enumerate(path) if letter == "/"}
     members = (
         member_header(path, None) if path in folders else file_member(path, files[path])
         for path in sorted({*folders, *files})
@@ -79,7 +79,7 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarHeader:
-    """A member's header. `kind` is `0` for a file, `5` for a folder, `x` for what gives the next a longer name.
+    """A member's header. `kind` is `0` for a file, `5` for a folder, `x` for a longer name of the next member.
 
     `kind` is `2` for a symbolic link; `link` is its target.
     """
@@ -91,9 +91,10 @@ class TarHeader:
 
 
 def read_header(block: bytes, *, links: bool = False) -> TarHeader:
-    """Read a header of POSIX ustar; raises Malformed for every other, and for what is neither file nor folder.
+    """Return a header of POSIX ustar.
 
-    `links` allows symbolic links too.
+    Raises MalformedManifest for every other form, and for members that are neither file nor folder. `links` allows
+    symbolic links too.
     """
     name, prefix = (field.rstrip(b"\0") for field in (block[:100], block[345:500]))
     path = (prefix + b"/" + name if prefix else name).decode("utf-8", "replace")
@@ -129,7 +130,7 @@ def _octal(field: bytes) -> int:
 
 
 def _longer_name(data: bytes) -> str:
-    """The name that a PAX header gives to the next member, which is all that it may say."""
+    """Return the name that a PAX header gives to the next member. The header may hold nothing else."""
     match = re.fullmatch(rb"(\d{1,4}) path=([^\n\0]+)\n", data)
     if not match or int(match[1]) != len(data):
         raise MalformedManifest("a member has extended headers that tfdock does not write")
@@ -137,37 +138,38 @@ def _longer_name(data: bytes) -> str:
 
 
 def members(layer: bytes, is_folder: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Every file of a layer, by its path; folders come to nothing, those that `is_folder` does not know are refused.
+    """Yield path and contents of every file of a layer. Folders are skipped; unknown to `is_folder`, they are
+    refused.
 
-    Raises Malformed.
+    Raises MalformedManifest.
     """
-    seen, longer = set[str](), ""
-    for found, data in _headers(layer):
-        if found.kind == "x":
-            longer = _longer_name(data)
+    seen, long_name = set[str](), ""
+    for header, data in _headers(layer):
+        if header.kind == "x":
+            long_name = _longer_name(data)
             continue
-        name, longer = longer or found.name, ""
-        if found.kind == "5":
+        name, long_name = long_name or header.name, ""
+        if header.kind == "5":
             name = name.removesuffix("/")
             if data or not is_folder(name):
                 raise MalformedManifest(f"it has a folder `{name[:100]!a}`, which tfdock does not put there")
         if name in seen or len(seen) >= MOST_MEMBERS:
             raise MalformedManifest(f"`{name[:100]!a}` is in it twice" if name in seen else "it has too many members")
         seen.add(name)
-        if found.kind == "0":
+        if header.kind == "0":
             yield name, data
 
 
 def _headers(layer: bytes) -> Iterator[tuple[TarHeader, bytes]]:
-    """Every header with the bytes behind it, up to the end, where nothing but zeros may follow."""
+    """Yield every header with the bytes behind it, up to the end. Only zeros may follow the end."""
     place = 0
     while any(block := layer[place : place + BLOCK]):
         if len(block) < BLOCK:
             raise MalformedManifest("a layer ends in a header")
-        found = read_header(block)
-        if place + BLOCK + padded_size(found.size) > len(layer):
-            raise MalformedManifest(f"`{found.name[:100]!a}` is larger than its layer")
-        yield found, layer[place + BLOCK : place + BLOCK + found.size]
-        place += BLOCK + padded_size(found.size)
+        header = read_header(block)
+        if place + BLOCK + padded_size(header.size) > len(layer):
+            raise MalformedManifest(f"`{header.name[:100]!a}` is larger than its layer")
+        yield header, layer[place + BLOCK : place + BLOCK + header.size]
+        place += BLOCK + padded_size(header.size)
     if any(layer[place:]) or len(layer) - place < len(END):
         raise MalformedManifest("a layer does not end where it should")

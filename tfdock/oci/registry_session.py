@@ -21,15 +21,15 @@ from typing import Any, TypeVar
 from tfdock.errors import Fix, NetworkError, Problem
 from tfdock.host.settings import plain_http
 from tfdock.oci import http
-from tfdock.oci.http import TROUBLE, StrangeAnswer
+from tfdock.oci.http import HTTP_ERRORS, StrangeAnswer
 
 _PATIENCE = 120.0
-"""Seconds that a credential helper has: it may ask somebody for a passphrase."""
+"""Seconds that a credential helper has: it may ask a person for a passphrase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """A user's name and password for a registry, or a token that stands for both."""
+    """A user's name and password for a registry, or a token in place of both."""
 
     user: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
@@ -37,44 +37,44 @@ class Login:
 
     @property
     def basic(self) -> str:
-        """Name and password as a header says them."""
+        """Name and password as a header."""
         return f"Basic {base64.b64encode(f'{self.user}:{self.password}'.encode()).decode()}"
 
 
 def login_for(registry: str) -> Login | None:
-    """The login for a registry (`docker.io`, `host:port`), if there is one; raises NetworkError."""
+    """Return the login for a registry (`docker.io`, `host:port`), if there is one; raise NetworkError."""
     try:
-        found = http.asked(lambda: _kept(registry), http.nobody, _PATIENCE)
+        stored = http.ask(lambda: _docker_login(registry), http.no_check, _PATIENCE)
     except Exception as error:  # the SDK takes configurations and helpers as they are: it fails in any way
-        late = isinstance(error, http.StrangeAnswer)
+        timed_out = isinstance(error, http.StrangeAnswer)
         raise NetworkError(
             Problem(
                 code="credentials-unreadable",
                 message=f"what `docker login` keeps for the registry {registry} cannot be read",
                 why=f"the credential helper has not answered in {_PATIENCE:.0f} s"
-                if late
+                if timed_out
                 else f"{type(error).__name__}: its words are left out, they may hold a secret",
                 fix="check Docker's `config.json` and the credential helper that it names; "
                 f"then log in again: `docker login {registry}`",
             )
         ) from None
-    entry = {str(key).lower(): str(value) for key, value in (found or {}).items() if value}
+    entry = {str(key).lower(): str(value) for key, value in (stored or {}).items() if value}
     token, password = entry.get("identitytoken", ""), entry.get("password", "")
     return Login(user=entry.get("username", ""), password=password, token=token) if token or password else None
 
 
-def _kept(registry: str) -> Mapping[str, object] | None:
+def _docker_login(registry: str) -> Mapping[str, object] | None:
     # Here, not above: the SDK takes a while, and most registries ask for nothing.
     from docker import auth
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a helper that is not there, which is an error soon enough
-        found: Mapping[str, object] | None = auth.load_config().resolve_authconfig(registry)
-    return found
+        login: Mapping[str, object] | None = auth.load_config().resolve_authconfig(registry)
+    return login
 
 
 def token_request(realm: str, query: Mapping[str, str], login: Login | None) -> urllib.request.Request:
-    """How a token is asked for: as anybody, by name and password, or by a token that stands for both (OAuth 2)."""
+    """Return the request for a token: anonymous, by name and password, or by a token in place of both (OAuth 2)."""
     if login and login.token:
         form = {**query, "grant_type": "refresh_token", "client_id": "tfdock", "refresh_token": login.token}
         return urllib.request.Request(realm, urllib.parse.urlencode(form).encode())
@@ -91,7 +91,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Session:
-    """A repository of a registry. `login` is asked for once the registry wants to know who we are.
+    """A session with a repository of a registry. `login` is called once the registry asks who we are.
 
     `check` is called now and then, and raises to stop. `plain` says whether HTTP without TLS is spoken with a
     registry on another machine.
@@ -100,13 +100,13 @@ class Session:
     registry: str
     name: str
     login: Callable[[str], Login | None] = login_for
-    check: Callable[[], None] = http.nobody
+    check: Callable[[], None] = http.no_check
     plain: Callable[[str], bool] = plain_http
     _authorization: str | None = field(default=None, repr=False)
 
     @property
     def url(self) -> str:
-        """Docker Hub has other names inside."""
+        """The address of the repository. Docker Hub has other names internally."""
         host, name = self.registry, self.name
         if host == HUB:
             host, name = "registry-1.docker.io", name if "/" in name else f"library/{name}"
@@ -117,45 +117,49 @@ class Session:
         return "http" if self.plain(self.registry) else http.scheme(self.registry)
 
     @contextmanager
-    def told(self, what: str, *, writing: bool = False) -> Iterator[None]:
-        """Turn what goes wrong with `what` into words."""
+    def error_context(self, subject: str, *, writing: bool = False) -> Iterator[None]:
+        """Turn errors of requests for `subject` into NetworkError."""
         try:
             yield
         except urllib.error.HTTPError as error:
-            raise self._refused(what, error, writing=writing) from error
-        except TROUBLE as error:
+            raise self._refusal(subject, error, writing=writing) from error
+        except HTTP_ERRORS as error:
             verb = "cannot be given" if writing else "cannot be asked for"
             mirror = "" if writing else ", or set a registry mirror"
             raise NetworkError(
                 Problem(
                     code="registry-unreachable",
-                    message=f"the registry {self.registry} {verb} {what}: {http.reason(error)}",
+                    message=f"the registry {self.registry} {verb} {subject}: {http.failure_reason(error)}",
                     fix=f"check the network and proxies{mirror}; "
                     "a registry on another machine must speak HTTPS, or stand in the setting `plain_http`",
                 )
             ) from error
 
-    def _refused(self, what: str, error: urllib.error.HTTPError, *, writing: bool) -> NetworkError:
+    def _refusal(self, subject: str, error: urllib.error.HTTPError, *, writing: bool) -> NetworkError:
         where, login = f"the registry {self.registry}", f"log in: `docker login {self.registry}`"
         verb = "take" if writing else "show"
         meanings: dict[int, tuple[str, str, Fix]] = {
-            401: ("registry-denied", f"{where} does not {verb} {what} without a login, or not with this one", login),
-            403: ("registry-denied", f"{where} refuses to {verb} {what}", f"{login}, as somebody who may"),
-            404: ("image-not-found", f"{where} has no {what}, or it is private", ("check name and tag", login)),
+            401: (
+                "registry-denied",
+                f"{where} does not {verb} {subject} without a login, or not with this one",
+                login,
+            ),
+            403: ("registry-denied", f"{where} refuses to {verb} {subject}", f"{login}, as somebody who may"),
+            404: ("image-not-found", f"{where} has no {subject}, or it is private", ("check name and tag", login)),
             429: ("registry-rate-limited", f"{where} has had too many requests from here", "wait, or set a mirror"),
         }
         if writing:
-            no_place = f"{where} has no repository `{self.name}` that takes {what}, or it is private"
+            no_place = f"{where} has no repository `{self.name}` that takes {subject}, or it is private"
             meanings[404] = ("image-not-found", no_place, ("check the name, make the repository there", login))
         code = "registry-unreachable" if error.code >= 500 else "registry-refused"
-        message = f"{where} answers {error.code} {error.reason} for {what}"
+        message = f"{where} answers {error.code} {error.reason} for {subject}"
         fix: Fix = "try again later" if error.code >= 500 else "ask who runs the registry why it does not take that"
         code, message, fix = meanings.get(error.code, (code, message, fix))
-        said = http.error_codes(error)
-        return NetworkError(Problem(code=code, message=message, why=f"it says {said}" if said else "", fix=fix))
+        codes = http.error_codes(error)
+        return NetworkError(Problem(code=code, message=message, why=f"it says {codes}" if codes else "", fix=fix))
 
     def holds(self, digest: str) -> bool:
-        """Whether a blob is there already."""
+        """Return whether a blob is there already."""
         try:
             self.send("HEAD", f"{self.url}/blobs/{digest}").close()
         except urllib.error.HTTPError as error:
@@ -167,13 +171,13 @@ class Session:
     # --- requests -----------------------------------------------------------------------------------------------
 
     def send(self, method: str, url: str, headers: dict[str, str] | None = None, data: bytes | None = None) -> Any:
-        """A request that may be made twice: again where the connection breaks."""
-        return self.again(lambda: self.once(method, url, headers, data))
+        """Send a request that may be sent twice, and retry it after a broken connection."""
+        return self.retry(lambda: self.send_once(method, url, headers, data))
 
-    def again(self, do: Callable[[], _T], tries: int = http.TRIES) -> _T:
-        return http.again(do, tries=tries, breaks=True, check=self.check)
+    def retry(self, do: Callable[[], _T], tries: int = http.TRIES) -> _T:
+        return http.retry(do, tries=tries, breaks=True, check=self.check)
 
-    def once(
+    def send_once(
         self,
         method: str,
         url: str,
@@ -181,7 +185,7 @@ class Session:
         data: bytes | None = None,
         silence: float = http.TIMEOUT,
     ) -> Any:
-        """One request, and the same once more as whom the registry wants to know."""
+        """Send a request; if the registry asks for a login, send it once more with one."""
         shown = self._authorization
         try:
             return http.send_once(self._request(method, url, headers, data), silence)
@@ -208,11 +212,11 @@ class Session:
         return request
 
     def _is_own(self, url: str) -> bool:
-        """Whether it is the registry itself that answers there."""
+        """Return whether the registry itself answers at an address."""
         return urllib.parse.urlsplit(url).netloc == urllib.parse.urlsplit(self.url).netloc
 
     def _authorize(self, challenge: str) -> Login | None:
-        """Do what a challenge asks for, if that can be done; the login that it took."""
+        """Answer a challenge, if possible; return the login that was used."""
         login = self.login(self.registry)
         if challenge.lower().startswith("basic") and login and login.password:
             self._authorization = login.basic
@@ -221,21 +225,23 @@ class Session:
             self._authorization = f"Bearer {token}" if token else self._authorization
         return login
 
-    def _token(self, asked: dict[str, str], login: Login | None) -> str | None:
-        """The token that stands for a login, or that Docker Hub and others give to anybody who wants to read."""
-        realm = asked.get("realm", "")
+    def _token(self, challenge: dict[str, str], login: Login | None) -> str | None:
+        """Return the token for a login. Docker Hub and others give one to anonymous readers too."""
+        realm = challenge.get("realm", "")
         if not http.may_lead_to(self.url, realm):
             return None
-        scope = asked.get("scope", f"repository:{self.name}:pull")
-        request = token_request(realm, {"scope": scope, "service": asked.get("service", "")}, login)
+        scope = challenge.get("scope", f"repository:{self.name}:pull")
+        request = token_request(realm, {"scope": scope, "service": challenge.get("service", "")}, login)
         place = urllib.parse.urlsplit(realm).netloc
         try:
             with http.send(request) as response:
-                answer: Any = json.loads(http.whole(response, _MOST_TOKEN))
+                answer: Any = json.loads(http.read_all(response, _MOST_TOKEN))
         except urllib.error.HTTPError as error:
             if error.code == 429 or (error.code in (401, 403) and login):
                 raise
-            raise StrangeAnswer(f"it sends us to {place} for a token, which answers {http.reason(error)}") from error
+            raise StrangeAnswer(
+                f"it sends us to {place} for a token, which answers {http.failure_reason(error)}"
+            ) from error
         except (ValueError, RecursionError) as error:
             raise StrangeAnswer(f"it sends us to {place} for a token, which gives none") from error
         token = answer.get("token") or answer.get("access_token") if isinstance(answer, dict) else None

@@ -18,22 +18,22 @@ from typing import Any, BinaryIO
 from tfdock.errors import DamagedContent, Problem
 from tfdock.oci import http
 from tfdock.oci import manifest as oci
-from tfdock.oci.http import TROUBLE, StrangeAnswer, TruncatedAnswer
+from tfdock.oci.http import HTTP_ERRORS, StrangeAnswer, TruncatedAnswer
 from tfdock.oci.manifest import Descriptor
 from tfdock.oci.registry_session import HUB, Session
 from tfdock.types import Digest
 
 TRIES = 5
-"""For one chunk."""
+"""Tries for one chunk."""
 CHUNK = 8 << 20
-"""Bytes sent at once, and lost where a connection breaks."""
+"""Bytes sent at once, and lost if a connection breaks."""
 _SLOWEST = 10e6
 """Bytes that a registry reads in a second."""
 
 
 @dataclass
 class BlobUpload:
-    """A blob on its way: what the registry calls the upload, and how much of it has arrived for sure."""
+    """The upload of a blob: its address at the registry, and how many bytes have arrived for sure."""
 
     session: Session
     blob: Descriptor
@@ -41,15 +41,15 @@ class BlobUpload:
     sent: int = 0
     place: str | None = None
     doubt: bool = False
-    """The last request broke: how much has arrived is to be asked."""
+    """Whether the last request broke, so that the registry must be asked how much has arrived."""
     lost: int = 0
-    """Times that the registry knew nothing of the upload any more, or had got another part of it."""
+    """Times that the registry forgot the upload, or had another part of it."""
     done: bool = False
 
     def step(self) -> None:
-        """Send the next chunk, or have all of it kept; after a request that broke, from where the registry says."""
+        """Send the next chunk, or complete the upload. After a broken request, continue where the registry says."""
         if self.doubt and self.sent < self.blob.size:
-            self._find_out()
+            self._ask_progress()
         elif self.doubt and self.session.holds(self.blob.digest):
             self.done = True  # it was the answer that was lost
             return
@@ -63,7 +63,7 @@ class BlobUpload:
                 raise
             self.lost += 1
             if error.code == 404 or self.sent == self.blob.size:
-                self._forget()
+                self._restart()
             raise TruncatedAnswer from error
         self.doubt = False
 
@@ -71,7 +71,7 @@ class BlobUpload:
         headers = self._ask("POST", f"{self.session.url}/blobs/uploads/", data=b"")
         if "Location" not in headers:
             raise StrangeAnswer("it does not say where an upload goes")
-        self._moved(headers)
+        self._follow_location(headers)
 
     def _chunk(self) -> None:
         self.data.seek(self.sent)
@@ -82,20 +82,20 @@ class BlobUpload:
             "Content-Type": "application/octet-stream",
             "Content-Range": f"{self.sent}-{self.sent + len(data) - 1}",
         }
-        self._moved(self._ask("PATCH", self._place, headers, data))
+        self._follow_location(self._ask("PATCH", self._place, headers, data))
         self.sent += len(data)
 
     def _close(self) -> None:
-        """Let the registry check what it has got, and keep it."""
+        """Let the registry check the blob, and keep it."""
         parts = urllib.parse.urlsplit(self._place)
         query = [*urllib.parse.parse_qsl(parts.query, keep_blank_values=True), ("digest", self.blob.digest)]
         url = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
         # It may want to read all that it has got once more.
-        self.session.once("PUT", url, data=b"", silence=http.TIMEOUT + self.blob.size / _SLOWEST).close()
+        self.session.send_once("PUT", url, data=b"", silence=http.TIMEOUT + self.blob.size / _SLOWEST).close()
         self.done = True
 
-    def _forget(self) -> None:
-        """Begin anew."""
+    def _restart(self) -> None:
+        """Start the upload from its beginning."""
         self.sent, self.place, self.doubt = 0, None, False
 
     @property
@@ -103,28 +103,28 @@ class BlobUpload:
         assert self.place is not None
         return self.place
 
-    def _find_out(self) -> None:
-        """How much has arrived; where the registry cannot say, the upload starts anew."""
+    def _ask_progress(self) -> None:
+        """Ask how much has arrived. If the registry cannot say, the upload starts from its beginning."""
         try:
             headers = self._ask("GET", self._place)
         except urllib.error.HTTPError as error:
             if error.code == 429 or error.code >= 500:
                 raise
-            self._forget()
+            self._restart()
             return
-        arrived = re.fullmatch(r"(?:bytes=)?0-(\d{1,15})", headers.get("Range", ""))
+        match = re.fullmatch(r"(?:bytes=)?0-(\d{1,15})", headers.get("Range", ""))
         # `0-0` may be one byte or none.
-        if arrived and 0 < int(arrived[1]) < self.blob.size:
-            self.sent = int(arrived[1]) + 1
-            self._moved(headers)
+        if match and 0 < int(match[1]) < self.blob.size:
+            self.sent = int(match[1]) + 1
+            self._follow_location(headers)
         else:
-            self._forget()
+            self._restart()
 
     def _ask(self, method: str, url: str, headers: dict[str, str] | None = None, data: bytes | None = None) -> Any:
-        with self.session.once(method, url, headers, data) as response:
+        with self.session.send_once(method, url, headers, data) as response:
             return response.headers
 
-    def _moved(self, headers: Any) -> None:
+    def _follow_location(self, headers: Any) -> None:
         before = self.place or self.session.url
         place = urllib.parse.urljoin(before, headers.get("Location", before))
         if not http.may_lead_to(before, place):
@@ -142,7 +142,7 @@ _DIGEST = "Docker-Content-Digest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundManifest:
-    """A manifest as a registry keeps it: its bytes, their media type and their digest."""
+    """A manifest in a registry: its bytes, their media type and their digest."""
 
     media_type: str
     data: bytes
@@ -158,101 +158,102 @@ class Repository(Session):
     (`registry-damaged-content`).
     """
 
-    def _named(self, reference: str) -> str:
+    def _describe(self, reference: str) -> str:
         name = self.name if self.registry == HUB else f"{self.registry}/{self.name}"
         return f"`{name}{'@' if oci.is_digest(reference) else ':'}{reference}`"
 
     # --- manifests ----------------------------------------------------------------------------------------------
 
     def digest(self, reference: str) -> Digest:
-        """The digest of the manifest that a tag stands for now; a list of platforms counts as one."""
-        with self.told(self._named(reference)):
+        """Return the digest of the manifest that a tag stands for now; a list of platforms counts as one manifest."""
+        with self.error_context(self._describe(reference)):
             url = f"{self.url}/manifests/{reference}"
             with self.send("HEAD", url, {"Accept": ", ".join(oci.MANIFESTS)}) as response:
-                said = response.headers.get(_DIGEST, "")
-                if oci.is_digest(said) and _is_manifest(response):
-                    return Digest(said)
+                header = response.headers.get(_DIGEST, "")
+                if oci.is_digest(header) and _is_manifest(response):
+                    return Digest(header)
             # Registries need not say it: the digest is that of the manifest's bytes.
             return self._manifest(url).digest
 
     def manifest(self, reference: str) -> FoundManifest | None:
-        """The manifest of a tag or digest; None where the repository has none of that name, or no repository is."""
-        with self.told(self._named(reference)):
+        """Return the manifest of a tag or digest; None if it, or the repository, does not exist."""
+        with self.error_context(self._describe(reference)):
             try:
-                found = self._manifest(f"{self.url}/manifests/{reference}")
+                manifest = self._manifest(f"{self.url}/manifests/{reference}")
             except urllib.error.HTTPError as error:
                 if error.code == 404:
                     return None
                 raise
-        if oci.is_digest(reference) and reference != found.digest:
-            raise self._damaged(reference, f"its bytes have {found.digest}")
-        return found
+        if oci.is_digest(reference) and reference != manifest.digest:
+            raise self._damaged_error(reference, f"its bytes have {manifest.digest}")
+        return manifest
 
     def _manifest(self, url: str) -> FoundManifest:
-        def take() -> FoundManifest:
-            with self.once("GET", url, {"Accept": ", ".join(oci.MANIFESTS)}) as response:
+        def fetch() -> FoundManifest:
+            with self.send_once("GET", url, {"Accept": ", ".join(oci.MANIFESTS)}) as response:
                 if not _is_manifest(response):
                     raise StrangeAnswer("it answers with no image manifest")
-                data, said = http.whole(response, oci.MOST), response.headers.get(_DIGEST, "")
-                found = FoundManifest(
+                data, header = http.read_all(response, oci.MOST), response.headers.get(_DIGEST, "")
+                manifest = FoundManifest(
                     media_type=response.headers.get_content_type(), data=data, digest=oci.digest(data)
                 )
-            if oci.is_digest(said) and said != found.digest:
-                raise self._damaged(said, f"its bytes have {found.digest}")
-            return found
+            if oci.is_digest(header) and header != manifest.digest:
+                raise self._damaged_error(header, f"its bytes have {manifest.digest}")
+            return manifest
 
-        return self.again(lambda: http.asked(take, self.check, _WHOLE))
+        return self.retry(lambda: http.ask(fetch, self.check, _WHOLE))
 
     def put_manifest(self, reference: str, media_type: str, data: bytes) -> Digest:
-        """Make a tag stand for a manifest whose blobs are there; its digest."""
-        with self.told(self._named(reference), writing=True):
+        """Make a tag stand for a manifest whose blobs are there; return its digest."""
+        with self.error_context(self._describe(reference), writing=True):
             self.send("PUT", f"{self.url}/manifests/{reference}", {"Content-Type": media_type}, data).close()
         return oci.digest(data)
 
     # --- blobs --------------------------------------------------------------------------------------------------
 
     def small_blob(self, blob: Descriptor, most: int) -> bytes:
-        """A blob of at most so many bytes, whole."""
+        """Return a whole blob of at most so many bytes."""
         if blob.size > most:
-            raise self._damaged(blob.digest, f"it should have at most {most} bytes, not {blob.size}")
+            raise self._damaged_error(blob.digest, f"it should have at most {most} bytes, not {blob.size}")
         return b"".join(self.blob(blob))
 
     def blob(self, blob: Descriptor, begun: Iterable[bytes] = ()) -> Iterator[bytes]:
-        """The bytes of a blob as they come, from where they broke off if they did.
+        """Yield the bytes of a blob as they come, and continue after a broken transfer.
 
-        That they are the right ones is known only when the last has been taken: damaged ones raise then. Those
-        that it has `begun` with, and that were taken earlier, are not asked for, and count for that.
+        They are verified only when the last one has been taken: then damaged ones raise. `begun` are the
+        first bytes, from an
+        earlier transfer. They are not fetched again, and count for the digest.
         """
-        sha256, got, fruitless = hashlib.sha256(), 0, 0
+        sha256, received, fruitless = hashlib.sha256(), 0, 0
         for piece in begun:
             self.check()
-            got += len(piece)
+            received += len(piece)
             sha256.update(piece)
-        with self.told(f"the blob {blob.digest}"):
-            while got < blob.size:
-                before = got
+        with self.error_context(f"the blob {blob.digest}"):
+            while received < blob.size:
+                before = received
                 try:
-                    for piece in self._pieces(blob, got):
+                    for piece in self._pieces(blob, received):
                         self.check()
-                        got += len(piece)
+                        received += len(piece)
                         sha256.update(piece)
                         yield piece
-                except TROUBLE as error:
-                    fruitless = 1 if got - before >= _PROGRESS else fruitless + 1
-                    pause = http.pause(error, fruitless, breaks=True)
-                    if pause is None or fruitless >= TRIES:
+                except HTTP_ERRORS as error:
+                    fruitless = 1 if received - before >= _PROGRESS else fruitless + 1
+                    delay = http.retry_delay(error, fruitless, breaks=True)
+                    if delay is None or fruitless >= TRIES:
                         raise
-                    http.rest(pause, self.check)
+                    http.wait(delay, self.check)
         if f"sha256:{sha256.hexdigest()}" != blob.digest:
-            raise self._damaged(blob.digest, f"its bytes have sha256:{sha256.hexdigest()}")
+            raise self._damaged_error(blob.digest, f"its bytes have sha256:{sha256.hexdigest()}")
 
     def _pieces(self, blob: Descriptor, start: int) -> Iterator[bytes]:
-        """A blob from its byte `start` on, in one request; raises Broken where it ends early."""
+        """Yield a blob from its byte `start` on, in one request; raise TruncatedAnswer if it ends early."""
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with self.once("GET", f"{self.url}/blobs/{blob.digest}", headers) as response:
+        with self.send_once("GET", f"{self.url}/blobs/{blob.digest}", headers) as response:
             left = blob.size - start
             if start and response.status != 206:  # not every registry goes on in the middle
-                self._skipped(response, start)
+                self._skip(response, start)
             elif start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
                 raise StrangeAnswer("it goes on elsewhere than it was asked to")
             while left:
@@ -263,7 +264,7 @@ class Repository(Session):
                 left -= len(piece)
                 yield piece
 
-    def _skipped(self, response: Any, count: int) -> None:
+    def _skip(self, response: Any, count: int) -> None:
         while count:
             self.check()
             piece = response.read(min(_READ, count))
@@ -272,22 +273,22 @@ class Repository(Session):
             count -= len(piece)
 
     def has_blob(self, digest: str) -> bool:
-        """Whether a blob is there already."""
-        with self.told(f"the blob {digest}"):
+        """Return whether a blob is there already."""
+        with self.error_context(f"the blob {digest}"):
             return self.holds(digest)
 
     def upload(self, blob: Descriptor, data: BinaryIO | bytes) -> bool:
-        """Send a blob unless it is there; True if it was sent."""
+        """Send a blob unless it is there; return whether it was sent."""
         if self.has_blob(blob.digest):
             return False
-        with self.told(f"the blob {blob.digest}", writing=True):
+        with self.error_context(f"the blob {blob.digest}", writing=True):
             upload = BlobUpload(self, blob, io.BytesIO(data) if isinstance(data, bytes) else data)
             while not upload.done:
                 self.check()
-                self.again(upload.step, TRIES)
+                self.retry(upload.step, TRIES)
         return True
 
-    def _damaged(self, digest: str, why: str) -> DamagedContent:
+    def _damaged_error(self, digest: str, why: str) -> DamagedContent:
         return DamagedContent(
             Problem(
                 code="registry-damaged-content",
@@ -299,5 +300,5 @@ class Repository(Session):
 
 
 def _is_manifest(response: Any) -> bool:
-    """Whether the answer claims to be one: a portal that wants a login answers 200 to everything."""
+    """Return whether the answer claims to be one: a portal that wants a login answers 200 to everything."""
     return response.headers.get_content_type() in oci.MANIFESTS

@@ -62,7 +62,7 @@ class Exchange:
                 if digest:
                     return push.results(), digest
                 self.say("somebody else has pushed at the same moment: both are put together")
-                http.rest(random.uniform(0.1, 0.5) * (number + 1), self.stop.check)
+                http.wait(random.uniform(0.1, 0.5) * (number + 1), self.stop.check)
         raise NetworkError(
             Problem(
                 code="cache-push-raced",
