@@ -1,4 +1,4 @@
-"""Find the container engine in the way the `docker` command does, and explain why none is found."""
+"""Find the container engine as the `docker` command does, and explain why none is found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfdock.errors import EngineUnavailable, Problem
 
 
 def causes(error: Any) -> Iterator[BaseException]:
-    """An exception and all it was made from: the SDK and requests bury the OSError four levels deep, in `args`."""
+    """Yield an exception and all its causes. The SDK and requests bury the OSError four levels deep, in `args`."""
     seen, waiting = set[int](), [error]
     while waiting:
         error = waiting.pop()
@@ -31,10 +31,10 @@ def causes(error: Any) -> Iterator[BaseException]:
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """Where the engine is and who said so."""
+    """The address of the engine, and where it comes from."""
 
     url: str = field(repr=False)
-    said_by: str
+    origin: str
     tls: TLSConfig | bool = False
 
     @property
@@ -43,16 +43,17 @@ class EngineAddress:
         return self.url.startswith(("unix://", "http+unix://", "npipe://"))
 
     def __str__(self) -> str:
-        """Without a password: it goes into messages and records."""
+        """Return the address without a password: it goes into messages and records."""
         shown = re.sub(r"//([^/@:]*):[^/@]*@", r"//\1@", self.url)
-        return f"{shown} ({self.said_by})"
+        return f"{shown} ({self.origin})"
 
 
 _DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 
 def find_address(base_url: str | None) -> EngineAddress:
-    """As the docker command finds it: an explicit URL, DOCKER_HOST, the chosen context, the default socket."""
+    """Find the address as the docker command does: an explicit URL, DOCKER_HOST, the chosen context, the default
+    socket."""
     if base_url:
         return EngineAddress(base_url, "as given")
     environment: Any = kwargs_from_env()
@@ -61,8 +62,11 @@ def find_address(base_url: str | None) -> EngineAddress:
     return _context_address(os.environ.get("DOCKER_CONTEXT"))
 
 
-def elsewhere() -> str | None:
-    """Where the engine is and who said so, if that is not this machine; asks nobody."""
+def remote_engine_address() -> str | None:
+    """Return the address of an engine on another machine, with its origin; None for this machine.
+
+    No engine is asked.
+    """
     try:
         address = find_address(None)
     except EngineUnavailable:  # who needs an engine says so
@@ -71,7 +75,10 @@ def elsewhere() -> str | None:
 
 
 def _context_address(name: str | None) -> EngineAddress:
-    """The chosen context's. The SDK's own reader looks into the working folder where there is no config.json."""
+    """Return the address of the chosen context.
+
+    Without config.json, the SDK's own reader looks into the working folder.
+    """
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     try:
         name = name or _chosen_context(folder)
@@ -89,14 +96,14 @@ def _context_address(name: str | None) -> EngineAddress:
 
 
 def _chosen_context(folder: Path) -> str:
-    """The one that `docker context use` has written down."""
+    """Return the context that `docker context use` has chosen."""
     file = folder / "config.json"
-    chosen = json.loads(file.read_bytes()).get("currentContext") if file.is_file() else None
-    return str(chosen or "default")
+    name = json.loads(file.read_bytes()).get("currentContext") if file.is_file() else None
+    return str(name or "default")
 
 
 def _context_tls(folder: Path, *, verify: bool) -> TLSConfig | bool:
-    """What a context keeps of certificates."""
+    """Return the certificates of a context."""
     files = {path.stem: str(path) for path in folder.glob("*.pem")}
     if not files:
         return False
@@ -109,19 +116,19 @@ def unavailable(message: str, fix: str) -> EngineUnavailable:
 
 
 def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavailable:
-    """Why there is no engine, from the operating system's reason where there is one."""
-    found = list(causes(error))
+    """Return the error for an engine that cannot be reached, from the operating system's reason if there is one."""
+    reasons = list(causes(error))
     start = "install Docker 20.10 or newer and start it (`sudo systemctl start docker`)"
-    if "DOCKER_HOST" in address.said_by:
+    if "DOCKER_HOST" in address.origin:
         start = f"correct or unset DOCKER_HOST, or {start}"
-    if any(isinstance(cause, PermissionError) for cause in found):
+    if any(isinstance(cause, PermissionError) for cause in reasons):
         return unavailable(
             f"you may not talk to the container engine at {address}",
             "join the group `docker` (`sudo usermod -aG docker $USER`, then log in again), or use sudo",
         )
-    if any(isinstance(cause, FileNotFoundError) for cause in found):
+    if any(isinstance(cause, FileNotFoundError) for cause in reasons):
         return unavailable(f"no container engine: {address} does not exist", start)
-    if any(isinstance(cause, ConnectionRefusedError) for cause in found):
+    if any(isinstance(cause, ConnectionRefusedError) for cause in reasons):
         return unavailable(f"no container engine answers at {address}", start)
     if "paramiko" in str(error):
         return unavailable(f"{address} needs the SDK's support of SSH", "`pip install 'tfdock[ssh]'`")

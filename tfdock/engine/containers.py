@@ -1,4 +1,4 @@
-"""Translate containers and images between the engine's records and ours."""
+"""Translate containers and images between the engine's documents and ours."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _OPEN_FILES = 65536
 
 
 def open_files_allowed(address: EngineAddress) -> int | None:
-    """How many open files a container may have: a full file table truncates Bazel's cache entries.
+    """Return how many open files a container may have: a full file table truncates Bazel's cache entries.
 
-    An engine without CAP_SYS_RESOURCE (in a sandbox, or rootless) refuses to start a container with more than it
-    may have itself, so that is looked up where the engine is a process of this machine. Elsewhere it is left to the
-    engine (None).
+    An engine without CAP_SYS_RESOURCE (in a sandbox, or rootless) refuses to start a container with a higher
+    limit than
+    its own. So the limit is looked up if the engine is a process of this machine. Elsewhere it is left to the engine
+    (None).
     """
     if not address.local:
         return None
@@ -42,7 +43,7 @@ def open_files_allowed(address: EngineAddress) -> int | None:
 
 
 def host_config_of(spec: ContainerSpec, open_files: int | None) -> dict[str, Any]:
-    """The record as the SDK's arguments."""
+    """Return the arguments of the SDK for a container."""
     config: dict[str, Any] = {
         # docker-init forwards signals and reaps what Bazel's server leaves behind.
         "init": True,
@@ -76,6 +77,7 @@ def _mount(mount: Mount) -> dict[str, Any]:
 
 
 def container_state(inspected: Mapping[str, Any]) -> ContainerState:
+    """Return the state of a container, from the engine's inspection."""
     state = inspected["State"]
     running = bool(state.get("Running"))
     # A container that was never started has the exit code 0, which must not be taken for success.
@@ -92,6 +94,7 @@ def container_state(inspected: Mapping[str, Any]) -> ContainerState:
 
 
 def image_info(inspected: Mapping[str, Any]) -> ImageInfo:
+    """Return the facts of an image, from the engine's inspection."""
     return ImageInfo(
         id=inspected["Id"],
         tags=tuple(inspected.get("RepoTags") or ()),
@@ -102,5 +105,5 @@ def image_info(inspected: Mapping[str, Any]) -> ImageInfo:
 
 
 def timestamp(text: str) -> float:
-    """Unix seconds of the engine's RFC 3339 time, whose nine decimals Python's parser takes to be three too many."""
+    """Return Unix seconds of the engine's RFC 3339 time. Python's parser does not take its nine decimals."""
     return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text)).timestamp()

@@ -59,11 +59,11 @@ from tfdock.engine.streams import (
     build_refusal,
     frames,
     messages,
+    skip_bytes,
     step_failed,
     step_killed,
     stopped,
     wait_forever,
-    without,
 )
 from tfdock.errors import (
     EngineError,
@@ -86,32 +86,32 @@ Sdk = Any
 """An APIClient. Its published types are wrong for every other call made here, so they are not used."""
 
 OLDEST_API = "1.41"
-"""Docker 20.10, which is also what podman 4 answers with."""
+"""The API of Docker 20.10; podman 4 answers with it too."""
 
 _TRANSPORT = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError)
-"""What a lost engine looks like. `APIError` is a RequestException too: catch it first."""
+"""Errors of a lost engine. `APIError` is a RequestException too: catch it first."""
 
 _CONNECT_TIMEOUT = 15.0
 _QUERY_TIMEOUT = 60.0
 _KILLED = 137
 
 
-def _words(error: APIError) -> str:
+def _message_of(error: APIError) -> str:
     return str(error.explanation or error)
 
 
-def _too_old(version: str) -> bool:
+def _is_too_old(version: str) -> bool:
     return [int(part) for part in version.split(".")] < [int(part) for part in OLDEST_API.split(".")]
 
 
 def _pull_name(reference: str) -> tuple[str, str]:
-    """Repository and tag (or digest): with both a tag and a digest the digest alone says what is fetched."""
+    """Return repository and tag or digest. If a name has both, the digest alone says what is fetched."""
     name, at, digest = reference.partition("@")
     repository, tag = parse_repository_tag(name)
     return repository, digest if at else tag or "latest"
 
 
-def _worth_another_pull(error: BaseException) -> bool:
+def _is_pull_retried(error: BaseException) -> bool:
     return isinstance(error, NetworkError) and error.problems[0].code in _PULL_TRIES
 
 
@@ -120,14 +120,14 @@ def _worth_another_pull(error: BaseException) -> bool:
 _PULL_TRIES = {"registry-rate-limited": 5, "registry-unreachable": 2}
 
 
-def _enough_pulls(state: RetryCallState) -> bool:
+def _pulls_exhausted(state: RetryCallState) -> bool:
     error = state.outcome.exception() if state.outcome else None
     tries = _PULL_TRIES.get(error.problems[0].code, 1) if isinstance(error, NetworkError) else 1
     return state.attempt_number >= tries
 
 
 class DockerEngine:
-    """A Docker engine of version 20.10 or newer, or what speaks its API (podman 4).
+    """A Docker engine of version 20.10 or newer, or an engine that speaks its API (podman 4).
 
     It connects on first use. `silence` is how long a stream may be silent before the engine is pinged.
     """
@@ -162,8 +162,8 @@ class DockerEngine:
             self.address.url, version=version, timeout=seconds, tls=self.address.tls, use_ssh_client=True
         )
 
-    def _connected(self, timeout: float) -> Sdk:
-        """The client of that timeout, which the SDK knows only one of."""
+    def _client(self, timeout: float) -> Sdk:
+        """Return the client of a timeout: the SDK has one timeout per client."""
         with self._connecting:
             if self._version is None:
                 self._version = self._negotiate()
@@ -172,13 +172,13 @@ class DockerEngine:
             return self._clients[timeout]
 
     def _negotiate(self) -> str:
-        """The engine's API version; a short timeout, for a frozen engine accepts connections."""
+        """Return the engine's API version. The timeout is short, because a frozen engine accepts connections."""
         try:
             with self._open(_CONNECT_TIMEOUT, "auto") as client:
                 version: str = client.api_version
         except (DockerException, *_TRANSPORT, ValueError) as error:
             raise cannot_connect(self.address, error) from error
-        if _too_old(version):
+        if _is_too_old(version):
             raise EngineUnavailable(
                 Problem(
                     code="engine-too-old",
@@ -188,20 +188,23 @@ class DockerEngine:
             )
         return version
 
-    def _call(self, what: str, request: Callable[[Sdk], T], timeout: float | None = None) -> T:
-        """One request, its failures in our own words."""
-        client = self._connected(timeout or self._timeout)
+    def _call(self, action: str, request: Callable[[Sdk], T], timeout: float | None = None) -> T:
+        """Send one request, and translate its failures."""
+        client = self._client(timeout or self._timeout)
         try:
             return request(client)
         except APIError as error:
-            raise refusal(what, _words(error)) from error
+            raise refusal(action, _message_of(error)) from error
         except _TRANSPORT as error:
-            raise self._lost(what, error) from error
+            raise self._lost(action, error) from error
         except DockerException as error:
-            raise refusal(what, str(error)) from error
+            raise refusal(action, str(error)) from error
 
-    def _query(self, what: str, request: Callable[[Sdk], T]) -> T:
-        """A question, which may be asked again when the connection breaks. A frozen engine (EngineHung) stays so."""
+    def _query(self, action: str, request: Callable[[Sdk], T]) -> T:
+        """Send a request that may be sent again if the connection breaks.
+
+        A frozen engine (EngineHung) stays frozen.
+        """
         retrying = Retrying(
             retry=retry_if_exception_type(EngineLost),
             stop=stop_after_attempt(3),
@@ -209,33 +212,33 @@ class DockerEngine:
             sleep=self._sleep,
             reraise=True,
         )
-        return retrying(lambda: self._call(what, request, min(_QUERY_TIMEOUT, self._timeout)))
+        return retrying(lambda: self._call(action, request, min(_QUERY_TIMEOUT, self._timeout)))
 
-    def _lost(self, what: str, error: BaseException) -> EngineError:
-        """The error for a broken connection: is the engine gone, frozen, or back already?"""
+    def _lost(self, action: str, error: BaseException) -> EngineError:
+        """Return the error for a broken connection: the engine is gone, frozen, or back already."""
         answer = self._probe(min(5.0, self._timeout))
         if answer == "silence":
-            return self._hung(what)
+            return self._hung(action)
         now = "it answers again" if answer == "pong" else "it no longer answers"
         return EngineLost(
             Problem(
                 code="engine-lost",
-                message=f"the engine at {self.address} was lost while trying to {what}; {now} ({error})",
+                message=f"the engine at {self.address} was lost while trying to {action}; {now} ({error})",
                 fix="check the engine (`systemctl status docker`), then run the same command to go on",
             )
         )
 
-    def _hung(self, what: str) -> EngineHung:
+    def _hung(self, action: str) -> EngineHung:
         return EngineHung(
             Problem(
                 code="engine-hung",
-                message=f"the engine at {self.address} stopped answering while trying to {what}, even to a ping",
+                message=f"the engine at {self.address} stopped answering while trying to {action}, even to a ping",
                 fix="restart the engine (`sudo systemctl restart docker`), then run the same command to go on",
             )
         )
 
     def _probe(self, timeout: float) -> str:
-        """`pong`, `silence` or `gone`, by a client of its own: the main one waits ten minutes."""
+        """Return `pong`, `silence` or `gone`, by a client of its own: the main one waits ten minutes."""
         try:
             with self._open(timeout, OLDEST_API) as client:
                 client.ping()
@@ -246,35 +249,36 @@ class DockerEngine:
 
     @contextlib.contextmanager
     def _stream(
-        self, what: str, request: Callable[[Sdk], object], cancel: Cancel | None = None
+        self, action: str, request: Callable[[Sdk], object], cancel: Cancel | None = None
     ) -> Iterator[Iterator[bytes]]:
-        """The body of a response, whose end is an honest one.
+        """Yield the body of a response. A lost engine raises an error instead of ending the body.
 
-        The client of its own makes the response visible, which the SDK's generators hide, so that it can be broken
-        off from another thread or a signal handler.
+        The client of its own makes the response visible, which the SDK's generators hide. So another thread
+        or a signal
+        handler can break it off.
         """
-        self._connected(self._timeout)
+        self._client(self._timeout)
         with self._open(self._timeout, self._version or OLDEST_API) as client:
             responses: list[requests.Response] = []
             client.hooks["response"] = [lambda response, **_: responses.append(response)]
-            self._call(what, lambda _: request(client))
+            self._call(action, lambda _: request(client))
             with contextlib.closing(responses[-1]) as response:
-                self._call(what, lambda _: _check(response))
-                yield from self._watched(what, response, cancel)
+                self._call(action, lambda _: _check(response))
+                yield from self._watch(action, response, cancel)
 
-    def _watched(self, what: str, response: requests.Response, cancel: Cancel | None) -> Iterator[Iterator[bytes]]:
+    def _watch(self, action: str, response: requests.Response, cancel: Cancel | None) -> Iterator[Iterator[bytes]]:
         wait_forever(response)
         watch = StreamWatch(response, lambda: self.ping(self._silence / 6), self._silence)
         forget = cancel.on_set(lambda: break_off(response)) if cancel is not None else None
         try:
-            yield self._body(what, response, watch, cancel)
+            yield self._read_body(action, response, watch, cancel)
         finally:
             watch.stop()
             if forget:
                 forget()
 
-    def _body(
-        self, what: str, response: requests.Response, watch: StreamWatch, cancel: Cancel | None
+    def _read_body(
+        self, action: str, response: requests.Response, watch: StreamWatch, cancel: Cancel | None
     ) -> Iterator[bytes]:
         try:
             for chunk in body_chunks(response):
@@ -283,7 +287,7 @@ class DockerEngine:
         except _TRANSPORT as error:
             if cancel:
                 raise stopped() from None
-            raise (self._hung(what) if watch.hung else self._lost(what, error)) from error
+            raise (self._hung(action) if watch.hung else self._lost(action, error)) from error
 
     # The engine itself --------------------------------------------------------------------------------------
 
@@ -310,15 +314,15 @@ class DockerEngine:
     # Images -------------------------------------------------------------------------------------------------
 
     def image(self, reference: str) -> ImageInfo | None:
-        found = self._query(
-            f"look at the image {reference}", _unless(_ABSENT, lambda client: client.inspect_image(reference))
+        inspected = self._query(
+            f"look at the image {reference}", _none_for(_ABSENT, lambda client: client.inspect_image(reference))
         )
-        return image_info(found) if found is not None else None
+        return image_info(inspected) if inspected is not None else None
 
     def pull(self, reference: str, output: Output | None = None) -> ImageInfo:
         retrying = Retrying(
-            retry=retry_if_exception(_worth_another_pull),
-            stop=_enough_pulls,
+            retry=retry_if_exception(_is_pull_retried),
+            stop=_pulls_exhausted,
             wait=wait_random_exponential(multiplier=2, max=60),
             sleep=self._sleep,
             reraise=True,
@@ -339,7 +343,7 @@ class DockerEngine:
                     _report_pull(reference, message, output)
         except TfdockError as error:
             if isinstance(error.__cause__, APIError):
-                raise registry_refusal(reference, _words(error.__cause__)) from error.__cause__
+                raise registry_refusal(reference, _message_of(error.__cause__)) from error.__cause__
             raise
 
     def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
@@ -377,14 +381,17 @@ class DockerEngine:
 
     def _build_error(self, progress: ImageProgress, message: Mapping[str, Any]) -> NoReturn:
         detail = message.get("errorDetail") or {}
-        words, code = detail.get("message") or message.get("error") or "", detail.get("code")
-        if code is None and (refused := build_refusal(progress, words)):
+        text, code = detail.get("message") or message.get("error") or "", detail.get("code")
+        if code is None and (refused := build_refusal(progress, text)):
             raise refused
-        self._why_stopped(progress, code)
-        raise step_failed(progress.step, words, code)
+        self._raise_hidden_cause(progress, code)
+        raise step_failed(progress.step, text, code)
 
-    def _why_stopped(self, progress: ImageProgress, code: int | None) -> None:
-        """Raise what an exit code may hide: 137 alone is a memory kill, `docker kill`, or an engine going down."""
+    def _raise_hidden_cause(self, progress: ImageProgress, code: int | None) -> None:
+        """Raise the cause that an exit code may hide.
+
+        137 alone is a memory kill, `docker kill`, or an engine going down.
+        """
         if code == _KILLED and progress.container and self.memory_killed(progress.container):
             raise step_killed(progress.step)
         if progress.full:
@@ -393,18 +400,18 @@ class DockerEngine:
             raise self._lost(f"run `{progress.step}`", RuntimeError("the step was stopped as the engine went down"))
 
     def _clear_step(self, container: str) -> None:
-        """Wait until the engine has removed the step's container; what crashed is removed by us, if it is ours."""
+        """Wait until the engine has removed the step's container. After a crash we remove it, if it is ours."""
         if not container or not self.ping():
             return
         with contextlib.suppress(TfdockError):
-            if not self._gone(container, 10) and IMAGE_LABEL in self._labels(container):
+            if not self._is_gone(container, 10) and IMAGE_LABEL in self._labels(container):
                 self.remove(container)
 
     def _labels(self, container: str) -> Mapping[str, str]:
         state = self.state(container)
         return state.labels if state else {}
 
-    def _gone(self, container: str, seconds: float) -> bool:
+    def _is_gone(self, container: str, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while self.state(container) is not None:
             if time.monotonic() > deadline:
@@ -429,19 +436,21 @@ class DockerEngine:
                     digest = (message.get("aux") or {}).get("Digest") or digest
         except TfdockError as error:
             if isinstance(error.__cause__, APIError):
-                raise push_refusal(name, _words(error.__cause__)) from error.__cause__
+                raise push_refusal(name, _message_of(error.__cause__)) from error.__cause__
             raise
         if not digest:
             raise push_refusal(name, "the push ended without a digest")
         return Digest(digest)
 
     def remove_image(self, reference: str) -> None:
-        self._query(f"remove the image {reference}", _unless(_ABSENT, lambda client: client.remove_image(reference)))
+        self._query(
+            f"remove the image {reference}", _none_for(_ABSENT, lambda client: client.remove_image(reference))
+        )
 
     def dangling(self, label: str) -> list[ImageInfo]:
-        wanted = {"dangling": True, "label": label}
-        found: list[dict[str, Any]] = self._query("list images", lambda client: client.images(filters=wanted))
-        return [ImageInfo(id=one["Id"], labels=one["Labels"] or {}, size=one["Size"]) for one in found]
+        filters = {"dangling": True, "label": label}
+        images: list[dict[str, Any]] = self._query("list images", lambda client: client.images(filters=filters))
+        return [ImageInfo(id=image["Id"], labels=image["Labels"] or {}, size=image["Size"]) for image in images]
 
     def save(self, images: Sequence[str], cancel: Cancel) -> Iterator[bytes]:
         def request(client: Sdk) -> object:  # the SDK's own `get_image` takes one image only
@@ -470,7 +479,7 @@ class DockerEngine:
             if upload.error is not None:
                 raise upload.error from None
             if isinstance(error.__cause__, APIError):
-                raise archive_refusal(_words(error.__cause__)) from error.__cause__
+                raise archive_refusal(_message_of(error.__cause__)) from error.__cause__
             raise
 
     # Containers ---------------------------------------------------------------------------------------------
@@ -479,7 +488,7 @@ class DockerEngine:
         try:
             return self._create(spec)
         except EngineError as error:
-            if not _name_taken(error):
+            if not _is_name_taken(error):
                 raise
         # A create that timed out here went on in the engine (docker/docker-py#2461), so that the name may be ours.
         if RUN_LABEL not in self._labels(spec.name):
@@ -528,48 +537,48 @@ class DockerEngine:
             yield from self._logs(container, skip, live=False)
 
     def _logs(self, container: str, skip: int, *, live: bool) -> Iterator[bytes]:
-        wanted = {"follow": int(live), "stdout": 1, "stderr": 1}
+        parameters = {"follow": int(live), "stdout": 1, "stderr": 1}
 
         def request(client: Sdk) -> object:
             url = f"{client.base_url}/v{client.api_version}/containers/{container}/logs"
-            return client.get(url, params=wanted, stream=True, timeout=client.timeout)
+            return client.get(url, params=parameters, stream=True, timeout=client.timeout)
 
         with self._stream(f"read the output of the container {container}", request) as chunks:
-            yield from without(skip, frames(chunks))
+            yield from skip_bytes(skip, frames(chunks))
 
     def state(self, container: str) -> ContainerState | None:
-        found = self._query(
+        inspected = self._query(
             f"look at the container {container}",
-            _unless(_ABSENT, lambda client: client.inspect_container(container)),
+            _none_for(_ABSENT, lambda client: client.inspect_container(container)),
         )
-        return container_state(found) if found is not None else None
+        return container_state(inspected) if inspected is not None else None
 
     def signal(self, container: str, name: str) -> None:
         # Not asked again on a broken connection: Bazel takes a second SIGINT for more than the first.
         self._call(
             f"signal the container {container}",
-            _unless(_ABSENT | _BUSY, lambda client: client.kill(container, name)),
+            _none_for(_ABSENT | _BUSY, lambda client: client.kill(container, name)),
         )
 
     def remove(self, container: str) -> None:
-        what = f"remove the container {container}"
+        action = f"remove the container {container}"
         self._query(
-            what,
-            _unless(_ABSENT | _BUSY, lambda client: client.remove_container(container, force=True, v=True)),
+            action,
+            _none_for(_ABSENT | _BUSY, lambda client: client.remove_container(container, force=True, v=True)),
         )
-        if not self._gone(container, 30):
-            raise refusal(what, "it is still there after 30 seconds")
+        if not self._is_gone(container, 30):
+            raise refusal(action, "it is still there after 30 seconds")
 
     def containers(self, label: str, value: str | None = None) -> list[ContainerState]:
-        wanted = label if value is None else f"{label}={value}"
+        filter_value = label if value is None else f"{label}={value}"
         listed: list[dict[str, Any]] = self._query(
-            "list containers", lambda client: client.containers(all=True, filters={"label": wanted})
+            "list containers", lambda client: client.containers(all=True, filters={"label": filter_value})
         )
         states = (self.state(container["Id"]) for container in listed)
         return [state for state in states if state is not None]
 
     def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
-        what = f"read {path} out of the container {container}"
+        action = f"read {path} out of the container {container}"
 
         def request(client: Sdk) -> bytes:
             archive, stat = client.get_archive(container, path)
@@ -578,10 +587,13 @@ class DockerEngine:
                     raise unreadable(path, f"its {stat['size']} bytes are over the limit of {limit}")
                 return only_file(archive, path)
 
-        return self._query(what, _unless(_ABSENT, request))
+        return self._query(action, _none_for(_ABSENT, request))
 
     def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
-        what, upload = f"put files into {folder} of the container {container}", EngineUpload(iter(archive), Cancel())
+        action, upload = (
+            f"put files into {folder} of the container {container}",
+            EngineUpload(iter(archive), Cancel()),
+        )
 
         def request(client: Sdk) -> None:
             url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
@@ -590,7 +602,7 @@ class DockerEngine:
             _check(response)
 
         try:
-            self._call(what, request)
+            self._call(action, request)
         except TfdockError:
             if upload.error is not None:
                 raise upload.error from None
@@ -611,22 +623,22 @@ class DockerEngine:
         self._query(f"make the volume {name}", request)
 
     def volumes(self, label: str, value: str | None = None) -> list[str]:
-        wanted = label if value is None else f"{label}={value}"
-        found = self._query("list volumes", lambda client: client.volumes(filters={"label": wanted}))
-        return sorted(volume["Name"] for volume in found["Volumes"] or ())
+        filter_value = label if value is None else f"{label}={value}"
+        answer = self._query("list volumes", lambda client: client.volumes(filters={"label": filter_value}))
+        return sorted(volume["Name"] for volume in answer["Volumes"] or ())
 
     def remove_volume(self, name: str) -> None:
-        self._query(f"remove the volume {name}", _unless(_ABSENT, lambda client: client.remove_volume(name)))
+        self._query(f"remove the volume {name}", _none_for(_ABSENT, lambda client: client.remove_volume(name)))
 
     def memory_killed(self, container: str) -> bool:
         # A bounded query of what was: a live event stream stops without a word (moby/moby#12023). From the beginning,
         # for no clock says when the container's was: this machine's and the engine's are set, and machines sleep.
         info: Mapping[str, Any] = self._query("tell the time", lambda client: client.info())
         until = f"{timestamp(info['SystemTime']):.6f}"
-        wanted = {"event": "oom", "container": container}
+        filters = {"event": "oom", "container": container}
 
         def request(client: Sdk) -> list[dict[str, Any]]:
-            return list(client.events("1", until, wanted, decode=True))
+            return list(client.events("1", until, filters, decode=True))
 
         return bool(self._query("list its events", request))
 
@@ -662,11 +674,11 @@ _ATTACH = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1, "detachKeys": "ctr
 
 _ABSENT = frozenset({requests.codes.not_found})
 _BUSY = frozenset({requests.codes.conflict})
-"""It no longer runs, or is being removed already."""
+"""The container no longer runs, or is being removed already."""
 
 
-def _unless(statuses: frozenset[int], request: Callable[[Sdk], T]) -> Callable[[Sdk], T | None]:
-    """The request, with None for an answer of one of these statuses."""
+def _none_for(statuses: frozenset[int], request: Callable[[Sdk], T]) -> Callable[[Sdk], T | None]:
+    """Return the request, with None for an answer of one of these statuses."""
 
     def tolerant(client: Sdk) -> T | None:
         try:
@@ -680,7 +692,7 @@ def _unless(statuses: frozenset[int], request: Callable[[Sdk], T]) -> Callable[[
 
 
 def _check(response: requests.Response) -> None:
-    """Raise for an HTTP status that is a refusal; the SDK's `build` would do so only when its generator is read."""
+    """Raise for an HTTP status that is a refusal. The SDK's `build` would do so only when its generator is read."""
     try:
         response.raise_for_status()
     except requests.HTTPError as error:
@@ -695,8 +707,8 @@ def _proxies(client: Sdk, spec: ContainerSpec) -> dict[str, str]:
     if spec.network == "none":
         return {}
     proxies = load_general_config().get("proxies", {})
-    found = ProxyConfig.from_dict(proxies.get(client.base_url, proxies.get("default", {}))).get_environment()
-    return {name: _LOGIN.sub(r"\1", str(address)) for name, address in found.items()}
+    variables = ProxyConfig.from_dict(proxies.get(client.base_url, proxies.get("default", {}))).get_environment()
+    return {name: _LOGIN.sub(r"\1", str(address)) for name, address in variables.items()}
 
 
 def _build_request(request: ImageBuild, upload: EngineUpload) -> Callable[[Sdk], object]:
@@ -740,6 +752,6 @@ def _report_push(name: str, message: Mapping[str, Any], output: Output) -> None:
         output(f"{layer}{message['status']}\n".encode())
 
 
-def _name_taken(error: EngineError) -> bool:
+def _is_name_taken(error: EngineError) -> bool:
     cause = error.__cause__
     return isinstance(cause, APIError) and cause.status_code == requests.codes.conflict

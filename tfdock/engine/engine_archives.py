@@ -16,7 +16,7 @@ from tfdock.oci.plain_tar import BLOCK, TarHeader, read_header
 
 
 class ChunkReader(io.RawIOBase):
-    """Chunks as a file, for tarfile."""
+    """A file over chunks of bytes, for tarfile."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._rest = chunks, b""
@@ -39,7 +39,7 @@ def image_names(archive: Iterator[bytes]) -> Iterator[str]:
     """Yield the names that an engine gives the images of an archive, from every document that names images.
 
     Engines read archives with another tar reader and another JSON reader. An archive that two readers could read
-    differently raises Malformed: only the members that `docker save` writes may be in it, each once.
+    differently raises MalformedManifest. Only the members that `docker save` writes may be in it, each once.
     """
     named = False
     for path, content in _members(io.BufferedReader(ChunkReader(archive), _PIECE)):
@@ -67,7 +67,7 @@ def _of_index(index: Any) -> Iterator[str]:
         notes = image.get("annotations") or {}
         # containerd takes the second where the first is missing.
         name = notes.get("io.containerd.image.name") or notes.get("org.opencontainers.image.ref.name")
-        yield from (one.removeprefix("docker.io/") for one in _strings([name] if name else []))
+        yield from (image_name.removeprefix("docker.io/") for image_name in _strings([name] if name else []))
 
 
 def _strings(names: Any) -> list[str]:
@@ -112,20 +112,20 @@ _LAYER_LINK, _LAYER = re.compile(rf"{_ID}/layer\.tar"), re.compile(rf"\.\./{_ID}
 
 
 def _members(archive: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of the documents that name images; raise Malformed for members of no engine."""
+    """Yield path and content of the documents that name images; raise MalformedManifest for members of no engine."""
     seen = set[str]()
-    for found in _headers(archive):
-        _check_member(found)
-        path = found.name.removesuffix("/")
+    for header in _headers(archive):
+        _check_member(header)
+        path = header.name.removesuffix("/")
         if path in seen:
             raise MalformedManifest(f"`{path}` is in it twice")
         seen.add(path)
         if path not in _NAMING:
-            _skip(archive, found.size + -found.size % BLOCK)
-        elif found.size > _LONGEST:
+            _skip(archive, header.size + -header.size % BLOCK)
+        elif header.size > _LONGEST:
             raise MalformedManifest(f"{path} is too large")
         else:
-            yield path, _content(archive, found.size)
+            yield path, _read_content(archive, header.size)
     ending = BLOCK
     while piece := archive.read(_PIECE):
         if any(piece):
@@ -137,27 +137,27 @@ def _members(archive: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
 
 def _headers(archive: io.BufferedReader) -> Iterator[TarHeader]:
     """Yield every header up to the first empty block; the caller reads the content before the next header."""
-    while any(block := _exactly(archive, BLOCK)):
-        found = read_header(block, links=True)
-        if found.kind == "x":
-            if found.size > _LONGEST_EXTENSION or not _EXTENSION.fullmatch(found.name):
+    while any(block := _read_exactly(archive, BLOCK)):
+        header = read_header(block, links=True)
+        if header.kind == "x":
+            if header.size > _LONGEST_EXTENSION or not _EXTENSION.fullmatch(header.name):
                 raise MalformedManifest(_EXTENDED)
-            size = _size(_content(archive, found.size))
-            found = read_header(_exactly(archive, BLOCK), links=True)
-            if found.kind == "x":
+            size = _extended_size(_read_content(archive, header.size))
+            header = read_header(_read_exactly(archive, BLOCK), links=True)
+            if header.kind == "x":
                 raise MalformedManifest(_EXTENDED)
-            found = found if size is None else replace(found, size=size)
-        yield found
+            header = header if size is None else replace(header, size=size)
+        yield header
 
 
-def _check_member(found: TarHeader) -> None:
-    known = {
-        "0": _PLAIN.fullmatch(found.name) and not found.link,
-        "2": _LAYER_LINK.fullmatch(found.name) and _LAYER.fullmatch(found.link) and not found.size,
-        "5": _FOLDER.fullmatch(found.name) and not found.link and not found.size,
+def _check_member(header: TarHeader) -> None:
+    allowed = {
+        "0": _PLAIN.fullmatch(header.name) and not header.link,
+        "2": _LAYER_LINK.fullmatch(header.name) and _LAYER.fullmatch(header.link) and not header.size,
+        "5": _FOLDER.fullmatch(header.name) and not header.link and not header.size,
     }
-    if not known[found.kind]:
-        raise MalformedManifest(f"no engine writes its member `{found.name[:100]!a}`")
+    if not allowed[header.kind]:
+        raise MalformedManifest(f"no engine writes its member `{header.name[:100]!a}`")
 
 
 _EXTENDED = "a member has extended headers that no engine writes"
@@ -167,30 +167,30 @@ _EXTENSION = re.compile(r"(?:[0-9a-z/]+/)?PaxHeaders\.0/[A-Za-z0-9._-]+")
 _RECORD = re.compile(rb"([1-9][0-9]{0,3}) (size|mtime|atime|ctime|uid|gid|uname|gname)=([^\n\0]+)\n")
 
 
-def _size(extension: bytes) -> int | None:
-    """The size that an extended header gives its member, if any: engines write one for layers above 8 GiB."""
-    found, place = dict[bytes, bytes](), 0
+def _extended_size(extension: bytes) -> int | None:
+    """Return the size that an extended header gives its member, if any: engines write one for layers above 8 GiB."""
+    records, place = dict[bytes, bytes](), 0
     while place < len(extension):
         match = _RECORD.match(extension, place)
-        if not match or int(match[1]) != len(match[0]) or match[2] in found:
+        if not match or int(match[1]) != len(match[0]) or match[2] in records:
             raise MalformedManifest(_EXTENDED)
-        found[match[2]], place = match[3], match.end()
-    size = found.get(b"size")
+        records[match[2]], place = match[3], match.end()
+    size = records.get(b"size")
     if size is not None and not re.fullmatch(rb"[1-9][0-9]{0,17}", size):
         raise MalformedManifest("a member has no valid size")
     return None if size is None else int(size)
 
 
-def _content(archive: io.BufferedReader, size: int) -> bytes:
-    return _exactly(archive, size + -size % BLOCK)[:size]
+def _read_content(archive: io.BufferedReader, size: int) -> bytes:
+    return _read_exactly(archive, size + -size % BLOCK)[:size]
 
 
 def _skip(archive: io.BufferedReader, size: int) -> None:
     while size:
-        size -= len(_exactly(archive, min(size, _PIECE)))
+        size -= len(_read_exactly(archive, min(size, _PIECE)))
 
 
-def _exactly(archive: io.BufferedReader, size: int) -> bytes:
+def _read_exactly(archive: io.BufferedReader, size: int) -> bytes:
     data = archive.read(size)
     if len(data) < size:
         raise MalformedManifest("it is cut")
@@ -198,7 +198,7 @@ def _exactly(archive: io.BufferedReader, size: int) -> bytes:
 
 
 def only_file(archive: Iterator[bytes], path: str) -> bytes:
-    """The one regular file of an archive, never unpacked."""
+    """Return the contents of the only regular file of an archive. Nothing is unpacked."""
     with tarfile.open(fileobj=io.BufferedReader(ChunkReader(archive)), mode="r|") as tar:
         member = tar.next()
         content = tar.extractfile(member) if member and member.isreg() else None

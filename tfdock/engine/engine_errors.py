@@ -12,7 +12,7 @@ from tfdock.types import ImageRef
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """Words of an engine and the problem they stand for; `{what}`, `{where}` and groups of `words` may be used."""
+    """Words of an engine and their problem; `{what}`, `{where}` and groups of `words` may be used."""
 
     words: re.Pattern[str]
     error: type[TfdockError]
@@ -20,9 +20,9 @@ class _Meaning:
     message: str
     fix: str
 
-    def problem(self, found: re.Match[str], **names: str) -> TfdockError:
-        fields = {**names, **{key: value or "" for key, value in found.groupdict().items()}}
-        message = f"{self.message.format(**fields)} (the engine says: {found.string.strip()})"
+    def problem(self, match: re.Match[str], **names: str) -> TfdockError:
+        fields = {**names, **{key: value or "" for key, value in match.groupdict().items()}}
+        message = f"{self.message.format(**fields)} (the engine says: {match.string.strip()})"
         return self.error(Problem(code=self.code, message=message, fix=self.fix.format(**fields)))
 
 
@@ -106,7 +106,7 @@ _REGISTRY = (
 )
 
 # What a registry says to who may not write there.
-_SENDING = (
+_PUSH = (
     _means(
         r"No such image|does not exist locally|tag does not exist",
         EngineError,
@@ -187,27 +187,27 @@ _REFUSALS = (
 
 
 def _interpret(meanings: Iterable[_Meaning], words: str, **names: str) -> TfdockError | None:
-    """The first meaning that fits."""
+    """Return the first meaning that fits."""
     for meaning in meanings:
-        found = meaning.words.search(words)
-        if found:
-            return meaning.problem(found, **names)
+        match = meaning.words.search(words)
+        if match:
+            return meaning.problem(match, **names)
     return None
 
 
-def refusal(what: str, words: str) -> TfdockError:
-    """The error for a request that the engine answered with a refusal."""
-    return _interpret(_REFUSALS, words, what=what) or EngineError(
+def refusal(action: str, words: str) -> TfdockError:
+    """Return the error for a request that the engine refused."""
+    return _interpret(_REFUSALS, words, what=action) or EngineError(
         Problem(
             code="engine-refused",
-            message=f"the engine refused to {what}: {words}",
+            message=f"the engine refused to {action}: {words}",
             fix="the words are the engine's own; its log (`journalctl -u docker`) may say more",
         )
     )
 
 
 def archive_refusal(words: str) -> TfdockError:
-    """The error for an archive of images that the engine did not take."""
+    """Return the error for an archive of images that the engine did not take."""
     return _interpret((_DISK,), words, what="load images") or EngineError(
         Problem(
             code="image-archive-refused",
@@ -218,24 +218,24 @@ def archive_refusal(words: str) -> TfdockError:
 
 
 def registry_refusal(reference: str, words: str) -> TfdockError:
-    """The error for an image that could not be fetched."""
+    """Return the error for an image that could not be fetched."""
     return _interpret(_REGISTRY, words, what=f"`{reference}`", where=_registry_of(reference)) or refusal(
         f"fetch `{reference}`", words
     )
 
 
 def push_refusal(name: str, words: str) -> TfdockError:
-    """The error for an image that could not be sent."""
-    return _interpret(_SENDING, words, what=f"`{name}`", where=_registry_of(name)) or refusal(f"send `{name}`", words)
+    """Return the error for an image that could not be pushed."""
+    return _interpret(_PUSH, words, what=f"`{name}`", where=_registry_of(name)) or refusal(f"send `{name}`", words)
 
 
 def step_refusal(step: str, words: str) -> TfdockError | None:
-    """The error for an image step, where the engine's words say more than that it failed."""
+    """Return the error for a failed image step, if the engine's words say why it failed."""
     return _interpret((_DISK, _DOCKERFILE), words, what=f"the image step `{step}`")
 
 
 def speaks_of_full_disk(words: str) -> bool:
-    """Whether output says that a disk is full."""
+    """Return whether output says that a disk is full."""
     return _DISK.words.search(words) is not None
 
 

@@ -1,4 +1,4 @@
-"""The machine of the engine: its cores and memory, its data folder, and whether containers get GPUs."""
+"""Describe the machine of the engine: its cores and memory, its data folder, and whether containers get GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdock.types import Machine
 
 
 def engine_machine(info: EngineInfo) -> Machine:
-    """The machine that compiles: the engine's, and not more than this process's own limits if it is the same one."""
+    """Return the machine that compiles: the engine's, with this process's own limits if it is the same machine."""
     if not info.local:
         return Machine(cpus=info.cpus, memory=info.memory)
     local = local_machine()
@@ -22,16 +22,16 @@ def engine_machine(info: EngineInfo) -> Machine:
 
 
 def engine_data(info: EngineInfo) -> Path | None:
-    """Where an engine keeps images and containers, if that can be looked at from here.
+    """Return the folder of an engine's images and containers, if it is visible from here.
 
-    Of an engine in a virtual machine, or in a root of its own, the path means another place than ours.
+    In a virtual machine, or in a root of its own, the engine's path means another place than ours.
     """
     root = Path(info.data_root) if info.local and info.data_root else None
     return root if root and nearest(root) == root else None
 
 
 def gives_gpus(info: EngineInfo, accelerator: Accelerator) -> bool:
-    """Whether an engine on this machine can give containers the GPUs of a family, by a runtime it has for them."""
+    """Return whether an engine on this machine can give containers the GPUs of a family, by a runtime for them."""
     runtime = accelerator.engine_runtime
     return runtime is not None and (
         runtime in info.runtimes or any(shutil.which(program) for program in accelerator.engine_programs)

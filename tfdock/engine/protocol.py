@@ -1,4 +1,4 @@
-"""The engine protocol: everything that tfdock asks of a container engine, in our own records.
+"""Define the engine protocol: everything that tfdock asks of a container engine, in our own types.
 
 The implementation is `tfdock.engine.docker_engine`, on the Docker SDK. The tests have another one, in memory
 (`tests/fake_engine.py`). Both pass the same contract tests. Every method raises only `TfdockError`s:
@@ -23,10 +23,10 @@ IMAGE_LABEL = "io.tfdock.image"
 
 
 BASE_LABEL = "io.tfdock.base"
-"""Label of our images: what the engine called the base they were made from."""
+"""Label of our images: the engine's id of their base."""
 
 TOOLCHAIN_LABEL = "io.tfdock.toolchain"
-"""Label of our images: the sum of what their toolchain stage wrote down, before any source was in them."""
+"""Label of our images: the hash of the file that their toolchain stage wrote, before any source was in them."""
 
 
 class Cancel:
@@ -56,7 +56,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What the engine says of itself. `memory` in bytes; `data_root` is a path on the engine's machine."""
+    """Facts about the engine. `memory` in bytes; `data_root` is a path on the engine's machine."""
 
     name: str
     version: str
@@ -66,9 +66,9 @@ class EngineInfo:
     data_root: str
     runtimes: tuple[str, ...] = ()
     id: str = ""
-    """Its own, which no other engine has."""
+    """Its own id, which no other engine has."""
     address: str = ""
-    """Where it is, and who said so; for people."""
+    """Its address, with the source of the address; for people."""
     local: bool = True
     """False when the engine runs on another machine, so that its paths are not ours."""
 
@@ -117,7 +117,7 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerState:
-    """What became of a container. `exit_code` is None while it runs."""
+    """The state of a container. `exit_code` is None while it runs."""
 
     id: str
     name: str
@@ -147,16 +147,16 @@ class Engine(Protocol):
     """A container engine."""
 
     def info(self) -> EngineInfo:
-        """Ask the engine who it is; raises EngineUnavailable with what to do about it."""
+        """Return the facts about the engine; raise EngineUnavailable with a fix."""
 
     def ping(self, timeout: float = 5.0) -> bool:
-        """True if the engine answers within `timeout` seconds; never raises."""
+        """Return whether the engine answers within `timeout` seconds; never raises."""
 
     def image(self, reference: str) -> ImageInfo | None:
-        """The local image of that name, id or digest, or None."""
+        """Return the local image of that name, id or digest, or None."""
 
     def pull(self, reference: str, output: Output | None = None) -> ImageInfo:
-        """Fetch an image from its registry; raises NetworkError (`image-not-found`, `registry-…`)."""
+        """Pull an image from its registry; raise NetworkError (`image-not-found`, `registry-…`)."""
 
     def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
         """Build an image, hand its output on as it comes, return the image's id.
@@ -169,74 +169,77 @@ class Engine(Protocol):
         """Give an image a name (`repository:tag`), taking it from whichever had it."""
 
     def push(self, name: str, output: Output) -> Digest:
-        """Send the image of that name to the registry in it; its manifest's digest there.
+        """Push the image of that name to the registry in it; return its manifest's digest there.
 
-        Raises NetworkError (`registry-…`), and EngineError (`image-missing`) where there is no such image.
+        Raises NetworkError (`registry-…`), and EngineError (`image-missing`) if there is no such image.
         """
 
     def remove_image(self, reference: str) -> None:
         """Remove an image's name, and the image if that was the last; silent when it is absent."""
 
     def dangling(self, label: str) -> list[ImageInfo]:
-        """Images with that label that have no name, and that no other image is made from."""
+        """Return images with that label that have no name, and that no other image is made from."""
 
     def save(self, images: Sequence[str], cancel: Cancel) -> Iterator[bytes]:
-        """An archive of these images, by name, as it comes; layers that they share are in it once.
+        """Yield an archive of these images, by name, as it comes; layers that they share are in it once.
 
-        The end says nothing about its being whole: whoever keeps it looks at its last bytes.
+        The end does not mean that the archive is complete: the caller checks its last bytes.
         """
 
     def load(self, archive: Iterable[bytes], cancel: Cancel) -> None:
-        """Take images out of an archive that `save` made, with their names.
+        """Load images from an archive of `save`, with their names.
 
-        Raises what `archive` raises, and EngineError (`image-archive-refused`); then no image was taken.
+        Raises what `archive` raises, and EngineError (`image-archive-refused`); then no image was loaded.
         """
 
     def create(self, spec: ContainerSpec) -> str:
-        """Create a container and return its id; one of that name left by an earlier try is replaced."""
+        """Create a container and return its id. A container of that name from an earlier try is replaced."""
 
     def start(self, container: str) -> None:
-        """Start it."""
+        """Start a container."""
 
     def follow(self, container: str, skip: int = 0) -> Iterator[bytes]:
-        """Its output from byte `skip` on, as it comes. The end says nothing about success: ask `state`."""
+        """Yield its output from byte `skip` on, as it comes. The end says nothing about success: ask `state`."""
 
     def state(self, container: str) -> ContainerState | None:
-        """What the engine knows of it, or None when it is gone."""
+        """Return its state, or None if it is gone."""
 
     def signal(self, container: str, name: str) -> None:
-        """Send a signal (`INT`, `TERM`, `KILL`) to its first process; silent when it no longer runs."""
+        """Send a signal (`INT`, `TERM`, `KILL`) to its first process; silent if it no longer runs."""
 
     def remove(self, container: str) -> None:
-        """Kill and remove it; silent when it is gone."""
+        """Kill and remove a container; silent if it is gone."""
 
     def containers(self, label: str, value: str | None = None) -> list[ContainerState]:
-        """All containers, running or not, that carry the label (with that value)."""
+        """Return all containers, running or not, that carry the label (with that value)."""
 
     def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
-        """A regular file's bytes out of a container (running or only created); None when absent."""
+        """Return a regular file's bytes from a container (running or only created); None if it is absent."""
 
     def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
         """Unpack a tar archive in a folder of a container that does not run, with the owners that it names."""
 
     def get(self, container: str, path: str) -> Iterator[bytes]:
-        """A folder of a container, running or not, as a tar archive whose members begin with the folder's name."""
+        """Yield a folder of a container, running or not, as a tar archive.
+
+        Its members begin with the folder's name.
+        """
 
     def create_volume(self, name: str, labels: Mapping[str, str], options: Mapping[str, str] | None = None) -> None:
-        """Make a volume, unless there is one of that name.
+        """Create a volume, unless there is one of that name.
 
         `options` go to the engine's `local` driver, which mounts them when a container starts. Starting raises
-        EngineError (`volume-mount-refused`) where they cannot be mounted.
+        EngineError (`volume-mount-refused`) if they cannot be mounted.
         """
 
     def volumes(self, label: str, value: str | None = None) -> list[str]:
-        """The names of all volumes that carry the label (with that value), sorted."""
+        """Return the names of all volumes that carry the label (with that value), sorted."""
 
     def remove_volume(self, name: str) -> None:
-        """Remove a volume that no container has; silent when it is absent."""
+        """Remove a volume that no container has; silent if it is absent."""
 
     def memory_killed(self, container: str) -> bool:
-        """Whether an out-of-memory event struck the container of that id, be it still there or not."""
+        """Return whether an out-of-memory event struck the container of that id, even if it is gone."""
 
     def attach(self, container: str) -> int:
-        """Start it with this process's terminal attached, return its exit code (`tfdock shell`)."""
+        """Start a container with this process's terminal attached; return its exit code (`tfdock shell`)."""

@@ -1,4 +1,4 @@
-"""Streams to and from an engine: output, input and the progress of an image build.
+"""Handle streams to and from an engine: output, input and the progress of an image build.
 
 A silent engine is told apart from one that hangs.
 """
@@ -23,16 +23,16 @@ from tfdock.errors import BuildFailed, Interrupted, OutOfMemory, Problem, Tfdock
 
 
 def break_off(response: requests.Response) -> None:
-    """Wake whoever is blocked reading the response, from any thread. Closing it from outside would not."""
+    """Wake a thread that is blocked reading the response, from any thread. Closing the response would not wake it."""
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # read to its end, or closed, meanwhile
         response.raw.shutdown()
 
 
 class StreamWatch:
-    """Breaks a silent stream off when the engine answers no ping either.
+    """Breaks off a silent stream if the engine does not answer a ping either.
 
-    A frozen engine keeps its connections: a build on one is silent forever, without an error. And a read timeout
-    is no help, as a compiler may be silent for an hour.
+    A frozen engine keeps its connections: a build on one is silent forever, without an error. A read timeout does not
+    help, because a compiler may be silent for an hour.
     """
 
     def __init__(self, response: requests.Response, alive: Callable[[], bool], silence: float) -> None:
@@ -62,13 +62,16 @@ class StreamWatch:
 
 
 def body_chunks(response: requests.Response) -> Iterator[bytes]:
-    """The body as it comes. Sized reads would wait until the size is full, so they are for unchunked bodies only."""
+    """Yield the body as it comes.
+
+    Sized reads would wait until the size is full, so they are for unchunked bodies only.
+    """
     chunked = getattr(response.raw, "chunked", False)
     return iter(response.iter_content(None if chunked else 1 << 16))
 
 
 def messages(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON messages of a stream.
+    """Yield the JSON messages of a stream.
 
     Their text is no data: the engine itself replaces characters at the borders of its 32 KiB pieces by U+FFFD.
     """
@@ -81,7 +84,8 @@ def messages(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def frames(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The payload of a multiplexed stream: frames of 1 byte stream number, 3 of padding, 4 of length, and data."""
+    """Yield the payload of a multiplexed stream: frames of 1 byte stream number, 3 of padding, 4 of length, and
+    data."""
     buffer, left = bytearray(), 0
     for chunk in chunks:
         buffer += chunk
@@ -98,8 +102,8 @@ def frames(chunks: Iterable[bytes]) -> Iterator[bytes]:
             yield piece
 
 
-def without(skip: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces from byte `skip` on."""
+def skip_bytes(skip: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the pieces from byte `skip` on."""
     for piece in pieces:
         if skip < len(piece):
             yield piece[skip:]
@@ -107,9 +111,10 @@ def without(skip: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class EngineUpload:
-    """A build context, images or files on the way to the engine: stops when cancelled, and keeps a source's error.
+    """A build context, images or files on the way to the engine. It stops when cancelled, and keeps an error of
+    its source.
 
-    urllib3 turns an OSError out of the body into its own "Connection aborted", as if the engine had failed.
+    urllib3 turns an OSError of the body into its own "Connection aborted", as if the engine had failed.
     """
 
     def __init__(self, chunks: Iterator[bytes], cancel: Cancel) -> None:
@@ -132,7 +137,7 @@ def stopped() -> Interrupted:
 
 
 def wait_forever(response: requests.Response) -> None:
-    """Lift the read timeout that was good for the headers; from here on a watch looks after the engine."""
+    """Lift the read timeout that was set for the headers; from here on a watch looks after the engine."""
     sock = getattr(getattr(response.raw, "connection", None), "sock", None)
     if sock is not None:
         sock.settimeout(None)
@@ -144,7 +149,7 @@ _RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12})\s*\Z")
 
 @dataclass(slots=True)
 class ImageProgress:
-    """How far a build has come, from the engine's own messages."""
+    """The progress of a build, from the engine's own messages."""
 
     build_args: Mapping[str, str]
     step: str = ""
@@ -192,7 +197,7 @@ def step_killed(step: str) -> OutOfMemory:
 
 
 def build_refusal(progress: ImageProgress, words: str) -> TfdockError | None:
-    """A failure that is not a command's exit code: of the registry in FROM, of the disk, or of the Dockerfile."""
+    """Return a failure that is no command's exit code: of the registry in FROM, of the disk, or of the Dockerfile."""
     if progress.base:
         return registry_refusal(progress.base, words)
     return step_refusal(progress.step, words)

@@ -25,33 +25,33 @@ _END_OF_INPUT = b"\x04"
 def converse(connection: socket.socket, resize: Resize) -> None:
     """Carry standard input to the container and its output to standard output, until the container ends."""
     source, sink = sys.stdin.fileno(), sys.stdout.fileno()
-    with _killed_orderly(), _raw(source), _window(sink, resize) as resized:
-        _carry(connection, source, sink, resized)
+    with _unwind_when_killed(), _raw_mode(source), _window_size(sink, resize) as resized:
+        _forward(connection, source, sink, resized)
 
 
-def _carry(connection: socket.socket, source: int, sink: int, resized: int) -> None:
+def _forward(connection: socket.socket, source: int, sink: int, resized: int) -> None:
     waiting: list[int] = [connection.fileno(), source, resized]
     line_begun = False
     while True:
         # The engine does not hand the end of a piped input on to a terminal, so Ctrl-D is typed, and typed again:
         # a program that is not reading just then may throw it away.
         ready, _, _ = select.select(waiting, [], [], None if source in waiting else 1)
-        if connection.fileno() in ready and not _take(connection, sink):
+        if connection.fileno() in ready and not _forward_output(connection, sink):
             return
         if source in ready:
             data = os.read(source, 1 << 12)
-            _give(connection, data or (b"\n" if line_begun else b"") + _END_OF_INPUT)
+            _send_input(connection, data or (b"\n" if line_begun else b"") + _END_OF_INPUT)
             line_begun = not data.endswith((b"\n", b"\r"))
             if not data:
                 waiting.remove(source)
         elif not ready:
-            _give(connection, _END_OF_INPUT)
+            _send_input(connection, _END_OF_INPUT)
         if resized in ready:
             os.read(resized, 4096)
 
 
-def _take(connection: socket.socket, sink: int) -> bool:
-    """One piece of output; False at its end."""
+def _forward_output(connection: socket.socket, sink: int) -> bool:
+    """Write one piece of output; return False at its end."""
     try:
         data = connection.recv(1 << 16)
     except ConnectionError:  # the engine died: whoever asks for the exit code will see
@@ -62,14 +62,14 @@ def _take(connection: socket.socket, sink: int) -> bool:
     return bool(data)
 
 
-def _give(connection: socket.socket, data: bytes) -> None:
+def _send_input(connection: socket.socket, data: bytes) -> None:
     with contextlib.suppress(ConnectionError):  # the container has just ended
         connection.sendall(data)
 
 
 @contextlib.contextmanager
-def _raw(source: int) -> Iterator[None]:
-    """Every key goes to the container, Ctrl-C too. Nothing to do when the input is a pipe or a file."""
+def _raw_mode(source: int) -> Iterator[None]:
+    """Send every key to the container, Ctrl-C too. Do nothing if the input is a pipe or a file."""
     if not os.isatty(source):
         yield
         return
@@ -82,8 +82,9 @@ def _raw(source: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _window(sink: int, resize: Resize) -> Iterator[int]:
-    """Tell the container the window's size now and whenever it changes; yields what to read from on a change."""
+def _window_size(sink: int, resize: Resize) -> Iterator[int]:
+    """Set the container's window size now and whenever it changes; yield a descriptor that is readable after a
+    change."""
     inward, outward = os.pipe()
 
     def changed(_signal: int = 0, _frame: FrameType | None = None) -> None:
@@ -94,7 +95,7 @@ def _window(sink: int, resize: Resize) -> Iterator[int]:
         os.write(outward, b".")
 
     try:
-        with _handling(signal.SIGWINCH, changed):
+        with _with_handler(signal.SIGWINCH, changed):
             changed()
             yield inward
     finally:
@@ -103,18 +104,21 @@ def _window(sink: int, resize: Resize) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _killed_orderly() -> Iterator[None]:
-    """SIGTERM and SIGHUP would end Python without its `finally`s, and leave the terminal raw."""
+def _unwind_when_killed() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into Interrupted.
+
+    They would end Python without its `finally`s, and leave the terminal raw.
+    """
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         raise Interrupted(terminated=True)
 
-    with _handling(signal.SIGTERM, stop), _handling(signal.SIGHUP, stop):
+    with _with_handler(signal.SIGTERM, stop), _with_handler(signal.SIGHUP, stop):
         yield
 
 
 @contextlib.contextmanager
-def _handling(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _with_handler(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Python sets handlers only there
         yield
         return

@@ -20,7 +20,7 @@ from tfdock.bazel.cache.maintenance import Listing, Output, PrunedCache, Verifie
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, CacheDir, command, local_engine, print_json, settings_for, stoppable
 from tfdock.cli.lazy_commands import cache_group
-from tfdock.engine.address import elsewhere
+from tfdock.engine.address import remote_engine_address
 from tfdock.engine.protocol import IMAGE_LABEL, Engine, ImageInfo
 from tfdock.errors import EngineError, ExitCode, Problem, ProfileError
 from tfdock.host.settings import Settings
@@ -41,7 +41,7 @@ Toolchain = Annotated[
 @cache_group.callback()
 def _of_this_machine() -> None:
     """Say what these commands do not reach: an engine elsewhere keeps its caches itself."""
-    where = elsewhere()
+    where = remote_engine_address()
     if where:
         console.tell(
             f"note: the engine is elsewhere, at {where}, and keeps its caches in volumes there "
